@@ -181,7 +181,7 @@ async def test_d8_a_crash_neither_loses_an_answer_nor_takes_it_twice(
         elif crash == "after the record":
             patch.setattr(Document, "drop_confirmation", die)
         else:
-            patch.setattr(Document, "tell", die)
+            patch.setattr(Document, "emit_events", die)
         with pytest.raises(_CrashError):
             await fleet.reconcile()
     fleet.restart()

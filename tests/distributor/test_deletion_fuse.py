@@ -19,7 +19,7 @@ from fleetbus.deletions.budget import (
 )
 from fleetbus.errors import StoreError
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
-from fleetbus_distributor.render.draft import Draft, Drafts
+from fleetbus_distributor.render.draft import Draft, Renderer
 from fleetbus_emulator.apiserver import Fail
 
 MAPS = "v1/configmaps"
@@ -239,15 +239,15 @@ async def test_d8_without_the_store_nothing_is_deleted_that_no_edit_asks_for():
 
 def during_the_draft(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> None:
     """Let something change while the next round renders, which is off the event loop."""
-    really_draft = Drafts.draft
+    really_draft = Renderer.draft
 
-    async def draft(drafts: Drafts, *arguments: Any) -> Draft:
+    async def draft(drafts: Renderer, *arguments: Any) -> Draft:
         made = await really_draft(drafts, *arguments)
-        monkeypatch.setattr(Drafts, "draft", really_draft)
+        monkeypatch.setattr(Renderer, "draft", really_draft)
         change()
         return made
 
-    monkeypatch.setattr(Drafts, "draft", draft)
+    monkeypatch.setattr(Renderer, "draft", draft)
 
 
 async def test_d8_a_cluster_that_comes_back_during_a_round_loses_nothing(

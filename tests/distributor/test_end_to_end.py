@@ -16,7 +16,7 @@ from eventually import eventually
 from fleet_rig import Rig, fleet_rig
 
 from fleetbus.process.settings import ProviderSettings
-from fleetbus_distributor.main import NAME, TARGETS
+from fleetbus_distributor.controllers import NAME, TARGETS
 from fleetbus_distributor.main import run as run_distributor
 from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, RESOURCE
 from fleetbus_distributor.settings import DistributorSettings

@@ -10,8 +10,8 @@ from fleetbus.kube.discovery import Discovery
 from fleetbus.ownership import Owner, set_owner
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.targets import converge
-from fleetbus_distributor.targets.circuit_breaker import PROBE_AFTER, Breaker
-from fleetbus_distributor.targets.claim import Standing, claim, may_delete
+from fleetbus_distributor.targets.circuit_breaker import PROBE_AFTER, CircuitBreaker
+from fleetbus_distributor.targets.claim import Ownership, claim, may_delete
 from fleetbus_distributor.targets.drift import Corrections, is_free_to_adopt, is_hand_made
 
 OWNER = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "x", "u1", "hub", hub="h1")
@@ -27,25 +27,25 @@ def owned_by(owner: Owner | None) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("owner", "known", "standing"),
     [
-        (OWNER, "", Standing.OURS),
-        (OWNER, "older", Standing.OURS),
-        (None, "", Standing.UNMARKED),
-        (None, "older", Standing.UNMARKED),
-        (None, "live", Standing.OURS),
-        (OTHER, "", Standing.OTHER_OWNER),
-        (OTHER, "live", Standing.LOST),
-        (FAR, "", Standing.OTHER_HUB),
-        (FAR, "live", Standing.LOST),
+        (OWNER, "", Ownership.OURS),
+        (OWNER, "older", Ownership.OURS),
+        (None, "", Ownership.UNMARKED),
+        (None, "older", Ownership.UNMARKED),
+        (None, "live", Ownership.OURS),
+        (OTHER, "", Ownership.OTHER_OWNER),
+        (OTHER, "live", Ownership.LOST),
+        (FAR, "", Ownership.OTHER_HUB),
+        (FAR, "live", Ownership.LOST),
     ],
 )
-def test_d4_whose_object_it_is(owner: Owner | None, known: str, standing: Standing):
-    assert claim(owned_by(owner), OWNER, known).standing is standing
+def test_d4_whose_object_it_is(owner: Owner | None, known: str, standing: Ownership):
+    assert claim(owned_by(owner), OWNER, known).ownership is standing
 
 
 def test_d4_a_mark_that_cannot_be_read_is_nobodys():
     obj = owned_by(OWNER)
     obj["metadata"]["annotations"] = dict.fromkeys(obj["metadata"]["annotations"], "{broken")
-    assert claim(obj, OWNER, "live").standing is Standing.MALFORMED
+    assert claim(obj, OWNER, "live").ownership is Ownership.MALFORMED
     assert not may_delete(obj, OWNER)
 
 
@@ -109,18 +109,18 @@ def test_d6_an_object_that_is_changed_again_and_again_is_not_fought_over():
 
 def test_d11_a_cluster_that_wastes_time_rests_and_is_probed():
     now = [0.0]
-    breaker = Breaker(lambda: now[0])
-    breaker.failed("quick", "Unreachable", "refused", timedelta(milliseconds=5))
-    breaker.failed("slow", "Timeout", "no answer", timedelta(seconds=10))
-    assert breaker.resting("quick") is None
-    rest = breaker.resting("slow")
+    breaker = CircuitBreaker(lambda: now[0])
+    breaker.record_failure("quick", "Unreachable", "refused", timedelta(milliseconds=5))
+    breaker.record_failure("slow", "Timeout", "no answer", timedelta(seconds=10))
+    assert breaker.cooldown_of("quick") is None
+    rest = breaker.cooldown_of("slow")
     assert rest is not None
     assert rest.message == "no answer"
     now[0] += PROBE_AFTER.total_seconds() + 0.1
-    assert breaker.resting("slow") is None
-    breaker.failed("slow", "Timeout", "no answer", timedelta(seconds=10))
-    breaker.answered("slow")
-    assert breaker.resting("slow") is None
+    assert breaker.cooldown_of("slow") is None
+    breaker.record_failure("slow", "Timeout", "no answer", timedelta(seconds=10))
+    breaker.record_answer("slow")
+    assert breaker.cooldown_of("slow") is None
 
 
 async def test_t21_learning_what_a_cluster_serves_is_not_on_the_clock_of_an_object(
@@ -134,7 +134,7 @@ async def test_t21_learning_what_a_cluster_serves_is_not_on_the_clock_of_an_obje
     rig.create(template=CONFIG_MAP, placement={"clusters": [{"name": "t1"}]})
     await rig.reconcile()
     assert rig.states() == {"t1": "Unreachable/Timeout"}
-    assert "what the cluster serves" in rig.entry("t1")["message"]
+    assert "discovery did not finish" in rig.entry("t1")["message"]
 
 
 @pytest.mark.parametrize(

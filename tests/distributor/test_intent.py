@@ -8,7 +8,7 @@ from fleetbus_distributor.errors import IntentError
 from fleetbus_distributor.plan import intent
 from fleetbus_distributor.plan.intent import Inventory, Mark, Owned
 from fleetbus_distributor.render.template import ObjectRef
-from fleetbus_distributor.targets import order
+from fleetbus_distributor.targets.converge import deletion_order, stage_of
 
 A, B = (ObjectRef("v1", "ConfigMap", "default", name) for name in "ab")
 
@@ -101,5 +101,5 @@ def test_d8_the_basis_of_a_cluster_stands_beside_its_objects():
 def test_d12_order_of_kinds():
     kinds = ["Widget", "Deployment", "ConfigMap", "Role", "Namespace", "CustomResourceDefinition"]
     owned = [Owned(ObjectRef("v1", kind, "default", "x")) for kind in kinds]
-    assert [one.kind for one in order.for_apply(owned)] == kinds[::-1]
-    assert [one.kind for one in order.for_delete(owned)] == kinds
+    assert sorted(kinds, key=stage_of) == kinds[::-1]
+    assert [one.kind for one in deletion_order(owned)] == kinds

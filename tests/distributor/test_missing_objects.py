@@ -9,12 +9,15 @@ import pytest
 from distributor_rig import CONFIG_MAP, HUB, NOWHERE, Rig, distributor_rig
 
 from fleetbus.reconcile import Request, Result
+from fleetbus_distributor.controllers import (
+    is_connection_change,
+    is_user_change,
+    list_requests,
+)
 from fleetbus_distributor.hub.document import Document
-from fleetbus_distributor.main import is_connection_changed, is_said
 from fleetbus_distributor.rounds.distribute import distribute
 from fleetbus_distributor.rounds.missing_objects import MissingObjects
-from fleetbus_distributor.rounds.settled import Settled, facts_of
-from fleetbus_distributor.wake import requests_of
+from fleetbus_distributor.rounds.settled import SettledRounds, facts_of
 from fleetbus_emulator.apiserver import Fail
 
 MAPS = "v1/configmaps"
@@ -249,11 +252,11 @@ async def test_d11_without_the_store_each_round_is_one_for_all():
 
 async def test_d11_what_was_settled_is_compared_again_when_its_period_is_over(rig: Rig):
     clock = [0.0]
-    settled = Settled(timedelta(minutes=10), lambda: clock[0])
+    settled = SettledRounds(timedelta(minutes=10), lambda: clock[0])
     facts = facts_of(Document(rig.fleet.cluster(HUB).live, {"metadata": {}}), (), frozenset())
-    settled.note("a", facts, 0, None)
+    settled.record("a", facts, 0, None)
     clock[0] = 599
-    settled.note("b", facts, 599, timedelta(seconds=5))
+    settled.record("b", facts, 599, timedelta(seconds=5))
     assert settled.covers("a", facts)
     clock[0] = 600
     assert not settled.covers("a", facts)
@@ -268,11 +271,11 @@ async def test_d11_a_connection_that_changes_wakes_what_is_on_that_cluster(rig: 
         conditions = [{"type": "Connected", "status": connected}]
         return {"metadata": {}, "status": {"conditions": conditions, "objects": objects}}
 
-    assert is_connection_changed(cluster("True", 1), cluster("False", 1))
-    assert not is_connection_changed(cluster("True", 1), cluster("True", 2))
-    assert not is_said(cluster("True", 1), cluster("False", 2)), "no round for all"
+    assert is_connection_change(cluster("True", 1), cluster("False", 1))
+    assert not is_connection_change(cluster("True", 1), cluster("True", 2))
+    assert not is_user_change(cluster("True", 1), cluster("False", 2)), "no round for all"
     await placed(rig)
     rig.create("elsewhere", template=template("n"), placement={"clusters": [{"name": "t2"}]})
     await rig.reconcile("elsewhere")
-    found = await requests_of("distributor-targets", "t1", rig.fleet)
+    found = await list_requests("distributor-targets", rig.fleet, cluster="t1")
     assert found == [Request("distributor-targets", "t1", "default", "x")]

@@ -6,7 +6,7 @@ import pytest
 
 from fleetbus_distributor.plan.intent import Basis, Inventory, Mark, Owned
 from fleetbus_distributor.plan.plan import Facts, Hold, HoldReason, Plan, make_plan, record, settle
-from fleetbus_distributor.render.spec import Fuse
+from fleetbus_distributor.render.spec import FusePolicy
 from fleetbus_distributor.render.template import ObjectRef
 
 A, B = (ObjectRef("v1", "ConfigMap", "default", name) for name in "ab")
@@ -42,8 +42,8 @@ def facts(
         inventory=inventory,
         present=rest.pop("present", present),
         bases=rest.pop("bases", before),
-        left=frozenset(rest.pop("left", "").split()),
-        fuse=rest.pop("fuse", Fuse()),
+        unjoined=frozenset(rest.pop("left", "").split()),
+        fuse=rest.pop("fuse", FusePolicy()),
         generation=generation,
         **rest,
     )
@@ -123,7 +123,7 @@ def test_d8_each_limit_alone_holds(
 ):
     has = many(clusters, objects)
     wanted = {name: has[name] for name in list(has)[:kept]}
-    fuse = Fuse.model_validate(limits)
+    fuse = FusePolicy.model_validate(limits)
     plan = make_plan(facts(wanted, has, fleet=" ".join(has), fuse=fuse))
     assert (plan.hold is not None and plan.hold.reason is HoldReason.FUSE) is held
     assert bool(plan.prune) is not held
@@ -137,7 +137,7 @@ def test_d8_an_explicit_edit_is_not_held(way: str):
     plan = make_plan(facts(wanted, has, fleet=" ".join(has), edited=True))
     assert plan.hold is None
     assert plan.automatic == {}
-    assert plan.prune == plan.asked
+    assert plan.prune == plan.requested
     assert len(plan.prune) == (30 if way == "template" else 29)
 
 
@@ -182,7 +182,7 @@ def edited(before: Facts) -> Facts:
 def test_d2_what_was_owned_stays_on_record_until_it_is_known_to_be_gone():
     done = facts({"t1": [B], "t2": [A]}, {"t1": [A]})
     needed = record(done, make_plan(done))
-    assert needed["t1"] == {A.key: Owned(A, "uid-t1-a", Mark.UNASKED), B.key: Owned(B)}
+    assert needed["t1"] == {A.key: Owned(A, "uid-t1-a", Mark.UNREQUESTED), B.key: Owned(B)}
     assert needed["t2"] == {A.key: Owned(A)}
 
 
@@ -264,7 +264,7 @@ def test_d8_what_is_rendered_otherwise_than_before_is_not_asked_for_by_a_later_e
 
 def test_t18_with_limit_one_the_removal_of_two_of_three_is_held_until_confirmed():
     has = {"t1": [A], "t2": [A], "t3": [A]}
-    asked = facts({"t1": [A]}, has, fuse=Fuse(objects=1))
+    asked = facts({"t1": [A]}, has, fuse=FusePolicy(objects=1))
     held = make_plan(asked)
     assert held.prune == {}
     assert held.hold is not None
@@ -278,7 +278,7 @@ def test_t18_with_limit_one_the_removal_of_two_of_three_is_held_until_confirmed(
 
 def test_d8_a_confirmation_holds_for_the_rest_of_an_interrupted_round_and_for_nothing_else():
     has = {"t1": [A], "t2": [A], "t3": [A], "t4": [A]}
-    limits = Fuse(objects=1, percent=0)
+    limits = FusePolicy(objects=1, percent=0)
     asked = facts({"t1": [A]}, has, fuse=limits)
     first = make_plan(asked).plan_hash
     confirmed = replace(asked, confirmed=first)
@@ -317,7 +317,7 @@ def test_d8_no_cluster_at_all_is_held_even_after_an_edit(edited: bool, clusters:
     plan = make_plan(facts({}, {name: [A] for name in clusters}, edited=edited))
     assert plan.hold is not None
     assert plan.hold.reason is HoldReason.EMPTY_SELECTION
-    assert plan.prune == plan.asked == {}
+    assert plan.prune == plan.requested == {}
     assert list(plan.held) == clusters
 
 

@@ -85,7 +85,7 @@ async def test_d8_a_label_in_an_immutable_field_replaces_nothing_until_it_is_con
     assert (held["reason"], held["objects"]) == ("DeletionFuse", 5)
     assert held["clusters"] == list(MEMBERS)
     message = fleet.condition("DeletionHeld")["message"]
-    assert "5 of 5 objects on 5 cluster(s) would be deleted (5 to be created anew" in message
+    assert "5 of 5 objects on 5 cluster(s) would be deleted (5 to be recreated" in message
     assert set(fleet.states().values()) == {"Held/RecreateHeld"}
     fleet.annotate(CONFIRM_PRUNE_ANNOTATION, fleet.plan_hash())
     await fleet.until(lambda: values(fleet) == ["b"] * 5)
@@ -226,7 +226,7 @@ async def test_d8_replacements_are_paid_from_the_fleets_budget(
     assert await DeletionBudget(fleet.redis).used() == 2
 
 
-async def test_d8_the_share_of_all_objects_counts_what_is_created_anew(valkey_url: str):
+async def test_d8_the_share_of_all_objects_counts_what_is_recreated(valkey_url: str):
     """What is replaced is still there: it does not make the whole larger."""
     async with Redis.from_url(valkey_url) as redis:
         budget = DeletionBudget(redis)
@@ -234,8 +234,8 @@ async def test_d8_the_share_of_all_objects_counts_what_is_created_anew(valkey_ur
         decisions = [
             (await budget.spend(owner, [deletion, *again], allowed=50)).decision
             for n in range(8)
-            for again in ([], [Deletion(cluster="c", object="0", is_created_anew=True)])
-            for deletion in [Deletion(cluster="c", object=str(n), is_created_anew=True)]
+            for again in ([], [Deletion(cluster="c", object="0", is_recreated=True)])
+            for deletion in [Deletion(cluster="c", object=str(n), is_recreated=True)]
         ]
     assert decisions == [Decision.GRANTED] * 12 + [Decision.OWNER] * 4
 

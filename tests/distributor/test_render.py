@@ -44,10 +44,10 @@ def test_d15_substitution_is_typed(template: Any, result: Any):
     [
         ({"a": ["${vars.nope}"]}, "spec.template.a[0]: spec.vars has no 'nope'"),
         ("${cluster.labels.nope}", "cluster eu1 has no label 'nope'"),
-        ("${cluster.nam}", "${cluster.nam} is not known"),
-        ("${cluster.name.__class__}", "is not known"),
+        ("${cluster.nam}", "unknown expression"),
+        ("${cluster.name.__class__}", "unknown expression"),
         ("${vars.text.__class__}", "has no 'text.__class__'"),
-        ("x${vars.map}", "is no scalar"),
+        ("x${vars.map}", "is not a scalar"),
         ({"${vars.n}": 1}, "must become a string"),
     ],
 )

@@ -11,9 +11,9 @@ from distributor_rig import CONFIG_MAP, HUB, Rig
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.reconcile import Result
-from fleetbus_distributor.main import is_said
+from fleetbus_distributor.controllers import is_user_change
 from fleetbus_distributor.render.customize import render_for
-from fleetbus_distributor.render.draft import Drafts
+from fleetbus_distributor.render.draft import Renderer
 from fleetbus_distributor.render.spec import Spec, read_spec
 from fleetbus_distributor.render.template import Context
 from fleetbus_emulator.apiserver import Fail
@@ -201,11 +201,11 @@ async def test_d11_nothing_is_applied_that_is_not_on_record_and_nothing_pruned(r
 
 def test_d11_our_own_status_wakes_nobody():
     said = {"metadata": {"uid": "u", "generation": 1}, "status": {}}
-    assert not is_said(said, {**said, "status": {"observedGeneration": 1}})
-    assert is_said(None, said)
-    assert is_said(said, None)
+    assert not is_user_change(said, {**said, "status": {"observedGeneration": 1}})
+    assert is_user_change(None, said)
+    assert is_user_change(said, None)
     for change in ({"generation": 2}, {"annotations": {"a": "b"}}, {"deletionTimestamp": "t"}):
-        assert is_said(said, {"metadata": said["metadata"] | change})
+        assert is_user_change(said, {"metadata": said["metadata"] | change})
 
 
 def many(templates: int, **spec: Any) -> Spec:
@@ -224,7 +224,7 @@ def clusters(count: int, **labels: str) -> list[ClusterInfo]:
 
 async def test_d15_rendering_does_not_block_the_event_loop():
     longest, at = 0.0, time.perf_counter()
-    drawing = asyncio.create_task(Drafts().draft(many(200), clusters(40), "hub"))
+    drawing = asyncio.create_task(Renderer().draft(many(200), clusters(40), "hub"))
     while not drawing.done():
         await asyncio.sleep(0)
         now = time.perf_counter()
@@ -246,7 +246,7 @@ async def test_d15_what_was_rendered_is_remembered_by_what_it_depends_on(
         return render_for(spec, context)
 
     monkeypatch.setattr("fleetbus_distributor.render.draft.render_for", note)
-    drafts = Drafts()
+    drafts = Renderer()
     first = await drafts.draft(many(2), clusters(2), "hub")
     again = await drafts.draft(many(2), clusters(2), "hub")
     assert calls == ["c0", "c1"]
@@ -263,7 +263,7 @@ async def test_d15_what_was_rendered_is_remembered_by_what_it_depends_on(
 
 
 async def test_d15_what_is_remembered_is_bounded():
-    drafts = Drafts(remembered=3_000)
+    drafts = Renderer(cache_size=3_000)
     for n in range(20):
         drawn = await drafts.draft(many(1, vars={"n": n}), clusters(1), "hub")
         assert drawn.objects["c0"][0]["data"]["c"] == "c0"

@@ -25,7 +25,7 @@ from fleetbus.reconcile import Request, Result
 from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_distributor.rounds.missing_objects import MissingObjects
 from fleetbus_distributor.rounds.reconcile import Distributor
-from fleetbus_distributor.rounds.settled import Settled
+from fleetbus_distributor.rounds.settled import SettledRounds
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_emulator.apiserver import ApiServers, Cluster, LoggedRequest, serve
 
@@ -165,8 +165,8 @@ class Rig:
             settings=DistributorSettings(status_after=status_after),
             budget=DeletionBudget(self.redis),
             missing=MissingObjects(self.redis),
-            settled=Settled(settled),
-            wake=self._wake,
+            settled=SettledRounds(settled),
+            requeue=self._wake,
         )
 
     def create(self, name: str = "x", namespace: str = "default", **spec: Any) -> Object:

@@ -48,11 +48,11 @@ class Deletion:
     cluster: str
     object: str
     """Its UID, or its name while no UID is known."""
-    is_created_anew: bool = False
+    is_recreated: bool = False
     """It stays on record."""
 
     def __str__(self) -> str:
-        return f"{self.cluster}|{'~' if self.is_created_anew else ''}{self.object}"
+        return f"{self.cluster}|{'~' if self.is_recreated else ''}{self.object}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

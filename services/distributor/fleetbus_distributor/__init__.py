@@ -1,1 +1,1 @@
-"""A controller built with the SDK like any user's: MultiClusterResource in, applies out."""
+"""A controller built with the SDK: MultiClusterResource in, server-side applies out."""

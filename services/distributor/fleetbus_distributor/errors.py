@@ -1,10 +1,10 @@
-"""What can be wrong with a MultiClusterResource before anything is sent to a cluster.
+"""Errors in a MultiClusterResource that are found before anything is sent to a cluster.
 
 DistributorError
-├── SpecError          the spec cannot be understood; every message names its field
+├── SpecError          the spec is invalid; every message names its field
 ├── RenderError        a template cannot be rendered for one cluster
 ├── CustomizeError     a patch does not fit its object
-└── IntentError        the recorded intent is unreadable or too large: nothing may be pruned
+└── IntentError        the recorded intent is malformed or too large: nothing may be pruned
 """
 
 
@@ -33,4 +33,4 @@ class CustomizeError(DistributorError):
 
 
 class IntentError(DistributorError):
-    """The intent in the status cannot be read, or would be too large to be stored."""
+    """The intent in the status is malformed, or would be too large to store."""

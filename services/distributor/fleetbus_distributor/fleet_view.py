@@ -1,4 +1,4 @@
-"""What the distributor needs of a fleet; `fleetbus.Fleet` offers it, and so does any small one."""
+"""The part of a fleet that the distributor needs; `fleetbus.Fleet` has it, and so do tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FleetView(Protocol):
 
     @property
     def is_known(self) -> bool:
-        """Whether every provider has told its clusters; before that, absence means nothing."""
+        """Whether every provider has listed its clusters; before that, absence means nothing."""
         ...
 
     def clusters(self) -> Sequence[ClusterInfo]:
@@ -36,7 +36,7 @@ class FleetView(Protocol):
         ...
 
     async def aliases(self, name: str) -> Sequence[str]:
-        """Other names of the fleet for the same cluster.
+        """Other names under which the same cluster is in the fleet.
 
         Raises:
             NotAccepted: they cannot be looked up.

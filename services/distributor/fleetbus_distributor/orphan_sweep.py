@@ -1,6 +1,6 @@
-"""Looks for orphans now and then, and reports them (rule D7); it deletes nothing.
+"""Finds orphans periodically, and reports them (rule D7); it deletes nothing.
 
-It reads the snapshot and the hub, and asks no other cluster: none that hangs can hold it up.
+It reads the snapshot and the hub only, so that no cluster that hangs can delay it.
 """
 
 from __future__ import annotations
@@ -21,39 +21,37 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_distributor.fleet_view import FleetView
 from fleetbus_distributor.hub import status
-from fleetbus_distributor.hub.document import Document, Notice
+from fleetbus_distributor.hub.document import Document, KubeEvent
 from fleetbus_distributor.render.spec import RESOURCE
 
 log = structlog.get_logger()
 
 ORPHANS: Final = Gauge(
     "fleetbus_orphans",
-    "Objects that carry the mark of this hub and that no MultiClusterResource has on record.",
+    "Objects that carry the mark of this hub and are on record in no MultiClusterResource.",
     ["cluster"],
 )
 _FIRST_AFTER: Final = timedelta(seconds=30)
-_NAMED: Final = 5
-_LONGEST: Final = 1000
-"""Letters of a condition's message; no longer than a status keeps them."""
+_MAX_NAMED: Final = 5
 
 _Name: TypeAlias = tuple[str, str]
 """Namespace and name of a MultiClusterResource."""
 
 
 class OrphanSweep:
-    """The sweep of one process; several find the same.
+    """The sweep of one process; that of another one finds the same.
 
     Args:
-        fleet: where to look.
+        fleet: the clusters.
         reader: the snapshot.
-        period: between two sweeps, about.
+        period: about how often it runs.
     """
 
     def __init__(self, fleet: FleetView, reader: SnapshotReader, period: timedelta) -> None:
         self._fleet = fleet
         self._reader = reader
         self._period = period
-        # What the last sweep found: an object that is on its way shows up in one, not in two.
+        # The UIDs that the last sweep found: an object that is just being applied is found once.
         self._suspected: frozenset[str] = frozenset()
 
     async def run(self) -> None:
@@ -66,12 +64,12 @@ class OrphanSweep:
             except FleetbusError as e:
                 log.warning("orphan_sweep_failed", error=str(e))
             except Exception:
-                # Of one object that nobody expected, say: distribution goes on without the sweep.
+                # For example, an object of an unexpected shape: distribution goes on without it.
                 log.exception("orphan_sweep_failed")
             pause = self._period
 
     async def sweep(self) -> list[Orphan]:
-        """The orphans that were there at the last sweep, too; they are counted and reported.
+        """Count and report the orphans that the last sweep found, too.
 
         Raises:
             FleetbusError: the hub or the store cannot be read.
@@ -85,7 +83,7 @@ class OrphanSweep:
         for name in names:
             ORPHANS.labels(name).set(counts[name])
         if lasting:
-            shown = [str(one) for one in lasting[:_NAMED]]
+            shown = [str(one) for one in lasting[:_MAX_NAMED]]
             log.warning("orphans_found", count=len(lasting), objects=shown)
         await self._report(hub, found, lasting)
         return lasting
@@ -93,19 +91,19 @@ class OrphanSweep:
     async def _report(
         self, hub: KubeClient, found: Sequence[Orphan], lasting: Sequence[Orphan]
     ) -> None:
-        """Bring the condition of every MultiClusterResource in line."""
+        """Set or clear the condition of every MultiClusterResource."""
         messages = {name: _describe(share) for name, share in _by_owner(lasting).items()}
         suspected = _by_owner(found).keys()
         for resource in await hub.list(RESOURCE):
             name = (str(resource["metadata"]["namespace"]), str(resource["metadata"]["name"]))
-            told = status.orphans_message(cast("status.Status", resource.get("status") or {}))
+            shown = status.orphans_message(cast("status.Status", resource.get("status") or {}))
             message = messages.get(name, "")
-            # Another process may have seen twice what this one has seen once.
-            if message != told and (message or name not in suspected):
-                await _tell(hub, name, message)
+            # Another process may have found twice what this one has found once.
+            if message != shown and (message or name not in suspected):
+                await _write(hub, name, message)
 
 
-async def _tell(hub: KubeClient, name: _Name, message: str) -> None:
+async def _write(hub: KubeClient, name: _Name, message: str) -> None:
     resource = await hub.get(RESOURCE, *name)
     if resource is None:
         return
@@ -114,11 +112,11 @@ async def _tell(hub: KubeClient, name: _Name, message: str) -> None:
     try:
         await document.write_status(status.with_orphans(before, document.generation, message))
     except KubeError as e:
-        # Somebody else has just written it, most likely: the next sweep finds it as it is.
+        # Most likely somebody else has just written it: the next sweep tries again.
         log.info("orphans_not_reported", namespace=name[0], name=name[1], error=str(e))
         return
     if message:
-        await document.tell([Notice(status.ORPHANED, message, is_warning=True)])
+        await document.emit_events([KubeEvent(status.ORPHANED, message, is_warning=True)])
 
 
 def _by_owner(orphans: Sequence[Orphan]) -> dict[_Name, list[Orphan]]:
@@ -129,11 +127,10 @@ def _by_owner(orphans: Sequence[Orphan]) -> dict[_Name, list[Orphan]]:
 
 
 def _describe(orphans: Sequence[Orphan]) -> str:
-    named = [str(one) for one in orphans[:_NAMED]]
-    more = [f"and {len(orphans) - _NAMED} more"] if len(orphans) > _NAMED else []
-    text = (
+    named = [str(one) for one in orphans[:_MAX_NAMED]]
+    more = [f"and {len(orphans) - _MAX_NAMED} more"] if len(orphans) > _MAX_NAMED else []
+    return status.cut(
         f"{len(orphans)} object(s) carry its mark and are not on record: "
         f"{', '.join([*named, *more])}; they are left as they are until a template names them, or "
         "somebody deletes them (fleetbus orphans)"
     )
-    return text[:_LONGEST]

@@ -1,4 +1,4 @@
-"""Settings of the distributor: environment variables with the prefix `FLEETBUS_DISTRIBUTOR_`."""
+"""Settings of the distributor: environment variables `FLEETBUS_DISTRIBUTOR_…`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fleetbus.process.settings import Duration
 
 
 class DistributorSettings(BaseSettings):
-    """What the distributor needs beside the shared settings; durations like `30s`, `5m`."""
+    """Settings beside the shared ones; durations are written like `30s` or `5m`."""
 
     model_config = SettingsConfigDict(
         env_prefix="FLEETBUS_DISTRIBUTOR_",
@@ -21,17 +21,17 @@ class DistributorSettings(BaseSettings):
     )
 
     namespace: str = "fleetbus-system"
-    """Where fleetbus lives on the hub; the records of unjoined clusters are read there."""
+    """The namespace of fleetbus on the hub, where the records of unjoined clusters are."""
 
     concurrency: int = Field(default=16, ge=1)
-    """MultiClusterResources worked on at a time; each one works on all its clusters at once."""
+    """How many MultiClusterResources are reconciled at a time, each on all its clusters at once."""
 
     timeout: Duration = timedelta(minutes=2)
-    """For one round; long, because a round may write hundreds of objects to a slow cluster."""
+    """Of one round; long, because a round may write hundreds of objects to a slow cluster."""
 
     resync: Duration = timedelta(minutes=10)
-    """Each MultiClusterResource is compared this often even if no event came: kinds that no
-    watcher follows, Secrets for example, drift unseen otherwise (rule D13)."""
+    """How often each MultiClusterResource is compared with its clusters without any event: kinds
+    that are not watched, Secrets for example, would drift unnoticed otherwise (rule D13)."""
 
     status_after: Duration = timedelta(seconds=2)
-    """A cluster that takes longer does not hold back the status of the others."""
+    """A cluster that takes longer does not delay the status of the others."""

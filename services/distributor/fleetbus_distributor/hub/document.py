@@ -1,7 +1,7 @@
-"""Everything that is written on the hub: status, finalizer, Kubernetes Events.
+"""Writes to the MultiClusterResource on the hub: status, finalizer, Kubernetes Events.
 
-Each write of a MultiClusterResource carries the resourceVersion that the round has read: two
-distributors, one of which has lost its lease without noticing, cannot undo each other (rule R4).
+Each write carries the resourceVersion that the round has read: two distributors, one of which has
+lost its lease without noticing, cannot overwrite each other (rule R4).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _EVENT_MESSAGE_LIMIT: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
-    """A Kubernetes Event to be written."""
+class KubeEvent:
+    """A Kubernetes Event to write."""
 
     reason: str
     message: str
@@ -64,13 +64,13 @@ class Document:
         return int(self.metadata.get("generation", 0))
 
     @property
-    def is_followed(self) -> bool:
-        """Whether a round for all clusters has followed this generation."""
+    def is_observed(self) -> bool:
+        """Whether a round for all clusters has reconciled this generation."""
         return self.status.get("observedGeneration") == self.generation
 
     @property
     def is_deleted(self) -> bool:
-        """Whether it was told to go."""
+        """Whether it is being deleted."""
         return bool(self.metadata.get("deletionTimestamp"))
 
     @property
@@ -85,7 +85,7 @@ class Document:
         return annotations.get(CONFIRM_PRUNE_ANNOTATION, "")
 
     async def write_status(self, status: Status) -> None:
-        """Store a status, if it says anything new.
+        """Store a status if it has changed.
 
         Raises:
             Conflict: the object was changed since it was read; the round starts again.
@@ -95,15 +95,15 @@ class Document:
             self.resource = await self._client.update_status(RESOURCE, body, field_manager=MANAGER)
 
     async def add_finalizer(self) -> None:
-        """Before the first apply: nothing may be left without somebody who cleans up."""
+        """Add our finalizer, before the first apply: else nobody might clean up."""
         await self._patch_metadata({"finalizers": with_finalizer(self.resource, FINALIZER)})
 
     async def remove_finalizer(self) -> None:
-        """Let the object go; other people's finalizers stay (T15)."""
+        """Remove our finalizer; those of others stay (rule T15)."""
         await self._patch_metadata({"finalizers": without_finalizer(self.resource, FINALIZER)})
 
     async def drop_confirmation(self) -> None:
-        """An answer is taken once: what it allows is on record."""
+        """Remove the confirmation, which counts once: what it allows is on record."""
         await self._patch_metadata({"annotations": {CONFIRM_PRUNE_ANNOTATION: None}})
 
     async def _patch_metadata(self, change: Mapping[str, Any]) -> None:
@@ -116,16 +116,16 @@ class Document:
             field_manager=MANAGER,
         )
 
-    async def tell(self, notices: Sequence[Notice]) -> None:
-        """Write Kubernetes Events; they are for people, so a failure costs nothing else."""
-        for notice in notices:
+    async def emit_events(self, events: Sequence[KubeEvent]) -> None:
+        """Write Kubernetes Events; they are for people, so a failure is only logged."""
+        for event in events:
             try:
-                await self._client.create("v1/events", self._event(notice), field_manager=MANAGER)
+                await self._client.create("v1/events", self._body(event), field_manager=MANAGER)
             except KubeError as error:
-                log.warning("event_not_written", reason=notice.reason, error=str(error))
+                log.warning("event_not_written", reason=event.reason, error=str(error))
                 return
 
-    def _event(self, notice: Notice) -> Object:
+    def _body(self, event: KubeEvent) -> Object:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         name, namespace = self.metadata["name"], self.metadata["namespace"]
         return {
@@ -140,9 +140,9 @@ class Document:
                 "uid": self.metadata["uid"],
                 "resourceVersion": self.metadata["resourceVersion"],
             },
-            "reason": notice.reason,
-            "message": notice.message[:_EVENT_MESSAGE_LIMIT],
-            "type": "Warning" if notice.is_warning else "Normal",
+            "reason": event.reason,
+            "message": event.message[:_EVENT_MESSAGE_LIMIT],
+            "type": "Warning" if event.is_warning else "Normal",
             "source": {"component": MANAGER},
             "firstTimestamp": now,
             "lastTimestamp": now,

@@ -1,6 +1,6 @@
-"""Kubernetes Events about a round, only when something changed.
+"""Builds Kubernetes Events about a round, for changes only.
 
-The reasons are those of multi_resource_operator, for whoever has alerts on them.
+Their reasons are those of multi_resource_operator.
 """
 
 from __future__ import annotations
@@ -8,38 +8,42 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from fleetbus_distributor.hub.document import Notice
+from fleetbus_distributor.hub.document import KubeEvent
 from fleetbus_distributor.targets.outcome import Change, ClusterOutcome, State
 
-_NAMED: Final = 10
+_MAX_NAMED: Final = 10
 _REPORTED: Final = (State.FAILED, State.CONFLICT)
 _OWN_REASONS: Final = ("PatchFailed", "DeleteFailed")
 
 
-def notices_of(outcomes: Sequence[ClusterOutcome], old: Mapping[str, Any]) -> list[Notice]:
-    """What a person watching the MultiClusterResource wants to be told of."""
-    return [*_changes(outcomes), *_failures(outcomes, old)]
+def events_of(outcomes: Sequence[ClusterOutcome], old: Mapping[str, Any]) -> list[KubeEvent]:
+    """Build the events of a round.
+
+    Args:
+        outcomes: of its clusters.
+        old: the status before it; failures that it shows already are left out.
+    """
+    changes = (Change.CREATED, Change.UPDATED, Change.DELETED)
+    found = [event for change in changes for event in _changed(outcomes, change)]
+    return [*found, *_failures(outcomes, old)]
 
 
-def _changes(outcomes: Sequence[ClusterOutcome]) -> list[Notice]:
-    notices: list[Notice] = []
-    for change in (Change.CREATED, Change.UPDATED, Change.DELETED):
-        found: dict[str, list[str]] = {}
-        for outcome in outcomes:
-            for what, ref in outcome.changes:
-                if what is change:
-                    found.setdefault(str(ref), []).append(outcome.name)
-        if found:
-            texts = [f"{ref} on {_named(names)}" for ref, names in sorted(found.items())]
-            notices.append(Notice(change.value, _named(texts, "; ")))
-    return notices
+def _changed(outcomes: Sequence[ClusterOutcome], change: Change) -> list[KubeEvent]:
+    clusters: dict[str, list[str]] = {}
+    pairs = [(one, ref) for one in outcomes for found, ref in one.changes if found is change]
+    for outcome, ref in pairs:
+        clusters.setdefault(str(ref), []).append(outcome.name)
+    if not clusters:
+        return []
+    parts = [f"{ref} on {_join(names)}" for ref, names in sorted(clusters.items())]
+    return [KubeEvent(change.value, _join(parts, "; "))]
 
 
-def _failures(outcomes: Sequence[ClusterOutcome], old: Mapping[str, Any]) -> list[Notice]:
+def _failures(outcomes: Sequence[ClusterOutcome], old: Mapping[str, Any]) -> list[KubeEvent]:
     entries = cast("list[dict[str, str]]", old.get("clusters") or [])
     before = {one["name"]: (one.get("state"), one.get("message")) for one in entries}
     return [
-        Notice(
+        KubeEvent(
             one.reason if one.reason in _OWN_REASONS else "ApplyFailed",
             f"{one.name}: {one.message}",
             is_warning=True,
@@ -49,6 +53,6 @@ def _failures(outcomes: Sequence[ClusterOutcome], old: Mapping[str, Any]) -> lis
     ]
 
 
-def _named(names: Sequence[str], separator: str = ", ") -> str:
-    more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
-    return separator.join([*names[:_NAMED], *more])
+def _join(names: Sequence[str], separator: str = ", ") -> str:
+    more = [f"and {len(names) - _MAX_NAMED} more"] if len(names) > _MAX_NAMED else []
+    return separator.join([*names[:_MAX_NAMED], *more])

@@ -1,7 +1,7 @@
-"""The status of a MultiClusterResource: built from what happened, written only when it changed.
+"""Builds the status of a MultiClusterResource from the outcomes of a round.
 
-No message holds a time or a count of attempts, so that an idle fleet, or one with a cluster down
-for a week, sees no status write at all.
+No message contains a time or a number of attempts, so that an idle fleet, or one with a cluster
+down for a week, sees no status write at all.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ READY: Final = "Ready"
 HELD: Final = "DeletionHeld"
 WARNED: Final = "Warning"
 ORPHANED: Final = "Orphaned"
-"""Set and cleared by the orphan sweep; rounds carry it over."""
-_MESSAGE_LIMIT: Final = 1024
-_SHORTEST_MESSAGE: Final = 80
-_ALL_MESSAGES: Final = 200_000
-"""Bytes for the messages of all entries together: a thousand failing clusters must still fit."""
-_LEFT_BEHIND_LIMIT: Final = 200
-_NAMED_CLUSTERS: Final = 5
+"""Set and cleared by the orphan sweep; rounds keep it."""
+_MAX_MESSAGE: Final = 1024
+_MIN_MESSAGE: Final = 80
+_MAX_ALL_MESSAGES: Final = 200_000
+"""Characters of the messages of all entries: a thousand failing clusters must still fit."""
+_MAX_LEFT_BEHIND: Final = 200
+_MAX_NAMED: Final = 5
 _WITHOUT_NEWS: Final = frozenset({"InProgress", "ClusterSuspended"})
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition, before it gets its times."""
+    """One condition, without times."""
 
     type: str
     is_true: bool
@@ -44,7 +44,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything one round has to tell."""
+    """Everything that the status shows of one round."""
 
     generation: int
     outcomes: Sequence[ClusterOutcome]
@@ -52,20 +52,20 @@ class Report:
     left_behind: Sequence[LeftBehind] = ()
     bases: Bases = field(default_factory=dict[str, Basis])
     is_complete: bool = True
-    """Everything could be rendered; otherwise what a person was asked about still stands."""
+    """Whether everything could be rendered; else an open question to a person is kept."""
     hold: Hold | None = None
     held: Share = field(default_factory=dict[str, list[Owned]])
-    """What waits for a person."""
+    """Objects whose deletion waits for a person."""
     doubted: Share = field(default_factory=dict[str, list[Owned]])
-    """What waits for the labels of its cluster to agree."""
+    """Objects whose deletion waits until the labels of the cluster are confirmed."""
     warnings: Sequence[str] = ()
     problem: Condition | None = None
-    """Overrides Ready: nothing could be done at all."""
+    """Replaces Ready if nothing could be done at all."""
     placed: frozenset[str] = field(default_factory=frozenset[str])
 
 
 def build(report: Report, old: Mapping[str, Any]) -> Status:
-    """The status after a round; equal facts give an equal tree."""
+    """Build the status after a round; equal reports give equal trees."""
     status: Status = {"observedGeneration": report.generation}
     status["conditions"] = _conditions(report, old)
     status["summary"] = _summary(report.outcomes)
@@ -81,7 +81,7 @@ def build(report: Report, old: Mapping[str, Any]) -> Status:
 
 
 def refuse(problem: Condition, generation: int, old: Mapping[str, Any]) -> Status:
-    """The status when the spec cannot be followed: the clusters' entries stay as they were."""
+    """Build the status if the spec is not applied: the entries of clusters stay as they were."""
     conditions = [problem, *_kept_conditions(old, {HELD, WARNED, ORPHANED})]
     timed = _timed(conditions, generation, old)
     return {**old, "observedGeneration": generation, "conditions": timed}
@@ -90,20 +90,20 @@ def refuse(problem: Condition, generation: int, old: Mapping[str, Any]) -> Statu
 def with_intent(
     old: Mapping[str, Any], inventory: Inventory, bases: Bases, *, is_answered: bool = False
 ) -> Status:
-    """The old status with a new intent: written before the first apply (rule D2).
+    """Put a new intent into the old status, before the first apply (rule D2).
 
     Args:
         old: the status as it is stored.
         inventory: the intent.
         bases: of its clusters.
-        is_answered: the intent has a person's answer, so the question must not be asked again.
+        is_answered: the intent has a person's answer, so the hold ends.
     """
     kept = {key: part for key, part in old.items() if key != "held" or not is_answered}
     return {**kept, "intent": intent.write(inventory, bases)}
 
 
 def read_hold(old: Mapping[str, Any]) -> Hold | None:
-    """What waits for a person, as the last round left it."""
+    """The hold that the last round left, if any."""
     found = cast("dict[str, Any]", old.get("held") or {})
     reason = str(found.get("reason"))
     is_known = reason in tuple(HoldReason)
@@ -120,7 +120,7 @@ def with_clusters(
     inventory: Inventory,
     bases: Bases,
 ) -> Status:
-    """The old status with what came of some clusters."""
+    """Put the outcomes of some clusters into the old status."""
     names = {one.name for one in changed}
     outcomes = [*(one for one in _old_outcomes(old) if one.name not in names), *changed]
     conditions = [_ready(outcomes), *_kept_conditions(old, {HELD, WARNED, ORPHANED})]
@@ -134,7 +134,7 @@ def with_clusters(
 
 
 def with_orphans(old: Mapping[str, Any], generation: int, message: str) -> Status:
-    """The old status with what the orphan sweep found; an empty message for nothing."""
+    """Put the result of the orphan sweep into the old status; an empty message for no orphans."""
     found = (
         Condition(ORPHANED, True, "NotOnRecord", message)
         if message
@@ -145,13 +145,13 @@ def with_orphans(old: Mapping[str, Any], generation: int, message: str) -> Statu
 
 
 def orphans_message(old: Mapping[str, Any]) -> str:
-    """What the condition says of orphans; empty where it is absent or false."""
+    """The message of the condition Orphaned; empty if it is absent or false."""
     found = [one for one in _old_conditions(old) if one.get("type") == ORPHANED]
     return str(found[0]["message"]) if found and found[0]["status"] == "True" else ""
 
 
 def entry_of(old: Mapping[str, Any], cluster: str) -> ClusterOutcome:
-    """What came of a cluster last, as its entry says it."""
+    """The last outcome of a cluster, from its entry."""
     found = [one for one in _old_outcomes(old) if one.name == cluster]
     return found[0] if found else ClusterOutcome(cluster)
 
@@ -170,7 +170,7 @@ def _old_outcomes(old: Mapping[str, Any]) -> list[ClusterOutcome]:
 
 
 def keep_revision(outcome: ClusterOutcome, revision: str) -> ClusterOutcome:
-    """A cluster that we could not talk to still has what was applied last."""
+    """Keep the revision of a cluster without contact: it still has what was applied last."""
     has_news = outcome.state is not State.UNREACHABLE and outcome.reason not in _WITHOUT_NEWS
     return outcome if has_news or outcome.revision else replace(outcome, revision=revision)
 
@@ -193,9 +193,7 @@ def _conditions(report: Report, old: Mapping[str, Any]) -> list[Status]:
         conditions += _kept_conditions(old, {HELD})
     elif report.doubted:
         names = ", ".join(sorted(report.doubted))
-        text = (
-            f"the labels of {names}, read live, do not agree with the labels that this follows from"
-        )
+        text = f"the labels of {names}, read live, differ from those that would cause the deletion"
         conditions.append(Condition(HELD, True, HoldReason.LABELS, text))
     elif _had(old, HELD):
         conditions.append(Condition(HELD, False, "NothingHeld"))
@@ -215,9 +213,9 @@ def _ready(outcomes: Sequence[ClusterOutcome]) -> Condition:
     if not bad:
         return Condition(READY, True, "Applied", f"applied on {len(outcomes)} cluster(s)")
     worst = max(bad, key=lambda one: list(State).index(one.state))
-    told = [f"{one.name}: {one.state}" for one in sorted(bad, key=lambda o: o.name)]
-    more = [f"and {len(told) - _NAMED_CLUSTERS} more"] if len(told) > _NAMED_CLUSTERS else []
-    return Condition(READY, False, worst.state, ", ".join([*told[:_NAMED_CLUSTERS], *more]))
+    named = [f"{one.name}: {one.state}" for one in sorted(bad, key=lambda o: o.name)]
+    more = [f"and {len(named) - _MAX_NAMED} more"] if len(named) > _MAX_NAMED else []
+    return Condition(READY, False, worst.state, ", ".join([*named[:_MAX_NAMED], *more]))
 
 
 def _had(old: Mapping[str, Any], kind: str) -> bool:
@@ -252,7 +250,7 @@ def _timed(
                 "type": one.type,
                 "status": status,
                 "reason": one.reason,
-                "message": _cut(one.message),
+                "message": cut(one.message),
                 "observedGeneration": generation,
                 "lastTransitionTime": since,
             }
@@ -269,42 +267,41 @@ def _summary(outcomes: Sequence[ClusterOutcome]) -> Status:
 
 
 def _entries(outcomes: Sequence[ClusterOutcome]) -> list[Status]:
-    share = _ALL_MESSAGES // max(1, len(outcomes))
-    limit = max(_SHORTEST_MESSAGE, min(_MESSAGE_LIMIT, share))
+    share = _MAX_ALL_MESSAGES // max(1, len(outcomes))
+    limit = max(_MIN_MESSAGE, min(_MAX_MESSAGE, share))
     return [_entry(one, limit) for one in sorted(outcomes, key=lambda one: one.name)]
 
 
 def _entry(outcome: ClusterOutcome, limit: int) -> Status:
     entry: Status = {"name": outcome.name, "state": outcome.state.value, "reason": outcome.reason}
-    entry["message"] = _cut(outcome.message, limit)
+    entry["message"] = cut(outcome.message, limit)
     if outcome.revision:
         entry["revision"] = outcome.revision
     return entry
 
 
 def _left_behind(report: Report, old: Mapping[str, Any]) -> list[Status]:
-    """What stays on clusters without us; a cluster that is placed again is no longer told of."""
+    """Objects given up on clusters; those of a cluster that is placed again are dropped."""
     new = [
         {"cluster": one.cluster, "object": str(one.ref), "reason": one.reason}
         for one in report.left_behind
     ]
     before = cast("list[Status]", old.get("leftBehind") or [])
     kept = [one for one in before if one["cluster"] not in report.placed and one not in new]
-    return sorted([*kept, *new], key=lambda one: (one["cluster"], one["object"]))[
-        :_LEFT_BEHIND_LIMIT
-    ]
+    return sorted([*kept, *new], key=lambda one: (one["cluster"], one["object"]))[:_MAX_LEFT_BEHIND]
 
 
-def _cut(message: str, limit: int = _MESSAGE_LIMIT) -> str:
+def cut(message: str, limit: int = _MAX_MESSAGE) -> str:
+    """Truncate a message to what a status keeps."""
     return message if len(message) <= limit else f"{message[: limit - 1]}…"
 
 
 def revisions(old: Mapping[str, Any]) -> dict[str, str]:
-    """Cluster → what was applied there last as a whole."""
+    """Cluster → hash of the objects that were last applied there completely."""
     entries = cast("list[Status]", old.get("clusters") or [])
     return {str(one["name"]): str(one.get("revision", "")) for one in entries}
 
 
 def is_changed(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
-    """Whether a status is worth a write."""
+    """Whether a status differs from the stored one."""
     return dict(new) != dict(old)

@@ -1,4 +1,4 @@
-"""Rule D8 beyond one round: the budget of the whole fleet, in the store."""
+"""Holds deletions that exceed the fleet-wide budget, which is in the store (rule D8)."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ log = structlog.get_logger()
 
 BUDGET_EXCEEDED: Final = Counter(
     "fleetbus_deletion_budget_exceeded_total",
-    "Plans held because the whole fleet's budget of deletions that no edit asks for is spent.",
+    "Plans held because the fleet-wide budget of deletions that no edit requests is spent.",
 )
 HELD_PLANS: Final = Counter(
     "fleetbus_held_plans_total",
-    "Plans of deletions that began to wait for a person, by reason.",
+    "Plans of deletions that were held for a person, by reason.",
     ["reason"],
 )
 _COUNTED_FOR: Final = 60.0
-"""Seconds for which a count of all objects on record is good enough."""
+"""Seconds for which a count of all objects on record is reused."""
 _HELD: Final = {Decision.OWNER: HoldReason.FUSE, Decision.FLEET: HoldReason.FLEET}
 
 
 def note_held(hold: Hold | None, before: Hold | None) -> None:
-    """Say once that a person is asked about a plan."""
+    """Log and count once that a person has to confirm a plan."""
     if hold is None or (before is not None and before.plan_hash == hold.plan_hash):
         return
     HELD_PLANS.labels(hold.reason.value).inc()
@@ -50,7 +50,7 @@ def note_held(hold: Hold | None, before: Hold | None) -> None:
 
 
 class FleetFuse:
-    """Asks for every deletion that follows from no edit whether the fleet allows it.
+    """Spends the budget on deletions that no edit requests.
 
     Args:
         budget: shared by all processes.
@@ -63,7 +63,7 @@ class FleetFuse:
         self._counted: tuple[float, int] | None = None
 
     async def check(self, facts: Facts, plan: Plan, hub: KubeClient) -> Plan:
-        """Hold what the budget does not allow.
+        """Hold the automatic deletions of a plan if the budget does not allow them.
 
         Args:
             facts: what the plan was made from.
@@ -93,7 +93,7 @@ class FleetFuse:
             on_record=count(facts.inventory),
         )
         deletions = [
-            Deletion(cluster=name, object=_name(one), is_created_anew=one.mark is Mark.OUTDATED)
+            Deletion(cluster=name, object=_name(one), is_recreated=one.mark is Mark.OUTDATED)
             for name, owned in plan.automatic.items()
             for one in owned
         ]
@@ -106,7 +106,7 @@ class FleetFuse:
         return await self._budget.spend(owner, deletions, allowed=allowed)
 
     async def _on_record(self, hub: KubeClient) -> int:
-        """The objects of all MultiClusterResources: asked for only when the budget runs out."""
+        """Count the objects of all MultiClusterResources, only when the budget runs out."""
         now = self._now()
         if self._counted is None or self._counted[0] < now - _COUNTED_FOR:
             found = await hub.list(RESOURCE)

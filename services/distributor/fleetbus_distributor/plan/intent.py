@@ -1,15 +1,15 @@
-"""Rule D2: what we are about to own is in the status before the first apply.
+"""Records in the status what we are about to own, before the first apply (rule D2).
 
 A crash between an apply and its record then leaves nothing behind that the next round does not
-know. The record is the union of what is wanted and what is not yet known to be gone; the UIDs
-are filled in once an apply has confirmed them. Objects are listed once,
-a cluster names them by index, and not at all when it has all of them; what grows as objects x
-clusters are the UIDs, so there must be room for all of them before the first apply.
+know. The record is the union of what is wanted and what is not yet known to be gone; the UIDs are
+filled in once an apply has confirmed them. Objects are listed once, a cluster refers to them by
+index, and not at all when it has all of them; only the UIDs grow as objects x clusters, so there
+must be room for all of them before the first apply.
 
-Beside the objects of a cluster stands the basis of the last round: the generation of the spec and
-the labels of the cluster. What a change means for an object, an edit or something that nobody asked
-for, is judged once, when the basis changes; the object's mark says it until the object is applied
-or gone (rule D8).
+Beside the objects of a cluster is the basis of the last round: the generation of the spec and the
+labels of the cluster. What a change means for an object, an edit or something that nobody
+requested, is evaluated once, when the basis changes; the mark of the object keeps the result until
+the object is applied or gone (rule D8).
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from fleetbus_distributor.errors import IntentError
 from fleetbus_distributor.render.template import ObjectRef
 
 MAX_BYTES = 1024 * 1024
-"""etcd takes 1.5 MiB for the whole object; spec and conditions need their part."""
+"""etcd accepts 1.5 MiB for the whole object; spec and conditions need their part."""
 
 _ANY_UID = "0" * 36
 _DIGEST = 8
-_UNREADABLE = "status.intent is not readable; nothing is applied or pruned"
+_MALFORMED = "status.intent is malformed; nothing is applied or pruned"
 
 Key: TypeAlias = tuple[str, str, str, str]
 
 
 class Mark(StrEnum):
-    """Whether an object's deletion was asked for; the values are the fields of the record."""
+    """Whether the deletion of an object was requested; the values are fields of the record."""
 
     NONE = ""
     DROPPED = "dropped"
-    """No longer wanted: an edit of the spec let go of it."""
+    """No longer wanted because of an edit of the spec."""
     CONFIRMED = "confirmed"
-    """No longer wanted: a person confirmed that it goes."""
-    UNASKED = "unasked"
+    """No longer wanted, and a person confirmed its deletion."""
+    UNREQUESTED = "unrequested"
     """No longer wanted, for a reason other than an edit."""
     REPLACEABLE = "replaceable"
-    """Not applied since an edit, or since the limits or a person allowed to replace it: it may be
-    deleted and created anew (policy recreate)."""
+    """Not applied since an edit, or since the limits or a person allowed its replacement: it may be
+    deleted and recreated (policy recreate)."""
     RELABELLED = "relabelled"
     """Not applied since the labels of its cluster changed: a later edit allows no replacement."""
     OUTDATED = "outdated"
-    """It must be deleted and created anew, and no edit asks for it."""
+    """It must be deleted and recreated, and no edit requests that."""
 
 
 _MARKS = tuple(mark for mark in Mark if mark is not Mark.NONE)
@@ -77,7 +77,7 @@ Inventory: TypeAlias = dict[str, dict[Key, Owned]]
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """Why a cluster has what it has: the spec's generation, and a digest of the labels then."""
+    """Why a cluster has its objects: the generation of the spec, and a digest of the labels."""
 
     generation: int
     labels: str
@@ -88,7 +88,7 @@ Bases: TypeAlias = Mapping[str, Basis]
 
 
 def digest_of(labels: Mapping[str, str]) -> str:
-    """Name a cluster's labels."""
+    """Hash the labels of a cluster."""
     text = json.dumps(labels, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
 
@@ -97,7 +97,7 @@ _NO_BASES: Bases = {}
 
 
 def digest_of_record(status: Mapping[str, Any]) -> bytes:
-    """Name an intent as it is stored, whatever UIDs are confirmed by now."""
+    """Hash a stored intent without its UIDs."""
     stored = cast("dict[str, Any]", status.get("intent") or {})
     entries = cast("list[dict[str, Any]]", stored.get("clusters", []))
     shown = [{key: part for key, part in one.items() if key != "uids"} for one in entries]
@@ -106,10 +106,10 @@ def digest_of_record(status: Mapping[str, Any]) -> bytes:
 
 
 def read(status: Mapping[str, Any]) -> Inventory:
-    """Read the intent of a MultiClusterResource's status.
+    """Read the intent from the status of a MultiClusterResource.
 
     Raises:
-        IntentError: it is not what `write` wrote; then nothing may be concluded from it.
+        IntentError: `write` did not write it, so nothing may be concluded from it.
     """
     raw: Any = status.get("intent")
     if raw is None:
@@ -120,14 +120,14 @@ def read(status: Mapping[str, Any]) -> Inventory:
             str(entry["name"]): _read_cluster(entry, objects) for entry in raw.get("clusters", [])
         }
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise IntentError(_UNREADABLE) from error
+        raise IntentError(_MALFORMED) from error
 
 
 def read_bases(status: Mapping[str, Any]) -> dict[str, Basis]:
-    """Read the bases that stand beside the intent; of a cluster without one nothing is known.
+    """Read the bases beside the intent; a cluster may have none.
 
     Raises:
-        IntentError: they are not what `write` wrote.
+        IntentError: `write` did not write them.
     """
     try:
         entries = cast("list[dict[str, Any]]", (status.get("intent") or {}).get("clusters", []))
@@ -137,7 +137,7 @@ def read_bases(status: Mapping[str, Any]) -> dict[str, Basis]:
             if "generation" in one and "labels" in one
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise IntentError(_UNREADABLE) from error
+        raise IntentError(_MALFORMED) from error
 
 
 def _to_ref(item: Any) -> ObjectRef:
@@ -161,7 +161,7 @@ def _read_cluster(entry: Any, objects: list[ObjectRef]) -> dict[Key, Owned]:
 
 
 def write(inventory: Inventory, bases: Bases = _NO_BASES) -> dict[str, Any]:
-    """The form that is stored; equal inventories give equal trees.
+    """Build the stored form; equal inventories give equal trees.
 
     Raises:
         IntentError: it would not fit into the status.
@@ -195,7 +195,7 @@ def write(inventory: Inventory, bases: Bases = _NO_BASES) -> dict[str, Any]:
 
 
 def check_room(inventory: Inventory, bases: Bases = _NO_BASES) -> None:
-    """Refuse what could be stored now, but no longer once every apply has confirmed its UID.
+    """Refuse an intent that would become too large once every apply has confirmed its UID.
 
     Raises:
         IntentError: it would not fit into the status.
@@ -229,16 +229,16 @@ def _write_cluster(
     return stored
 
 
-def outdated(entries: Mapping[Key, Owned]) -> set[Key]:
-    """Which objects of a cluster must be deleted and created anew, and no edit asks for it."""
+def outdated_keys(entries: Mapping[Key, Owned]) -> set[Key]:
+    """The objects of a cluster that must be recreated, and no edit requests that."""
     return {key for key, one in entries.items() if one.mark is Mark.OUTDATED}
 
 
 def covers(recorded: Inventory, needed: Inventory) -> bool:
-    """Whether a record says everything that must be on it before the first write.
+    """Whether a record has everything that it needs before the first write.
 
-    That is every object, and which of them go because an edit or a person asked for it: a crash
-    must not lose that answer. UIDs and other marks can wait for the end of the round.
+    That is every object, and which of them go because an edit or a person requested it: a crash
+    must not lose that. UIDs and other marks can wait for the end of the round.
     """
     return all(
         (known := recorded.get(name, {}).get(key)) is not None and _answer(known) == _answer(one)

@@ -1,7 +1,7 @@
-"""Rule D1 for labels: what a label lets go of, or changes, is looked up live before it goes.
+"""Checks deletions that follow from labels against the live Cluster objects (rule D1).
 
-The fleet's labels come from a watch of Cluster objects. A watch may be late or wrong about one
-cluster, and a deletion that rests on it cannot be taken back.
+The labels of the fleet come from a watch of Cluster objects. A watch may be late or wrong about one
+cluster, and a deletion that follows from it cannot be undone.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ async def recheck(
     """Take out of a plan what the live labels of a cluster do not confirm.
 
     Args:
-        plan: what would be pruned or created anew.
+        plan: what would be pruned or recreated.
         placement: of the spec.
         hub: where the Cluster objects are.
-        clusters: the fleet as the plan knows it; those that another provider tells of have no
-            object to read.
+        clusters: the fleet as the plan knows it; those of other providers have no object to read.
     """
-    told = {info.name: info for info in clusters if info.provider == _PROVIDER}
+    known = {info.name: info for info in clusters if info.provider == _PROVIDER}
     doubted = {
         name: owned
         for name, owned in plan.prune.items()
-        if name in told and not await _is_confirmed(hub, placement, told[name], owned)
+        if name in known and not await _is_confirmed(hub, placement, known[name], owned)
     }
     if not doubted:
         return plan
@@ -50,7 +49,7 @@ async def recheck(
     return replace(
         plan,
         prune=without(plan.prune, doubted),
-        asked=without(plan.asked, doubted),
+        requested=without(plan.requested, doubted),
         automatic=without(plan.automatic, doubted),
         doubted=doubted,
     )
@@ -60,14 +59,14 @@ async def _is_confirmed(
     hub: KubeClient, placement: Placement, known: ClusterInfo, owned: Iterable[Owned]
 ) -> bool:
     is_replaced = any(one.mark is Mark.OUTDATED for one in owned)
-    is_let_go = placement.cluster_selector is not None and not _is_chosen(placement, known)
-    if not is_replaced and not is_let_go:
+    is_dropped = placement.cluster_selector is not None and not _is_chosen(placement, known)
+    if not is_replaced and not is_dropped:
         return True
     live = await _live(hub, known)
     if live is None:
         return False
     return not (is_replaced and live.labels != known.labels) and not (
-        is_let_go and _is_chosen(placement, live)
+        is_dropped and _is_chosen(placement, live)
     )
 
 
@@ -82,6 +81,6 @@ async def _live(hub: KubeClient, known: ClusterInfo) -> ClusterInfo | None:
         log.warning("cluster_unreadable", cluster=known.name, error=str(error))
         return None
     if cluster is None:
-        return None  # it is leaving the fleet: that is the leave record's business (rule D7)
+        return None  # it is leaving the fleet, which the leave record covers (rule D7)
     labels: dict[str, str] = cluster["metadata"].get("labels") or {}
     return replace(known, labels=labels)

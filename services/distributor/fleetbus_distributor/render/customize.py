@@ -1,10 +1,9 @@
-"""What differs between clusters: JSON Patch and merge patch on the rendered template.
+"""Applies per-cluster changes to rendered templates: JSON Patch and merge patch.
 
-Patches work on the template, not on the live object, so the same patch applied again gives the
-same object. Two habits of multi_resource_operator, which patched live objects, are kept, so that
-its manifests work: `add` below a missing `/metadata/labels` or `/metadata/annotations` creates the
-map, and `replace` of a member that only the API server's defaults would have brought works as an
-add.
+Patches apply to the template, not to the live object, so the same patch applied again gives the
+same object. Two habits of multi_resource_operator, which patched live objects, are kept: `add`
+below a missing `/metadata/labels` or `/metadata/annotations` creates the map, and `replace` of a
+member that only the defaults of the API server would have set works as an add.
 """
 
 from __future__ import annotations
@@ -58,11 +57,11 @@ def render_for(spec: Spec, context: Context) -> tuple[list[Object], list[str]]:
 
 
 def _check_whole(objects: list[Object]) -> None:
-    """Two templates may not mean one object, and patches may not blow up the result (D15)."""
+    """Refuse duplicate objects, and patches that make the result too large (rule D15)."""
     keys: set[tuple[str, str, str, str]] = set()
     for ref in map(reference, objects):
         if ref.key in keys:
-            raise RenderError(f"spec.templates: {ref} is there twice")
+            raise RenderError(f"spec.templates: {ref} is listed twice")
         keys.add(ref.key)
     if len(json.dumps(objects)) > MAX_BYTES:
         raise RenderError(f"the rendered objects are larger than {MAX_BYTES} bytes")
@@ -121,7 +120,7 @@ def _act(obj: Object, action: Action, context: Context, where: str, warnings: li
         operation["value"] = value
     if action.op in (PatchOp.MOVE, PatchOp.COPY):
         operation["from"] = action.from_path
-    return _apply(_make_room(obj, operation), operation, where)
+    return _apply(_add_parents(obj, operation), operation, where)
 
 
 def _apply(obj: Object, operation: dict[str, Any], where: str) -> Object:
@@ -129,19 +128,19 @@ def _apply(obj: Object, operation: dict[str, Any], where: str) -> Object:
     try:
         result: Any = jsonpatch.apply_patch(obj, [operation])
     except jsonpatch.JsonPatchTestFailed as error:
-        # The library's text quotes both values (rule D14).
-        raise CustomizeError(f"{what}: the value is another one") from error
+        # The message of the library quotes both values (rule D14).
+        raise CustomizeError(f"{what}: test failed: value differs") from error
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
         raise CustomizeError(f"{what}: the object has no such path") from error
     except (TypeError, KeyError, IndexError, ValueError) as error:
         raise CustomizeError(f"{what}: does not fit the object") from error
     if not isinstance(result, dict):
-        raise CustomizeError(f"{what}: would replace the whole object by something else")
+        raise CustomizeError(f"{what}: the result is not an object")
     return cast("Object", result)
 
 
-def _make_room(obj: Object, operation: dict[str, Any]) -> Object:
-    """Create what the live object would have had; see the module's story."""
+def _add_parents(obj: Object, operation: dict[str, Any]) -> Object:
+    """Create the maps and members that a live object would have; see above."""
     tokens = _tokens(operation["path"])
     parents = tokens[:-1]
     if operation["op"] == PatchOp.REPLACE and tokens and _is_member_missing(obj, tokens):
@@ -153,7 +152,7 @@ def _make_room(obj: Object, operation: dict[str, Any]) -> Object:
 
 
 def _is_member_missing(obj: Object, tokens: list[str]) -> bool:
-    """Whether the path follows what is there, and then ends in members that are not."""
+    """Whether a prefix of the path exists, and the rest are missing members."""
     here: Any = obj
     for token in tokens:
         if isinstance(here, dict) and token not in here:
@@ -188,13 +187,13 @@ def _tokens(pointer: str) -> list[str]:
 
 
 def read_value(value: Any) -> tuple[Any, str]:
-    """Read an action's value as multi_resource_operator did: only lists have a meaning.
+    """Read the value of an action as multi_resource_operator does.
 
-    A list stands for its last element; if any string in it holds `=`, for the map of all its
+    A list stands for its last element; if any string in it contains `=`, for the map of all its
     `k=v` elements. An empty list is no value. A list that is meant literally is nested.
 
     Returns:
-        The value (a private mark when there is none) and a warning, or "".
+        The value (a private sentinel if there is none) and a warning, or "".
     """
     if not isinstance(value, list):
         return value, ""
@@ -207,7 +206,7 @@ def read_value(value: Any) -> tuple[Any, str]:
     parts = [pair.split("=") for pair in pairs]
     warning = ""
     if lost or ignored:
-        names = f"the text after the second '=' of {', '.join(lost)}" if lost else ""
+        names = f"everything after the second '=' of {', '.join(lost)}" if lost else ""
         others = f"{ignored} element(s) without '='" if ignored else ""
         what = " and ".join(part for part in (names, others) if part)
         warning = f"a list with k=v strings is read as a map and loses {what}; write a plain value"

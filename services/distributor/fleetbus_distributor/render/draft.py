@@ -1,7 +1,7 @@
-"""What one round wants, before anything is compared or written: placement and rendering (D15).
+"""Drafts the desired objects of every cluster: placement and rendering (rule D15).
 
-Rendering 500 templates for 100 clusters takes seconds of Python: it runs in a thread, and what came
-out is remembered by what it depends on, the spec and the cluster's name and labels.
+Rendering 500 templates for 100 clusters takes seconds of Python: it runs in a thread, and results
+are cached by what they depend on: the spec, and name and labels of the cluster.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from fleetbus_distributor.render.place import Member, Placed, place
 from fleetbus_distributor.render.spec import Spec
 from fleetbus_distributor.render.template import Context, Object, ObjectRef, reference
 
-_REMEMBERED: Final = 64 * 1024 * 1024
-"""Bytes of rendered objects that a process keeps, as JSON."""
+_CACHE_SIZE: Final = 64 * 1024 * 1024
+"""Bytes of rendered objects, as JSON."""
 _Facts: TypeAlias = tuple[bytes, str, bytes]
 """Digest of the spec, name of the cluster, its labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why nothing can be rendered for a cluster."""
+    """Why a cluster cannot be rendered."""
 
     reason: str
     message: str
@@ -39,17 +39,17 @@ class Problem:
 
 @dataclass(slots=True)
 class Draft:
-    """Everything a MultiClusterResource wants, per cluster."""
+    """The desired objects of a MultiClusterResource, per cluster."""
 
     placed: Placed
     clusters: Sequence[ClusterInfo] = ()
-    """What it was made from. What is compared with it must be as old: a cluster that joins, or gets
-    other labels, while this is made would look like one that the spec let go of."""
+    """The fleet that it was made from. What is compared with it must be as old: a cluster that
+    joins, or is relabelled, meanwhile would look like one that the spec no longer names."""
     objects: dict[str, list[Object]] = field(default_factory=dict[str, list[Object]])
     wanted: dict[str, list[ObjectRef]] = field(default_factory=dict[str, list[ObjectRef]])
-    """The objects by name."""
+    """References to the objects."""
     revisions: dict[str, str] = field(default_factory=dict[str, str])
-    """Names of what was rendered."""
+    """Hashes of the objects."""
     problems: dict[str, Problem] = field(default_factory=dict[str, Problem])
     warnings: list[str] = field(default_factory=list[str])
 
@@ -61,26 +61,26 @@ class _Rendered:
     warnings: Sequence[str]
 
 
-class Drafts:
+class Renderer:
     """Places and renders, off the event loop.
 
     Args:
-        remembered: bytes of rendered objects to keep; the longest unused go first.
+        cache_size: bytes of rendered objects to keep; the least recently used go first.
     """
 
-    def __init__(self, remembered: int = _REMEMBERED) -> None:
-        self._most = remembered
+    def __init__(self, cache_size: int = _CACHE_SIZE) -> None:
+        self._max_size = cache_size
         self._size = 0
-        self._known: OrderedDict[_Facts, _Rendered] = OrderedDict()
+        self._cache: OrderedDict[_Facts, _Rendered] = OrderedDict()
         self._lock = threading.Lock()
 
     @property
     def size(self) -> int:
-        """Bytes of rendered objects that are remembered."""
+        """Bytes of cached objects."""
         return self._size
 
     async def draft(self, spec: Spec, clusters: Sequence[ClusterInfo], hub: str) -> Draft:
-        """Place and render; a cluster that cannot be rendered does not stop the others."""
+        """Place and render; a cluster that cannot be rendered does not affect the others."""
         return await asyncio.to_thread(self._draft, spec, clusters, hub)
 
     def _draft(self, spec: Spec, clusters: Sequence[ClusterInfo], hub: str) -> Draft:
@@ -105,21 +105,21 @@ class Drafts:
     def _render(self, digest: bytes, spec: Spec, member: Member) -> _Rendered:
         facts = (digest, member.name, orjson.dumps(member.labels, option=orjson.OPT_SORT_KEYS))
         with self._lock:
-            if known := self._known.get(facts):
-                self._known.move_to_end(facts)
+            if known := self._cache.get(facts):
+                self._cache.move_to_end(facts)
                 return known
         objects, warnings = render_for(spec, Context(member.name, member.labels, spec.vars))
         rendered = _Rendered(_to_json(objects), _revision_of(objects), warnings)
         with self._lock:
-            self._remember(facts, rendered)
+            self._store(facts, rendered)
         return rendered
 
-    def _remember(self, facts: _Facts, rendered: _Rendered) -> None:
-        if facts not in self._known:
-            self._known[facts] = rendered
+    def _store(self, facts: _Facts, rendered: _Rendered) -> None:
+        if facts not in self._cache:
+            self._cache[facts] = rendered
             self._size += len(rendered.body)
-        while self._size > self._most:
-            _, oldest = self._known.popitem(last=False)
+        while self._size > self._max_size:
+            _, oldest = self._cache.popitem(last=False)
             self._size -= len(oldest.body)
 
 
@@ -127,10 +127,10 @@ def _to_json(objects: list[Object]) -> bytes:
     try:
         return orjson.dumps(objects)
     except orjson.JSONEncodeError as error:
-        raise RenderError(f"the rendered objects cannot be written as JSON: {error}") from error
+        raise RenderError(f"the rendered objects cannot be encoded as JSON: {error}") from error
 
 
 def _revision_of(objects: list[Object]) -> str:
-    """Name what was rendered for a cluster."""
-    text = orjson.dumps(objects, option=orjson.OPT_SORT_KEYS)
-    return hashlib.sha256(text).hexdigest()[:16]
+    """Hash what was rendered for a cluster."""
+    body = orjson.dumps(objects, option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(body).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Which clusters a MultiClusterResource names: by name, by labels, less the excluded ones."""
+"""Chooses the clusters of a placement: by name and by labels, less the excluded ones."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The answer: clusters of the fleet, and names that the fleet does not know."""
+    """The chosen clusters, and names that are not in the fleet."""
 
     targets: list[Member]
     unknown: list[str]
     by_selector: bool
-    """A selector had a say: an empty answer then may be an accident (rule D8)."""
+    """Whether there is a selector: no cluster may then be an accident (rule D8)."""
 
 
 def place(placement: Placement, members: Iterable[Member], hub: str) -> Placed:
     """Choose the clusters.
 
-    An empty placement means the hub only (T18). A name that the fleet does not know is never
-    redirected: it waits.
+    An empty placement means the hub only (rule T18). A name that is not in the fleet waits until it
+    joins.
 
     Args:
         placement: of the spec.
         members: the fleet, the hub included when it is a member.
-        hub: the hub's name; "" when it has none, and then an empty placement names nothing.
+        hub: the name of the hub; "" if there is none, so that an empty placement chooses nothing.
     """
     known = {member.name: member for member in members}
     wanted = _wanted(placement, known, hub)
@@ -59,7 +59,7 @@ def _wanted(placement: Placement, known: Mapping[str, Member], hub: str) -> set[
 
 
 def matches(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """Whether labels satisfy a selector, as Kubernetes reads it; an empty one matches all."""
+    """Whether labels match a selector, as in Kubernetes; an empty one matches everything."""
     exact = all(labels.get(key) == value for key, value in selector.match_labels.items())
     return exact and all(_holds(one, labels) for one in selector.match_expressions)
 

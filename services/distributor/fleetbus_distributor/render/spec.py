@@ -1,8 +1,8 @@
-"""The spec of a MultiClusterResource, checked at the edge.
+"""Parses and validates the spec of a MultiClusterResource.
 
-The CRD's schema refuses most mistakes already; this model is the second line, for servers whose
-CRD is older, and the place where every default is written down. Unknown fields are errors: a
-field that nobody reads must never look as if it worked.
+The schema of the CRD refuses most mistakes already; this model is the second check, for servers
+whose CRD is older, and defines every default. Unknown fields are errors: a field without effect
+must not look as if it had one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Strict(BaseModel):
 
 
 class Operator(StrEnum):
-    """How one requirement of a label selector compares."""
+    """The operator of a requirement of a label selector."""
 
     IN = "In"
     NOT_IN = "NotIn"
@@ -42,7 +42,7 @@ class Operator(StrEnum):
 
 
 class Requirement(_Strict):
-    """One line of `matchExpressions`."""
+    """One item of `matchExpressions`."""
 
     key: str
     operator: Operator
@@ -50,10 +50,10 @@ class Requirement(_Strict):
 
     @model_validator(mode="after")
     def _values_fit(self) -> Self:
-        wants = self.operator in (Operator.IN, Operator.NOT_IN)
-        if wants and not self.values:
+        needs_values = self.operator in (Operator.IN, Operator.NOT_IN)
+        if needs_values and not self.values:
             raise ValueError(f"operator {self.operator} needs values")
-        if not wants and self.values:
+        if not needs_values and self.values:
             raise ValueError(f"operator {self.operator} takes no values")
         return self
 
@@ -72,7 +72,7 @@ class ClusterName(_Strict):
 
 
 class Placement(_Strict):
-    """Where the objects go; nothing named and no selector means the hub only."""
+    """The clusters that get the objects; without names and selector only the hub."""
 
     clusters: list[ClusterName] = Field(default_factory=list[ClusterName])
     cluster_selector: LabelSelector | None = None
@@ -103,7 +103,7 @@ class Action(_Strict):
 
     @property
     def has_value(self) -> bool:
-        """Whether `value` was written at all; an explicit null counts."""
+        """Whether `value` is set; an explicit null counts."""
         return "value" in self.model_fields_set
 
     @model_validator(mode="after")
@@ -114,7 +114,7 @@ class Action(_Strict):
 
 
 class Target(_Strict):
-    """Which of several templates a customize entry means; absent parts match everything."""
+    """Selects templates for a customize entry; absent parts match everything."""
 
     api_version: str | None = None
     kind: str | None = None
@@ -123,7 +123,7 @@ class Target(_Strict):
 
 
 class ClusterCustomize(_Strict):
-    """Changes for one cluster, or for all that a selector matches."""
+    """Changes for one cluster, or for all clusters that a selector matches."""
 
     name: str | None = Field(default=None, pattern=_DNS_LABEL)
     cluster_selector: LabelSelector | None = None
@@ -139,13 +139,13 @@ class ClusterCustomize(_Strict):
 
 
 class Customize(_Strict):
-    """What differs between clusters."""
+    """The differences between clusters."""
 
     clusters: list[ClusterCustomize] = Field(default_factory=list[ClusterCustomize])
 
 
 class ConflictPolicy(StrEnum):
-    """What to do with an object of that name which is not ours."""
+    """How to treat an object of the same name that is not ours."""
 
     ABORT = "Abort"
     ADOPT = "Adopt"
@@ -153,31 +153,31 @@ class ConflictPolicy(StrEnum):
 
 
 class DeletionPolicy(StrEnum):
-    """What becomes of the objects when they are no longer wanted."""
+    """How to treat objects that are no longer wanted."""
 
     DELETE = "Delete"
     ORPHAN = "Orphan"
 
 
 class DriftPolicy(StrEnum):
-    """What to do when a target was changed by somebody else."""
+    """How to treat changes of objects by others."""
 
     CORRECT = "Correct"
     REPORT = "Report"
     IGNORE = "Ignore"
 
 
-class Fuse(_Strict):
-    """Deletions that no edit asks for are held when any of these is reached (rule D8)."""
+class FusePolicy(_Strict):
+    """Limits beyond which deletions that no edit requests are held (rule D8)."""
 
     clusters: int = Field(default=2, ge=1)
-    """Held from this many clusters on; the others say how much is still allowed."""
+    """Held from this many clusters on; the others are exclusive limits."""
     objects: int = Field(default=20, ge=0)
     percent: int = Field(default=30, ge=0, le=100)
 
 
 class Policy(_Strict):
-    """How far fleetbus may go on a target."""
+    """What fleetbus may do on a target cluster."""
 
     conflict: ConflictPolicy = ConflictPolicy.ABORT
     deletion: DeletionPolicy = DeletionPolicy.DELETE
@@ -185,7 +185,7 @@ class Policy(_Strict):
     create_namespaces: bool = False
     recreate: bool = False
     suspend: bool = False
-    fuse: Fuse = Fuse()
+    fuse: FusePolicy = FusePolicy()
 
 
 class Spec(_Strict):
@@ -203,7 +203,7 @@ class Spec(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, data: Any) -> Any:
-        """`placement:` with nothing behind it is how YAML writes an absent field."""
+        """Treat null as absent: YAML reads a key without a value as null."""
         if not isinstance(data, dict):
             return data
         fields = cast("dict[str, Any]", data)
@@ -224,7 +224,7 @@ class Spec(_Strict):
 
     @property
     def unsupported(self) -> list[str]:
-        """Fields that are set and that this version cannot honour; never ignored silently."""
+        """Fields that are set but not supported by this version; never ignored silently."""
         wanted = {
             "spec.placement.spread": self.placement.spread is not None,
             "spec.rollout": self.rollout is not None,

@@ -1,10 +1,11 @@
-"""From a template to the object for one cluster: typed `${…}` substitution, nothing else (D15).
+"""Renders templates for one cluster: typed `${…}` substitution, nothing else (rule D15).
 
 Three expressions exist: `${cluster.name}`, `${cluster.labels.<key>}` and `${vars.<name>}`. There
-is no language behind them: no attribute access, no call, no loop, no recursion into what was
-substituted. A string that is one expression takes the value's type, so `replicas: "${vars.n}"`
-is a number when `vars.n` is one; inside a longer string only scalars fit. Other `${…}` texts, a
-shell's `${HOME}` say, stay as they are; `$${cluster.name}` writes the expression literally.
+is no language behind them: no attribute access, no call, no loop, and substituted values are not
+expanded again. A string that is one expression takes the type of the value, so
+`replicas: "${vars.n}"` is a number if `vars.n` is one; inside a longer string only scalars fit.
+Other `${…}` strings, like `${HOME}` of a shell, are left as they are; `$${cluster.name}` is the
+literal `${cluster.name}`.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _SERVER_FIELDS = (
     "generation",
     "selfLink",
     "uid",
-    # Owners live on the hub: on a target their UIDs mean nothing, and its garbage collector
-    # would delete what it cannot find an owner for.
+    # The owners are on the hub: the garbage collector of a target would not find them, and would
+    # delete the object.
     "ownerReferences",
 )
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -45,10 +46,10 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 @dataclass(frozen=True, slots=True)
 class ObjectRef:
-    """An object on a target, as the intent names it.
+    """Identifies an object on a target.
 
     The version is not part of its identity (`key`): a template that moves from v1beta1 to v1
-    means the same object.
+    describes the same object.
     """
 
     api_version: str
@@ -68,7 +69,7 @@ class ObjectRef:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a template may ask for."""
+    """The values that a template may use."""
 
     cluster: str
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -76,7 +77,7 @@ class Context:
 
 
 class _Budget:
-    """What one render may still write; a small template with a large variable must end (D15)."""
+    """Bounds the output: a small template with a large variable must not expand without end."""
 
     def __init__(self) -> None:
         self._left = MAX_BYTES
@@ -104,7 +105,7 @@ def render(spec: Spec, context: Context) -> list[tuple[str, Object]]:
 
 
 def substitute(value: Any, context: Context, path: str) -> Any:
-    """Fill the expressions of any JSON value; `path` names it in messages."""
+    """Substitute the expressions in any JSON value; `path` names it in messages."""
     return _fill(value, context, _Budget(), path, 0)
 
 
@@ -125,19 +126,19 @@ def _fill(value: Any, context: Context, budget: _Budget, path: str, depth: int) 
             _fill(item, context, budget, f"{path}[{n}]", depth + 1) for n, item in enumerate(items)
         ]
     if isinstance(value, str):
-        return _fill_text(value, context, budget, path)
+        return _fill_string(value, context, budget, path)
     budget.spend(8)
     return value
 
 
 def _fill_key(key: str, context: Context, budget: _Budget, path: str) -> str:
-    filled = _fill_text(key, context, budget, path)
+    filled = _fill_string(key, context, budget, path)
     if not isinstance(filled, str):
         raise RenderError(f"{path}: the key {key!r} must become a string")
     return filled
 
 
-def _fill_text(text: str, context: Context, budget: _Budget, path: str) -> Any:
+def _fill_string(text: str, context: Context, budget: _Budget, path: str) -> Any:
     if "${" not in text:
         budget.spend(len(text) + 2)
         return text
@@ -145,7 +146,7 @@ def _fill_text(text: str, context: Context, budget: _Budget, path: str) -> Any:
     if whole and not whole[1]:
         value = _look_up(whole[2], context, path)
         budget.spend(len(json.dumps(value)))
-        # A copy: two places must not share one tree that a patch changes later.
+        # A copy: two fields must not share one tree, which a patch may change later.
         return json.loads(json.dumps(value))
 
     def replace(match: re.Match[str]) -> str:
@@ -173,7 +174,7 @@ def _look_up(expression: str, context: Context, path: str) -> Any:
             return context.variables[name]
         raise RenderError(f"{path}: spec.vars has no {name!r}")
     raise RenderError(
-        f"{path}: ${{{expression}}} is not known; there are cluster.name, …labels, vars"
+        f"{path}: unknown expression ${{{expression}}}; use cluster.name, cluster.labels.…, vars.…"
     )
 
 
@@ -182,25 +183,25 @@ def _scalar(value: Any, expression: str, path: str) -> str:
         return value
     if isinstance(value, bool | int | float):
         return json.dumps(value)
-    raise RenderError(f"{path}: ${{{expression}}} is no scalar and stands inside a longer string")
+    raise RenderError(f"{path}: ${{{expression}}} is not a scalar, but part of a longer string")
 
 
 def finish(obj: Object, path: str) -> Object:
-    """Bring a rendered and customized object into the form that is applied (rule D3).
+    """Normalize a rendered and customized object for the apply (rule D3).
 
-    What only a server may set is dropped, a missing namespace becomes `default`, and a Secret's
-    write-only `stringData` becomes `data`, so that what was applied can be compared with what is.
+    Fields that only a server may set are dropped, a missing namespace becomes `default`, and the
+    write-only `stringData` of a Secret becomes `data`, which can be compared with the live object.
 
     Raises:
-        RenderError: kind, apiVersion or name are missing.
+        RenderError: kind, apiVersion or name is missing.
     """
     metadata: Any = obj.get("metadata")
     if not isinstance(metadata, dict):
         raise RenderError(f"{path}.metadata: an object is required")
     kept = cast("dict[str, Any]", metadata)
-    _require_text(obj, "apiVersion", path)
-    _require_text(obj, "kind", path)
-    _require_text(kept, "name", f"{path}.metadata")
+    _require_string(obj, "apiVersion", path)
+    _require_string(obj, "kind", path)
+    _require_string(kept, "name", f"{path}.metadata")
     cleaned: Object = {key: value for key, value in kept.items() if key not in _SERVER_FIELDS}
     cleaned["namespace"] = cleaned.get("namespace") or DEFAULT_NAMESPACE
     annotations = cast("dict[str, Any]", cleaned.get("annotations") or {})
@@ -213,7 +214,7 @@ def finish(obj: Object, path: str) -> Object:
     return result
 
 
-def _require_text(part: dict[str, Any], key: str, path: str) -> None:
+def _require_string(part: dict[str, Any], key: str, path: str) -> None:
     if not isinstance(part.get(key), str) or not part[key]:
         raise RenderError(f"{path}.{key}: required")
 
@@ -231,6 +232,6 @@ def _without_string_data(secret: Object, path: str) -> Object:
 
 
 def reference(obj: Object) -> ObjectRef:
-    """Name a finished object."""
+    """Build the reference of a finished object."""
     metadata = obj["metadata"]
     return ObjectRef(obj["apiVersion"], obj["kind"], metadata["namespace"], metadata["name"])

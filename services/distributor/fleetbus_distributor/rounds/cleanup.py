@@ -1,8 +1,8 @@
-"""A MultiClusterResource that goes: its objects first, then our finalizer (rules D5, D7).
+"""Cleans up after a deleted MultiClusterResource: its objects, then our finalizer (rules D5, D7).
 
-Deleting it is an explicit order, so no fuse holds it; that its namespace or definition goes is none
-(rule D8). What cannot be reached keeps it: only policy
-Orphan or the record of an unjoin lets go of an object that we have not seen gone.
+Its deletion is an explicit request, so no fuse holds it; the deletion of its namespace or CRD is
+not (rule D8). A cluster that cannot be reached keeps it: only policy Orphan or the record of an
+unjoin gives up an object that we have not seen gone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fleetbus.errors import KubeError
 from fleetbus_distributor.errors import IntentError
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.document import Document
-from fleetbus_distributor.hub.kube_events import notices_of
+from fleetbus_distributor.hub.kube_events import events_of
 from fleetbus_distributor.hub.status import Condition, Report
 from fleetbus_distributor.plan.fleet_fuse import note_held
 from fleetbus_distributor.plan.intent import Inventory
@@ -35,49 +35,51 @@ log = structlog.get_logger()
 
 
 async def clean_up(
-    turn: Round, document: Document, left: frozenset[str], records: str
+    round_: Round, document: Document, unjoined: frozenset[str], records: str
 ) -> timedelta | None:
-    """Delete or release everything on record, then drop the finalizer.
+    """Delete or release everything on record, then remove the finalizer.
 
     Args:
-        turn: the round, with the intent as it is on record.
+        round_: the round, with the intent as it is on record.
         document: the MultiClusterResource, read live.
-        left: clusters that were unjoined.
-        records: the namespace of the records that say so.
+        unjoined: clusters that were unjoined.
+        records: the namespace of the records of these unjoins.
 
     Returns:
-        When to look again; None when the object may go.
+        When to retry; None if the finalizer was removed.
     """
-    if turn.policy.deletion is not DeletionPolicy.ORPHAN:
-        hub = turn.fleet.cluster(turn.fleet.hub).live
-        hold = await hold_teardown(hub, document, turn.inventory)
+    if round_.policy.deletion is not DeletionPolicy.ORPHAN:
+        hub = round_.fleet.cluster(round_.fleet.hub).live
+        hold = await hold_teardown(hub, document, round_.inventory)
         if hold and document.confirmed != hold.plan_hash:
-            return await _Cleaning(turn, document, left, records).hold(hold)
+            return await _Cleanup(round_, document, unjoined, records).hold(hold)
         if hold:
-            turn = replace(turn, inventory=await confirm_all(document, turn.inventory))
-    cleaning = _Cleaning(turn, document, left, records)
-    present = {info.name for info in turn.fleet.clusters()}
+            round_ = replace(round_, inventory=await confirm_all(document, round_.inventory))
+    cleanup = _Cleanup(round_, document, unjoined, records)
+    present = {info.name for info in round_.fleet.clusters()}
     work = {
         name: Work(prune=list(entries.values()))
-        for name, entries in turn.inventory.items()
+        for name, entries in round_.inventory.items()
         if name in present
     }
-    outcomes = await turn.run(work, cleaning.interim)
-    return await cleaning.finish(outcomes)
+    outcomes = await round_.run(work, cleanup.interim)
+    return await cleanup.finish(outcomes)
 
 
-class _Cleaning:
-    def __init__(self, turn: Round, document: Document, left: frozenset[str], records: str) -> None:
-        self._turn = turn
+class _Cleanup:
+    def __init__(
+        self, round_: Round, document: Document, unjoined: frozenset[str], records: str
+    ) -> None:
+        self._round = round_
         self._document = document
-        self._left = left
+        self._unjoined = unjoined
         self._records = records
 
     async def hold(self, hold: Hold) -> timedelta | None:
-        """Tell what a person has to confirm, and touch nothing."""
+        """Report what a person has to confirm, and touch nothing."""
         outcomes = [
             ClusterOutcome(name, State.HELD, hold.reason, hold.message, None, dict(entries))
-            for name, entries in self._turn.inventory.items()
+            for name, entries in self._round.inventory.items()
         ]
         before = status.read_hold(self._document.status)
         await self._write(outcomes, hold)
@@ -85,15 +87,15 @@ class _Cleaning:
         return LATER if hold.reason is HoldReason.UNREADABLE else None
 
     async def interim(self, outcomes: Sequence[ClusterOutcome]) -> None:
-        """Tell what keeps the object while slow clusters work."""
+        """Report what keeps the object while slow clusters work."""
         with suppress(KubeError, IntentError):
             await self._write(self._kept(outcomes))
 
     async def finish(self, outcomes: Sequence[ClusterOutcome]) -> timedelta | None:
-        """Let the object go, or tell what keeps it."""
+        """Remove the finalizer, or report what keeps it."""
         before = self._document.status
         kept = self._kept(outcomes)
-        await self._document.tell(notices_of(outcomes, before))
+        await self._document.emit_events(events_of(outcomes, before))
         if not kept:
             self._log_left_behind(outcomes)
             await self._document.remove_finalizer()
@@ -105,36 +107,36 @@ class _Cleaning:
         return retry or LATER
 
     def _kept(self, outcomes: Sequence[ClusterOutcome]) -> list[ClusterOutcome]:
-        """The clusters that still hold something of ours."""
-        absent = [name for name in self._turn.inventory if name not in {o.name for o in outcomes}]
+        """The clusters that still have objects of ours."""
+        absent = [name for name in self._round.inventory if name not in {o.name for o in outcomes}]
         whole = [*outcomes, *(self._absent(name) for name in absent)]
-        return [one for one in whole if one.inventory and not self._may_let_go(one)]
+        return [one for one in whole if one.inventory and not self._may_give_up(one)]
 
     def _absent(self, name: str) -> ClusterOutcome:
-        inventory = dict(self._turn.inventory[name])
+        inventory = dict(self._round.inventory[name])
         message = (
-            "the cluster left the fleet and no record says that this was meant; "
-            f"{len(inventory)} object(s) may be there (to let go, create a ConfigMap in "
+            "the cluster left the fleet, and no record shows that this was intended; "
+            f"{len(inventory)} object(s) may be there (to give them up, create a ConfigMap in "
             f"namespace {self._records} with the label {LEFT_LABEL}={name}, or set "
             "spec.policy.deletion to Orphan)"
         )
         return ClusterOutcome(name, State.HELD, "ClusterGone", message, LATER, inventory)
 
-    def _may_let_go(self, outcome: ClusterOutcome) -> bool:
+    def _may_give_up(self, outcome: ClusterOutcome) -> bool:
         if outcome.state is State.HELD and outcome.reason == "ClusterGone":
-            return self._is_orphan or outcome.name in self._left
+            return self._is_orphan or outcome.name in self._unjoined
         is_untouched = outcome.state is State.UNREACHABLE or outcome.reason == ALIASED
         return self._is_orphan and is_untouched
 
     @property
     def _is_orphan(self) -> bool:
-        return self._turn.policy.deletion is DeletionPolicy.ORPHAN
+        return self._round.policy.deletion is DeletionPolicy.ORPHAN
 
     def _log_left_behind(self, outcomes: Sequence[ClusterOutcome]) -> None:
-        """The object that could tell of it goes, so the log does."""
+        """Log it, because the object with the status is going away."""
         seen: Inventory = {one.name: one.inventory for one in outcomes}
         released = [left for one in outcomes for left in one.left_behind]
-        for name, entries in self._turn.inventory.items():
+        for name, entries in self._round.inventory.items():
             kept = seen.get(name, entries)
             released += [LeftBehind(name, one.ref, "NotReached") for one in kept.values()]
         for left in released:

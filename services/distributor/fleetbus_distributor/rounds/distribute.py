@@ -1,4 +1,4 @@
-"""One round for a MultiClusterResource that lives: wish, plan, intent, apply, status."""
+"""Runs one round for all clusters: draft, plan, intent, apply, status."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fleetbus.errors import KubeError
 from fleetbus_distributor.errors import IntentError
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.document import Document
-from fleetbus_distributor.hub.kube_events import notices_of
+from fleetbus_distributor.hub.kube_events import events_of
 from fleetbus_distributor.hub.status import Report
 from fleetbus_distributor.plan import intent
 from fleetbus_distributor.plan.fleet_fuse import note_held
-from fleetbus_distributor.plan.intent import Bases, Basis, Inventory, Owned, outdated
+from fleetbus_distributor.plan.intent import Bases, Basis, Inventory, Owned, outdated_keys
 from fleetbus_distributor.plan.plan import (
     Facts,
     HoldReason,
@@ -34,56 +34,61 @@ from fleetbus_distributor.targets.outcome import ClusterOutcome, LeftBehind, Sta
 from fleetbus_distributor.targets.target import LATER, SOON
 
 
-async def distribute(turn: Round, document: Document, spec: Spec, left: frozenset[str]) -> Ending:
-    """Bring every cluster in line with the spec.
+async def distribute(
+    round_: Round, document: Document, spec: Spec, unjoined: frozenset[str]
+) -> RoundResult:
+    """Apply the spec to every cluster.
 
     Args:
-        turn: the round, with the intent as it is on record.
+        round_: the round, with the intent as it is on record.
         document: the MultiClusterResource, read live.
         spec: its spec.
-        left: clusters that were unjoined.
+        unjoined: clusters that were unjoined.
 
     Raises:
         IntentError: the intent cannot be stored; nothing was applied.
         KubeError: the hub refused a write.
     """
-    wish = await turn.drafts.draft(spec, tuple(turn.fleet.clusters()), turn.fleet.hub)
-    facts = _facts(turn, document, spec, wish, left)
-    plan = await _plan(turn, facts, spec, wish)
+    draft = await round_.renderer.draft(spec, tuple(round_.fleet.clusters()), round_.fleet.hub)
+    facts = _facts(round_, document, spec, draft, unjoined)
+    plan = await _plan(round_, facts, spec, draft)
     needed = record(facts, plan)
     bases = settle(facts, plan, needed)
     intent.check_room(needed, bases)
-    if plan.is_confirmed or not intent.covers(turn.inventory, needed):
+    if plan.is_confirmed or not intent.covers(round_.inventory, needed):
         recorded = status.with_intent(document.status, needed, bases, is_answered=plan.is_confirmed)
         await document.write_status(recorded)
     if plan.is_confirmed:
         await document.drop_confirmation()
-    turn = replace(turn, inventory=needed)
-    told = _Telling(turn, document, wish, plan, needed, bases, status.revisions(document.status))
-    outcomes = await turn.run(_work(wish, plan, needed, document, spec), told.interim)
-    return await told.final(outcomes)
+    round_ = replace(round_, inventory=needed)
+    revisions = status.revisions(document.status)
+    reporter = _Reporter(round_, document, draft, plan, needed, bases, revisions)
+    outcomes = await round_.run(_work(draft, plan, needed, document, spec), reporter.interim)
+    return await reporter.final(outcomes)
 
 
-async def _plan(turn: Round, facts: Facts, spec: Spec, wish: Draft) -> Plan:
+async def _plan(round_: Round, facts: Facts, spec: Spec, draft: Draft) -> Plan:
     plan = make_plan(facts)
-    hub = turn.fleet.cluster(turn.fleet.hub).live
-    return await turn.fuse.check(
-        facts, await recheck(plan, spec.placement, hub, wish.clusters), hub
+    hub = round_.fleet.cluster(round_.fleet.hub).live
+    return await round_.fuse.check(
+        facts, await recheck(plan, spec.placement, hub, draft.clusters), hub
     )
 
 
-def _facts(turn: Round, document: Document, spec: Spec, wish: Draft, left: frozenset[str]) -> Facts:
+def _facts(
+    round_: Round, document: Document, spec: Spec, draft: Draft, unjoined: frozenset[str]
+) -> Facts:
     return Facts(
-        wanted=wish.wanted,
-        inventory=turn.inventory,
+        wanted=draft.wanted,
+        inventory=round_.inventory,
         bases=intent.read_bases(document.status),
         present={
             info.name: Basis(document.generation, intent.digest_of(info.labels))
-            for info in wish.clusters
+            for info in draft.clusters
         },
-        unselectable=_unselectable(spec, wish),
-        left=left,
-        unrendered=frozenset(wish.problems),
+        unselectable=_unselectable(spec, draft),
+        unjoined=unjoined,
+        unrendered=frozenset(draft.problems),
         uid=document.metadata["uid"],
         generation=document.generation,
         fuse=spec.policy.fuse,
@@ -95,25 +100,25 @@ def _facts(turn: Round, document: Document, spec: Spec, wish: Draft, left: froze
     )
 
 
-def _unselectable(spec: Spec, wish: Draft) -> frozenset[str]:
-    """Clusters that no change of labels could bring into the placement."""
-    placed = {member.name for member in wish.placed.targets}
+def _unselectable(spec: Spec, draft: Draft) -> frozenset[str]:
+    """Clusters that no change of labels could add to the placement."""
+    placed = {member.name for member in draft.placed.targets}
     excluded = {cluster.name for cluster in spec.placement.exclude}
     has_selector = spec.placement.cluster_selector is not None
-    names = {info.name for info in wish.clusters} - placed
+    names = {info.name for info in draft.clusters} - placed
     return frozenset(names & excluded if has_selector else names)
 
 
 def _work(
-    wish: Draft, plan: Plan, needed: Inventory, document: Document, spec: Spec
+    draft: Draft, plan: Plan, needed: Inventory, document: Document, spec: Spec
 ) -> dict[str, Work]:
     applied = status.revisions(document.status)
     corrects = spec.policy.drift is DriftPolicy.CORRECT
     work: dict[str, Work] = {}
-    for name, objects in wish.objects.items():
-        revision = wish.revisions[name]
+    for name, objects in draft.objects.items():
+        revision = draft.revisions[name]
         is_same = applied.get(name) == revision
-        prune = _to_remove(plan, needed, name, wish.wanted[name])
+        prune = _to_remove(plan, needed, name, draft.wanted[name])
         work[name] = Work(objects, revision, prune, only_compare=is_same and not corrects)
     for name in plan.prune:
         work.setdefault(name, Work(prune=_to_remove(plan, needed, name, ())))
@@ -121,72 +126,74 @@ def _work(
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """How a round ended: when to look again, and at what."""
+class RoundResult:
+    """How a round ended."""
 
     retry: timedelta | None
-    """When something outside may have changed, or None."""
+    """When to retry, or None."""
     is_settled: bool
-    """What it waits for, if anything, is told by the hub: no cluster need be asked for it."""
+    """If it waits for anything, an event on the hub announces that: no cluster need be polled."""
 
 
 def _to_remove(
     plan: Plan, needed: Inventory, cluster: str, wanted: Sequence[ObjectRef]
 ) -> list[Owned]:
-    """What goes for good, as it is on record by now; its apply deletes what is created anew."""
+    """Pruned objects, as they are on record by now; the apply deletes those to be recreated."""
     keys = {one.ref.key for one in plan.prune.get(cluster, ())} - {ref.key for ref in wanted}
     return [one for key, one in needed[cluster].items() if key in keys]
 
 
 @dataclass(slots=True)
-class _Telling:
-    """Turns outcomes into status, Events and the time of the next look."""
+class _Reporter:
+    """Turns outcomes into status, Kubernetes Events and the time of the next round."""
 
-    turn: Round
+    round_: Round
     document: Document
-    wish: Draft
+    draft: Draft
     plan: Plan
     needed: Inventory
     bases: Bases
     revisions: Mapping[str, str]
 
     async def interim(self, outcomes: Sequence[ClusterOutcome]) -> None:
-        """Tell what is known while slow clusters work; the final word repairs a failure here."""
+        """Report the outcomes so far while slow clusters work; `final` makes up for a failure."""
         with suppress(KubeError, IntentError):
-            await self._write(self._whole(outcomes))
+            await self._write(self._complete(outcomes))
 
-    async def final(self, outcomes: Sequence[ClusterOutcome]) -> Ending:
-        """Tell the outcome of the round, once and for all."""
-        whole = self._whole(outcomes)
+    async def final(self, outcomes: Sequence[ClusterOutcome]) -> RoundResult:
+        """Report the outcome of the round."""
+        whole = self._complete(outcomes)
         before = self.document.status
         await self._write(whole)
         note_held(self.plan.hold, status.read_hold(before))
-        await self.document.tell(notices_of(whole, before))
+        await self.document.emit_events(events_of(whole, before))
         has_news = self._has_news(outcomes)
         retry = SOON if has_news else None
         is_settled = not has_news
         for one in whole:
-            if one.retry is not None and self._is_its_own(one.name):
-                await self.turn.wake(self.turn.owner, one.name, one.retry)
+            if one.retry is not None and self._concerns_only(one.name):
+                await self.round_.requeue(self.round_.owner, one.name, one.retry)
                 continue
             retry = earliest(retry, one.retry)
             is_settled &= one.retry is None or self._is_no_member(one.name)
-        return Ending(retry, is_settled)
+        return RoundResult(retry, is_settled)
 
     def _is_no_member(self, cluster: str) -> bool:
         """Whether a cluster has yet to join, or has left."""
-        return cluster in self.wish.placed.unknown or cluster in self.plan.gone
+        return cluster in self.draft.placed.unknown or cluster in self.plan.gone
 
-    def _is_its_own(self, cluster: str) -> bool:
-        """Whether what a cluster waits for concerns no other: then nobody else is asked again."""
+    def _concerns_only(self, cluster: str) -> bool:
+        """Whether a retry for this cluster concerns no other one."""
         shrinks = (self.plan.prune, self.plan.held, self.plan.doubted)
-        return cluster in self.wish.objects and not any(cluster in share for share in shrinks)
+        return cluster in self.draft.objects and not any(cluster in share for share in shrinks)
 
     def _has_news(self, outcomes: Sequence[ClusterOutcome]) -> bool:
-        """Whether other objects than planned for turned out to need a replacement, or none."""
-        planned = {name: outdated(self.needed.get(name, {})) for name in self.wish.objects}
+        """Whether other objects than planned turned out to need a replacement."""
+        planned = {name: outdated_keys(self.needed.get(name, {})) for name in self.draft.objects}
         return any(
-            outdated(one.inventory) != planned[one.name] for one in outcomes if one.name in planned
+            outdated_keys(one.inventory) != planned[one.name]
+            for one in outcomes
+            if one.name in planned
         )
 
     async def _write(self, outcomes: Sequence[ClusterOutcome]) -> None:
@@ -195,7 +202,7 @@ class _Telling:
             for name, owned in self.plan.released.items()
             for one in owned
         ]
-        named = self._targets | set(self.wish.placed.unknown)
+        named = self._targets | set(self.draft.placed.unknown)
         shown = [one for one in outcomes if one.inventory or one.name in named]
         report = Report(
             generation=self.document.generation,
@@ -203,60 +210,60 @@ class _Telling:
             inventory={one.name: one.inventory for one in outcomes if one.inventory},
             left_behind=[*released, *(left for one in outcomes for left in one.left_behind)],
             bases=self.bases,
-            is_complete=not self.wish.problems,
+            is_complete=not self.draft.problems,
             hold=self.plan.hold,
             held=self.plan.held,
             doubted=self.plan.doubted,
-            warnings=self.wish.warnings,
+            warnings=self.draft.warnings,
             placed=self._targets,
         )
         await self.document.write_status(status.build(report, self.document.status))
 
     @property
     def _targets(self) -> frozenset[str]:
-        return frozenset(member.name for member in self.wish.placed.targets)
+        return frozenset(member.name for member in self.draft.placed.targets)
 
-    def _whole(self, outcomes: Sequence[ClusterOutcome]) -> list[ClusterOutcome]:
-        """The worked clusters, and those that nothing could be done for."""
+    def _complete(self, outcomes: Sequence[ClusterOutcome]) -> list[ClusterOutcome]:
+        """The outcomes of all clusters, also of those where nothing could be done."""
         applied = self.revisions
         whole = {one.name: status.keep_revision(one, applied.get(one.name, "")) for one in outcomes}
-        for name in self.wish.placed.unknown:
+        for name in self.draft.placed.unknown:
             whole.setdefault(name, self._unknown(name))
-        for name, problem in self.wish.problems.items():
+        for name, problem in self.draft.problems.items():
             whole[name] = self._idle(name, State.FAILED, problem.reason, problem.message)
         for name in self.plan.gone:
             whole[name] = self._gone(name)
         for name in self.needed:
             if name not in whole:
-                whole[name] = self._waiting_to_go(name)
+                whole[name] = self._pending_removal(name)
         reason = self.plan.hold.reason if self.plan.hold else HoldReason.FUSE
         retry = LATER if reason is HoldReason.UNREADABLE else None
         for name, owned in self.plan.held.items():
-            whole[name].note(State.HELD, reason, _not_deleted(owned), retry)
+            whole[name].add(State.HELD, reason, _not_deleted(owned), retry)
         for name, owned in self.plan.doubted.items():
-            whole[name].note(State.HELD, HoldReason.LABELS, _not_deleted(owned), LATER)
+            whole[name].add(State.HELD, HoldReason.LABELS, _not_deleted(owned), LATER)
         return list(whole.values())
 
     def _idle(
-        self, name: str, state: State, reason: str, message: str, *, looks_again: bool = False
+        self, name: str, state: State, reason: str, message: str, *, retries: bool = False
     ) -> ClusterOutcome:
-        retry = LATER if looks_again else None
+        retry = LATER if retries else None
         inventory = dict(self.needed.get(name, {}))
         revision = self.revisions.get(name, "")
         return ClusterOutcome(name, state, reason, message, retry, inventory, revision=revision)
 
     def _unknown(self, name: str) -> ClusterOutcome:
-        message = "no cluster of this name is in the fleet; it is applied when one joins"
-        return self._idle(name, State.WAITING, "UnknownCluster", message, looks_again=True)
+        message = "no cluster of this name is in the fleet; it applies once one joins"
+        return self._idle(name, State.WAITING, "UnknownCluster", message, retries=True)
 
     def _gone(self, name: str) -> ClusterOutcome:
         count = len(self.needed[name])
         message = (
             f"the cluster left the fleet without an unjoin; its {count} object(s) stay on record"
         )
-        return self._idle(name, State.HELD, "ClusterGone", message, looks_again=True)
+        return self._idle(name, State.HELD, "ClusterGone", message, retries=True)
 
-    def _waiting_to_go(self, name: str) -> ClusterOutcome:
+    def _pending_removal(self, name: str) -> ClusterOutcome:
         if name in self.plan.held or name in self.plan.doubted:
             return self._idle(name, State.APPLIED, "Applied", "")
         message = "nothing is deleted while a template cannot be rendered"

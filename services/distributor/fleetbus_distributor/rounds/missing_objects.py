@@ -1,9 +1,9 @@
-"""Where a MultiClusterResource lacks objects: noted by a look at one cluster, for the round (D11).
+"""Notes of clusters that lack objects, left by repairs for the round that creates them (rule D11).
 
-Only the round for all clusters creates (rule D2). It need not ask all of them for that: each look
-that finds something missing leaves the name of its cluster here, then wakes the round. A note stays
-until a round that has read it is through, so a round that dies leaves it to the next one; one that
-is lost with the store is replaced by the resync.
+Only the round for all clusters creates (rule D2). It need not compare all of them for that: each
+repair that finds something missing leaves the name of its cluster here, then triggers the round. A
+note stays until a round that has read it is finished, so a round that dies leaves it to the next
+one; notes that are lost with the store are replaced by the resync.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 _KEPT: Final = timedelta(days=1)
-"""The notes of a MultiClusterResource that is gone by then are read by nobody."""
+"""After that its MultiClusterResource is gone, and nobody reads them."""
 
 
 class MissingObjects:
@@ -38,14 +38,14 @@ class MissingObjects:
         self._redis = redis
 
     async def note(self, owner: str, cluster: str) -> None:
-        """Remember that objects of an owner are missing on a cluster.
+        """Note that objects of an owner are missing on a cluster.
 
         Raises:
             StoreError: the store did not answer.
         """
         key = keys.missing_objects(owner)
         async with _stored(), self._redis.pipeline(transaction=True) as pipe:
-            # With a token: what is noted again during a round is still there after it.
+            # With a token: a note that is repeated during a round is still there after it.
             pipe.sadd(key, f"{cluster} {uuid.uuid4().hex}")
             pipe.expire(key, _KEPT)
             await pipe.execute()
@@ -61,7 +61,7 @@ class MissingObjects:
         return frozenset(one.decode() if isinstance(one, bytes) else str(one) for one in found)
 
     async def forget(self, owner: str, notes: Iterable[str]) -> None:
-        """Remove notes that a round has followed.
+        """Remove notes that a round has handled.
 
         Raises:
             StoreError: the store did not answer.

@@ -1,9 +1,9 @@
-"""The path of one MultiClusterResource, level-triggered.
+"""Reconciles one MultiClusterResource, level-triggered.
 
 read live → place → render → plan → record intent → apply, per cluster → confirm → status
 
-Every step may be the last one before a crash: the intent is on record before the first write, and
-each step starts from what is, so the next round finishes what this one began.
+A crash may follow every step: the intent is on record before the first write, and each step starts
+from the observed state, so the next round finishes what this one began.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fleetbus_distributor.hub.status import Condition
 from fleetbus_distributor.plan import intent
 from fleetbus_distributor.plan.fleet_fuse import FleetFuse
 from fleetbus_distributor.plan.intent import Inventory
-from fleetbus_distributor.render.draft import Drafts
+from fleetbus_distributor.render.draft import Renderer
 from fleetbus_distributor.render.spec import (
     API_VERSION,
     KIND,
@@ -42,10 +42,10 @@ from fleetbus_distributor.rounds.cleanup import clean_up
 from fleetbus_distributor.rounds.distribute import distribute
 from fleetbus_distributor.rounds.missing_objects import MissingObjects, clusters_of
 from fleetbus_distributor.rounds.repair import create_missing, repair
-from fleetbus_distributor.rounds.round import Round, Wake
-from fleetbus_distributor.rounds.settled import Settled, facts_of
+from fleetbus_distributor.rounds.round import Requeue, Round
+from fleetbus_distributor.rounds.settled import SettledRounds, facts_of
 from fleetbus_distributor.settings import DistributorSettings
-from fleetbus_distributor.targets.circuit_breaker import Breaker
+from fleetbus_distributor.targets.circuit_breaker import CircuitBreaker
 from fleetbus_distributor.targets.drift import Corrections
 from fleetbus_distributor.targets.outcome import earliest
 from fleetbus_distributor.targets.target import SOON
@@ -60,11 +60,11 @@ class Distributor:
     """Reconciles MultiClusterResources.
 
     Args:
-        settings: periods and limits.
-        budget: of the deletions that follow from no edit, shared by all processes.
-        missing: where single looks found objects missing, shared likewise.
-        settled: which rounds for all clusters can be spared.
-        wake: asks for later looks.
+        settings: intervals and limits.
+        budget: of the deletions that no edit requests, shared by all processes.
+        missing: notes of repairs about missing objects, shared likewise.
+        settled: the rounds for all clusters that need no repetition.
+        requeue: enqueues later rounds.
     """
 
     def __init__(
@@ -73,34 +73,34 @@ class Distributor:
         settings: DistributorSettings,
         budget: DeletionBudget,
         missing: MissingObjects,
-        settled: Settled,
-        wake: Wake,
+        settled: SettledRounds,
+        requeue: Requeue,
     ) -> None:
         self._settings = settings
         self._fuse = FleetFuse(budget)
         self._missing = missing
         self._settled = settled
-        self._drafts = Drafts()
-        self._wake = wake
-        self._breaker = Breaker()
+        self._renderer = Renderer()
+        self._requeue = requeue
+        self._breaker = CircuitBreaker()
         self._corrections = Corrections()
         self._leave_records = LeaveRecords(settings.namespace)
         self._hub_identity: tuple[KubeClient, str] | None = None
-        """Of this client: a hub that was replaced comes with another one."""
+        """UID by client: a hub that was replaced has another client."""
 
     async def reconcile(self, request: Request, fleet: FleetView) -> Result | None:
-        """Bring one MultiClusterResource in line, on all clusters.
+        """Reconcile one MultiClusterResource on all clusters.
 
         Raises:
             NotEngaged: the fleet is not known yet; the request is retried.
             KubeError: the hub refused or did not answer; the request is retried.
         """
         if request.cluster != fleet.hub and fleet.is_known:
-            return None  # a MultiClusterResource outside the hub is nobody's order
-        return await self._read_and(self._follow, request, fleet)
+            return None  # a MultiClusterResource outside the hub has no effect
+        return await self._read_and(self._reconcile, request, fleet)
 
     async def repair(self, request: Request, fleet: FleetView) -> Result | None:
-        """Bring one MultiClusterResource in line on the cluster that the request names (D11).
+        """Reconcile one MultiClusterResource on the cluster that the request names (rule D11).
 
         Raises:
             NotEngaged: the fleet is not known yet; the request is retried.
@@ -129,7 +129,7 @@ class Distributor:
         try:
             retry = await step(fleet, hub, Document(hub, resource), hub_id)
         except (Conflict, NotFound):
-            # Somebody changed or removed it while we worked: read it anew.
+            # Somebody changed or removed it meanwhile: read it again.
             retry = _AT_ONCE
         return Result(requeue_after=retry) if retry else None
 
@@ -138,79 +138,79 @@ class Distributor:
     ) -> timedelta | None:
         if document.is_deleted or not document.has_finalizer:
             return None
-        if not document.is_followed:
-            return SOON  # the round for all clusters is on its way
+        if not document.is_observed:
+            return SOON  # the round for all clusters is about to run
         try:
             inventory = intent.read(document.status)
-            spec = _spec_to_follow(document)
-            turn = self._round(fleet, document, hub_id, inventory)
-            return await repair(turn, document, spec, cluster)
-        except (SpecError, IntentError, _NotFollowed) as problem:
+            spec = _spec_to_apply(document)
+            round_ = self._round(fleet, document, hub_id, inventory)
+            return await repair(round_, document, spec, cluster)
+        except (SpecError, IntentError, _SpecNotApplied) as problem:
             log.debug("not_repaired", cluster=cluster, error=str(problem))
-            return None  # told by the round for all clusters
+            return None  # reported by the round for all clusters
 
     async def _identity_of(self, hub: KubeClient) -> str:
         if self._hub_identity is None or self._hub_identity[0] is not hub:
             self._hub_identity = (hub, await hub.accepted_uid())
         return self._hub_identity[1]
 
-    async def _follow(
+    async def _reconcile(
         self, fleet: FleetView, hub: KubeClient, document: Document, hub_id: str
     ) -> timedelta | None:
         if document.is_deleted and not document.has_finalizer:
             return None
         try:
             inventory = intent.read(document.status)
-            left = await self._left(fleet, hub, inventory)
-            turn = self._round(fleet, document, hub_id, inventory)
+            unjoined = await self._unjoined(fleet, hub, inventory)
+            round_ = self._round(fleet, document, hub_id, inventory)
             if document.is_deleted:
-                return await clean_up(turn, document, left, self._settings.namespace)
-            spec = _spec_to_follow(document)
+                return await clean_up(round_, document, unjoined, self._settings.namespace)
+            spec = _spec_to_apply(document)
             if not document.has_finalizer:
                 await document.add_finalizer()
-            retry = await self._work(turn, document, spec, left)
+            retry = await self._work(round_, document, spec, unjoined)
             return earliest(retry, self._settings.resync)
         except SpecError as error:
             problem = Condition(status.READY, False, "InvalidSpec", str(error))
         except IntentError as error:
             problem = Condition(status.READY, False, "IntentUnusable", str(error))
-        except _NotFollowed as refusal:
+        except _SpecNotApplied as refusal:
             problem = refusal.problem
         await document.write_status(status.refuse(problem, document.generation, document.status))
         return None
 
     async def _work(
-        self, turn: Round, document: Document, spec: Spec, left: frozenset[str]
+        self, round_: Round, document: Document, spec: Spec, unjoined: frozenset[str]
     ) -> timedelta | None:
-        """Work on all clusters, or, where nothing else is new, on those that lack objects."""
-        uid = turn.owner.uid
-        clusters, began = tuple(turn.fleet.clusters()), self._settled.now()
+        """Work on all clusters, or, if nothing else has changed, on those that lack objects."""
+        uid = round_.owner.uid
+        clusters, began = tuple(round_.fleet.clusters()), self._settled.now()
         notes = await self._notes(uid)
-        if notes is not None and self._settled.covers(uid, facts_of(document, clusters, left)):
+        if notes is not None and self._settled.covers(uid, facts_of(document, clusters, unjoined)):
             retry = self._settled.retry(uid)
-            await create_missing(turn, document, spec, clusters_of(notes))
+            await create_missing(round_, document, spec, clusters_of(notes))
         else:
             self._settled.forget(uid)
-            ending = await distribute(turn, document, spec, left)
-            retry = ending.retry
-            if ending.is_settled:
-                self._settled.note(uid, facts_of(document, clusters, left), began, retry)
+            result = await distribute(round_, document, spec, unjoined)
+            retry = result.retry
+            if result.is_settled:
+                self._settled.record(uid, facts_of(document, clusters, unjoined), began, retry)
         if notes:
             await self._missing.forget(uid, notes)
         return retry
 
     async def _notes(self, uid: str) -> frozenset[str] | None:
-        """What single looks found; None if the store is away, so that nobody knows."""
+        """The notes of repairs; None if the store is away."""
         try:
             return await self._missing.read(uid)
         except StoreError as error:
             log.debug("missing_objects_unknown", error=str(error))
             return None
 
-    async def _left(
+    async def _unjoined(
         self, fleet: FleetView, hub: KubeClient, inventory: Inventory
     ) -> frozenset[str]:
-        """Unjoined clusters; asked for only when a cluster of ours is absent."""
+        """Unjoined clusters; read only when a cluster on record is absent."""
         members = fleet.clusters()
         if inventory.keys() <= {info.name for info in members}:
             await self._leave_records.clear(hub, members)
@@ -239,50 +239,50 @@ class Distributor:
             breaker=self._breaker,
             corrections=self._corrections,
             fuse=self._fuse,
-            drafts=self._drafts,
+            renderer=self._renderer,
             missing=self._missing,
-            wake=self._wake,
+            requeue=self._requeue,
             status_after=self._settings.status_after,
         )
 
 
-class _NotFollowed(Exception):
-    """The spec is readable, and is not followed on purpose."""
+class _SpecNotApplied(Exception):
+    """The spec is valid, but must not be applied."""
 
     def __init__(self, problem: Condition) -> None:
         super().__init__(problem.message)
         self.problem = problem
 
 
-def _spec_to_follow(document: Document) -> Spec:
+def _spec_to_apply(document: Document) -> Spec:
     spec = read_spec(document.resource)
     if spec.unsupported:
         message = f"{', '.join(spec.unsupported)}: not supported by this version; nothing is done"
-        raise _NotFollowed(Condition(status.READY, False, "NotSupportedYet", message))
+        raise _SpecNotApplied(Condition(status.READY, False, "NotSupportedYet", message))
     if spec.policy.suspend:
         message = "spec.policy.suspend is on; nothing is applied or deleted"
-        raise _NotFollowed(Condition(status.READY, False, "Suspended", message))
+        raise _SpecNotApplied(Condition(status.READY, False, "Suspended", message))
     return spec
 
 
 def _policy_of(document: Document) -> Policy:
-    """The policy; of a spec that cannot be read only its word about deletion counts.
+    """The policy; of an invalid spec only the deletion policy counts.
 
     Raises:
-        SpecError: that word is not understood either; it may have meant to keep the objects.
+        SpecError: that is invalid, too; it may have been meant to keep the objects.
     """
     try:
         return read_spec(document.resource).policy
     except SpecError as error:
-        word = _word_about_deletion(document)
-        if word not in tuple(DeletionPolicy):
+        deletion = _raw_deletion_policy(document)
+        if deletion not in tuple(DeletionPolicy):
             held = "spec.policy.deletion: neither Delete nor Orphan, so nothing is deleted"
             raise SpecError([*error.problems, held]) from error
-        return Policy(deletion=DeletionPolicy(word))
+        return Policy(deletion=DeletionPolicy(deletion))
 
 
-def _word_about_deletion(document: Document) -> Any:
-    """What is written there; the default only where nothing is."""
+def _raw_deletion_policy(document: Document) -> Any:
+    """The value in the spec; the default only if there is none."""
     found: Any = document.resource
     for part in ("spec", "policy"):
         if not isinstance(found, dict):

@@ -1,4 +1,4 @@
-"""The clusters of one round, side by side: none waits for another, none fails another."""
+"""Runs the clusters of one round side by side: none waits for another or fails another."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fleetbus.ownership import Owner
 from fleetbus_distributor.fleet_view import FleetView
 from fleetbus_distributor.plan.fleet_fuse import FleetFuse
 from fleetbus_distributor.plan.intent import Inventory, Owned
-from fleetbus_distributor.render.draft import Drafts
+from fleetbus_distributor.render.draft import Renderer
 from fleetbus_distributor.render.spec import Policy
 from fleetbus_distributor.render.template import Object
 from fleetbus_distributor.rounds.missing_objects import MissingObjects
-from fleetbus_distributor.targets.circuit_breaker import Breaker
+from fleetbus_distributor.targets.circuit_breaker import CircuitBreaker
 from fleetbus_distributor.targets.converge import converge
 from fleetbus_distributor.targets.drift import Corrections
 from fleetbus_distributor.targets.outcome import ClusterOutcome, State
@@ -28,18 +28,18 @@ from fleetbus_distributor.targets.target import LATER, SOON, Target
 
 log = structlog.get_logger()
 
-Wake = Callable[[Owner, str, timedelta], Awaitable[None]]
-"""Look again: at whose objects, on which cluster ("" for all), after how long."""
-Interim = Callable[[Sequence[ClusterOutcome]], Awaitable[None]]
+Requeue = Callable[[Owner, str, timedelta], Awaitable[None]]
+"""Enqueue a round: of which owner, for which cluster ("" for all), after how long."""
+ReportProgress = Callable[[Sequence[ClusterOutcome]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be done on one cluster."""
+    """The work of one round on one cluster."""
 
     objects: Sequence[Object] = ()
     revision: str = ""
-    """Names the objects."""
+    """Hash of the objects."""
     prune: Sequence[Owned] = ()
     only_compare: bool = False
     may_create: bool = True
@@ -51,17 +51,17 @@ class Round:
 
     Args:
         fleet: the clusters.
-        owner: the mark that goes on every object.
+        owner: the mark of every object.
         manager: our field manager.
         policy: of the spec.
         inventory: the intent as it is on record.
         breaker: shared by all rounds of the process.
         corrections: likewise.
-        fuse: likewise; what limits deletions over the whole fleet.
-        drafts: likewise; places and renders.
-        missing: likewise; what single looks leave for the round that creates.
-        wake: asks for later looks (rule D11).
-        status_after: clusters that take longer are told of as in progress meanwhile.
+        fuse: likewise; limits deletions over the whole fleet.
+        renderer: likewise; places and renders.
+        missing: likewise; notes of repairs about missing objects.
+        requeue: enqueues later rounds (rule D11).
+        status_after: clusters that take longer are reported as in progress meanwhile.
     """
 
     fleet: FleetView
@@ -69,24 +69,24 @@ class Round:
     manager: str
     policy: Policy
     inventory: Inventory
-    breaker: Breaker
+    breaker: CircuitBreaker
     corrections: Corrections
     fuse: FleetFuse
-    drafts: Drafts
+    renderer: Renderer
     missing: MissingObjects
-    wake: Wake
+    requeue: Requeue
     status_after: timedelta = field(default=timedelta(seconds=2))
 
-    async def run(self, work: Mapping[str, Work], interim: Interim) -> list[ClusterOutcome]:
+    async def run(self, work: Mapping[str, Work], interim: ReportProgress) -> list[ClusterOutcome]:
         """Work on all clusters at once.
 
         Args:
             work: what to do, per cluster.
-            interim: is given what is known when some clusters are slow.
+            interim: gets the outcomes so far when some clusters are slow.
         """
         async with asyncio.TaskGroup() as group:
             tasks = {
-                name: group.create_task(self._one(name, one), name=f"converge {name}")
+                name: group.create_task(self._work_on(name, one), name=f"converge {name}")
                 for name, one in work.items()
             }
             if not tasks:
@@ -103,9 +103,9 @@ class Round:
         message = "the cluster has not answered yet"
         return self._without_contact(name, State.WAITING, "InProgress", message, SOON)
 
-    async def _one(self, name: str, work: Work) -> ClusterOutcome:
-        if rest := self.breaker.resting(name):
-            return self._unreachable(name, rest.reason, rest.message)
+    async def _work_on(self, name: str, work: Work) -> ClusterOutcome:
+        if cooldown := self.breaker.cooldown_of(name):
+            return self._unreachable(name, cooldown.reason, cooldown.message)
         target = self._target(name, work)
         if isinstance(target, ClusterOutcome):
             return target
@@ -119,23 +119,23 @@ class Round:
         except Exception as error:
             if self._has_left(name, target):
                 return self._unreachable(name, "NotEngaged", "the cluster left meanwhile")
-            # A bug, or an answer no API server should give: this cluster's own, nobody else's.
+            # A bug, or an answer that no API server should give: other clusters go on.
             log.exception("cluster_round_failed", cluster=name)
             message = f"internal error: {type(error).__name__}"
             return self._without_contact(name, State.FAILED, "InternalError", message, LATER)
         took = timedelta(seconds=time.monotonic() - started)
         if result.state is State.UNREACHABLE:
-            self.breaker.failed(name, result.reason, result.message, took)
+            self.breaker.record_failure(name, result.reason, result.message, took)
         else:
-            self.breaker.answered(name)
+            self.breaker.record_answer(name)
         return result
 
     def _target(self, name: str, work: Work) -> Target | ClusterOutcome:
         info = self._info(name)
         if info is not None and info.suspended:
             message = (
-                "the Cluster is suspended, so nothing is written there; to go on, set its "
-                f"spec.suspend to false, or take it out of the fleet: fleetbus unjoin {name}"
+                "the Cluster is suspended, so nothing is written there; to resume, set its "
+                f"spec.suspend to false, or remove it from the fleet: fleetbus unjoin {name}"
             )
             return self._without_contact(name, State.WAITING, "ClusterSuspended", message, LATER)
         try:
@@ -155,7 +155,7 @@ class Round:
         )
 
     def _has_left(self, name: str, target: Target) -> bool:
-        """Whether the client was closed under our hands: the cluster left or was replaced."""
+        """Whether the client was closed meanwhile, because the cluster left or was replaced."""
         try:
             return self.fleet.cluster(name).live is not target.client
         except (ClusterNotFound, NotEngaged):
@@ -170,6 +170,6 @@ class Round:
     def _without_contact(
         self, name: str, state: State, reason: str, message: str, retry: timedelta
     ) -> ClusterOutcome:
-        """Nothing was done, so everything on record stays on record."""
+        """An outcome without any write, so everything on record stays on record."""
         inventory = dict(self.inventory.get(name, {}))
         return ClusterOutcome(name, state, reason, message, retry, inventory)

@@ -1,8 +1,8 @@
-"""What the last round for all clusters was based on, if it left nothing to do (rule D11).
+"""Remembers the facts of rounds for all clusters that left nothing to do (rule D11).
 
-As long as none of that changes, another one would only compare every cluster once more. So it is
-spared, and the clusters where something happened are worked on alone. Whatever this process does
-not know, because it has just started say, or because a round failed, means a whole round.
+As long as these facts hold, another such round would only compare every cluster once more. So it is
+skipped, and only the clusters where something happened are reconciled. Whatever this process does
+not know, because it has just started or because a round failed, requires a whole round.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ class HubFacts:
     recorded: bytes
     """Digest of the intent: a hub that was restored from a backup has another one."""
     clusters: tuple[ClusterInfo, ...]
-    left: frozenset[str]
+    unjoined: frozenset[str]
     """Clusters that were unjoined."""
 
 
 def facts_of(
-    document: Document, clusters: tuple[ClusterInfo, ...], left: frozenset[str]
+    document: Document, clusters: tuple[ClusterInfo, ...], unjoined: frozenset[str]
 ) -> HubFacts:
     """Collect the facts for one MultiClusterResource.
 
     Args:
-        document: as it was read, or as the round wrote it last.
+        document: as it was read, or as the round last wrote it.
         clusters: the fleet as it was before the round.
-        left: likewise.
+        unjoined: clusters that were unjoined, likewise.
     """
     recorded = intent.digest_of_record(document.status)
-    return HubFacts(document.generation, document.confirmed, recorded, clusters, left)
+    return HubFacts(document.generation, document.confirmed, recorded, clusters, unjoined)
 
 
 @dataclass(frozen=True, slots=True)
-class _Round:
+class _LastRound:
     facts: HubFacts
     began: float
     retry: timedelta | None
 
 
-class Settled:
-    """The rounds that left nothing to do, by UID of the MultiClusterResource; of this process.
+class SettledRounds:
+    """Settled rounds of this process, by UID of the MultiClusterResource.
 
     Args:
         period: how long one counts; then everything is compared again (rule D13).
@@ -63,7 +63,7 @@ class Settled:
     def __init__(self, period: timedelta, now: Callable[[], float] = time.monotonic) -> None:
         self._period = period.total_seconds()
         self.now = now
-        self._rounds: OrderedDict[str, _Round] = OrderedDict()
+        self._rounds: OrderedDict[str, _LastRound] = OrderedDict()
 
     def covers(self, uid: str, facts: HubFacts) -> bool:
         """Whether another round for all clusters would have the same facts and nothing to do."""
@@ -71,20 +71,20 @@ class Settled:
         return last is not None and last.facts == facts and self._is_young(last)
 
     def retry(self, uid: str) -> timedelta | None:
-        """When the last round wanted another look at the hub."""
+        """When the last round wants the hub to be read again."""
         last = self._rounds.get(uid)
         return last.retry if last else None
 
-    def note(self, uid: str, facts: HubFacts, began: float, retry: timedelta | None) -> None:
-        """Remember a round that is through, and when it wants another look at the hub."""
-        self._rounds[uid] = _Round(facts, began, retry)
+    def record(self, uid: str, facts: HubFacts, began: float, retry: timedelta | None) -> None:
+        """Remember a finished round, and when it wants the hub to be read again."""
+        self._rounds[uid] = _LastRound(facts, began, retry)
         self._rounds.move_to_end(uid)
         while self._rounds and not self._is_young(next(iter(self._rounds.values()))):
             self._rounds.popitem(last=False)
 
     def forget(self, uid: str) -> None:
-        """Forget the last round: the next one has begun, and nobody knows how it will end."""
+        """Forget the last round: the next one has begun, and may fail."""
         self._rounds.pop(uid, None)
 
-    def _is_young(self, last: _Round) -> bool:
+    def _is_young(self, last: _LastRound) -> bool:
         return self.now() < last.began + self._period

@@ -1,8 +1,8 @@
-"""One object onto one cluster: look, decide whose it is, apply what differs (rules D3, D4, D6).
+"""Applies one object to one cluster: read it, check its owner, apply what differs (D3, D4, D6).
 
-Server-side apply under our field manager, never forced unless the author said Overwrite. The
-live object's UID goes along as a precondition, so that what was decided about one object is never
-done to another that took its name meanwhile.
+Server-side apply with our field manager, forced only where the policies allow it. The live object's
+UID is a precondition, so that what was decided about one object is never done to another that took
+its name meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fleetbus_distributor.plan.intent import Mark
 from fleetbus_distributor.render.spec import ConflictPolicy, DriftPolicy
 from fleetbus_distributor.render.template import Object, ObjectRef, reference
 from fleetbus_distributor.targets.claim import (
-    Standing,
+    Ownership,
     claim,
     is_marked_for_other,
     is_protected,
@@ -31,14 +31,14 @@ from fleetbus_distributor.targets.target import (
     SOON,
     Finding,
     Target,
-    finding,
-    place_of,
+    namespaced_name,
+    to_finding,
 )
 
 MISSING = "Missing"
-"""The reason of an object that is missing, or has to be replaced, where nothing may be created."""
+"""The reason of an object that is missing, or must be replaced, where nothing may be created."""
 OUTDATED = "RecreateHeld"
-"""The reason of an object that has to be replaced, and no edit asks for it."""
+"""The reason of an object that must be replaced although no edit requests it."""
 _NAMESPACES = "v1/namespaces"
 _ONLY_CREATE = "1"
 """No object can have this resourceVersion (etcd's first write gets 2): an apply that carries it
@@ -46,10 +46,10 @@ creates, and fails where somebody else created the object since we looked."""
 
 
 async def apply_object(target: Target, obj: Object) -> ObjectOutcome:
-    """Bring one object in line.
+    """Apply one object where it differs.
 
     Returns:
-        What came of it; refusals are outcomes, not errors.
+        The outcome; a refusal is an outcome, not an error.
 
     Raises:
         ClusterUnreachable: the cluster as a whole cannot be worked on.
@@ -58,7 +58,7 @@ async def apply_object(target: Target, obj: Object) -> ObjectOutcome:
     try:
         return await _apply(target, obj, ref)
     except KubeError as error:
-        return _outcome(ref, finding(error, obj, str(ref)))
+        return _outcome(ref, to_finding(error, obj, str(ref)))
 
 
 async def _apply(target: Target, obj: Object, ref: ObjectRef) -> ObjectOutcome:
@@ -67,7 +67,7 @@ async def _apply(target: Target, obj: Object, ref: ObjectRef) -> ObjectOutcome:
         message = f"{ref}: the cluster does not serve {ref.kind} of {ref.api_version}"
         return _outcome(ref, Finding(State.WAITING, "NoMatch", message, LATER))
     wanted = _marked(target, obj, api)
-    live = await target.client.get(api.resource, *place_of(api, ref))
+    live = await target.client.get(api.resource, *namespaced_name(api, ref))
     if live is None:
         return await _create(target, api, wanted, ref)
     if obstacle := _obstacle(target, live, ref):
@@ -80,7 +80,7 @@ async def _apply(target: Target, obj: Object, ref: ObjectRef) -> ObjectOutcome:
 
 
 def _marked(target: Target, obj: Object, api: ApiResource) -> Object:
-    """The owner mark goes on last: a patch may have replaced all annotations (T16)."""
+    """Set the owner mark last: a patch may have replaced all annotations (rule T16)."""
     wanted = set_owner(copy.deepcopy(obj), target.owner)
     if not api.namespaced:
         del wanted["metadata"]["namespace"]
@@ -89,20 +89,20 @@ def _marked(target: Target, obj: Object, api: ApiResource) -> Object:
 
 def _obstacle(target: Target, live: Object, ref: ObjectRef) -> Finding | None:
     if live["metadata"].get("deletionTimestamp"):
-        message = f"{ref} is being deleted; it is applied again when it is gone"
+        message = f"{ref} is being deleted; it is applied again afterwards"
         return Finding(State.WAITING, "Terminating", message, SOON)
     known = target.known.get(ref.key)
-    standing = claim(live, target.owner, known.uid if known else "")
+    found = claim(live, target.owner, known.uid if known else "")
     may_take = target.policy.conflict is not ConflictPolicy.ABORT
-    is_free = standing.standing not in (Standing.LOST, Standing.MALFORMED)
-    if standing.standing is Standing.OURS or (may_take and is_free):
+    is_free = found.ownership not in (Ownership.LOST, Ownership.MALFORMED)
+    if found.ownership is Ownership.OURS or (may_take and is_free):
         return None
-    message = f"{ref} exists and {standing.message}"
-    return Finding(State.CONFLICT, standing.standing, message, RARELY)
+    message = f"{ref} exists and {found.message}"
+    return Finding(State.CONFLICT, found.ownership, message, RARELY)
 
 
 def _uid_if_ours(target: Target, live: Object, ref: ObjectRef) -> str:
-    """A UID is confirmed by our own mark only, or kept: a stranger's is never recorded."""
+    """The UID to record: only our own mark confirms one, that of a stranger is never recorded."""
     if may_delete(live, target.owner):
         return str(live["metadata"]["uid"])
     known = target.known.get(ref.key)
@@ -123,18 +123,18 @@ async def _create(
     try:
         made = await target.client.apply(api.resource, body, field_manager=target.manager)
     except NotFound:
-        # The type went since it was discovered: ask anew next time (rule D9).
+        # The type was removed since it was discovered: discover again next time (rule D9).
         await target.client.discovery.refresh()
         raise
     return ObjectOutcome(ref, State.APPLIED, uid=made["metadata"]["uid"], change=Change.CREATED)
 
 
 async def _namespace_missing(target: Target, ref: ObjectRef) -> Finding | None:
-    """Rule D10: a namespace is made only when the policy says so; looking costs no write."""
+    """Create a missing namespace if the policy allows it, else say that it is missing (D10)."""
     if await target.client.get(_NAMESPACES, "", ref.namespace) is not None:
         return None
     if not target.may_create and target.policy.create_namespaces:
-        return None  # made together with the object
+        return None  # created together with the object
     if not target.policy.create_namespaces:
         message = (
             f"namespace {ref.namespace!r} does not exist (spec.policy.createNamespaces is off)"
@@ -162,14 +162,14 @@ async def _update(
             return await _recreate(target, api, wanted, live, ref)
         raise
     except Conflict as error:
-        return _outcome(ref, finding(error, wanted, str(ref)), _uid_if_ours(target, live, ref))
+        return _outcome(ref, to_finding(error, wanted, str(ref)), _uid_if_ours(target, live, ref))
     is_changed = made["metadata"].get("resourceVersion") != live["metadata"].get("resourceVersion")
     change = Change.UPDATED if is_changed else Change.NONE
     return ObjectOutcome(ref, State.APPLIED, uid=made["metadata"]["uid"], change=change)
 
 
 async def _send(target: Target, api: ApiResource, body: Object, live: Object) -> Object:
-    """Apply; take a field back only where the author or the kind of change allows it."""
+    """Apply; take a field back only where the policy or the kind of change allows it."""
     is_forced = target.policy.conflict is ConflictPolicy.OVERWRITE
     try:
         return await target.client.apply(
@@ -192,35 +192,35 @@ def _may_take(target: Target, error: Conflict, live: Object) -> bool:
 
 
 def _may_recreate(target: Target, live: Object) -> bool:
-    is_whole_world = live["kind"] in ("Namespace", "CustomResourceDefinition")
+    has_dependents = live["kind"] in ("Namespace", "CustomResourceDefinition")
     is_here = not target.aliases and not is_marked_for_other(live, target.owner)
     may_go = may_delete(live, target.owner) and not is_protected(live)
-    return is_here and may_go and not is_whole_world
+    return is_here and may_go and not has_dependents
 
 
 async def _recreate(
     target: Target, api: ApiResource, wanted: Object, live: Object, ref: ObjectRef
 ) -> ObjectOutcome:
-    """Policy recreate: the new object must be acceptable before the old one goes (rule D6).
+    """Delete an object to create it again; the new one must be acceptable first (rule D6).
 
-    Only the round for all clusters does it: the spec of any other may be outdated by now, and the
-    live object may be what the newer one has just made. What no edit asks for it only puts on
-    record: the next round plans it like every other deletion (rule D8).
+    Only the round for all clusters does so: the spec of any other may be outdated by now, and the
+    live object may be the one that a newer round has just created. A replacement that no edit
+    requests is only recorded: the next round plans it like every other deletion (rule D8).
     """
     known = target.known.get(ref.key)
     uid = str(live["metadata"]["uid"])
     if known and known.mark is Mark.OUTDATED:
         return _outdated(ref, uid)
     if not target.may_create:
-        message = f"{ref} has to be created anew with a changed immutable field"
+        message = f"{ref} must be recreated because of a changed immutable field"
         return _outcome(ref, Finding(State.WAITING, MISSING, message, SOON))
-    trial = copy.deepcopy(wanted)
-    trial["metadata"]["generateName"] = f"{trial['metadata'].pop('name')[:50]}-"
-    await target.client.create(api.resource, trial, field_manager=target.manager, dry_run=True)
+    candidate = copy.deepcopy(wanted)
+    candidate["metadata"]["generateName"] = f"{candidate['metadata'].pop('name')[:50]}-"
+    await target.client.create(api.resource, candidate, field_manager=target.manager, dry_run=True)
     if known is None or known.mark is not Mark.REPLACEABLE or known.uid not in ("", uid):
         return _outdated(ref, uid)
-    await target.client.delete(api.resource, *place_of(api, ref), uid=uid)
-    message = f"{ref} is deleted, to be created anew with a changed immutable field"
+    await target.client.delete(api.resource, *namespaced_name(api, ref), uid=uid)
+    message = f"{ref} is deleted, to be recreated with a changed immutable field"
     return ObjectOutcome(
         ref, State.WAITING, "Recreating", message, retry=SOON, change=Change.DELETED
     )
@@ -228,8 +228,8 @@ async def _recreate(
 
 def _outdated(ref: ObjectRef, uid: str) -> ObjectOutcome:
     message = (
-        f"{ref} has a changed immutable field, and no edit asks for it: it is deleted and created "
-        "anew when the limits of such deletions allow it, or a person"
+        f"{ref} has a changed immutable field, and no edit requests that: it is deleted and "
+        "recreated when the limits of such deletions allow it, or a person confirms it"
     )
     return ObjectOutcome(ref, State.HELD, OUTDATED, message, uid)
 

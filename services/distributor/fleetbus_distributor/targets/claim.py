@@ -1,4 +1,4 @@
-"""Rule D4: whose object is it? Decided on the object as read live, before every write."""
+"""Decides from the live object who owns it, before every write (rule D4)."""
 
 from __future__ import annotations
 
@@ -11,58 +11,57 @@ from fleetbus.errors import MalformedOwner
 from fleetbus.ownership import PROTECT_ANNOTATION, Owner, is_owned_by, owner_of
 
 
-class Standing(StrEnum):
-    """How an object stands to us; the values are reasons in the status."""
+class Ownership(StrEnum):
+    """Who owns an object; the values are reasons in the status."""
 
     OURS = "Ours"
     UNMARKED = "NotOurs"
     OTHER_OWNER = "OwnedByAnother"
     OTHER_HUB = "OwnedByOtherHub"
     OTHER_CLUSTER = "MarkedForOtherCluster"
-    """It was written to another cluster, and somebody has copied or restored it here."""
+    """It was written to another cluster, and somebody copied or restored it here."""
     MALFORMED = "MalformedOwner"
     LOST = "TakenOver"
-    """It was ours and somebody else took it: taking it back would be the first flip of many."""
+    """It was ours and somebody took it over: taking it back would start a fight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The answer, with a sentence for people."""
+    """Who owns an object, with a sentence for people."""
 
-    standing: Standing
+    ownership: Ownership
     message: str = ""
 
 
 def claim(live: Mapping[str, Any], owner: Owner, known_uid: str) -> Claim:
-    """Say how a live object stands to an owner.
+    """Decide whether an owner owns a live object.
 
     Args:
         live: the object, read from its API server.
-        owner: the MultiClusterResource's mark.
-        known_uid: the object's UID as our intent has it; "" if it was never confirmed. With it an
-            object whose mark was stripped is still recognised.
+        owner: the mark of the MultiClusterResource.
+        known_uid: the object's UID on record; "" if it was never confirmed. By it an object whose
+            mark was removed is still recognised.
     """
     try:
         found = owner_of(dict(live))
     except MalformedOwner:
-        return Claim(Standing.MALFORMED, "its owner annotation cannot be read")
+        return Claim(Ownership.MALFORMED, "its owner annotation cannot be read")
     was_ours = bool(known_uid) and live["metadata"].get("uid") == known_uid
     if found is None:
-        return (
-            Claim(Standing.OURS) if was_ours else Claim(Standing.UNMARKED, "it was not made by us")
-        )
+        stranger = Claim(Ownership.UNMARKED, "it was not created by us")
+        return Claim(Ownership.OURS) if was_ours else stranger
     if found.hub == owner.hub and (found.uid == owner.uid or _is_former(found, owner)):
         return _claim_here(found, owner)
     who = f"{found.kind} {found.namespace}/{found.name}"
     if was_ours:
-        return Claim(Standing.LOST, f"it was taken over by {who}")
+        return Claim(Ownership.LOST, f"it was taken over by {who}")
     if found.hub != owner.hub:
-        return Claim(Standing.OTHER_HUB, f"it is owned by {who} of another hub")
-    return Claim(Standing.OTHER_OWNER, f"it is owned by {who}")
+        return Claim(Ownership.OTHER_HUB, f"it is owned by {who} of another hub")
+    return Claim(Ownership.OTHER_OWNER, f"it is owned by {who}")
 
 
 def _is_former(found: Owner, owner: Owner) -> bool:
-    """Whether the mark is of a MultiClusterResource that had this name before, and is gone."""
+    """Whether the mark is of an earlier MultiClusterResource of the same name."""
 
     def place(one: Owner) -> tuple[str, ...]:
         return one.cluster_name, one.kind, one.namespace, one.name
@@ -71,22 +70,22 @@ def _is_former(found: Owner, owner: Owner) -> bool:
 
 
 def _claim_here(found: Owner, owner: Owner) -> Claim:
-    """An object may have been written under another name that its cluster had."""
+    """It is ours, also if it was written under a former name of this cluster."""
     if found.target in ("", owner.target) or found.target_uid == owner.target_uid:
-        return Claim(Standing.OURS)
-    return Claim(Standing.OTHER_CLUSTER, f"its mark is for cluster {found.target!r}")
+        return Claim(Ownership.OURS)
+    return Claim(Ownership.OTHER_CLUSTER, f"its mark is for cluster {found.target!r}")
 
 
 def may_delete(live: Mapping[str, Any], owner: Owner) -> bool:
-    """Rule D5: label and annotation must both name us, on this hub."""
-    return is_owned_by(dict(live), owner.uid) and claim(live, owner, "").standing in (
-        Standing.OURS,
-        Standing.OTHER_CLUSTER,
+    """Whether label and annotation both name this owner on this hub (rule D5)."""
+    return is_owned_by(dict(live), owner.uid) and claim(live, owner, "").ownership in (
+        Ownership.OURS,
+        Ownership.OTHER_CLUSTER,
     )
 
 
 def is_marked_for_other(live: Mapping[str, Any], owner: Owner) -> bool:
-    """Whether the mark names another cluster, by name or UID: such an object is left (rule D5).
+    """Whether the mark names another cluster, by name or UID; then it is left alone (rule D5).
 
     Args:
         live: an object whose mark names the owner.
@@ -99,6 +98,6 @@ def is_marked_for_other(live: Mapping[str, Any], owner: Owner) -> bool:
 
 
 def is_protected(live: Mapping[str, Any]) -> bool:
-    """Whether somebody said on the object itself that fleetbus must never delete it."""
+    """Whether an annotation on the object forbids fleetbus to delete it."""
     annotations = cast("dict[str, str]", live["metadata"].get("annotations") or {})
     return annotations.get(PROTECT_ANNOTATION, "false") != "false"

@@ -1,6 +1,6 @@
-"""One round on one cluster: apply in order, then prune in reverse order (rules D1, D12).
+"""Converges one cluster: applies in stages, then prunes in reverse order (rules D1, D12).
 
-Nothing that happens here reaches another cluster's round. A failing object does not stop its
+Nothing that happens here affects another cluster's round. A failing object does not stop its
 siblings; a cluster that does not answer is given up at once, and everything on record there stays
 on record.
 """
@@ -18,7 +18,6 @@ import structlog
 from fleetbus.errors import ConfigError, KubeError
 from fleetbus_distributor.plan.intent import Mark, Owned
 from fleetbus_distributor.render.template import Object, ObjectRef, reference
-from fleetbus_distributor.targets import order
 from fleetbus_distributor.targets.apply import MISSING, OUTDATED, apply_object
 from fleetbus_distributor.targets.outcome import (
     Change,
@@ -28,17 +27,41 @@ from fleetbus_distributor.targets.outcome import (
     State,
 )
 from fleetbus_distributor.targets.remove import Fate, Removal, remove_object
-from fleetbus_distributor.targets.target import LATER, ClusterUnreachable, Target, finding
+from fleetbus_distributor.targets.target import LATER, ClusterUnreachable, Target, to_finding
 
 log = structlog.get_logger()
 
 OBJECT_TIMEOUT: Final = timedelta(seconds=10)
-"""For one object's few requests; a server that accepts and never answers is given up then."""
+"""For one object's few requests; after it, a server that never answers is given up."""
 DISCOVERY_TIMEOUT: Final = timedelta(seconds=30)
-"""For the first look at what a server serves, which is a request per group version."""
+"""For the first discovery of a server, which is a request per group version."""
 ALIASED: Final = "Aliased"
-"""The reason of a cluster where nothing is deleted because it is in the fleet twice."""
-_IN_FLIGHT: Final = 10
+"""The reason of a cluster where nothing is deleted because it has two names in the fleet."""
+_MAX_IN_FLIGHT: Final = 10
+_STAGES: Final = (
+    frozenset({"CustomResourceDefinition"}),
+    frozenset({"Namespace"}),
+    frozenset(
+        {
+            "ServiceAccount",
+            "Role",
+            "ClusterRole",
+            "RoleBinding",
+            "ClusterRoleBinding",
+            "ResourceQuota",
+            "LimitRange",
+            "PodSecurityPolicy",
+            "NetworkPolicy",
+            "PriorityClass",
+            "StorageClass",
+        }
+    ),
+    frozenset({"ConfigMap", "Secret", "PersistentVolume", "PersistentVolumeClaim", "Service"}),
+)
+"""A workload that arrives before its ConfigMap starts with an error (rule D12)."""
+_WORKLOADS: Final = frozenset(
+    {"Pod", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob"}
+)
 
 
 async def converge(
@@ -48,26 +71,26 @@ async def converge(
 
     Args:
         target: the cluster.
-        objects: everything that shall be there.
-        prune: what shall go; it goes only if all of `objects` could be applied.
-        revision: names `objects`; "" if there are none.
+        objects: everything that is to be there.
+        prune: what is to be removed, if all of `objects` could be applied.
+        revision: hash of `objects`; "" if there are none.
     """
     result = ClusterOutcome(target.name, inventory=dict(target.known))
     try:
         await _identify(target)
-        await _learn_types(target)
+        await _discover_types(target)
         await _apply_all(target, objects, result)
         if result.state in (State.APPLIED, State.DRIFTED):
             result.revision = revision
             await _remove_all(target, prune, result)
         elif prune:
-            log.info("prune_waits", cluster=target.name, reason=result.reason)
+            log.info("prune_postponed", cluster=target.name, reason=result.reason)
     except* ClusterUnreachable as group:
         first = next(_leaves(group))
-        result.note(State.UNREACHABLE, first.reason, first.message, LATER)
+        result.add(State.UNREACHABLE, first.reason, first.message, LATER)
     except* ConfigError:
         log.warning("cluster_credentials_unusable", cluster=target.name)
-        result.note(State.UNREACHABLE, "BadCredentials", "its credentials cannot be used", LATER)
+        result.add(State.UNREACHABLE, "BadCredentials", "its credentials cannot be used", LATER)
     return result
 
 
@@ -80,41 +103,44 @@ def _leaves(group: BaseExceptionGroup[ClusterUnreachable]) -> Iterator[ClusterUn
 
 
 async def _identify(target: Target) -> None:
-    """Learn which cluster the marks are to name, and that it is the accepted one (D4, W13)."""
+    """Read the UID that the marks name, and check that it is accepted (rules D4, W13)."""
     try:
         uid = await target.client.accepted_uid()
     except KubeError as error:
-        finding(error, {}, "which cluster answers")  # raises, if it is none that lets us in
+        # Raises if the cluster refuses us as a whole.
+        to_finding(error, {}, "which cluster answers")
         raise ClusterUnreachable("Unreachable", error.message) from error
     target.owner = target.owner.on(target.name, uid)
 
 
-async def _learn_types(target: Target) -> None:
-    """On a slow cluster this takes longer than any object may."""
+async def _discover_types(target: Target) -> None:
+    """Discover first: on a slow cluster this takes longer than any object may."""
     try:
         async with asyncio.timeout(DISCOVERY_TIMEOUT.total_seconds()):
             await target.client.discovery.resources()
     except TimeoutError as error:
         waited = int(DISCOVERY_TIMEOUT.total_seconds())
-        message = f"no answer about what the cluster serves within {waited} s"
+        message = f"discovery did not finish within {waited} s"
         raise ClusterUnreachable("Timeout", message) from error
     except KubeError as error:
-        finding(
-            error, {}, "discovery"
-        )  # a cluster that does not let us in; the rest the objects tell
+        # Raises if the cluster refuses us as a whole; else each object shows what it lacks.
+        to_finding(error, {}, "discovery")
 
 
 async def _apply_all(target: Target, objects: Sequence[Object], result: ClusterOutcome) -> None:
-    staged = sorted(objects, key=lambda obj: order.stage(obj["kind"]))
-    for _, stage in itertools.groupby(staged, key=lambda obj: order.stage(obj["kind"])):
-        for batch in _batches(list(stage)):
-            async with asyncio.TaskGroup() as group:
-                for obj in batch:
-                    group.create_task(_apply_one(target, obj, result))
+    for batch in _batches(objects):
+        async with asyncio.TaskGroup() as group:
+            for obj in batch:
+                group.create_task(_apply_one(target, obj, result))
 
 
-def _batches(items: list[Object]) -> list[list[Object]]:
-    return [items[start : start + _IN_FLIGHT] for start in range(0, len(items), _IN_FLIGHT)]
+def _batches(objects: Sequence[Object]) -> Iterator[list[Object]]:
+    """Parts that are applied side by side: of one stage, and of bounded size."""
+    staged = sorted(objects, key=lambda obj: stage_of(obj["kind"]))
+    for _, group in itertools.groupby(staged, key=lambda obj: stage_of(obj["kind"])):
+        members = list(group)
+        for start in range(0, len(members), _MAX_IN_FLIGHT):
+            yield members[start : start + _MAX_IN_FLIGHT]
 
 
 async def _apply_one(target: Target, obj: Object, result: ClusterOutcome) -> None:
@@ -123,11 +149,11 @@ async def _apply_one(target: Target, obj: Object, result: ClusterOutcome) -> Non
         async with asyncio.timeout(OBJECT_TIMEOUT.total_seconds()):
             outcome = await apply_object(target, obj)
     except TimeoutError as error:
-        raise _silent(ref) from error
+        raise _timed_out(ref) from error
     _record(target, outcome, result)
 
 
-def _silent(ref: ObjectRef) -> ClusterUnreachable:
+def _timed_out(ref: ObjectRef) -> ClusterUnreachable:
     waited = int(OBJECT_TIMEOUT.total_seconds())
     return ClusterUnreachable("Timeout", f"no answer about {ref} within {waited} s")
 
@@ -140,14 +166,17 @@ def _record(target: Target, outcome: ObjectOutcome, result: ClusterOutcome) -> N
     if outcome.change is not Change.NONE:
         result.changes.append((outcome.change, outcome.ref))
         log.info(
-            "object_written", cluster=target.name, object=str(outcome.ref), what=outcome.change.name
+            "object_written",
+            cluster=target.name,
+            object=str(outcome.ref),
+            change=outcome.change.name,
         )
     result.lacks_objects |= outcome.reason == MISSING
-    result.note(outcome.state, outcome.reason or "Applied", outcome.message, outcome.retry)
+    result.add(outcome.state, outcome.reason or "Applied", outcome.message, outcome.retry)
 
 
 def _mark_after(outcome: ObjectOutcome, mark: Mark) -> Mark:
-    """A judgement ends when it was carried out, or when there was nothing to carry out."""
+    """A mark ends when it was acted on, or when there was nothing to do."""
     if outcome.reason == OUTDATED:
         return Mark.OUTDATED
     is_done = outcome.state in (State.APPLIED, State.DRIFTED) or outcome.change is not Change.NONE
@@ -158,19 +187,19 @@ async def _remove_all(target: Target, prune: Sequence[Owned], result: ClusterOut
     if prune and target.aliases:
         names = ", ".join(target.aliases)
         message = (
-            f"the same cluster is in the fleet as {names}, too: nothing is deleted there until one"
+            f"the same cluster is also in the fleet as {names}: nothing is deleted there until one"
             " of the names leaves (fleetbus unjoin NAME)"
         )
-        result.note(State.HELD, ALIASED, message, LATER)
+        result.add(State.HELD, ALIASED, message, LATER)
         return
     going = {owned.ref.key for owned in prune}
     kept = {one.uid for key, one in result.inventory.items() if key not in going} - {""}
-    for owned in order.for_delete(prune):
+    for owned in deletion_order(prune):
         try:
             async with asyncio.timeout(OBJECT_TIMEOUT.total_seconds()):
                 removal = await remove_object(target, owned, kept)
         except TimeoutError as error:
-            raise _silent(owned.ref) from error
+            raise _timed_out(owned.ref) from error
         _record_removal(target, owned, removal, result)
 
 
@@ -181,8 +210,24 @@ def _record_removal(target: Target, owned: Owned, removal: Removal, result: Clus
     if removal.found:
         result.inventory[owned.ref.key] = removal.found
     if removal.fate is Fate.KEPT:
-        result.note(removal.state, removal.reason, removal.message, removal.retry)
+        result.add(removal.state, removal.reason, removal.message, removal.retry)
         return
     result.inventory.pop(owned.ref.key, None)
     if removal.fate is Fate.RELEASED:
         result.left_behind.append(LeftBehind(target.name, owned.ref, removal.reason))
+
+
+def stage_of(kind: str) -> int:
+    """The stage in which a kind is applied; unknown kinds come after workloads.
+
+    Custom resources, webhooks and ingresses refer to workloads more often than the reverse.
+    """
+    for number, kinds in enumerate(_STAGES):
+        if kind in kinds:
+            return number
+    return len(_STAGES) if kind in _WORKLOADS else len(_STAGES) + 1
+
+
+def deletion_order(items: Sequence[Owned]) -> list[Owned]:
+    """The reverse of the order in which they are applied: a CRD takes its instances along."""
+    return sorted(items, key=lambda one: stage_of(one.kind))[::-1]

@@ -1,10 +1,10 @@
-"""Hand-made changes are put back; another controller's are not fought over (rules D3, D6, D13).
+"""Decides which conflicting fields may be taken back (rules D3, D6, D13).
 
-The server answers a plain apply with a conflict in both cases, and says who holds the field. A
-plain update by somebody, on an object that we have applied before, is drift, and policy Correct
-means to put it back. A manager that applies has declared that the field is its own, one that
-writes through a subresource is a controller, and `.spec.replicas` is the autoscaler's by custom:
-there we report a conflict and wait for the author.
+The server answers an apply with a conflict both for a manual change and for a field of another
+controller, and names who holds it. A plain update of an object that we have applied before is
+drift, which policy Correct undoes. A manager that applies has declared the field its own, one that
+writes through a subresource is a controller, and `.spec.replicas` belongs to the autoscaler by
+convention: these are reported as conflicts, and left to the author.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL
 _UPDATED_BY: Final = re.compile(r'conflict with "[^"]*" using ')
 _AUTOSCALED: Final = ".spec.replicas"
 _WINDOW: Final = timedelta(minutes=10)
-_MOST: Final = 5
-"""Corrections of one object per window: whoever changes it more often is no hand."""
+_MAX_CORRECTIONS: Final = 5
+"""Corrections of one object per window: more frequent changes are not made by hand."""
 
 
 def is_hand_made(error: Conflict, live: Mapping[str, Any], manager: str) -> bool:
@@ -34,9 +34,9 @@ def is_hand_made(error: Conflict, live: Mapping[str, Any], manager: str) -> bool
 
 
 def is_free_to_adopt(error: Conflict, live: Mapping[str, Any], manager: str) -> bool:
-    """Whether an object that we never applied is held by plain writers, or a former owner's mark.
+    """Whether only plain updates, or a former owner's mark, hold fields of an unapplied object.
 
-    Policy Adopt takes those fields along; fields that another manager applies stay contested.
+    Policy Adopt takes those fields; fields that another manager applies stay in conflict.
     """
     causes = _conflicts(error)
     is_new = not _was_applied(live, manager)
@@ -67,7 +67,7 @@ def _was_applied(live: Mapping[str, Any], manager: str) -> bool:
 
 
 class Corrections:
-    """Counts how often an object was put back, in this process only.
+    """Limits how often an object is corrected, in this process only.
 
     Args:
         now: a monotonic clock in seconds.
@@ -78,11 +78,11 @@ class Corrections:
         self._times: dict[str, deque[float]] = {}
 
     def may_correct(self, uid: str) -> bool:
-        """Take one correction of an object; False when there were too many lately."""
+        """Count one correction of an object; False if there were too many lately."""
         now = self._now()
         self._forget(now)
         times = self._times.setdefault(uid, deque())
-        if len(times) >= _MOST:
+        if len(times) >= _MAX_CORRECTIONS:
             return False
         times.append(now)
         return True

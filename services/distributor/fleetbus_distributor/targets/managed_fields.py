@@ -1,14 +1,14 @@
-"""Whether what we would apply is already there (rule D3).
+"""Detects from managedFields that an apply would change nothing (rule D3).
 
-An apply is skipped when the object shows our fields with our values. Which fields are ours is
-read from managedFields, so a field that another manager added never looks like drift, and one
-that we dropped from the template is noticed although the object's values all fit.
+An apply is skipped when the live object has our fields with our values. Which fields are ours is
+read from managedFields, so a field that another manager added never looks like drift, and a field
+that was removed from the template is noticed although all values fit.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, TypeAlias, cast
 
@@ -46,7 +46,7 @@ def is_applied(wanted: Mapping[str, Any], live: Mapping[str, Any], manager: str)
 
 
 def _applied_fields(live: Mapping[str, Any], manager: str, api_version: str) -> Tree | None:
-    """Our entry; None if there is none, or one of another version, which an apply renews."""
+    """The fields of our entry; None without one, or if an apply would renew its version."""
     metadata = cast("Tree", live.get("metadata") or {})
     for entry in cast("list[Tree]", metadata.get("managedFields") or []):
         is_ours = entry.get("manager") == manager and entry.get("operation") == "Apply"
@@ -99,7 +99,7 @@ def _same_items(parts: Tree, wanted: Any, live: Any) -> bool:
 
 
 def _item(items: list[Any], key: Tree) -> Tree | None:
-    """The item with this key; one that leaves defaulted members out matches if no other does."""
+    """The item with this key; else one that matches except for members that have defaults."""
     candidates = [cast("Tree", item) for item in items if isinstance(item, dict)]
     exact = [one for one in candidates if all(one.get(k) == v for k, v in key.items())]
     loose = [one for one in candidates if all(one.get(k, v) == v for k, v in key.items())]
@@ -115,7 +115,7 @@ def _same_set(parts: Tree, wanted: Any, live: Any) -> bool:
 
 
 def _is_empty(value: Any) -> bool:
-    """Servers drop what says nothing, so it is owned by nobody."""
+    """Whether a server drops the value, so that nobody owns it."""
     return value is None or value in ({}, [])
 
 
@@ -134,7 +134,7 @@ def _equal(wanted: Any, live: Any) -> bool:
 
 
 def _is_same_quantity(wanted: Any, live: Any) -> bool:
-    """`1000m` comes back as `1`: servers write quantities in one canonical form."""
+    """Whether both are the same quantity: servers store `1000m` as `1`."""
     first, second = _quantity(wanted), _quantity(live)
     return first is not None and first == second
 
@@ -149,15 +149,3 @@ def _quantity(value: Any) -> Decimal | None:
         return Decimal(digits) * factor
     except InvalidOperation:
         return None
-
-
-def text_values(value: Any) -> Iterator[str]:
-    """Every string below a value."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for member in cast("Tree", value).values():
-            yield from text_values(member)
-    elif isinstance(value, list):
-        for item in cast("list[Any]", value):
-            yield from text_values(item)

@@ -1,4 +1,4 @@
-"""What came of one object, and of one cluster, in one round."""
+"""Outcomes of one round: of an object, and of a cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fleetbus_distributor.render.template import ObjectRef
 
 
 class State(StrEnum):
-    """The state of a cluster's entry; the later one here is the one that is shown."""
+    """The state of a cluster in the status; of several, the last one in this order is shown."""
 
     APPLIED = "Applied"
     DELETING = "Deleting"
@@ -37,7 +37,7 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ObjectOutcome:
-    """What came of one object."""
+    """The outcome for one object."""
 
     ref: ObjectRef
     state: State
@@ -50,7 +50,7 @@ class ObjectOutcome:
 
 @dataclass(frozen=True, slots=True)
 class LeftBehind:
-    """An object that we let go of and did not delete."""
+    """An object that we gave up without deleting it."""
 
     cluster: str
     ref: ObjectRef
@@ -59,7 +59,7 @@ class LeftBehind:
 
 @dataclass(slots=True)
 class ClusterOutcome:
-    """What came of one cluster; `inventory` is what may still be ours there."""
+    """The outcome for one cluster; `inventory` is what may still be ours there."""
 
     name: str
     state: State = State.APPLIED
@@ -70,12 +70,12 @@ class ClusterOutcome:
     left_behind: list[LeftBehind] = field(default_factory=list[LeftBehind])
     changes: list[tuple[Change, ObjectRef]] = field(default_factory=list[tuple[Change, ObjectRef]])
     revision: str = ""
-    """Hash of what was applied here last as a whole."""
+    """Hash of the objects that were last applied here completely."""
     lacks_objects: bool = False
     """Something is missing that may not be created here."""
 
-    def note(self, state: State, reason: str, message: str, retry: timedelta | None) -> None:
-        """Take a finding in: the gravest state is shown, the earliest retry counts."""
+    def add(self, state: State, reason: str, message: str, retry: timedelta | None) -> None:
+        """Add a finding: the most severe state is shown, the earliest retry counts."""
         if _SEVERITY[state] > _SEVERITY[self.state]:
             self.state, self.reason, self.message = state, reason, message
         self.retry = earliest(self.retry, retry)

@@ -1,6 +1,6 @@
-"""Rule D14: an API server's refusal quotes what it refuses; no secret may follow it.
+"""Removes secret values from the messages of API servers, which may quote objects (rule D14).
 
-Messages go into conditions, Events and logs, which many more people read than Secrets.
+Messages go into conditions, Events and logs, which many more people can read than Secrets.
 """
 
 from __future__ import annotations
@@ -11,22 +11,20 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
-from fleetbus_distributor.targets.managed_fields import text_values
-
 MAX_LENGTH: Final = 600
 _HIDDEN: Final = "<redacted>"
 _SENSITIVE_NAME: Final = re.compile(
     r"pass(word|wd)?|secret|token|credential|api_?key|private", re.IGNORECASE
 )
 _QUOTED_VALUE: Final = re.compile(r"(Invalid|Unsupported|Duplicate|Required) value: .*", re.DOTALL)
-_SHORTEST: Final = 3
-"""Shorter texts occur in every sentence; a secret of two characters is none."""
+_MIN_LENGTH: Final = 3
+"""Shorter strings occur in every sentence."""
 
 
 def redact(message: str, obj: Mapping[str, Any]) -> str:
-    """Take the secret values of an object out of a message about it, and cut it to size.
+    """Remove the secret values of an object from a message about it, and truncate it.
 
-    Of a Secret whose values are not known nothing is told: any word may be one of them.
+    For a Secret whose values are unknown the whole message is hidden: any word may be one.
     """
     if obj.get("kind") == "Secret" and not (obj.get("data") or obj.get("stringData")):
         return _HIDDEN
@@ -42,12 +40,12 @@ def _secrets_of(obj: Mapping[str, Any]) -> set[str]:
     found = set(_secret_data(obj)) if obj.get("kind") == "Secret" else set[str]()
     found |= set(_sensitive_members(dict(obj)))
     pieces = {line for text in found for line in text.splitlines()}
-    return {text for text in found | pieces if len(text) >= _SHORTEST}
+    return {text for text in found | pieces if len(text) >= _MIN_LENGTH}
 
 
 def _secret_data(obj: Mapping[str, Any]) -> Iterator[str]:
     for field in ("data", "stringData"):
-        for text in text_values(obj.get(field)):
+        for text in _strings(obj.get(field)):
             yield text
             try:
                 yield base64.b64decode(text, validate=True).decode()
@@ -56,7 +54,7 @@ def _secret_data(obj: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _sensitive_members(value: Any, name: str = "") -> Iterator[str]:
-    """Values behind names like `password`, and environment variables called so."""
+    """Values of members named like `password`, and of environment variables with such names."""
     if isinstance(value, str):
         if _SENSITIVE_NAME.search(name):
             yield value
@@ -68,3 +66,15 @@ def _sensitive_members(value: Any, name: str = "") -> Iterator[str]:
     elif isinstance(value, list):
         for item in cast("list[Any]", value):
             yield from _sensitive_members(item, name)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every string below a value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for member in cast("dict[str, Any]", value).values():
+            yield from _strings(member)
+    elif isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from _strings(item)

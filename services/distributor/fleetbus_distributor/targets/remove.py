@@ -1,4 +1,4 @@
-"""One object off one cluster: only what the intent names and the live mark confirms (rule D5)."""
+"""Removes one object from one cluster, if the intent names it and its mark confirms it (D5)."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from fleetbus_distributor.render.spec import DeletionPolicy
 from fleetbus_distributor.render.template import Object
 from fleetbus_distributor.targets.claim import is_marked_for_other, is_protected, may_delete
 from fleetbus_distributor.targets.outcome import State
-from fleetbus_distributor.targets.target import LATER, SOON, Target, finding, place_of
+from fleetbus_distributor.targets.target import LATER, SOON, Target, namespaced_name, to_finding
 from fleetbus_proto.resources import CORE
 
 
 class Fate(StrEnum):
-    """What became of an object."""
+    """Outcomes of a removal."""
 
     GONE = "Gone"
-    """It is not there, or it is not ours: nothing keeps it on record."""
+    """It is not there, or it is not ours: it leaves the record."""
     RELEASED = "Released"
-    """It stays on the cluster, and we let go of it on purpose."""
+    """It stays on the cluster, and we gave it up on purpose."""
     KEPT = "Kept"
-    """It is still ours; look again later."""
+    """It is still ours; check again later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What became of an object, and why."""
+    """The outcome for one object, and the reason."""
 
     fate: Fate
     reason: str = ""
@@ -42,7 +42,7 @@ class Removal:
     is_deleted: bool = False
     """A delete request was accepted in this round."""
     found: Owned | None = None
-    """What is there instead of the object on record, and is kept."""
+    """The object that took the place of the one on record, and is kept."""
 
 
 _GONE = Removal(Fate.GONE)
@@ -51,11 +51,11 @@ _GONE = Removal(Fate.GONE)
 async def remove_object(
     target: Target, owned: Owned, kept: AbstractSet[str] = frozenset()
 ) -> Removal:
-    """Delete an object, or let go of it.
+    """Delete an object, or give it up.
 
     Args:
         target: the cluster.
-        owned: what goes.
+        owned: the object.
         kept: UIDs that stay: the same object may have been applied under another kind's name.
 
     Raises:
@@ -67,11 +67,11 @@ async def remove_object(
         if api is None:
             return _without_type(target, owned)
         try:
-            live = await target.client.get(api.resource, *place_of(api, owned.ref))
+            live = await target.client.get(api.resource, *namespaced_name(api, owned.ref))
         except NotFound:
-            # What discovery told was old.
+            # Discovery was out of date.
             await target.client.discovery.refresh()
-            return Removal(Fate.KEPT, "Changed", f"{owned.ref}: its type was changed meanwhile")
+            return Removal(Fate.KEPT, "Changed", f"{owned.ref}: its type has changed meanwhile")
         if live is None or not may_delete(live, target.owner) or live["metadata"]["uid"] in kept:
             return _GONE
         return await _release_or_delete(target, api, live, owned)
@@ -86,16 +86,16 @@ def _left_alone(target: Target, live: Object, owned: Owned) -> Removal | None:
         return Removal(Fate.RELEASED, reason)
     if owned.mark is not Mark.CONFIRMED or owned.uid in ("", live["metadata"]["uid"]):
         return None
-    # A person confirmed another object of this name, and is asked about this one (rule D8).
+    # A person confirmed another object of this name, and must confirm this one, too (rule D8).
     message = f"{owned.ref} took the place of the object whose deletion was confirmed"
-    found = Owned(owned.ref, live["metadata"]["uid"], Mark.UNASKED)
+    found = Owned(owned.ref, live["metadata"]["uid"], Mark.UNREQUESTED)
     return Removal(Fate.KEPT, "NotConfirmed", message, State.HELD, found=found)
 
 
 def _refused(error: KubeError, live: Object | None, owned: Owned) -> Removal:
-    """A webhook may quote the object that it keeps from being deleted (rule D14)."""
+    """Redacted, because a webhook may quote the object whose deletion it refuses (rule D14)."""
     subject = {"kind": owned.ref.kind, **(live or {})}
-    found = finding(error, subject, str(owned.ref))
+    found = to_finding(error, subject, str(owned.ref))
     return Removal(Fate.KEPT, "DeleteFailed", found.message, State.FAILED, found.retry)
 
 
@@ -119,14 +119,14 @@ async def _release_or_delete(
 
 
 def _why_left(target: Target, live: Object) -> str:
-    """Why an object of ours stays as it is; empty for most."""
+    """Why an object of ours is left as it is; empty for most."""
     if is_protected(live):
         return "Protected"
     return "MarkedForOtherCluster" if is_marked_for_other(live, target.owner) else ""
 
 
 async def _type_of(target: Target, owned: Owned) -> ApiResource | None:
-    """How the object is reached today: its version may have gone since, and the object has not."""
+    """The type under which the object is served now: its recorded version may be gone."""
     api = await target.client.discover(owned.ref.api_version, owned.ref.kind)
     if api is not None:
         return api
@@ -155,7 +155,7 @@ def _without_type(target: Target, owned: Owned) -> Removal:
 
 
 async def _release(target: Target, api: ApiResource, live: Object, reason: str) -> Removal:
-    """Take our mark off, so that whoever manages the object next finds it free."""
+    """Remove our mark, so that whoever manages the object next finds it free."""
     metadata = live["metadata"]
     patch = {
         "metadata": {
@@ -176,7 +176,7 @@ async def _release(target: Target, api: ApiResource, live: Object, reason: str) 
 
 
 async def _in_use(target: Target, definition: Object, owned: Owned) -> Removal | None:
-    """A CRD takes all its instances along, other people's too: it waits until there are none."""
+    """Keep a CRD that has instances: deleting it would delete all of them, also of others."""
     spec = definition["spec"]
     served = next((one["name"] for one in spec["versions"] if one.get("served")), "")
     if not served:
@@ -189,7 +189,7 @@ async def _in_use(target: Target, definition: Object, owned: Owned) -> Removal |
 
 
 async def _delete(target: Target, api: ApiResource, live: Object, owned: Owned) -> Removal:
-    where = place_of(api, owned.ref)
+    where = namespaced_name(api, owned.ref)
     await target.client.delete(api.resource, *where, uid=live["metadata"]["uid"])
     after = await target.client.get(api.resource, *where)
     if after is None or after["metadata"]["uid"] != live["metadata"]["uid"]:

@@ -1,4 +1,4 @@
-"""One cluster, as one MultiClusterResource works on it."""
+"""One target cluster of a MultiClusterResource, and how its refusals are reported."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from fleetbus_distributor.targets.redact import redact
 
 SOON: Final = timedelta(seconds=1)
 LATER: Final = timedelta(seconds=5)
-"""Something outside must happen first; we look again, which costs reads only."""
+"""Something else must happen first; checking again costs reads only."""
 RARELY: Final = timedelta(minutes=1)
-"""Repeating does not heal it; the next change of the MultiClusterResource comes at once."""
+"""A retry does not help; the next change of the MultiClusterResource triggers one at once."""
 
 
 @dataclass(slots=True)
@@ -48,16 +48,16 @@ class Target:
     corrections: Corrections
     known: Mapping[Key, Owned] = field(default_factory=dict[Key, Owned])
     aliases: Sequence[str] = ()
-    """Other names of the same API server: what is pruned here may be wanted there (rule D5)."""
+    """Other names of the same cluster: what is pruned here may be wanted there (rule D5)."""
     only_compare: bool = False
-    """This revision was applied before, and drift is not to be corrected."""
+    """This revision was applied before, and drift is only reported."""
     may_create: bool = True
-    """Whether what is missing is created; only by the one round for all clusters (rule D2)."""
+    """Whether missing objects are created; only by the round for all clusters (rule D2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What an error means for the cluster's entry."""
+    """What an error means for the status of the cluster."""
 
     state: State
     reason: str
@@ -66,7 +66,7 @@ class Finding:
 
 
 class ClusterUnreachable(Exception):
-    """The cluster does not answer, or does not let us in: nothing more is tried this round."""
+    """The cluster does not answer, or refuses us: nothing more is tried this round."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -74,19 +74,19 @@ class ClusterUnreachable(Exception):
         self.message = message
 
 
-def place_of(api: ApiResource, ref: ObjectRef) -> tuple[str, str]:
+def namespaced_name(api: ApiResource, ref: ObjectRef) -> tuple[str, str]:
     """Namespace and name as the API takes them; cluster-scoped kinds have no namespace."""
     return (ref.namespace if api.namespaced else "", ref.name)
 
 
-def finding(error: KubeError, obj: Object, what: str) -> Finding:
+def to_finding(error: KubeError, obj: Object, what: str) -> Finding:
     """Translate a refusal (rules D6, D9, D10, D14).
 
     Raises:
-        ClusterUnreachable: it is not about this object.
+        ClusterUnreachable: it concerns the whole cluster.
     """
     if isinstance(error, Unreachable):
-        # Also where another cluster answers than the accepted one (rule W13).
+        # Also if another cluster answers than the accepted one (rule W13).
         reason = "NotAccepted" if isinstance(error, NotAccepted) else "Unreachable"
         raise ClusterUnreachable(reason, error.message) from error
     if isinstance(error, Unauthorized):
@@ -110,14 +110,14 @@ def finding(error: KubeError, obj: Object, what: str) -> Finding:
 
 
 def _conflict(error: Conflict, message: str, obj: Object, what: str) -> Finding:
-    """A field that another manager owns is a condition; a lost race is only repeated."""
+    """A field of another manager is a conflict; a lost race is only repeated."""
     causes: list[dict[str, Any]] = error.details.get("causes") or []
     fields = [cause for cause in causes if cause.get("reason") == "FieldManagerConflict"]
     if not fields:
         return Finding(State.WAITING, "Changed", message, SOON)
-    told = [f"{one.get('field', '')}: {one.get('message', '')}" for one in fields]
+    named = [f"{one.get('field', '')}: {one.get('message', '')}" for one in fields]
     return Finding(
-        State.CONFLICT, "FieldConflict", f"{what}: {redact('; '.join(told), obj)}", RARELY
+        State.CONFLICT, "FieldConflict", f"{what}: {redact('; '.join(named), obj)}", RARELY
     )
 
 
