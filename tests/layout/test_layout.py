@@ -116,3 +116,9 @@ def test_programs_of_tests_are_modules_that_pyright_sees():
         if path.is_relative_to(ROOT / "tests") and _hands_over_text(ast.parse(path.read_text()))
     }
     assert found == PROGRAMS_AS_TEXT
+
+
+def test_the_page_of_the_rigs_names_every_module_that_tests_share():
+    support = ROOT / "tests" / "support"
+    page = (support / "README.md").read_text()
+    assert [path.stem for path in sorted(support.glob("*.py")) if f"`{path.stem}" not in page] == []
