@@ -1,4 +1,8 @@
-"""Enqueues what is known already: for a new durable, store or code, a changed cluster (P12)."""
+"""Enqueues what is already known: for a new durable, store or code, or a changed cluster.
+
+A change that came before the durable existed is in no message of it, so binding the durable comes
+first and the full enqueue second (rule P12).
+"""
 
 from __future__ import annotations
 
@@ -34,61 +38,36 @@ from fleetbus_proto.keys import queue as queue_key
 log = structlog.get_logger()
 
 LOOK_EVERY: Final = timedelta(seconds=2)
-_LOOK_EAGERLY: Final = timedelta(milliseconds=100)
+_LOOK_EVERY_AT_FIRST: Final = timedelta(milliseconds=100)
+"""Until the first sync is done: the process is not ready before."""
 _FIRST_RESYNC: Final = timedelta(seconds=30)
 _LONGEST_RESYNC: Final = timedelta(seconds=1000)
 _TIDY_EVERY: Final = timedelta(seconds=60)
-"""How often what was seen of clusters that left is looked for."""
+"""How often the record is searched for clusters that left."""
 _RECENT: Final = timedelta(seconds=60)
-"""How far back a store may have gone, for what is on no stream."""
+"""How far a store may have been set back; what a changed cluster enqueued is on no stream."""
 
 
 class SyncedElsewhere(BusError):
-    """Another process of this controller is at it: one does it for all of them (rule P12)."""
-
-
-class InitialSyncLog:
-    """Tells of each trouble once while it lasts.
-
-    Args:
-        controller: the name of the controller.
-    """
-
-    def __init__(self, controller: str) -> None:
-        self._controller = controller
-        self._log_once = LogOnce()
-
-    def tell(self, error: RedisError | FleetbusError | WorkqueueError) -> None:
-        """It was not done."""
-        reason = str(error)
-        if not self._log_once.should_log(reason):
-            return
-        if isinstance(error, SyncedElsewhere):
-            log.info("initial_sync_by_another_process", controller=self._controller, reason=reason)
-        else:
-            log.warning("initial_sync_failed", controller=self._controller, error=reason)
-
-    def is_over(self) -> None:
-        """It was done."""
-        self._log_once.reset()
+    """Another process of this controller replays the deletions for all of them (rule P12)."""
 
 
 class PendingResyncs:
-    """Clusters of which something could not be mapped; each is tried again ever more slowly."""
+    """The clusters for which user code failed; each is enqueued again, with back-off."""
 
     def __init__(self) -> None:
         self._due: dict[str, float] = {}
         self._delays: dict[str, float] = {}
 
     def add(self, cluster: str) -> None:
-        """Something of this cluster was not enqueued."""
+        """Enqueue a cluster again after a while."""
         if cluster not in self._due:
             delay = self._delays.get(cluster, _FIRST_RESYNC.total_seconds())
             self._delays[cluster] = min(2 * delay, _LONGEST_RESYNC.total_seconds())
             self._due[cluster] = time.monotonic() + delay
 
     def take_due(self) -> list[str]:
-        """What is to be tried now; it owes again what fails again."""
+        """The clusters to enqueue now; one that fails again is added again."""
         now = time.monotonic()
         due = [cluster for cluster, at in self._due.items() if at <= now]
         for cluster in due:
@@ -96,12 +75,12 @@ class PendingResyncs:
         return due
 
     def done(self, cluster: str) -> None:
-        """It was tried; unless it failed again, the next debt starts with the short delay."""
+        """Start with the short delay the next time, unless it has failed again meanwhile."""
         if cluster not in self._due:
             self._delays.pop(cluster, None)
 
     def drop(self, cluster: str) -> None:
-        """The cluster left."""
+        """Forget a cluster that left."""
         self._due.pop(cluster, None)
         self._delays.pop(cluster, None)
 
@@ -111,11 +90,11 @@ class InitialSync:
 
     Args:
         controller: whose.
-        connections: where the bus and the store are.
-        filters: what it watches, as subjects.
-        intake: from events to its queue.
-        full: from what is known to its queue.
-        resyncs: the clusters of which something could not be mapped.
+        connections: bus, store and fleet.
+        filters: the subjects that it watches.
+        intake: turns events into requests.
+        full: enqueues everything that is known.
+        resyncs: the clusters for which user code failed.
     """
 
     def __init__(
@@ -137,24 +116,24 @@ class InitialSync:
         self._full = full
         self._resyncs = resyncs
         self._watch_check = WatchCheck(controller, connections)
+        self._log_once = LogOnce()
         self._durable = ""
-        """What we are bound to; empty while we are not."""
-        self._told = ""
-        """The durable that the projector was told of."""
+        """The one that this process is bound to; empty while there is none."""
+        self._reported = ""
+        """The durable that was reported to the projector as synced."""
         self._is_synced = False
         self._is_code_known = False
         self._tidy_at = 0.0
         self._changed: set[str] = set()
-        """Clusters that joined or changed since the last look."""
+        """Clusters that joined or changed and are not enqueued yet."""
         self._to_map: set[str] = set()
         """Those of them whose objects may name a cluster that has joined."""
         self._enqueued: dict[str, float] = {}
-        """When a cluster that had changed was enqueued."""
+        """When each changed cluster was enqueued."""
         self._seen: Mapping[str, ClusterInfo] = {}
         self._is_fleet_compared = False
-        """Whether the fleet was compared with that of the processes before this one."""
-        self._look = asyncio.Event()
-        """Set when there is something to do."""
+        """Whether it was compared with the fleet that the last process has stored."""
+        self._wake = asyncio.Event()
 
     @property
     def is_synced(self) -> bool:
@@ -165,13 +144,14 @@ class InitialSync:
         """This durable is ours from now on; none while the name is empty."""
         self._durable = durable
         if durable:
-            self._told = ""
-            self._look.set()
+            self._reported = ""
+            self._wake.set()
 
     def note_fleet(self, now: Mapping[str, ClusterInfo]) -> set[str]:
-        """The clusters as they are now, by name; answers those that have left.
+        """Enqueue the clusters that joined or changed; returns the names of those that left.
 
-        Those that differ from the last time changed.
+        Args:
+            now: all clusters, by name.
         """
         self._changed |= {name for name, info in now.items() if self._seen.get(name) != info}
         has_joined = bool(self._seen) and bool(now.keys() - self._seen.keys())
@@ -182,33 +162,40 @@ class InitialSync:
             self._tidy_at = 0.0
         self._seen = now
         if has_joined:
-            self._map_anew()
-        self._look.set()
+            self._map_again()
+        self._wake.set()
         return left
 
     async def enqueue_recent(self) -> None:
-        """A store that went back may have lost what a changed cluster had enqueued."""
+        """Enqueue changed clusters again: a store that went back may have lost their requests."""
         since = time.monotonic() - _RECENT.total_seconds()
         self._enqueued = {name: at for name, at in self._enqueued.items() if at > since}
         self._changed |= self._enqueued.keys()
-        self._look.set()
+        self._wake.set()
 
     async def run(self) -> None:
-        """Enqueue what has to be, at once and again and again, until cancelled."""
-        trouble = InitialSyncLog(self._controller.name)
+        """Enqueue whatever is due, until cancelled."""
         while True:
             try:
                 await self._sync()
-                trouble.is_over()
+                self._log_once.reset()
             except (RedisError, FleetbusError, WorkqueueError) as e:
-                # NATS or Redis is away, or the store was emptied meanwhile: the next look does it.
-                trouble.tell(e)
-            # Until the first time somebody waits for it: the process is not ready before.
-            pause = LOOK_EVERY if self._is_synced else _LOOK_EAGERLY
+                # NATS or Redis is away, or the store was emptied meanwhile: the next turn does it.
+                self._log_failure(e)
+            pause = LOOK_EVERY if self._is_synced else _LOOK_EVERY_AT_FIRST
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause.total_seconds()):
-                    await self._look.wait()
-            self._look.clear()
+                    await self._wake.wait()
+            self._wake.clear()
+
+    def _log_failure(self, error: RedisError | FleetbusError | WorkqueueError) -> None:
+        name, reason = self._controller.name, str(error)
+        if not self._log_once.should_log(reason):
+            return
+        if isinstance(error, SyncedElsewhere):
+            log.info("initial_sync_by_another_process", controller=name, reason=reason)
+        else:
+            log.warning("initial_sync_failed", controller=name, error=reason)
 
     async def _sync(self) -> None:
         durable = self._durable
@@ -219,10 +206,18 @@ class InitialSync:
         await self._enqueue_for_new_code()
         self._is_synced = True
         await self._watch_check.run()
-        if self._told != durable:
+        if self._reported != durable:
             await report_synced(self._connections.kv, self._controller.name, durable)
-            self._told = durable
+            self._reported = durable
         await self._find_joined()
+        await self._enqueue_changed()
+        fleet = sorted(self._seen)  # all of it is mapped; who joins from here on is not
+        if time.monotonic() >= self._tidy_at:
+            await self._full.tidy()
+            await self._store_fleet(fleet)
+            self._tidy_at = time.monotonic() + _TIDY_EVERY.total_seconds()
+
+    async def _enqueue_changed(self) -> None:
         self._changed.update(self._resyncs.take_due())
         while self._changed:
             cluster = self._changed.pop()
@@ -235,30 +230,25 @@ class InitialSync:
                 raise
             self._enqueued[cluster] = time.monotonic()
             self._resyncs.done(cluster)
-        fleet = sorted(self._seen)  # all of it is mapped; who joins from here on is not
-        if time.monotonic() >= self._tidy_at:
-            await self._full.tidy()
-            await self._remember_fleet(fleet)
-            self._tidy_at = time.monotonic() + _TIDY_EVERY.total_seconds()
 
-    def _map_anew(self) -> None:
-        """Objects of any cluster may have named one that has joined: that was dropped (Q9)."""
+    def _map_again(self) -> None:
+        """Enqueue all clusters: requests for one that has joined were dropped before (rule Q9)."""
         if self._has_mapped:
             self._changed |= self._seen.keys()
             self._to_map |= self._seen.keys()
 
     async def _find_joined(self) -> None:
-        """See which clusters joined while no process of this controller ran."""
+        """Find the clusters that joined while no process of this controller ran."""
         if self._is_fleet_compared or not self._seen:
             return
         held = cast("bytes | None", await self._connections.redis.get(self._fleet_key))
         # Without a record there was no fleet before this one: the full enqueue has covered it.
         if held is not None and self._seen.keys() - set(held.decode().split()):
-            self._map_anew()
+            self._map_again()
         self._is_fleet_compared = True
         self._tidy_at = 0.0
 
-    async def _remember_fleet(self, names: Sequence[str]) -> None:
+    async def _store_fleet(self, names: Sequence[str]) -> None:
         if self._has_mapped and self._is_fleet_compared:
             await self._connections.redis.set(self._fleet_key, " ".join(names))
 
@@ -271,10 +261,10 @@ class InitialSync:
         covered, self._changed = self._changed, set()
         try:
             await self._full.run()
-            # All but the breaks: store and durable are those of the last time.
+            # Without the breaks the token names store and durable: are they those of the last time?
             if held is None or held.rpartition(b" ")[0] != token.encode().rpartition(b" ")[0]:
-                # What the queue lost, or what came before this durable, may be deletions that no
-                # list tells of: a swept object leaves no tombstone.
+                # The queue may have lost deletions, or they came before this durable. No list has
+                # them: a swept object leaves no tombstone.
                 await self._replay_deletions()
             await self._connections.redis.set(key, token)
         except BaseException:
@@ -289,10 +279,9 @@ class InitialSync:
             await replay_deletions(self._connections.bus, name, self._filters, self._enqueue_again)
 
     async def _enqueue_for_new_code(self) -> None:
-        """What other code has reconciled is not proved for this one; asked once per process.
+        """Enqueue everything if other code than ours was the last to run; checked once per process.
 
-        While two releases run at a time, each process that starts with another code than the last
-        one enqueues once.
+        While two releases run side by side, each start of a process with other code enqueues once.
         """
         if self._is_code_known:
             return
@@ -311,13 +300,13 @@ class InitialSync:
         await self._intake.take(events, reason=Reason.GAP)
 
     async def _token(self, durable: str) -> str:
-        """What the last full enqueue must have been for; empty while it cannot be known."""
+        """What the last full enqueue must have been made for; empty while that is unknown."""
         info = await consumer_info(self._connections.bus, durable)
         generation = await self._connections.reader.generation()
         if info is None or generation is None:
             return ""
-        # What left the stream unread is enqueued from the snapshot (rule B17), and so is everything
-        # if a beacon had to begin anew (rule P11).
+        # `breaks` counts the times that messages left the stream unread (rule B17), `born` changes
+        # when the checkpoint had to begin anew (rule P11): both need a full enqueue.
         answer = await self._connections.redis.hmget(beacon(durable), ["low", "born", "breaks"])
         low, born, breaks = cast("list[bytes | None]", answer)
         if low is None:
