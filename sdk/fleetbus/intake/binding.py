@@ -1,9 +1,10 @@
-"""Which durable a controller's process consumes from, now and after everything was lost (B12).
+"""Binds a controller's process to its durable, also after the registration was lost (rule B12).
 
-The registration in the key-value bucket decides. It may vanish with the bucket, and a process of
-another release, with another watch set, may replace it; then its durable delivers and ours goes.
-While that release runs, this process only works on the queue, which both share. When nobody pulls
-from the other durable any more (a roll-back, a finished roll-out), this process registers again.
+The registration in the key-value bucket decides which durable that is. It may vanish with the
+bucket, and a process of another release, with another watch set, may replace it; then its durable
+delivers and ours is deleted. While that release runs, this process only works on the queue, which
+both share. When nobody pulls from the other durable any more (after a rollback, or at the end of a
+rollout), this process registers again.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ T = TypeVar("T")
 
 
 class Binding:
-    """Finds and keeps the durable of one controller.
+    """The binding of one process.
 
     Args:
         bus: a connection.
-        kv: where registrations are.
-        controller: whose.
-        filters: what it watches, as subjects.
+        kv: where registrations are stored.
+        controller: its name.
+        filters: the subjects that it watches.
         beat: called at each turn, for a liveness check.
     """
 
@@ -63,21 +64,21 @@ class Binding:
         self._idle_looks = 0
 
     async def bind(self) -> str:
-        """Register, wait until the projector has made the durable, answer its name."""
-        is_registered = is_told = False
+        """Register, wait until the projector has created the durable, and return its name."""
+        is_registered = has_logged = False
         pause = _FIRST_PAUSE
         while True:
             is_registered = is_registered or bool(await self._try("register", self._register()))
             if is_registered and (durable := await self._try("bind", self._bindable())):
                 return durable
-            if not is_told:
+            if not has_logged:
                 log.info("waiting_for_durable", controller=self._controller)
-                is_told = True
+                has_logged = True
             await asyncio.sleep(pause.total_seconds())
             pause = min(2 * pause, PAUSE)
 
     async def lost(self, durable: str) -> None:
-        """Return when the durable is not ours any more."""
+        """Wait until the durable is not ours any more."""
         while True:
             await asyncio.sleep(LOOK_EVERY.total_seconds())
             if await self._try("check the binding", self._is_lost(durable)):
@@ -108,7 +109,7 @@ class Binding:
         return found is not None and found.durable != durable
 
     async def _registration(self) -> Registration | None:
-        """Ours; None while the one of another watch set is in force."""
+        """Our registration; None while that of another watch set is in force."""
         found = await read_registration(self._kv, self._controller)
         if found is None or (
             found.filters != self._filters and await self._is_abandoned(found.durable)

@@ -1,7 +1,7 @@
-"""Reconciles everything again when the fleet itself changes.
+"""Enqueues everything again when the fleet itself changes.
 
-What a controller writes often depends on which clusters there are. No object changes when one
-joins, leaves or is relabelled, so no event wakes the objects that have to be looked at.
+What a controller writes often depends on which clusters exist. No object changes when one joins,
+leaves or is relabelled, so no event wakes the requests that have to run.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _PAGE: Final = 500
 def background_loops(
     controller: Controller, queue: Queue, fleet: Fleet
 ) -> list[Coroutine[Any, Any, None]]:
-    """The loops that run beside the workers of a controller in each process, until cancelled."""
+    """The loops of a controller that run beside its workers in each process, until cancelled."""
     follow = [follow_fleet(controller, queue, fleet)] if controller.follow_fleet else []
     return [*follow, *controller.background_loops(queue, fleet)]
 
 
 async def follow_fleet(controller: Controller, queue: Queue, fleet: Fleet) -> None:
-    """Enqueue what the controller's identity watches name, after each change of the fleet.
+    """Enqueue the objects of the controller's identity watches after each change of the fleet.
 
-    The first look is left to the full enqueue at the start.
+    The fleet as it is at the start is left to the initial sync.
     """
     seen: list[ClusterInfo] | None = None
     while True:
@@ -57,7 +57,7 @@ async def follow_fleet(controller: Controller, queue: Queue, fleet: Fleet) -> No
             try:
                 await enqueue_known(controller, queue, fleet)
             except (FleetbusError, RedisError, WorkqueueError) as e:
-                # The store is away: the change is seen again at the next look.
+                # The store is away: the next turn finds the same change.
                 log.warning("fleet_change_waits", controller=controller.name, error=str(e))
                 now = seen
         seen = now
@@ -65,7 +65,7 @@ async def follow_fleet(controller: Controller, queue: Queue, fleet: Fleet) -> No
 
 
 async def enqueue_known(controller: Controller, queue: Queue, fleet: Fleet) -> None:
-    """Enqueue every object of the identity watches, as the snapshot has them.
+    """Enqueue every object of the identity watches that the snapshot has.
 
     Raises:
         redis.exceptions.RedisError: the store is away.
@@ -89,7 +89,7 @@ async def _enqueue(
             ListQuery(
                 clusters=list(names),
                 resource=watch.resource.key,
-                labels=watch.selector or None,  # by the index, which has nothing without a body
+                labels=watch.selector or None,  # the index has no objects without a body
                 limit=_PAGE,
                 continue_token=token,
                 count=False,
@@ -107,32 +107,32 @@ async def _enqueue(
 def _is_of(controller: Controller, watch: Watch, info: ClusterInfo) -> bool:
     try:
         return watch.clusters.test(info.name, info)
-    except BaseException as e:  # user code, and one bad cluster stops nobody
+    except BaseException as e:  # user code: one bad cluster stops nobody
         if is_stop(e):
             raise
         return _in_doubt(controller, e, cluster=info.name)
 
 
 def _is_wanted(controller: Controller, watch: Watch, entry: Entry) -> bool:
-    """Whether an object passes what no index knows; one without a body does (rule P8)."""
+    """Whether an object passes the filters that no index covers; without a body it does (P8)."""
     if watch.namespaces is not None and entry.namespace not in watch.namespaces:
         return False
     if not entry.body:
         return True
     place = {"cluster": entry.cluster, "namespace": entry.namespace, "name": entry.name}
     try:
-        is_marked = watch.annotation_selector.matches(read_metadata(entry.body).annotations)
-        if not is_marked or watch.predicate is None:
-            return is_marked
+        is_match = watch.annotation_selector.matches(read_metadata(entry.body).annotations)
+        if not is_match or watch.predicate is None:
+            return is_match
         return watch.passes(None, cast("Object", read_tree(entry.body)))
-    except BaseException as e:  # user code, and one bad object stops nobody
+    except BaseException as e:  # user code: one bad object stops nobody
         if is_stop(e):
             raise
         return _in_doubt(controller, e, **place)
 
 
 def _in_doubt(controller: Controller, error: BaseException, **place: str) -> bool:
-    """A run too many does no harm (rule P8)."""
-    told = render(error, is_quiet=controller.handles_secrets)
-    log.error("filter_failed", exception=told, controller=controller.name, **place)
+    """Log it and answer yes: a run too many does no harm (rule P8)."""
+    exception = render(error, is_quiet=controller.handles_secrets)
+    log.error("filter_failed", exception=exception, controller=controller.name, **place)
     return True

@@ -20,13 +20,13 @@ _LOOK_EVERY: Final = timedelta(milliseconds=100)
 
 
 class Forgotten(NamedTuple):
-    """What was there of a controller, and is not any more."""
+    """What was removed of a controller."""
 
     was_registered: bool
     has_durables: bool
-    """Whether its durables are still there: no projector has removed them in time. It will."""
+    """Whether its durables still exist: no projector has removed them in time, but one will."""
     keys: int
-    """How many keys of the store were removed."""
+    """The number of keys that were removed from the store."""
 
     @property
     def is_nothing(self) -> bool:

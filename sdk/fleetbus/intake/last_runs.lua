@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Remember how the last run of each request ended (rule Q12).
+-- Store how the last run of each request ended (rule Q12).
 --
 -- KEYS: hash item -> run; zset item -> when it ended, in microseconds.
 -- ARGV: most items that are kept; then per item: its name, when it ended, the run.

@@ -1,4 +1,4 @@
-"""From the owner mark of an object to its owner, and to the request that it wakes."""
+"""Reads the owner mark of an object, and the request that it wakes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _MARKS: Final = (OWNER_ANNOTATION, SEED_OWNER_ANNOTATION)
 
 
 def check_place(cluster: str, namespace: str) -> None:
-    """Check that a request can be an item of the queue, which is taken apart at two slashes.
+    """Check that a request can be an item of the queue, whose name is split at two slashes.
 
     Raises:
-        InvalidName: it cannot.
+        InvalidName: the cluster or the namespace would break that.
     """
     check_cluster(cluster)
     if "/" in namespace:
@@ -41,13 +41,13 @@ def read_owner(
     *,
     marks: Sequence[str] = (OWNER_ANNOTATION,),
 ) -> Owner | None:
-    """The owner that an object's mark names; None if it has none, or none that can be read.
+    """The owner that an object's mark names; None if there is no mark, or it is malformed.
 
     Args:
-        body: of the object.
-        place: where it is, for the log.
-        controller: the name of who asks, for the log.
-        marks: the annotations that may be it, the first one first.
+        body: the object's JSON.
+        place: the object, for the log.
+        controller: the name of the caller, for the log.
+        marks: the annotations that may carry it, in this order.
     """
     if not any(mark.encode() in body for mark in marks):
         return None
@@ -59,7 +59,7 @@ def read_owner(
         owner = parse_owner(text)
         check_place(owner.cluster_name, owner.namespace)
     except (MalformedOwner, InvalidName, *DECODE_ERRORS) as e:
-        # Anyone may write an annotation; what cannot be read wakes nobody.
+        # Anyone may write an annotation; a malformed one wakes nobody.
         log.warning(
             "owner_unreadable",
             controller=controller,
@@ -73,7 +73,7 @@ def read_owner(
 
 
 def owner_request(controller: Controller, watch: Watch, event: Event) -> Request | None:
-    """Whom the owner mark of an object wakes; None if it has none, or none for this watch."""
+    """The request that an owner mark wakes; None if there is no mark, or not for this watch."""
     owner = read_owner(event.object or b"", event, controller.name, marks=_MARKS)
     if owner is None or (watch.owner_kind and owner.kind != watch.owner_kind):
         return None

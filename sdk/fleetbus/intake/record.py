@@ -1,10 +1,10 @@
-"""What a controller has seen and reconciled, object by object (rule P8).
+"""Stores what a controller has seen and reconciled, object by object (rule P8).
 
-Another consumer may have applied an event first, so the snapshot's answer says nothing about this
-controller. Its own record does: which version it saw last and what woke whom because of it, which
-of its watches that version matched, and which version a successful reconcile has read. It lies
-beside the controller's queue and is written after what it speaks of was enqueued: what it says is
-never ahead of the queue, also in a store that went back in time.
+Another consumer may have applied an event first, so the snapshot says nothing about this
+controller. Its own record does: which version it saw last and whom that woke, which of its watches
+that version matched, and which version a successful reconcile has read. It is kept beside the
+controller's queue and written after the requests were enqueued: it is never ahead of the queue,
+also in a store that was set back.
 """
 
 from __future__ import annotations
@@ -37,41 +37,41 @@ log = structlog.get_logger()
 STATE_BYTES: Final = 64 * 1024
 """A larger object is not kept for predicates: its next change has no old state."""
 MAX_TARGETS: Final = 64
-"""Requests remembered per mapped watch of an object; beyond, leaving asks the map again."""
+"""Requests stored per mapped watch of an object; if there are more, the map is called again."""
 _CHUNK: Final = 200
 """Objects per script call: each has five arguments (rule P16)."""
 _SCAN: Final = 500
 _REVISION_BYTES: Final = 8
 TOO_MANY: Final = "*"
-"""In place of the targets when there were too many."""
+"""Stored instead of more than `MAX_TARGETS` requests."""
 
 
 class LastSeen(msgspec.Struct, array_like=True, frozen=True):
-    """What a controller has seen of one object."""
+    """The state of an object that a controller has seen last."""
 
     version: Version
-    """Incarnation number and resourceVersion of the state that was looked at last."""
+    """Its incarnation number and resourceVersion."""
     woken: Version
-    """The last version that woke the object's own request; a read of it proves all done."""
+    """The last version that woke the object's own request; a run that has read it is enough."""
     members: dict[int, list[str] | None]
-    """By watch, for those that the object matches: None for an identity watch, else the requests
-    it woke last, as `<cluster>/<namespace>/<name>`."""
+    """By the watches that the object matches: None for an identity watch, else the requests it woke
+    last, as `<cluster>/<namespace>/<name>`."""
     is_left: bool = False
-    """It matched an identity watch once, and matches none now."""
+    """It once matched an identity watch, and matches none now."""
     unmatched: list[int] = []
-    """Members of whose predicate only changes matter: it does not match the object as it is."""
+    """Members whose predicate lets changes pass, but does not match the object as it is."""
     state: bytes = b""
     """The object itself, compressed, for predicates; empty if no watch has one."""
     is_gone: bool = False
-    """It was deleted, and no run is known to have seen that: what comes back under its name, and
-    does not match, has left. Forgotten by the run that sees it (record_read.lua)."""
+    """It was deleted, and no run is known to have read that: an object that comes back under its
+    name and does not match has left. Forgotten by the run that reads it (record_read.lua)."""
     announced: bool | None = None
-    """What runs are told of `is_left` while the change that turns it is being enqueued: one of
-    them may be faster than the record."""
+    """What runs are told about `is_left` while the change that flips it is being enqueued: the run
+    may start before the record is written."""
 
     @property
     def is_seen(self) -> bool:
-        """Whether this is of a state of the object; else only something is announced for it."""
+        """Whether a state was seen; else there is only an announcement."""
         return self.version != NEVER
 
     @property
@@ -86,7 +86,7 @@ class LastSeen(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def reports_member(self) -> bool:
-        """Whether the object keeps a request from being told that another one has left."""
+        """Whether runs are told that the object matches, so that none of its name has left."""
         return self.is_member if self.announced is None else not self.announced
 
 
@@ -98,18 +98,18 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class StoredRecord(NamedTuple):
-    """What the record holds of one object."""
+    """The record of one object."""
 
     last_seen: LastSeen | None = None
-    """None if it was never looked at, or matched nothing."""
+    """None if it was never seen, or matched nothing."""
     read: Version | None = None
     """The newest version that a successful reconcile has read."""
     revision: bytes = b""
-    """Of `last_seen`; a change names the one that it follows."""
+    """Of `last_seen`, for optimistic concurrency: a change names the revision it is based on."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is held at all."""
+        """Whether nothing is stored."""
         return self.last_seen is None and self.read is None
 
 
@@ -117,14 +117,14 @@ NO_RECORD: Final = StoredRecord()
 
 
 class _Read(NamedTuple):
-    """What a successful run shows of an object."""
+    """The version of an object that a successful run has read."""
 
     ref: ObjectRef
     version: Version
     what: str
-    """`live`, `absent`, or `unread`: it was woken by this version, and did not look."""
+    """`live`, `absent`, or `unread`: it was woken by this version and did not read the object."""
     was_left: bool
-    """What it was told of `left`."""
+    """`Request.left` of the run."""
 
 
 class Change(NamedTuple):
@@ -132,21 +132,21 @@ class Change(NamedTuple):
 
     ref: ObjectRef
     stored: StoredRecord
-    """What it was decided upon; if that has changed since, nothing is written."""
+    """What it is based on; if that has changed since, nothing is written."""
     last_seen: LastSeen | None
     """None to forget the object."""
     revision: bytes = b""
-    """Of `last_seen`, for who has more to write; empty for any."""
+    """Of `last_seen`, for a caller that writes again on top of it; empty for a random one."""
 
 
 def new_revision(*, reports_left: bool) -> bytes:
-    """What tells a write to the record from all others; odd at first if runs are told `left`."""
+    """A random revision; its first byte is odd if runs are told `left`."""
     first, *rest = secrets.token_bytes(_REVISION_BYTES)
     return bytes([first & ~1 | reports_left, *rest])
 
 
 class Record:
-    """The record of one controller, shared by its processes.
+    """The records of one controller, shared by its processes.
 
     Args:
         redis: where its queue is.
@@ -163,7 +163,7 @@ class Record:
         self._note = redis.register_script(_script("record_read"))
         own = [watch for watch in controller.watches if watch.is_identity and watch.resource]
         self._own = sorted({watch.resource.key for watch in own if watch.resource})
-        # Objects leave only where some object does not match.
+        # An object can only leave a watch that does not match every object.
         self._leavable = [
             key
             for key in self._own
@@ -173,7 +173,7 @@ class Record:
     # --- what was seen --------------------------------------------------------------------------
 
     async def load(self, refs: Iterable[ObjectRef]) -> dict[ObjectRef, StoredRecord]:
-        """What is held of these; objects of which nothing is are there, and empty.
+        """Load the records of these objects; an object without one has an empty record.
 
         Raises:
             redis.exceptions.RedisError: the store is away.
@@ -193,10 +193,10 @@ class Record:
         }
 
     async def save(self, changes: Iterable[Change]) -> set[ObjectRef]:
-        """Write; answers the objects of which somebody else wrote first, to be judged again.
+        """Write; returns the objects that another process wrote first, to be evaluated again.
 
         Raises:
-            redis.exceptions.RedisError: unknown whether written; to be repeated.
+            redis.exceptions.RedisError: nobody knows whether it was written; to be repeated.
         """
         conflicts: set[ObjectRef] = set()
         todo = list(changes)
@@ -210,7 +210,7 @@ class Record:
     async def scan(
         self, cluster: str, resource: str
     ) -> AsyncIterator[dict[ObjectRef, StoredRecord]]:
-        """Everything held of a resource of a cluster, in batches; some may come twice."""
+        """Yield all records of a resource of a cluster, in batches; some may come twice."""
         cursor = 0
         key = self._key(cluster, resource)
         while True:
@@ -224,13 +224,13 @@ class Record:
                 return
 
     async def resources(self) -> list[tuple[str, str]]:
-        """Cluster and resource key of all that is held."""
+        """The pairs of cluster and resource key that have records."""
         members = cast("set[bytes]", await cast("Any", self._redis.smembers(self._index)))
         pairs = (member.decode().partition("|") for member in members)
         return sorted((cluster, resource) for cluster, _, resource in pairs)
 
     async def keep_only(self, clusters: Iterable[str]) -> None:
-        """Forget all of other clusters, and of resources that are not watched any more.
+        """Forget other clusters, and resources that are no longer watched.
 
         Raises:
             redis.exceptions.RedisError: to be repeated.
@@ -248,7 +248,7 @@ class Record:
     # --- what was reconciled --------------------------------------------------------------------
 
     async def note_reads(self, runs: Sequence[Run]) -> None:
-        """Remember which version of its own object each successful run has read (rule Q12).
+        """Store which version of its own object each successful run has read (rule Q12).
 
         Raises:
             QueueUnavailableError: to be repeated.
@@ -265,7 +265,7 @@ class Record:
                 raise QueueUnavailableError(str(e)) from e
 
     async def note_ends(self, ends: Sequence[tuple[Request, LastRun]]) -> None:
-        """Remember how the last run of each request ended.
+        """Store how the last run of each request ended.
 
         Raises:
             QueueUnavailableError: to be repeated.
@@ -273,7 +273,7 @@ class Record:
         await self._last_runs.note(ends)
 
     async def has_left(self, request: Request) -> bool:
-        """Whether the request's object matched this controller's watches once, and none now.
+        """Whether the request's object once matched this controller's watches, and none now.
 
         Raises:
             QueueUnavailableError: to be repeated.
@@ -296,7 +296,7 @@ class Record:
         if version is not None and is_comparable(version[1]):
             what = "absent" if ref in run.absent else "live"
             return _Read(ref, version, what, run.request.left)
-        # It looked elsewhere, or not at all: all that is certain is what it was woken by.
+        # It read other objects, or none: all that is certain is the version that woke it.
         is_own = ref.resource in self._leavable and run.own and ref == run.own_ref
         if is_own and run.trigger is not None and is_comparable(run.trigger[1]):
             return _Read(ref, run.trigger, "unread", run.request.left)
@@ -329,7 +329,7 @@ class Record:
 
 
 async def read_stored(redis: Redis, controller: str, ref: ObjectRef) -> StoredRecord:
-    """What the record of a controller holds of an object, for whoever does not host it.
+    """Read the record of an object, in a process that does not host the controller.
 
     Raises:
         redis.exceptions.RedisError: the store is away.
@@ -340,7 +340,7 @@ async def read_stored(redis: Redis, controller: str, ref: ObjectRef) -> StoredRe
 
 
 def mapped_requests(controller: str, held: StoredRecord) -> tuple[list[Request], bool]:
-    """The requests that an object woke last through a `map` or as an owned object.
+    """The requests that an object woke last through a `map` or an owner mark.
 
     Returns:
         The requests, and whether there were more than the record keeps.
@@ -353,18 +353,18 @@ def mapped_requests(controller: str, held: StoredRecord) -> tuple[list[Request],
 
 
 def pack(body: bytes) -> bytes:
-    """An object as it is kept; empty if it is too large."""
+    """Compress an object; empty if it is too large to be kept."""
     packed = zlib.compress(body, level=1)
     return packed if len(packed) <= STATE_BYTES else b""
 
 
 def unpack(state: bytes) -> bytes:
-    """The object's JSON."""
+    """Decompress an object's JSON."""
     return zlib.decompress(state)
 
 
 def is_older(version: Version, than: Version) -> bool:
-    """Order of versions (rule P2)."""
+    """Whether a version comes before another (rule P2)."""
     return (version[0], version_key(version[1])) < (than[0], version_key(than[1]))
 
 
@@ -392,7 +392,7 @@ def _read_last_seen(packed: bytes) -> LastSeen | None:
     try:
         return _decode(packed)
     except msgspec.DecodeError as e:
-        # As good as none: in doubt all is enqueued, and the next look writes it anew.
+        # Treated as absent: the object is enqueued, and the next evaluation writes the record.
         log.warning("record_unreadable", error=str(e))
         return None
 
@@ -401,9 +401,9 @@ def _change_fields(change: Change) -> tuple[bytes, str, bytes]:
     before, after = change.stored.last_seen, change.last_seen
     if after is None:
         return (change.stored.revision, "", b"")
-    # What a run has read that was told otherwise about `left` proves nothing.
+    # What a run has read proves nothing once runs are told the opposite about `left`.
     is_void = (before is not None and before.reports_left) != after.reports_left
-    # The script that forgets a deletion finds its version before what only Python reads.
+    # The version of a deletion stands in front, where the Lua script that forgets it can read it.
     gone = encode_trigger(*after.version) + b"\n" if after.is_gone else b""
     value = (
         (change.revision or new_revision(reports_left=after.reports_left)) + gone + _encode(after)

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Remember which versions successful reconciles have read (rule P8).
+-- Store which versions successful runs have read (rule P8).
 --
 -- KEYS: the index of the record; one hash per resource of a cluster.
 -- ARGV: per hash its member of the index; then per object: the place of its hash in KEYS, its key,
--- what was read ('live', 'absent', or 'unread': the run was woken by this version and did not look),
+-- what was read ('live', 'absent', or 'unread': the run was woken by this version and read nothing),
 -- incarnation number and resourceVersion, '1' if the run was told that its object has left.
 -- Values are those of record_save.lua.
 
@@ -13,14 +13,14 @@ local function newer(a, b)
   return a > b
 end
 
--- Whether all that was seen is a deletion, not later than this version.
+-- Whether all that is stored is a deletion, no later than this version.
 local function is_gone_by(seen, incarnation, version)
   local of, was = string.match(seen, '^(%d+)/(%d+)\n', 9) -- behind the revision
   if not of or newer(of, incarnation) then return false end
   return of ~= incarnation or not newer(was, version)
 end
 
--- Whether runs are told now that the object has left: what one has read that was told otherwise
+-- Whether runs are now told that the object has left: what a run has read that was told the opposite
 -- proves nothing.
 local function reports_left(seen)
   return string.byte(seen, 1) % 2 == 1

@@ -1,10 +1,10 @@
--- Remember, or forget, what a controller has seen of objects (rule P8).
+-- Store or forget what a controller has seen of objects (rule P8).
 --
 -- KEYS: the index of the record; one hash per resource of a cluster.
 -- ARGV: per hash its member of the index; then per object: the place of its hash in KEYS, its key,
--- the revision that the caller has read ('' if there was none), '1' if what was read of it proves
+-- the revision that the caller has read ('' if there was none), '1' if the stored read proves
 -- nothing any more, its new value ('' to forget it).
--- Answer: which of the objects (from 1) somebody else wrote meanwhile; these stay as they are.
+-- Returns which of the objects (from 1) another process has written meanwhile; they stay unchanged.
 --
 -- A value is '<incarnation>/<resourceVersion read>\n<revision, 8 bytes><what was seen>'; the first
 -- part may be empty, and so may all after the line break. The revision begins with an odd byte if
