@@ -119,7 +119,7 @@ async def test_a_change_is_one_trace_from_the_event_to_the_write(
     attributes: Any = dict(run[0].attributes or {})
     assert attributes.pop("fleetbus.reconcile_id")
     assert attributes == {
-        "fleetbus.controller.controller": "labeler",
+        "fleetbus.controller": "labeler",
         "fleetbus.cluster": "a",
         "fleetbus.namespace": "default",
         "fleetbus.name": "m",

@@ -1,6 +1,6 @@
-"""Calls without `await`: they would do nothing, and say nothing.
+"""Finds calls without `await`, which do nothing and report nothing.
 
-Each call of a method of `Cluster`, `Fleet` or `live` inside a run is noted with its line; a run
+Each call of a method of `Cluster`, `Fleet` or `live` inside a run is recorded with its line; a run
 that ends while one of them was never awaited has failed.
 """
 
@@ -19,12 +19,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _MANY: Final = 64
-"""So many calls are noted before those that have begun are dropped; then at each doubling, so that
-very many calls for one `gather` cost no more each."""
+"""How many calls are recorded before those that were awaited are dropped; then at each doubling, so
+that a call costs no more when very many are made for one `gather`."""
 
 
 class Call(NamedTuple):
-    """One call of a run."""
+    """One call that a run has made."""
 
     work: Coroutine[Any, Any, Any]
     name: str
@@ -33,14 +33,14 @@ class Call(NamedTuple):
 
     @property
     def has_begun(self) -> bool:
-        """Whether anybody awaits it, or did."""
+        """Whether it was ever awaited."""
         return inspect.getcoroutinestate(self.work) != inspect.CORO_CREATED
 
 
 def must_be_awaited(
     method: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Note each call of an asynchronous method that a run makes."""
+    """Decorate an asynchronous method so that a run fails if it calls it without `await`."""
     name = method.__qualname__
 
     @functools.wraps(method)
@@ -61,7 +61,7 @@ def _is_power_of_two(number: int) -> bool:
 
 
 def _caller() -> tuple[str, int]:
-    """File and line of whoever called the method; `inspect.stack` takes a thousand times longer."""
+    """File and line of the call; `inspect.stack` would take a thousand times longer."""
     here = inspect.currentframe()
     wrapper = here.f_back if here else None
     caller = wrapper.f_back if wrapper else None
@@ -69,16 +69,16 @@ def _caller() -> tuple[str, int]:
 
 
 def require_awaited(calls: list[Call]) -> None:
-    """Refuse calls that nobody awaited.
+    """Fail if one of these calls was never awaited.
 
     Raises:
-        NeverAwaited: there is one; it names the line of the first.
+        NeverAwaited: with the line of the first one.
     """
     waiting = [call for call in calls if not call.has_begun]
     calls.clear()
     if not waiting:
         return
-    # A task that has not had its turn yet will begin it.
+    # A task that has not started yet will await it.
     scheduled = {task.get_coro() for task in asyncio.all_tasks()}
     forgotten = [call for call in waiting if call.work not in scheduled]
     for call in forgotten:

@@ -1,8 +1,8 @@
-"""One run of a reconcile function: what it has read and written, and what the last run left it.
+"""One run of a reconcile function: what it has read and written, and the note of the last run.
 
 The worker sets the run around the user's function, in a context variable, so that tasks and
 threads that the function starts belong to it too. The methods of `Cluster` fill it; nothing is
-kept when there is no run (mapping functions, services that use a `Fleet` for themselves).
+recorded outside of a run (in mapping functions, in services that use a `Fleet` themselves).
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 NOTE_BYTES: Final = 16 * 1024
-"""What the queue keeps for the next run of an item, at most."""
+"""The most that the queue stores for the next run of a request."""
 REMEMBERED: Final = timedelta(minutes=1)
-"""A write that no run has looked for in so long is on the bus, or never will be."""
+"""After this time a write that no run has looked for is on the bus, or never will be."""
 
 Version: TypeAlias = tuple[int, str]
 """Incarnation number and resourceVersion."""
 
 
 class ObjectRef(NamedTuple):
-    """Which object of the fleet."""
+    """The address of an object in the fleet."""
 
     cluster: str
     resource: str
@@ -48,7 +48,7 @@ class ObjectRef(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What a write left behind (rule R5)."""
+    """The result of a write (rule R5)."""
 
     resource_version: str
     """Empty for an object that is gone at once."""
@@ -59,7 +59,7 @@ class Written(NamedTuple):
 
 
 class _Note(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """What one run leaves for the next one of its item."""
+    """What one run leaves for the next one of its request."""
 
     writes: list[tuple[ObjectRef, Written]]
     applied: list[tuple[bytes, str]]
@@ -70,36 +70,35 @@ _decoder = msgspec.msgpack.Decoder(_Note)
 
 @dataclass(slots=True)
 class Run:
-    """What one run knows of itself.
+    """One run, as the SDK sees it.
 
     Attributes:
         request: what it is for.
         trigger: the newest version of the request's own object that caused it (rule P10); None
             for a mapped trigger, a timer or a full enqueue.
-        own: the resource key that `trigger` speaks of; empty when the controller's watches name
-            several, whose versions cannot be told apart.
-        reads: the version in which the snapshot showed each object, at the first look: what the
-            run has decided on is not older. Of an absent object it is the deletion's, or the
-            floor under which the snapshot knows of every deletion (rule P4); nothing if neither
-            is known.
-        absent: those of `reads` that the snapshot did not hold.
-        writes: what this run or an earlier one wrote, until the snapshot has been seen to show it.
-        applied: the patches that were sent, by hash, with the resourceVersion they gave (R10).
+        own: the resource key of `trigger`; empty when the controller's watches name several
+            resources, whose versions cannot be told apart.
+        reads: the version of each object at its first read from the snapshot: no decision of the
+            run is based on an older one. Of an absent object it is the deletion's, or the floor
+            below which the snapshot has every deletion (rule P4); absent if neither is known.
+        absent: those of `reads` that the snapshot did not have.
+        writes: what this run or an earlier one wrote, until a read of the snapshot shows it.
+        applied: the patches that were sent, by hash, with the resourceVersion they produced (R10).
     """
 
     request: Request
     trigger: Version | None = None
     own: str = ""
     holds: Callable[[], bool] = lambda: True
-    """Whether the lease is surely ours; asked before each write (rule R4)."""
+    """Whether the lease is certainly ours; asked before each write (rule R4)."""
     trace_write: Callable[[str, str, str], AbstractContextManager[None]] = (
         lambda _cluster, _method, _path: nullcontext()
     )
-    """Around each write: its cluster, method and path."""
+    """Entered around each write, with its cluster, method and path."""
     has_written: bool = False
-    """There is a write of this run in `writes`."""
+    """Whether this run has written anything."""
     was_refused: bool = False
-    """A write was held back because of the lease; whatever the function answers, it is not done."""
+    """Whether a write was refused because of the lease: then the run has failed."""
     error: BaseException | None = None
     """What the function raised."""
     reads: dict[ObjectRef, Version] = field(default_factory=dict[ObjectRef, Version])
@@ -107,9 +106,9 @@ class Run:
     writes: dict[ObjectRef, Written] = field(default_factory=dict[ObjectRef, Written])
     applied: dict[bytes, str] = field(default_factory=dict[bytes, str])
     calls: list[Call] = field(default_factory=list["Call"])
-    """What was called and may not be awaited yet."""
+    """Calls that may not be awaited yet."""
     earlier: dict[bytes, str] = field(default_factory=dict[bytes, str])
-    """What earlier runs applied; what this one applies again moves to `applied`."""
+    """What earlier runs applied; a patch that this one applies again moves to `applied`."""
 
     @property
     def own_ref(self) -> ObjectRef:
@@ -118,7 +117,7 @@ class Run:
         return ObjectRef(request.cluster, self.own, request.namespace, request.name)
 
     def note_read(self, ref: ObjectRef, version: Version, *, is_absent: bool = False) -> None:
-        """Note what the snapshot showed; the first look counts."""
+        """Record the version that the snapshot showed; the first read counts."""
         if ref not in self.reads:
             self.reads[ref] = version
             if is_absent:
@@ -127,7 +126,7 @@ class Run:
     def note_write(
         self, ref: ObjectRef, resource_version: str, uid: str, *, is_deleted: bool = False
     ) -> None:
-        """Note what a write gave; the next reads of this object wait for it."""
+        """Record the result of a write; the next reads of this object wait for it."""
         self.has_written = True
         self.writes[ref] = Written(resource_version, uid, is_deleted, time.time())
 
@@ -136,11 +135,11 @@ class Run:
         if self.trigger is None or not self.own or ref != self.own_ref or known is None:
             return False
         if not (is_comparable(known[1]) and is_comparable(self.trigger[1])):
-            return False  # versions of aggregated APIs may be any text
+            return False  # versions of aggregated APIs may be any string
         return _version_key(known) < _version_key(self.trigger)
 
     def require_lease(self) -> None:
-        """Refuse to go on once another worker may have the key (rule R4).
+        """Refuse to go on once another worker may have the request (rule R4).
 
         Raises:
             LeaseLost: the lease is lost, or cannot be confirmed any more.
@@ -150,7 +149,7 @@ class Run:
             raise LeaseLost(f"the lease of {self.request} is lost; nothing was sent")
 
     def recall(self, note: bytes) -> None:
-        """Take up what the last run left; a note that cannot be read is none."""
+        """Load the note of the last run; a malformed one is ignored."""
         if not note:
             return
         try:
@@ -163,9 +162,10 @@ class Run:
         self.earlier.update(found.applied)
 
     def note(self) -> bytes:
-        """What to leave for the next run; empty for nothing.
+        """The note for the next run; may be empty.
 
-        Of too much the hashes go first (they only save requests), then the oldest writes.
+        If it is too large, the hashes are dropped first (they only save requests), then the oldest
+        writes.
         """
         if not self.writes and not self.applied:
             return b""
@@ -185,7 +185,7 @@ _current: ContextVar[Run | None] = ContextVar("fleetbus_run", default=None)
 
 
 def current_run() -> Run | None:
-    """The run this code belongs to; None outside of a reconcile function."""
+    """The run that the caller belongs to; None outside of a reconcile function."""
     return _current.get()
 
 
@@ -201,7 +201,7 @@ def require_lease(method: str) -> None:
 
 @contextmanager
 def running(run: Run) -> Generator[Run]:
-    """Make this the current run, for the body and all it starts."""
+    """Make this the current run, for the block and everything it starts."""
     token = _current.set(run)
     try:
         with calling_user_code():

@@ -1,7 +1,7 @@
-"""Plain functions as reconcile functions: each run in a thread of its own (rule R7).
+"""Runs plain functions as reconcile functions, each run in a thread of its own (rule R7).
 
-A thread cannot be stopped. Its run keeps slot and lease until it returns, or a second owner of the
-key would start beside it; if it never does, the heartbeat ends the process (rule Q5).
+A thread cannot be cancelled. Its run keeps slot and lease until it returns, or a second owner of
+the request would start beside it; if it never returns, the heartbeat ends the process (rule Q5).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class _Bridge:
-    """The way of one thread into the event loop."""
+    """Passes calls of one thread to the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -31,7 +31,7 @@ class _Bridge:
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Let nothing more through; what the thread waits for is cancelled."""
+        """Refuse further calls, and cancel the one that the thread waits for."""
         with self._lock:
             self._is_stopped = True
             waiting = self._waiting
@@ -58,11 +58,11 @@ _bridge: ContextVar[_Bridge | None] = ContextVar("fleetbus_bridge", default=None
 
 
 def wait(work: Coroutine[Any, Any, T]) -> T:
-    """Let the event loop do this work for a plain reconcile function, and wait for it.
+    """Run a coroutine in the event loop for a plain reconcile function, and wait for its result.
 
     Raises:
         RunStopped: the run's time is over, its lease is lost or the process ends.
-        RuntimeError: this is no thread of a plain reconcile function.
+        RuntimeError: this is not the thread of a plain reconcile function.
     """
     bridge = _bridge.get()
     if bridge is None or threading.current_thread() is threading.main_thread():
@@ -72,12 +72,12 @@ def wait(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _ended(function: Callable[[], object]) -> tuple[object, BaseException | None]:
-    """What it answered, and what it raised: a future takes not every exception."""
+    """Its result and what it raised, as values: a future does not carry every exception."""
     try:
         return function(), None
-    except (Exception, SystemExit) as e:  # noqa: BLE001 -- user code; it is raised in the loop
+    except (Exception, SystemExit) as e:  # noqa: BLE001 -- user code; raised again in the loop
         return None, e
-    except BaseException as e:  # noqa: BLE001 -- none of ours: nobody interrupts this thread
+    except BaseException as e:  # noqa: BLE001 -- user code: nobody interrupts this thread
         error = RuntimeError(f"{type(e).__name__} was raised")
         error.__cause__ = e
         return None, error
@@ -91,7 +91,7 @@ class _InThread(Generic[P]):
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Run the function; a cancellation is passed on once it has returned."""
+        """Run the function; a cancellation is raised once it has returned."""
         loop = asyncio.get_running_loop()
         bridge = _Bridge(loop)
         context = copy_context()
@@ -107,7 +107,7 @@ class _InThread(Generic[P]):
                 stopped = e
                 bridge.stop()
         if stopped is not None:
-            raise stopped  # what it raised after it was told to stop is no news
+            raise stopped  # not what it raised after it was told to stop
         result, error = thread.result()
         if error is not None:
             raise error

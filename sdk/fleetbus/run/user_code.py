@@ -1,4 +1,4 @@
-"""Marks the calls of an author's functions, so that the tasks they start can be told from ours."""
+"""Marks calls of user code, so that the tasks it starts can be told from ours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _is_called: ContextVar[bool] = ContextVar("fleetbus_user_code", default=False)
 
 @contextmanager
 def calling_user_code() -> Generator[None]:
-    """Mark the body, and all tasks and threads that it starts."""
+    """Mark the block, and all tasks and threads that it starts, as user code."""
     token = _is_called.set(True)
     try:
         yield
@@ -20,5 +20,5 @@ def calling_user_code() -> Generator[None]:
 
 
 def is_user_code() -> bool:
-    """Whether this code is an author's function, or belongs to a task that one has started."""
+    """Whether the caller is user code, or a task that user code has started."""
     return _is_called.get()

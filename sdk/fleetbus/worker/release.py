@@ -71,12 +71,12 @@ class Releases:
         self._log_once = LogOnce()
 
     def put(self, finished: Finished) -> None:
-        """End this one's lease soon."""
+        """End the lease of a run soon."""
         self._heartbeat.outlive(finished.lease)
         self._finished.put_nowait(finished)
 
     async def run(self) -> None:
-        """End leases until cancelled, as many in one call as have come together."""
+        """End leases until cancelled; all that are waiting in one call."""
         while True:
             finished = [await self._finished.get()]
             while not self._finished.empty():
@@ -86,13 +86,13 @@ class Releases:
                 self._finished.task_done()
 
     async def emptied(self, *, within: timedelta) -> None:
-        """Wait until `run` has ended all leases, but no longer than this."""
+        """Wait until `run` has ended all leases, but no longer than `within`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within.total_seconds()):
                 await self._finished.join()
 
     async def end_rest(self) -> None:
-        """End, once, what `run` has not begun with.
+        """Try once to end the leases that `run` has not started with.
 
         If the queue is away, the reaper of another process recovers them.
         """

@@ -1,4 +1,4 @@
-"""Who has the slots of a process: one cluster may have so many, and probes fewer (rule Q9)."""
+"""Shares the slots of a process among clusters, so that none takes all of them (rule Q9)."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from fleetbus.workqueue.queue import Lease
 
 ALONE: Final = timedelta(seconds=5)
-"""For so long no other cluster must have had a slot before one gets all of them."""
+"""How long no other cluster must have had a slot before one may have all of them."""
 
 
 class Slots:
-    """How many more requests of a cluster this process may work on.
+    """The slots that each cluster may still take.
 
-    With no number chosen a cluster may have half of the slots, at least one: the rest is for the
-    others, whose changes must not wait until a silent one has let its slots go. All of them are for
-    the only cluster of a fleet, and for the only one that has wanted any for a while, as long as
-    its runs succeed; once another one has a slot it is half again. Probes make nobody share.
+    By default a cluster may have half of the slots, at least one: the rest is for the others, whose
+    changes must not wait until an unreachable one releases its slots. The only cluster of a fleet
+    may have all of them, and so may the only one that has wanted any for a while, as long as its
+    runs succeed; once another one has a slot it is half again. Probes do not count as wanting any.
 
     Args:
         total: all slots.
-        most: of one cluster, whatever the others do; None for the above.
-        clock: seconds, that only grow.
+        most: the limit per cluster; None for the default above.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -38,33 +38,33 @@ class Slots:
         self._total = total
         self._is_chosen = most is not None
         self._clock = clock
-        # Half until the fleet is known: the first requests of all may be those of a dead cluster.
+        # Half until the fleet is known: the very first requests may be those of a dead cluster.
         self.cap = max(1, total // 2) if most is None else min(most, total)
-        """Of a cluster that `room` does not name."""
+        """The limit of a cluster that `room` does not name."""
         self.room: dict[str, int] = {}
-        """Of each cluster that has slots now, and of one that may have all; the queue reads it
-        while it waits."""
+        """What is left for each cluster that has slots now, and for one that may have all of them;
+        the queue reads it while it waits."""
         self._taken: Counter[str] = Counter()
         self._probing: Counter[str] = Counter()
         """Those of `_taken` that are probes."""
         self._sole = ""
-        """The last one that had a slot for something else than a probe."""
+        """The last cluster that had a slot for anything but a probe."""
         self._sole_since = self._answered_at = -ALONE.total_seconds()
 
     @property
     def probes(self) -> int:
-        """How many more requests may be those that only try whether a cluster answers."""
+        """How many more slots may go to requests that only probe whether a cluster answers."""
         return max(1, self._total // 4) - self._probing.total()
 
     def share(self, clusters: int) -> None:
-        """The fleet has so many clusters."""
+        """Set how many clusters the fleet has."""
         if not self._is_chosen:
             self.cap = self._total if clusters <= 1 else max(1, self._total // 2)
             for cluster in {self._sole, *self._taken}:
                 self._measure(cluster)
 
     def take(self, lease: Lease) -> None:
-        """Its run begins."""
+        """Take a slot: a run begins."""
         cluster, before = lease.payer, self._sole
         self._taken[cluster] += 1
         if lease.is_probe:
@@ -76,7 +76,7 @@ class Slots:
         self._measure(cluster)
 
     def free(self, lease: Lease, *, is_success: bool) -> None:
-        """Its run has ended."""
+        """Free the slot of a run that has ended."""
         cluster = lease.payer
         self._drop(self._taken, cluster)
         if lease.is_probe:
@@ -109,7 +109,7 @@ class Slots:
 
 
 def is_outage(error: BaseException, cluster: str) -> bool:
-    """Whether an error says that this cluster did not answer."""
+    """Whether an error means that this cluster did not answer."""
     if isinstance(error, BaseExceptionGroup):
         return any(is_outage(one, cluster) for one in error.exceptions)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType, reportUnknownMemberType]
     return isinstance(error, Unreachable) and error.cluster == cluster

@@ -1,8 +1,8 @@
-"""Spans along the way of a change: consume → enqueue → reconcile → write, by the OpenTelemetry API.
+"""OpenTelemetry spans of a change: consume → enqueue → reconcile → write.
 
-Only the API is a dependency. Spans are recorded and go anywhere only if the program that hosts the
-controllers installs and configures an SDK; until then nothing is built here, and the trace of an
-event is carried on as it came.
+Only the API is a dependency. Spans are recorded and exported only if the program that hosts the
+controllers installs and configures an SDK; until then none are created, and the trace context of an
+event is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _format: Final = TraceContextTextMapPropagator()
 
 
 def is_traced() -> bool:
-    """Whether somebody has configured an SDK, so that spans are worth their price."""
+    """Whether an SDK is configured, so that spans are worth their cost."""
     return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
 
 
 class Consumed:
     """The spans of one batch, from its arrival until it is enqueued.
 
-    They are made when it comes to that, with the time of the arrival: a batch that fails before,
-    and is tried again, leaves none behind that nobody ends.
+    They are created when it is enqueued, with the time of its arrival: a batch that fails before
+    that, and is tried again, leaves no span behind that nobody ends.
 
     Args:
         controller: who consumes it.
@@ -53,7 +53,7 @@ class Consumed:
 
     @contextmanager
     def enqueuing(self) -> Generator[Sequence[str]]:
-        """While it is enqueued; the traces are for the queue to carry to the runs."""
+        """Around the enqueueing; yields the traces that the queue carries to the runs."""
         if not is_traced():
             yield self._traces
             return
@@ -74,7 +74,7 @@ class Consumed:
 
     def _consume(self, event: Event, parent: str) -> Span:
         attributes = {
-            "fleetbus.controller.controller": self._controller,
+            "fleetbus.controller": self._controller,
             "fleetbus.cluster": event.cluster,
             "fleetbus.resource": event.resource_key,
             "fleetbus.namespace": event.namespace,
@@ -92,17 +92,17 @@ class Consumed:
 
 @contextmanager
 def reconciling(lease: Lease, run_id: str) -> Generator[None]:
-    """The span of one run, a child of what woke it, and the current one for what it starts.
+    """Around one run: its span, a child of what woke it, is the current one.
 
     Args:
-        lease: the right to it; its trace is the one that the queue carried.
+        lease: of the request; it has the trace that the queue carried.
         run_id: as in the logs.
     """
     if not is_traced():
         yield
         return
     attributes: Mapping[str, str | int] = {
-        "fleetbus.controller.controller": lease.request.controller,
+        "fleetbus.controller": lease.request.controller,
         "fleetbus.cluster": lease.request.cluster,
         "fleetbus.namespace": lease.request.namespace,
         "fleetbus.name": lease.request.name,
@@ -126,17 +126,17 @@ def note_outcome(outcome: Outcome) -> None:
 
 
 def note_failure(error: BaseException, *, is_quiet: bool = False) -> None:
-    """What the current run raised.
+    """Record what the current run raised on its span.
 
     Args:
-        error: whatever it is.
+        error: any.
         is_quiet: leave all texts out: they may quote a Secret.
     """
     _note(trace.get_current_span(), error, is_quiet=is_quiet)
 
 
 def _note(span: Span, error: BaseException, *, is_quiet: bool) -> None:
-    """As `record_exception` would, but what it says is cut, and without secrets."""
+    """As `record_exception`, but with the text cut and without secrets."""
     if not span.is_recording():
         return
     kind = type(error)
@@ -151,7 +151,7 @@ def _note(span: Span, error: BaseException, *, is_quiet: bool) -> None:
 
 @contextmanager
 def writing(cluster: str, method: str, path: str) -> Generator[None]:
-    """The span of one write to an API server, a child of its run."""
+    """Around one write to an API server: its span, a child of the run's."""
     if not is_traced():
         yield
         return
@@ -175,7 +175,7 @@ def writing(cluster: str, method: str, path: str) -> Generator[None]:
 
 
 def _context(parent: str) -> Context:
-    """Of a `traceparent`; without one a new trace begins."""
+    """The context of a `traceparent`; without one a new trace begins."""
     return _format.extract({HEADER: parent} if parent else {}, context=Context())
 
 
