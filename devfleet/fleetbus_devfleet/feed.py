@@ -1,7 +1,7 @@
-"""What is committed in an emulated cluster, as the events of the bus: the way without a watcher.
+"""Committed writes of an emulated cluster as bus events, without a watcher in between.
 
-For tests that want to know when everything has been told: nothing is on its way here, because a
-write is in the feed when it is answered.
+For tests that have to know when every event was delivered: nothing is in flight here, because a
+write is in the feed before it is answered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CORE: Final = "core"
 
 
 class FedType(NamedTuple):
-    """A type whose objects are told."""
+    """A type whose objects are in the feed."""
 
     group: str
     version: str
@@ -71,7 +71,7 @@ class Feed:
         return list(self._types.values())
 
     def take(self) -> list[Event]:
-        """What was committed since the last call."""
+        """The events committed since the last call."""
         found: list[Event] = []
         while self._committed:
             found.append(self._event(self._committed.popleft()))
@@ -146,7 +146,7 @@ def _fed(rtype: ResourceType) -> FedType:
 
 
 def _transformed(obj: Mapping[str, Any]) -> bytes:
-    """What a watcher leaves of an object by default."""
+    """Apply the watcher's default transformations to an object."""
     metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
     if _LAST_APPLIED in metadata.get("annotations", {}):
         annotations = metadata["annotations"].items()

@@ -63,7 +63,7 @@ class EmulatedCluster:
     # objects ------------------------------------------------------------------------------------
 
     def create(self, gvr: str, obj: JsonObject, namespace: str | None = None) -> JsonObject:
-        """Create an object; the namespace may stand in its metadata instead."""
+        """Create an object; its metadata may name the namespace instead."""
         return self.call(Cluster.create, gvr, obj, namespace)
 
     def get(self, gvr: str, namespace: str | None, name: str) -> JsonObject | None:
@@ -179,7 +179,7 @@ class EmulatedCluster:
         """Wait until the simulated controllers are at rest.
 
         Raises:
-            TimeoutError: something is still going on.
+            TimeoutError: they still have work to do.
         """
         self._loop.run(self._simulator.settled(), within)
 
@@ -197,7 +197,7 @@ class EmulatedCluster:
 
     @property
     def open_watches(self) -> int:
-        """How many watches clients hold open."""
+        """The number of open watches."""
         return self._loop.call(lambda: self._cluster.open_watches)
 
     @contextmanager
@@ -212,8 +212,7 @@ class EmulatedCluster:
     def add_fault(self, action: Action, **match: Any) -> Rule:
         """Misbehave from now on; takes what `Cluster.faults.add` takes.
 
-        A rule that names what is not served, and so most likely is misspelt, is told of by a
-        UserWarning.
+        A rule that names something not served, most likely misspelt, gives a UserWarning.
         """
         rule = self._loop.call(self._cluster.faults.add, action, **match)
         doubt = self.call(Cluster.unserved_warning, rule.match)
@@ -244,7 +243,7 @@ class EmulatedCluster:
         self._loop.run(self._servers.partition(self.name, partition))
 
     def heal(self) -> None:
-        """End the partition; what hung goes on where it was."""
+        """End the partition; requests that hung continue."""
         self._loop.run(self._servers.heal(self.name))
 
     def stop(self) -> None:

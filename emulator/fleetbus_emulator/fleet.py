@@ -55,7 +55,7 @@ class EmulatedFleet:
     def write_kubeconfig(
         self, path: Path | str, token: str | None = None, *, user: User | None = None
     ) -> None:
-        """Write a kubeconfig for somebody: with a token, or with client certificates of a user.
+        """Write a kubeconfig with a token, or with client certificates of a user.
 
         Clients show both over HTTPS only.
         """

@@ -1,4 +1,4 @@
-"""Ports that stay ours while nobody listens on them.
+"""Ports that stay reserved while no server listens on them.
 
 The port of a server that was stopped or killed is anybody's: the kernel may give it to the next
 process that asks for any port, and the server cannot come back on it. So a socket that is bound
@@ -20,7 +20,7 @@ class HeldPort:
     """One TCP port of this machine, held until it is released or this process ends.
 
     Args:
-        host: The address to bind; of several that a name stands for, the first.
+        host: The address to bind; of several addresses of a name, the first.
         port: The port; 0 takes a free one.
 
     Attributes:

@@ -23,7 +23,7 @@ from fleetbus_emulator.generate.endpoint import fill_routes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-# Slow enough to watch, fast enough that nobody waits: a Deployment is ready in about a second.
+# Slow enough to watch, fast enough not to wait for: a Deployment is ready in about a second.
 _TIMING = Timing(
     schedule=timedelta(milliseconds=30),
     start=timedelta(milliseconds=400),
@@ -41,7 +41,7 @@ _SEED = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a process serves, and how.
+    """The options of the process.
 
     Attributes:
         clusters: the names of the clusters.
@@ -110,7 +110,7 @@ def _record(clusters: Iterable[Cluster], folder: Path, exits: contextlib.AsyncEx
 
 
 def _write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file so that nobody reads a part of it."""
+    """Write a file atomically."""
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)
     write(part)

@@ -40,7 +40,7 @@ def scratch_folder(purpose: str) -> Generator[Path]:
 
 
 def sweep() -> list[Path]:
-    """Remove the folders whose owners are gone; returns what was removed."""
+    """Remove the folders whose owners have ended; returns those removed."""
     return [
         folder
         for folder in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))

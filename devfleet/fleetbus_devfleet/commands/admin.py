@@ -1,4 +1,4 @@
-"""What the commands share that ask the admin endpoint of a running fleet."""
+"""Calls to the admin endpoint of a running fleet, for the commands that need it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fleetbus_emulator.apiserver.admin import AdminClient
 
-Told = TypeVar("Told")
+Answer = TypeVar("Answer")
 ALL = "all"
 WRONG, FAILED = 2, 1
 
@@ -30,13 +30,13 @@ AdminUrl = Annotated[
 
 
 @contextmanager
-def folder_errors(layout: Layout, tell: Callable[[str], None]) -> Generator[None]:
-    """Tell, by `tell`, what is wrong with the folder of the stack, and end the command."""
+def folder_errors(layout: Layout, fail: Callable[[str], None]) -> Generator[None]:
+    """Report errors of the stack's folder by `fail`, and end the command."""
     try:
         yield
     except OSError as error:
-        told = f" ({error.filename})" if error.filename not in (None, str(layout.root)) else ""
-        tell(f"{layout.root} cannot be used: {error.strerror or error}{told}")
+        named = f" ({error.filename})" if error.filename not in (None, str(layout.root)) else ""
+        fail(f"{layout.root} cannot be used: {error.strerror or error}{named}")
         raise typer.Exit(FAILED) from None
 
 
@@ -51,12 +51,12 @@ async def names_of(admin: AdminClient, wanted: str) -> list[str]:
 
 
 def run_admin(
-    ask: Callable[[AdminClient], Awaitable[Told]],
+    ask: Callable[[AdminClient], Awaitable[Answer]],
     folder: Path,
     url: str,
     fail: Callable[[str], None] | None = None,
-) -> Told:
-    """Ask the admin endpoint; what it refuses is told, by `fail`, and ends the command."""
+) -> Answer:
+    """Call the admin endpoint; errors are reported by `fail` and end the command."""
     import asyncio
 
     import aiohttp
@@ -65,27 +65,27 @@ def run_admin(
     from fleetbus_emulator.apiserver.admin import AdminClient, AdminError
 
     layout = Layout(root=folder.absolute())
-    tell = fail or report.print_failure
+    fail = fail or report.print_failure
     if not url:
-        with folder_errors(layout, tell):
+        with folder_errors(layout, fail):
             state = lifecycle.running_state(layout)
         if state is None or not state.admin_url:
             report.print_nothing_runs(layout)
             raise typer.Exit(FAILED)
         url = state.admin_url
 
-    async def run() -> Told:
+    async def run() -> Answer:
         async with AdminClient(url) as admin:
             return await ask(admin)
 
     try:
         return asyncio.run(run())
     except AdminError as error:
-        tell(str(error))
+        fail(str(error))
         raise typer.Exit(WRONG if error.field else FAILED) from None
     except aiohttp.InvalidURL:
-        tell(f"--url {url} is no URL; `fleetbus dev status` shows that of the admin endpoint")
+        fail(f"--url {url} is no URL; `fleetbus dev status` shows that of the admin endpoint")
         raise typer.Exit(WRONG) from None
     except aiohttp.ClientError as error:
-        tell(f"the admin endpoint {url} does not answer: {error}")
+        fail(f"the admin endpoint {url} does not answer: {error}")
         raise typer.Exit(FAILED) from None

@@ -43,7 +43,7 @@ class Checklist:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def tell(self, name: str, is_ready: bool) -> None:
+    def report(self, name: str, is_ready: bool) -> None:
         """A part is waited for, or is ready."""
         news = self._rows.get(name) != is_ready
         self._rows[name] = is_ready

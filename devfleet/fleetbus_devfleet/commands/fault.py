@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fleetbus_emulator.apiserver.admin import AdminClient
 
-Told = TypeVar("Told")
+Answer = TypeVar("Answer")
 
 fault = typer.Typer(
     name="fault",
@@ -83,11 +83,11 @@ def list_faults(
             found.append(fault_report.ClusterFaults(info, rules))
         return found
 
-    told = _run(ask, folder, url)
+    found = _run(ask, folder, url)
     if output is Output.json:
-        fault_report.print_json(told)
+        fault_report.print_json(found)
     else:
-        fault_report.print_list(told)
+        fault_report.print_list(found)
 
 
 @fault.command()
@@ -100,8 +100,8 @@ def remove(
     """Remove one rule; what it held back goes on."""
     from fleetbus_devfleet.commands import fault_report
 
-    told = _run(lambda admin: admin.remove_fault(cluster, rule), folder, url)
-    fault_report.print_line(f"{cluster}: rule {rule} is removed; it had {told.hits} hits.")
+    found = _run(lambda admin: admin.remove_fault(cluster, rule), folder, url)
+    fault_report.print_line(f"{cluster}: rule {rule} is removed; it had {found.hits} hits.")
 
 
 @fault.command()
@@ -190,7 +190,7 @@ def actions() -> None:
     fault_report.print_actions()
 
 
-def _run(ask: Callable[[AdminClient], Awaitable[Told]], folder: Path, url: str) -> Told:
+def _run(ask: Callable[[AdminClient], Awaitable[Answer]], folder: Path, url: str) -> Answer:
     from fleetbus_devfleet.commands import fault_report
 
     return run_admin(ask, folder, url, fault_report.print_failure)

@@ -1,4 +1,4 @@
-"""What `fleetbus dev fault` prints."""
+"""Output of `fleetbus dev fault`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JsonObject = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ClusterFaults:
-    """What is broken in one cluster; the rules are as the admin endpoint tells them."""
+    """The faults of one cluster, as the admin endpoint reports them."""
 
     cluster: ClusterInfo
     rules: list[JsonObject]
@@ -42,16 +42,16 @@ class ClusterFaults:
 def words_of(rule: JsonObject) -> str:
     """A rule in the words that add it."""
     fields = fields_of(rule["action"])
-    told = [
+    parts = [
         shlex.quote(f"{name}={str(value).lower() if isinstance(value, bool) else value}")
         for name, value in rule.items()
         if name in fields and value != fields[name].show(fields[name].default)
     ]
-    return " ".join([rule["action"], *told])
+    return " ".join([rule["action"], *parts])
 
 
 def print_added(added: Sequence[tuple[str, JsonObject]]) -> None:
-    """Say which rules there are now."""
+    """Print the rules that were added."""
     for cluster, rule in added:
         print_line(f"{cluster}: rule {rule['id']}: {words_of(rule)}")
         _warn(cluster, rule)
@@ -91,8 +91,8 @@ def _rows(found: ClusterFaults) -> Iterator[tuple[str, str, str, str]]:
 
 def print_json(found: Sequence[ClusterFaults]) -> None:
     """Print the same for a program."""
-    told = [{"cluster": it.cluster, "faults": it.rules} for it in found]
-    sys.stdout.write(encode(told).decode() + "\n")
+    parts = [{"cluster": it.cluster, "faults": it.rules} for it in found]
+    sys.stdout.write(encode(parts).decode() + "\n")
 
 
 def print_actions() -> None:
@@ -127,6 +127,6 @@ def print_line(text: str) -> None:
 
 
 def print_failure(message: str) -> None:
-    """Say what went wrong, on standard error."""
+    """Print an error on standard error."""
     error = Console(stderr=True, highlight=False, soft_wrap=True)
     error.print(f"[bold red]fleetbus dev fault:[/] {escape(message)}")

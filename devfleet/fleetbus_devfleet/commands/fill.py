@@ -73,6 +73,6 @@ def fill_clusters(clusters: str, document: dict[str, Any], folder: Path, url: st
 def _told(progress: Any) -> str:
     """The most frequent types, and how many others there are."""
     counts = list(progress.types.items())
-    told = [f"{count:,} {gvr.rpartition('/')[2]}" for gvr, count in counts[:SHOWN_TYPES]]
+    parts = [f"{count:,} {gvr.rpartition('/')[2]}" for gvr, count in counts[:SHOWN_TYPES]]
     rest = len(counts) - SHOWN_TYPES
-    return ", ".join([*told, *([f"{rest} other types"] if rest > 0 else [])])
+    return ", ".join([*parts, *([f"{rest} other types"] if rest > 0 else [])])

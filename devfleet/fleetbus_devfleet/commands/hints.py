@@ -1,4 +1,4 @@
-"""What to try on a running stack: commands that work as they stand, in the folder of the caller."""
+"""Commands to try on a running stack; they can be pasted in the caller's folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fleetbus dev`: start a stack that stays, tell how it is, stop it."""
+"""`fleetbus dev`: start a stack that stays, show its state, stop it."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def difference(
     record: bool,
     progress_interval: timedelta | None = None,
 ) -> str:
-    """What of a wish the running stack is not, in words; empty if it is as wished.
+    """Describe how the running stack differs from the requested one; empty if it does not.
 
     Args:
         state: The stack.
@@ -164,7 +164,7 @@ async def _inspect(state: StackState) -> list[PartStatus]:
 
 
 async def _record_problem(state: StackState) -> str:
-    """Why the ground truth of a cluster is not written any more; empty if all are."""
+    """The reason why the ground truth of a cluster is no longer written; empty if all are."""
     import aiohttp
 
     from fleetbus_emulator.apiserver.admin import AdminClient, AdminError
@@ -173,7 +173,7 @@ async def _record_problem(state: StackState) -> str:
         async with AdminClient(state.admin_url) as admin:
             found = await admin.clusters()
     except (aiohttp.ClientError, AdminError):
-        return ""  # the probe has told of it
+        return ""  # the probe has reported it
     return "; ".join(info.record_problem for info in found if info.record_problem)
 
 
@@ -223,7 +223,7 @@ def _not_ready(state: StackState | None) -> str:
 
 def _tick(checklist: Checklist, state: StackState) -> None:
     for part in state.parts:
-        checklist.tell(part.name, part.name in state.ready)
+        checklist.report(part.name, part.name in state.ready)
 
 
 def _wait_gone(state: StackState, layout: Layout) -> bool:

@@ -42,7 +42,7 @@ Folder = Annotated[
 
 
 class Output(StrEnum):
-    """How a command answers."""
+    """Output formats of a command."""
 
     table = "table"
     json = "json"
@@ -52,7 +52,7 @@ OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to ans
 
 
 class EnvOutput(StrEnum):
-    """How `dev env` answers."""
+    """Output formats of `dev env`."""
 
     shell = "shell"
     json = "json"

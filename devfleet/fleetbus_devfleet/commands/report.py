@@ -1,4 +1,4 @@
-"""What `fleetbus dev` prints."""
+"""Output of `fleetbus dev`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def console() -> Console:
 
 
 def print_running(state: StackState, layout: Layout, *, title: str) -> None:
-    """Say what runs and what to try."""
+    """Print what runs and what to try."""
     out = console()
     clusters = "cluster" if len(state.clusters) == 1 else "clusters"
     out.print(
@@ -106,18 +106,18 @@ def print_settings(state: StackState, output: EnvOutput) -> None:
 
 
 def print_nothing_runs(layout: Layout) -> None:
-    """Say that there is no fleet in this folder."""
+    """Print that no fleet runs in this folder."""
     console().print(
         f"No fleet runs in {escape(str(layout.root))}; --dir names the folder of another one."
     )
 
 
 def print_stopped(state: StackState) -> None:
-    """Say that the fleet is gone."""
+    """Print that the fleet is stopped."""
     console().print(f"Stopped {len(state.parts) + 1} processes; none is left.")
 
 
 def print_failure(message: str) -> None:
-    """Say what went wrong, on standard error."""
+    """Print an error on standard error."""
     error = Console(stderr=True, highlight=False, soft_wrap=True)
     error.print(f"[bold red]fleetbus dev:[/] {escape(message)}")

@@ -29,7 +29,7 @@ class ClaimError(Exception):
 
 
 class Narrator:
-    """Tells a person what happens.
+    """Prints the progress of the demo.
 
     Args:
         console: where to.
@@ -59,11 +59,11 @@ class Narrator:
         self.console.print(Text(text, style="dim"), width=self._width)
 
     def say(self, text: str) -> None:
-        """Say one line; it may carry rich's markup."""
+        """Print one line; it may have rich's markup."""
         self._print_marked(" ", text)
 
     def alarm(self, text: str) -> None:
-        """Say that something was broken."""
+        """Print that a fault was injected."""
         self._print_marked("[bold red]✗[/]", text)
 
     def show_yaml(self, text: str) -> None:
@@ -90,7 +90,7 @@ class Narrator:
     async def prove(
         self, claim: str, check: Callable[[], Awaitable[str]], *, within: timedelta
     ) -> None:
-        """Wait until `check` finds nothing wrong, then tell the claim and how long it took.
+        """Wait until `check` finds nothing wrong, then print the claim and how long it took.
 
         Args:
             claim: what holds then.

@@ -48,7 +48,7 @@ class Scenes:
     """The scenes; each raises ClaimError when something it claims does not hold.
 
     Args:
-        stage: the running stack, who checks, and who tells.
+        stage: the running stack, its witness and the narrator.
         timed: how many orders are timed.
     """
 

@@ -71,7 +71,7 @@ def run(*, clusters: int, orders: int, instant: bool) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("\nInterrupted; every process is stopped.")
         return _INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - the top: whatever failed, the viewer is told
+    except Exception as error:  # noqa: BLE001 - the top: whatever failed is shown to the viewer
         said = str(error) if isinstance(error, _EXPECTED) else f"{type(error).__name__}: {error}"
         console.print(f"\n[bold red]✗ The demo failed:[/] {escape(said)}")
         if _KEPT_LOGS.exists():
@@ -109,7 +109,7 @@ async def _play(plan: StackPlan, narrator: Narrator, orders: int) -> list[Latenc
         "Valkey, a watcher per cluster, the reconciler, the distributor and the query API.",
     )
     checklist = Checklist(narrator.console, title="starting")
-    stack = Stack(plan, tell=checklist.tell)
+    stack = Stack(plan, report=checklist.report)
     try:
         with checklist:
             await stack.start()

@@ -1,4 +1,4 @@
-"""What every scene of the demo works with, and the shop that is played with."""
+"""The collaborators of every scene of the demo, and the manifests of its shop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _REPLICAS, _CUSTOMIZED_REPLICAS = 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The running stack, who checks, and who tells."""
+    """The running stack, its witness and the narrator."""
 
     stack: Stack
     witness: Witness
@@ -63,7 +63,7 @@ class Stage:
         return await self.witness.cluster(cluster).get(DEPLOYMENTS, NAMESPACE, WEB)
 
     async def census(self) -> dict[str, str]:
-        """What the reconciler has written to the hub, live."""
+        """The ConfigMap that the reconciler wrote to the hub, read live."""
         found = await self.on_hub.get(CONFIGMAPS, HUB_NAMESPACE, NAME)
         return {} if found is None else dict(found.get("data") or {})
 
@@ -81,7 +81,7 @@ class Stage:
 
 
 def wanted_replicas(cluster: str) -> int:
-    """What the manifest says for a cluster."""
+    """The replicas that the manifest asks for in a cluster."""
     return _CUSTOMIZED_REPLICAS if cluster == CUSTOMIZED else _REPLICAS
 
 

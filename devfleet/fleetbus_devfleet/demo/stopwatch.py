@@ -22,7 +22,7 @@ _POLL = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long something took, several times."""
+    """The durations of a repeated operation."""
 
     what: str
     samples: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""What the demo checks its claims with: the API servers, the query API, and the event subjects.
+"""Observers of the demo's claims: the API servers, the query API, and the event subjects.
 
 The API servers are asked directly, so that fleetbus is never its own witness.
 """
@@ -82,7 +82,7 @@ class Witness:
     async def truth(
         self, resource: str, clusters: Sequence[str], selector: str = ""
     ) -> set[Identity]:
-        """What the API servers have."""
+        """The objects of the API servers."""
         found: set[Identity] = set()
         for name in clusters:
             client = self._clients[name]
@@ -94,7 +94,7 @@ class Witness:
     async def answer(
         self, resource: str, clusters: Sequence[str], selector: str = ""
     ) -> set[Identity]:
-        """What the query API says."""
+        """The answer of the query API."""
         return {
             (item.cluster, item.obj["metadata"]["name"], item.obj["metadata"]["uid"])
             for item in await self.api.list(resource, self._namespace, selector)
@@ -102,7 +102,7 @@ class Witness:
         }
 
     async def difference(self, resource: str, clusters: Sequence[str], selector: str = "") -> str:
-        """How the query API's answer differs from the API servers; empty when it does not."""
+        """Describe how the query API's answer differs from the API servers; empty if equal."""
         truth = await self.truth(resource, clusters, selector)
         answer = await self.answer(resource, clusters, selector)
         missing, extra = len(truth - answer), len(answer - truth)

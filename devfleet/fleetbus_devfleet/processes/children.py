@@ -71,7 +71,7 @@ class Child:
 
     @property
     def exit_status(self) -> int | None:
-        """How it ended; None while it runs."""
+        """The exit status; None while it runs."""
         return self.process.poll()
 
     @property

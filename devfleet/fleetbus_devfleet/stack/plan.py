@@ -1,4 +1,4 @@
-"""What a local stack consists of: its clusters, its folder, and the services as commands.
+"""The plan of a local stack: its clusters, its folder, and the services as commands.
 
 Pure data: nothing here starts anything.
 """
@@ -38,7 +38,7 @@ class ClusterPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where a stack keeps its files, all below one folder."""
+    """The files of a stack, all below one folder."""
 
     root: Path
 
@@ -49,7 +49,7 @@ class Layout:
 
     @property
     def state(self) -> Path:
-        """What runs, for other processes to read."""
+        """The state of the stack, for other processes to read."""
         return self.root / "stack.json"
 
     @property
@@ -69,7 +69,7 @@ class Layout:
 
     @property
     def run(self) -> Path:
-        """The files in which services tell their ports."""
+        """The files in which services write their ports."""
         return self.root / "run"
 
     @property
@@ -90,7 +90,7 @@ class Part:
         name: what people call it, like `watcher-eu1`.
         command: the program and its arguments.
         env: the environment it gets beside ours.
-        health_port_file: where it tells the port of /readyz.
+        health_port_file: where it writes the port of /readyz.
         port_files: every file that it writes ports to; stale ones are removed before a start.
         needs_clusters: whether it can start only when the clusters are there.
     """
@@ -185,7 +185,7 @@ def apiserver_command(plan: StackPlan) -> tuple[str, ...]:
 
 
 def progress_option(interval: timedelta | None) -> tuple[str, ...]:
-    """What tells another process the progress interval."""
+    """The command line option of the progress interval."""
     return () if interval is None else ("--progress-interval", str(interval.total_seconds()))
 
 
@@ -219,7 +219,7 @@ def services(plan: StackPlan, *, nats_url: str, redis_url: str) -> list[Part]:
 
 
 def fleet_settings(*, nats_url: str, redis_url: str, kubeconfig: str, hub: str) -> dict[str, str]:
-    """The variables that tell a process of fleetbus where the stack is and who belongs to it."""
+    """The variables by which a process of fleetbus finds the stack and its clusters."""
     return {
         "FLEETBUS_NATS_URL": nats_url,
         "FLEETBUS_REDIS_URL": redis_url,
@@ -233,7 +233,7 @@ def fleet_settings(*, nats_url: str, redis_url: str, kubeconfig: str, hub: str) 
 
 
 def api_port_file(layout: Layout) -> Path:
-    """Where the query API tells its port."""
+    """The file in which the query API writes its port."""
     return layout.run / "query-api.port"
 
 

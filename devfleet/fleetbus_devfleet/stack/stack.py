@@ -56,15 +56,15 @@ class Stack:
 
     Args:
         plan: what to run.
-        tell: called with the name of each part when it starts to be waited for, and when it is
+        report: called with the name of each part when it starts to be waited for, and when it is
             ready, at the start and at each restart; it shows progress and must not block.
     """
 
     def __init__(
-        self, plan: StackPlan, *, tell: Callable[[str, bool], None] = lambda _name, _ready: None
+        self, plan: StackPlan, *, report: Callable[[str, bool], None] = lambda _name, _ready: None
     ) -> None:
         self.plan = plan
-        self._tell = tell
+        self._report = report
         self._servers = contextlib.ExitStack()
         self._nats: NatsServer | None = None
         self._valkey: ValkeyServer | None = None
@@ -121,28 +121,28 @@ class Stack:
 
     @property
     def nats_url(self) -> str:
-        """Where NATS is; empty before the start."""
+        """The URL of NATS; empty before the start."""
         return self._nats.url if self._nats else ""
 
     @property
     def redis_url(self) -> str:
-        """Where Valkey is; empty before the start."""
+        """The URL of Valkey; empty before the start."""
         return self._valkey.url if self._valkey else ""
 
     @property
     def api_url(self) -> str:
-        """Where the query API is; empty before it has told its port."""
+        """The URL of the query API; empty before it has written its port."""
         port = _read_port(api_port_file(self.plan.layout))
         return f"http://127.0.0.1:{port}" if port else ""
 
     @property
     def admin_url(self) -> str:
-        """Where the emulated clusters can be broken; empty before they run."""
+        """The URL of the admin endpoint of the clusters; empty before they run."""
         port = _read_port(admin_port_file(self.plan.layout.root))
         return f"http://127.0.0.1:{port}" if port else ""
 
     def state(self) -> StackState:
-        """What runs now, for `stack.json`."""
+        """The present state, for `stack.json`."""
         interval = self.plan.progress_interval
         return StackState(
             phase="running",
@@ -203,7 +203,7 @@ class Stack:
     # --- how ----------------------------------------------------------------------------------
 
     async def _restart_server(self, name: str, server: NatsServer | ValkeyServer) -> None:
-        self._tell(name, False)
+        self._report(name, False)
         await server.restart()
         self._tell_ready(name)
 
@@ -212,7 +212,7 @@ class Stack:
         await child.stop()
         _forget_ports(part)
         child.respawn()
-        self._tell(part.name, False)
+        self._report(part.name, False)
         await self._wait_ready([part])
 
     def _clean_folder(self) -> None:
@@ -236,7 +236,7 @@ class Stack:
         self._tell_ready(VALKEY)
 
     async def _start_apiserver(self) -> None:
-        self._tell(APISERVER, False)
+        self._report(APISERVER, False)
         child = Child(
             APISERVER,
             apiserver_command(self.plan),
@@ -256,7 +256,7 @@ class Stack:
                 self._children[part.name] = self._spawn(part)
 
     def _spawn(self, part: Part) -> Child:
-        self._tell(part.name, False)
+        self._report(part.name, False)
         _forget_ports(part)
         return Child(
             part.name,
@@ -294,7 +294,7 @@ class Stack:
     def _tell_ready(self, name: str) -> None:
         if name not in self._ready:
             self._ready.append(name)
-        self._tell(name, True)
+        self._report(name, True)
 
     def _everyone(self) -> list[str]:
         servers = [

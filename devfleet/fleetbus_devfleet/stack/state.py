@@ -1,4 +1,4 @@
-"""What a stack tells other processes: `stack.json`, and how its parts are asked for their health.
+"""The state of a stack for other processes: `stack.json`, and health checks of its parts.
 
 The file alone proves nothing, because a killed owner cannot remove it; the lock beside it ends
 with its owner.
@@ -174,9 +174,9 @@ async def _probe_part(session: aiohttp.ClientSession, part: PartState) -> PartSt
 
 
 async def problem_of(session: aiohttp.ClientSession, ready_url: str) -> str:
-    """What keeps a part from being ready; empty when nothing does."""
+    """The reason why a part is not ready; empty if it is."""
     if not ready_url:
-        return "it has not told its port yet"
+        return "it has not written its port yet"
     try:
         if ready_url.startswith("tcp://"):
             return await _tcp_problem(ready_url)

@@ -1,7 +1,7 @@
 """The owner of the stack that `fleetbus dev up` leaves running.
 
 It is the parent of every process, so they end with it, however it ends. It restarts what crashes,
-as Kubernetes would, and tells what it does through `stack.json` and its own log.
+as Kubernetes would, and reports its state in `stack.json` and its own log.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Supervisor:
     def __init__(self, plan: StackPlan) -> None:
         self._plan = plan
         self._phase: Phase = "starting"
-        self._stack = Stack(plan, tell=self._tell)
+        self._stack = Stack(plan, report=self._on_part)
 
     async def run(self) -> int:
         task = asyncio.current_task()
@@ -96,7 +96,7 @@ class _Supervisor:
         finally:  # what is not ready in time has a new process all the same
             self._write()
 
-    def _tell(self, name: str, is_ready: bool) -> None:
+    def _on_part(self, name: str, is_ready: bool) -> None:
         log.info("part_ready" if is_ready else "part_starts", part=name)
         self._write()
 

@@ -10,7 +10,7 @@ Imports nothing of fleetbus, so that it stays an independent witness.
         await servers.stop("alpha")             # refused, until start
 
 - `Cluster`: one cluster without I/O. In-process calls take the same way as requests: `create`,
-  `get`, `list`, `update`, `update_status`, `apply`, `patch`, `delete`; `subscribe` hears of every
+  `get`, `list`, `update`, `update_status`, `apply`, `patch`, `delete`; `subscribe` gets every
   committed write as a `Change`; `truth` (each entry a `Commit`; `history` is what memory holds) and
   `requests` (each a `Logged`) are for checkers; `compact`, `roll_back` and `swap_uid` are faults of
   the whole cluster.

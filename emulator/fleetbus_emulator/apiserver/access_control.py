@@ -1,4 +1,4 @@
-"""What stands between a request and the verbs: who makes it, whether he may, what he may ask."""
+"""Access control between a request and the verbs: authentication, authorization, admission."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class AccessControl:
 
     Attributes:
         accounts: The ServiceAccounts and their tokens.
-        credentials: What proves who somebody is.
+        credentials: The credentials that it accepts.
         reviews: Answers questions about the two.
-        is_open: Nobody is asked who he is.
+        is_open: Whether everybody is admitted as admin, without authentication.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class AccessControl:
             _create_bootstrap_objects(state, served)
 
     def user_of(self, request: Request) -> User:
-        """Who makes a request.
+        """The user who makes a request.
 
         Raises:
             ApiError: 401 or 403.
@@ -98,7 +98,7 @@ class AccessControl:
             raise forbidden(access, decision.reason)
 
     def admission(self, user: User, verb: str, target: Target) -> Admit | None:
-        """What the object of a write has to pass, from its new and its old form; None is nothing.
+        """Make the check that the object of a write has to pass; None if there is none.
 
         An update or an apply that creates needs the right to create, and of roles and bindings
         nobody may give away more than he has.
@@ -139,7 +139,7 @@ class AccessControl:
 
 
 def requested_access(request: Request, route: Route, verb: str, user: User) -> Access:
-    """What a request for a resource wants to do.
+    """The access that a request for a resource asks for.
 
     A namespace is an object of itself, and a list that selects one name is about that object.
     """

@@ -57,7 +57,7 @@ class Cluster:
     Usable without sockets. The helpers `create`, `get`, `list`, `update`, `update_status`,
     `apply`, `patch` and `delete` take the same way as requests do (defaults, validation,
     conflicts, ownership) and raise `ApiError` where a request would be refused; faults do not
-    befall them. They name types by a string: `v1/pods`, `apps/v1/deployments`,
+    apply to them. They name types by a string: `v1/pods`, `apps/v1/deployments`,
     `example.com/v1/widgets`.
 
     Args:
@@ -66,14 +66,14 @@ class Cluster:
         new_uid: Makes uids.
         seed: Seeds generateName suffixes, watch durations and rules with a probability.
         bookmark_interval: The distance of bookmarks on watches that asked for them.
-        progress_interval: How often the store reports its progress, without which bookmarks tell
-            no more than events did: 10 minutes on real servers. None for always.
+        progress_interval: How often the store reports its progress, without which a bookmark has
+            the revision of the last event: 10 minutes on real servers. None for always.
         definition_delay: How long a new custom resource is not served yet; needs a running loop
             unless it is zero.
         event_capacity: Events kept per type; a watch that began earlier is too old.
         history_capacity: Committed writes kept in `history`.
         requests_capacity: Requests kept in `requests`.
-        tokens: User names (or Users) by bearer token; None lets everybody in as admin, unless
+        tokens: User names (or Users) by bearer token; None admits everybody as admin, unless
             `authorize` is "rbac".
         authorize: Decides who may do what: a function, or "rbac" for the Roles and bindings of the
             cluster itself. By default everybody but the anonymous may everything.
@@ -150,11 +150,11 @@ class Cluster:
     # requests -----------------------------------------------------------------------------------
 
     def match_faults(self, request: Request) -> list[Rule]:
-        """The fault rules that befall a request; to be handed to `handle`."""
+        """The fault rules that apply to a request; to be handed to `handle`."""
         return self.faults.match(seen_of(request)) if self.faults.active else []
 
     def handle(self, request: Request, rules: Sequence[Rule] = ()) -> Response | Watch:
-        """Answer a request. A Watch must be given back to `release` when its client is gone."""
+        """Answer a request. Pass a Watch to `release` when its client has disconnected."""
         if any(isinstance(rule.action, Compact) for rule in rules):
             self.compact()
         self._state.agent = request.user_agent
@@ -168,7 +168,7 @@ class Cluster:
         return answer
 
     def log(self, request: Request, status: int, rules: Sequence[Rule] = ()) -> None:
-        """Note a request in `requests`, with the rules that befell it."""
+        """Add a request to `requests`, with the rules that applied to it."""
         route = parse_route(request.path)
         self._requests_seen += 1
         self.requests.append(
@@ -188,13 +188,13 @@ class Cluster:
         )
 
     def release(self, watch: Watch) -> None:
-        """Forget a watch whose client is gone."""
+        """Forget a watch whose client has disconnected."""
         watch.release()
         self._watches.pop(watch, None)
 
     @property
     def open_watches(self) -> int:
-        """How many watches are open."""
+        """The number of open watches."""
         return len(self._watches)
 
     def list_watches(self) -> Sequence[OpenWatch]:
@@ -225,14 +225,14 @@ class Cluster:
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody is let in as admin, without being asked who he is."""
+        """Whether everybody is admitted as admin, without authentication."""
         return self._access_control.is_open
 
     # in-process ---------------------------------------------------------------------------------
 
     @property
     def clock(self) -> Callable[[], datetime]:
-        """What tells the cluster the time."""
+        """The clock of the cluster."""
         return self._state.clock
 
     @property
@@ -254,7 +254,7 @@ class Cluster:
         return served
 
     def unserved_warning(self, match: Match) -> str:
-        """What a rule names that is not served now, in words; empty if all is."""
+        """A warning about a rule that names something not served now; empty if all is."""
         served: dict[tuple[str, str], frozenset[str]] = {
             (group, plural): frozenset() for group, _, plural, _, _ in VIRTUAL_TYPES
         }
@@ -277,7 +277,7 @@ class Cluster:
     def create(
         self, gvr: str, obj: JsonObject, namespace: str | None = None, *, manager: str = MANAGER
     ) -> JsonObject:
-        """Create an object and return it; the namespace may stand in its metadata instead."""
+        """Create an object and return it; its metadata may name the namespace instead."""
         served = self.served(gvr)
         body = _typed(served, obj)
         target = Target(served, self._place(served, body, namespace), "")
@@ -384,7 +384,7 @@ class Cluster:
     def shared(self, gvr: str) -> list[JsonObject]:
         """The objects of a type as they are stored, in key order: never change them.
 
-        Subscribers are told of the same. They are in the storage version, and cost nothing.
+        Subscribers get the same objects. They are in the storage version, and are not copied.
         """
         snapshot = self._state.store(self.served(gvr).rtype).snapshot()
         return [stored.obj for stored in snapshot.select(None)]
@@ -428,8 +428,8 @@ class Cluster:
     def swap_uid(self, uid: str | None = None) -> str:
         """Become another cluster behind the same address: kube-system gets another uid.
 
-        Every watch ends and the event log is forgotten, so that no client goes on from what it
-        knew; the objects stay, for simplicity.
+        Every watch ends and the event log is dropped, so that no client can resume; the objects
+        stay, for simplicity.
 
         Args:
             uid: The new uid; None makes one.
@@ -459,7 +459,7 @@ class Cluster:
     def roll_back(self, resource_version: int) -> None:
         """Return to a past state and revision, as after restoring etcd from a backup.
 
-        Every watch ends, subscribers are not told of what is undone, and the history keeps what
+        Every watch ends, subscribers get no changes for what is undone, and the history keeps what
         really happened.
 
         Raises:

@@ -101,7 +101,7 @@ def bad_request(message: str) -> ApiError:
 
 
 class StrictError(ApiError):
-    """400: a writer who wants to be told strictly named fields that there are not.
+    """400 of fieldValidation=Strict: unknown or duplicate fields.
 
     Attributes:
         why: What the decoder says of them.

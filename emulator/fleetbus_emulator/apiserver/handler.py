@@ -1,4 +1,4 @@
-"""From a request to an answer: route, check, info the right operation, encode."""
+"""Handling of requests: route, check, call the operation, encode."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Handler:
     Args:
         served: The types it serves.
         operations: The verbs.
-        access_control: Knows who makes a request and what he may do.
+        access_control: Authenticates and authorizes requests.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ def as_list(value: Any) -> list[Any] | None:
 
 
 def value_at(obj: Any, *path: str) -> Any:
-    """What is at a path of fields; None where it leads nowhere."""
+    """The value at a path of fields; None if there is none."""
     for step in path:
         fields = as_object(obj)
         if fields is None:
@@ -30,12 +30,12 @@ def value_at(obj: Any, *path: str) -> Any:
 
 
 def mapping(obj: Any, *path: str) -> JsonObject:
-    """The object at a path; an empty one that belongs to nobody where there is none."""
+    """The object at a path; a new empty one if there is none."""
     return as_object(value_at(obj, *path)) or {}
 
 
 def listing(obj: Any, *path: str) -> list[Any]:
-    """The list at a path; an empty one that belongs to nobody where there is none."""
+    """The list at a path; a new empty one if there is none."""
     return as_list(value_at(obj, *path)) or []
 
 

@@ -64,7 +64,7 @@ class Operations:
 
     Args:
         state: The cluster's memory.
-        definitions: Knows which custom types are going.
+        definitions: Knows which custom types are being deleted.
         bookmark_interval: The distance of bookmarks on watches that asked for them.
         access_control: Admits writes, and issues the tokens of ServiceAccounts.
         random: Chooses how long watches last.
@@ -209,7 +209,7 @@ class Operations:
         return write_options(info.request, info.verb, admit)
 
     def _check_definition(self, info: RequestInfo, name: str) -> None:
-        """Refuse another instance of a definition that is going."""
+        """Refuse another instance of a definition that is being deleted."""
         if self._definitions.is_terminating(info.served.rtype):
             message = "create not allowed while custom resource definition is terminating"
             raise errors.forbidden_object(info.served.rtype, name, message)
@@ -299,7 +299,7 @@ def _object_of(info: RequestInfo, options: WriteOptions) -> JsonObject:
     """The body of a create or a PUT; only built-in types may leave out kind and apiVersion."""
     rtype = info.served.rtype
     body = decode_body(info.request, rtype.kind)
-    if "fieldValidation" in info.request.query:  # whoever does not ask is not made to wait for it
+    if "fieldValidation" in info.request.query:  # other clients do not pay for the check
         twice = [f'duplicate field "{path}"' for path in duplicate_fields(info.request.body)]
         decode.report_fields(info.served, twice, options.validation, options.warnings)
     if rtype.custom and not (body.get("kind") and body.get("apiVersion")):

@@ -20,7 +20,7 @@ VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "HEAD": "get"}
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """What is asked, by whom, of which type, and the faults that befall it."""
+    """A request for a resource: verb, user, type, and the faults that apply to it."""
 
     request: Request
     user: User

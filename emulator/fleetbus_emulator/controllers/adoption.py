@@ -56,7 +56,7 @@ class Claims:
         }
 
     def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
-        """Children by their labels and owners, all that nobody manages by a new workload."""
+        """Children when labels or owners change; all unmanaged ones for a new workload."""
         kind = (ref.group, ref.resource)
         child = self._managed.get(kind)
         if child is not None and change.type == "ADDED":

@@ -13,7 +13,7 @@ BOOKKEEPING = ("lastTransitionTime", "lastUpdateTime", "lastProbeTime")
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a condition says."""
+    """A condition of a status."""
 
     type: str
     status: str
@@ -21,7 +21,7 @@ class Condition:
     message: str = ""
 
     def to_dict(self) -> JsonObject:
-        """The form it has in an object, without times; empty texts are left out."""
+        """The condition as in an object, without times; empty strings are left out."""
         texts = {"reason": self.reason, "message": self.message}
         said = {name: text for name, text in texts.items() if text}
         return {"type": self.type, "status": self.status, **said}

@@ -1,4 +1,4 @@
-"""The garbage collector: what nobody owns any more goes.
+"""The garbage collector: objects whose owners are gone are deleted.
 
 An object is collected when every owner that it names is gone. Deleting an owner in the foreground
 keeps it, by a finalizer, until its blocking dependents are gone; orphaning takes it out of their
@@ -27,7 +27,7 @@ BUILTIN_KINDS = frozenset((rtype.group, rtype.kind) for rtype in BUILTIN_TYPES)
 
 
 class OwnerState(Enum):
-    """What an owner reference is worth."""
+    """The state of an owner that an owner reference names."""
 
     SOLID = "solid"
     WAITING = "waiting"  # the owner is being deleted and waits for its dependents
@@ -35,7 +35,7 @@ class OwnerState(Enum):
 
 
 class GarbageCollector:
-    """Deletes dependents, and lets owners go when theirs are gone."""
+    """Deletes dependents, and releases owners when their dependents are gone."""
 
     name = "garbage"
     watches: Kinds = frozenset()
@@ -149,13 +149,13 @@ class GarbageCollector:
 
 
 def _held_by(obj: JsonObject) -> str:
-    """The finalizer of ours that the object has; the empty text if it has none."""
+    """The finalizer of ours that the object has; empty if it has none."""
     finalizers = listing(obj, "metadata", "finalizers")
     return next((name for name in (ORPHAN, FOREGROUND) if name in finalizers), "")
 
 
 def _ownership(obj: JsonObject | None) -> Bonds:
-    """What of an object decides whether anything is to be done about it."""
+    """The part of an object that decides whether the collector has to act on it."""
     if obj is None:
         return None
     held = _held_by(obj)

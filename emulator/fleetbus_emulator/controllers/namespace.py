@@ -1,4 +1,4 @@
-"""Namespaces: how they end. Pods go first, so that nothing they need goes before them."""
+"""Deletion of namespaces. Pods are deleted first, so that nothing they need goes before them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class NamespaceController:
         return [namespace] if obj is not None and is_deleting(obj) else []
 
     def reconcile(self, ref: Ref) -> None:
-        """Clear the namespace out, tell what is left, and let it go when nothing is."""
+        """Delete the contents of the namespace, report what remains, and finalize it when empty."""
         if not is_deleting(self._view[ref]):
             return
         if not self._world.is_due(Item(self.name, ref), "clear", self._world.timing.collect):
@@ -80,7 +80,7 @@ class NamespaceController:
 
 
 def deletion_conditions(remaining: Counter[str], finalizers: Counter[str]) -> list[Condition]:
-    """What a namespace says while it waits for its contents to go.
+    """The conditions of a namespace whose contents are being deleted.
 
     Args:
         remaining: How many objects are left, by `<resource>.<group>`.

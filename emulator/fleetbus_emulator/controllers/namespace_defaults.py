@@ -1,4 +1,4 @@
-"""What every namespace has from the beginning: an account, the API server's certificate."""
+"""The default objects of every namespace: a ServiceAccount, the API server's CA certificate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DESCRIPTION = (
 
 
 def _namespace_of(change: Change, ref: Ref, name: str) -> Iterable[Ref]:
-    """The namespace itself, or that of a piece of furniture that is gone or was changed."""
+    """The namespace itself, or that of a default object that was deleted or changed."""
     if (ref.group, ref.resource) == NAMESPACES:
         return [ref]
     if ref.name != name or change.type == "ADDED":

@@ -1,4 +1,4 @@
-"""Who manages whom: owner references and selectors."""
+"""Owner references and selectors: which object manages which."""
 
 from __future__ import annotations
 

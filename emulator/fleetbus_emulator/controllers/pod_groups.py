@@ -22,11 +22,11 @@ PHASE_ORDER = {"Pending": 0, "Unknown": 1, "Running": 2}
 
 
 class PodState(NamedTuple):
-    """What counts of a pod's state.
+    """The part of a pod's state that its owner counts by.
 
     Attributes:
-        ready_since: The time as the condition tells it; empty if the pod is not ready.
-        cost: What its owner was told that its deletion costs.
+        ready_since: The condition's lastTransitionTime; empty if the pod is not ready.
+        cost: The pod-deletion-cost annotation.
         restarts: How often its containers were started again, all together.
         tracked: A Job's finalizer holds it until it is counted.
     """
@@ -89,7 +89,7 @@ class PodGroups:
         self._groups: dict[PodState, dict[Ref, None]] = {}
 
     def count(self, holds: Callable[[PodState], bool]) -> int:
-        """How many pods there are in states that a predicate holds for."""
+        """The number of pods in states that a predicate holds for."""
         return sum(len(refs) for state, refs in self._groups.items() if holds(state))
 
     def refs(self, holds: Callable[[PodState], bool]) -> list[Ref]:

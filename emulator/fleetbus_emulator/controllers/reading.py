@@ -16,6 +16,6 @@ def objects_at(obj: Any, *path: str) -> list[JsonObject]:
 
 
 def texts_at(obj: Any, *path: str) -> dict[str, str]:
-    """The texts of the object at a path, labels for example; what is none is left out."""
+    """The strings of the object at a path, such as labels; other values are left out."""
     fields = mapping(obj, *path)
     return {name: value for name, value in fields.items() if isinstance(value, str)}

@@ -43,7 +43,7 @@ EVERYTHING = CONTROL_PLANE | {"scheduler", "kubelet"}
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What single controllers are told.
+    """Settings of single controllers.
 
     Attributes:
         images: Settings by patterns of images, for the kubelet.
@@ -85,7 +85,7 @@ def build(world: World, names: Collection[str], setup: Setup) -> list[Controller
         DisruptionController(world),
     ]
     chosen = [controller for controller in every if controller.name in names]
-    # Those without a name of their own belong to others: nobody else could do without them.
+    # Those without a name of their own are parts of others.
     inner: list[Controller] = [Claims(world, WORKLOADS & set(names))]
     if "job" in names:
         inner.append(JobOrphans(world))

@@ -40,7 +40,7 @@ SYSTEM_FIELDS = ("uid", "resourceVersion", "creationTimestamp", "managedFields",
 
 
 class Verb(StrEnum):
-    """What a write does."""
+    """The verbs of generated writes."""
 
     UPDATE = "update"
     CREATE = "create"
@@ -124,7 +124,7 @@ class Changes:
 
     Args:
         random: The seeded source.
-        canary: A text that every new Secret holds.
+        canary: A string in every new Secret.
     """
 
     def __init__(self, random: Random, canary: str = "") -> None:

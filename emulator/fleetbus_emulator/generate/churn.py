@@ -31,7 +31,7 @@ SYSTEM_PREFIX = "kube-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """How often each verb is chosen; only the proportions count.
+    """The mix of verbs; only the proportions count.
 
     Raises:
         ValueError: One is negative, or all are 0.
@@ -85,7 +85,7 @@ class Churn:
             order. Uids of what is created are the cluster's to choose.
         mix: How often each verb is chosen.
         only: The types to change, out of `changes.TYPES`; empty for all that are served.
-        canary: A text that every Secret that it makes holds.
+        canary: A string in every Secret that it creates.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Churn:
         """
         for _ in range(ATTEMPTS):
             write = self.plan()
-            # The object may have come or gone by itself, or its namespace goes.
+            # Others may have created or deleted the object, or its namespace is terminating.
             with contextlib.suppress(ApiError):
                 write.perform(self.cluster)
                 return write
@@ -175,7 +175,7 @@ class Churn:
     # choosing -----------------------------------------------------------------------------------
 
     def _change(self, verb: Verb) -> Write | None:
-        """An update or a delete of something that exists; None if it is gone meanwhile."""
+        """An update or a delete of an existing object; None if it was deleted meanwhile."""
         able = changes.UPDATED if verb is Verb.UPDATE else changes.DELETED
         weights = {g: w for g, w in able.items() if g in self._living and len(self._living[g])}
         if not weights:

@@ -39,7 +39,7 @@ FIELDS = ("objects", "seed", "only", "canary", "hostile")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a filling is; `types` is empty until it is done."""
+    """The progress of a fill; `types` is empty until it is done."""
 
     objects: int
     types: dict[str, int] = field(default_factory=dict[str, int])
@@ -77,14 +77,14 @@ async def _answer(
     response = web.StreamResponse(headers={"Content-Type": JSON_LINES})
     await response.prepare(request)
     with uncollected():
-        async for told in _restored(cluster, population):
-            await response.write(orjson.dumps(told) + b"\n")
+        async for document in _restored(cluster, population):
+            await response.write(orjson.dumps(document) + b"\n")
     gc.freeze()  # they stay, and are too many to be looked through again and again
     return response
 
 
 async def _restored(cluster: Cluster, population: Population) -> AsyncGenerator[JsonObject]:
-    """Restore slice by slice, and tell how far it is."""
+    """Restore slice by slice, and yield the progress."""
     counts: Counter[str] = Counter()
     for batch in _slices(population):
         try:

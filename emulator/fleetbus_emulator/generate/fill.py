@@ -48,9 +48,9 @@ def fill(
         cluster: The cluster.
         objects: How many; with `only`, how many of these types.
         seed: Chooses them.
-        only: The types to keep, besides the namespaces and definitions that they need; empty for
+        only: The types to keep, with the namespaces and definitions that they need; empty for
             all. Without its owner an object stands alone.
-        canary: A text that every Secret holds, for tests that look for leaks.
+        canary: A string in every Secret, for tests that look for leaks.
         hostile: Mix in objects that are valid and hard to handle.
         now: Ages are counted from here back; by default from the present.
     """
@@ -79,7 +79,7 @@ def population_for(
     hostile: bool = False,
     now: datetime | None = None,
 ) -> Population:
-    """What `fill` would put into a cluster, which must not be filled otherwise meanwhile."""
+    """The objects that `fill` would put into a cluster; nothing else may fill it meanwhile."""
     taken = {name for gvr in SHARED_TYPES for _, name in cluster.names(gvr)}
     return Population(
         objects=objects,

@@ -167,7 +167,7 @@ async def test_a_status_fault_is_spent_after_its_count(rig: Rig):
     assert (rule.hits, rule.active) == (2, False)
 
 
-async def test_rules_befall_only_what_they_match(rig: Rig):
+async def test_rules_apply_only_to_what_they_match(rig: Rig):
     rig.cluster.faults.add(Fail(status=503), resource="secrets")
     rig.cluster.faults.add(Fail(status=503), verb="get", name="b")
     rig.cluster.faults.add(Fail(status=503), user_agent="watcher/")
@@ -183,7 +183,7 @@ async def test_rules_befall_only_what_they_match(rig: Rig):
     assert (await rig.http.get(f"{CONFIGMAPS}/c")).status_code == 200
 
 
-async def test_a_rule_that_matches_everything_befalls_health_and_discovery_too(rig: Rig):
+async def test_a_rule_that_matches_everything_applies_to_health_and_discovery_too(rig: Rig):
     rig.cluster.faults.add(Fail(status=503), verb="get")
     assert (await rig.http.get("/readyz")).status_code == 200
     rig.cluster.faults.add(Fail(status=503))

@@ -1,4 +1,4 @@
-"""Settings to misbehave: what they say, whom they befall, what is told of senseless ones."""
+"""Settings to misbehave: their values, the pods they apply to, and warnings about invalid ones."""
 
 from __future__ import annotations
 
@@ -156,11 +156,11 @@ def test_a_setting_for_images_that_makes_no_sense_is_refused():
         Images({"app": {"fail": "explode"}})
 
 
-def test_a_probability_befalls_a_share_of_the_pods_and_always_the_same():
+def test_a_probability_applies_to_a_share_of_the_pods_and_always_the_same():
     pods = [pod(f"p-{n}", annotated(fail="exit", probability="0.25")) for n in range(400)]
-    befallen = [p["metadata"]["name"] for p in pods if behavior(p).failure]
-    assert 70 < len(befallen) < 130
-    assert befallen == [p["metadata"]["name"] for p in pods if behavior(p).failure]
+    failing = [p["metadata"]["name"] for p in pods if behavior(p).failure]
+    assert 70 < len(failing) < 130
+    assert failing == [p["metadata"]["name"] for p in pods if behavior(p).failure]
 
 
 def test_the_documentation_names_every_setting_and_no_other():
@@ -172,7 +172,7 @@ def test_the_documentation_names_every_setting_and_no_other():
     }
 
 
-# whom they befall -------------------------------------------------------------------------------
+# pods they apply to -----------------------------------------------------------------------------
 
 
 async def test_a_pod_fails_after_it_was_well(

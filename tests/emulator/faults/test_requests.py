@@ -276,7 +276,7 @@ def test_a_rule_can_be_about_a_subresource_a_group_or_the_nth_request():
     assert statuses(calls, one, one, one, one) == [200, 200, 500, 200]
 
 
-def test_a_probability_befalls_some_of_many():
+def test_a_probability_applies_to_some_of_many():
     calls = Calls(Cluster("alpha", seed=3))
     rule = calls.cluster.faults.add(Fail(500), probability=0.3)
     failed = [calls.get(CONFIGMAPS).status for _ in range(200)].count(500)
@@ -289,7 +289,7 @@ def test_a_probability_befalls_some_of_many():
     [CutWatch(), StallWatch(), LagWatch(MOMENT), Expire("open"), Expire("page"), StaleList()],
     ids=lambda action: type(action).__name__,
 )
-def test_a_rule_does_not_count_what_it_cannot_befall(action: Any):
+def test_a_rule_does_not_count_what_it_cannot_affect(action: Any):
     calls = Calls(Cluster("alpha"))
     rule = calls.cluster.faults.add(action, count=1)
     assert statuses(calls, CONFIGMAPS, f"{CONFIGMAPS}/a", "/apis", "/readyz") == [
@@ -301,7 +301,7 @@ def test_a_rule_does_not_count_what_it_cannot_befall(action: Any):
     assert (rule.hits, rule.active) == (0, True)
 
 
-def test_requests_name_the_rules_that_befell_them():
+def test_requests_name_the_rules_that_applied_to_them():
     calls = Calls(Cluster("alpha"))
     calls.get(CONFIGMAPS)
     first = calls.cluster.faults.add(Fail(500), verb="get")

@@ -225,7 +225,7 @@ async def test_the_lines_of_a_watch_can_drip(faulty: FaultRig):
     assert Line(b"".join(pieces)).name == "a"
 
 
-async def test_an_open_watch_is_no_hit_for_what_cannot_befall_it(faulty: FaultRig):
+async def test_an_open_watch_is_no_hit_for_what_cannot_affect_it(faulty: FaultRig):
     async with faulty.watch() as stream:
         rule = faulty.faults.add(Fail(500), verb="watch", count=1)
         faulty.add("a")

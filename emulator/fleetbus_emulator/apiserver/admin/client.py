@@ -52,7 +52,7 @@ class AdminError(Exception):
 class AdminClient:
     """Breaks, mends and questions the clusters of one process; an async context manager.
 
-    Methods raise AdminError for what is refused, and aiohttp.ClientError if nobody answers.
+    Methods raise AdminError for refusals, and aiohttp.ClientError without an answer.
 
     Args:
         url: The base URL of the endpoint.
@@ -162,7 +162,7 @@ class AdminClient:
         return decode_rule(added)
 
     async def add_fault_document(self, cluster: str, document: JsonObject) -> JsonObject:
-        """The same with a rule that is given, and told, as the endpoint has it."""
+        """Add a rule given as a JSON document; returns its document."""
         return await self._ask("POST", _path(cluster, "faults"), document)
 
     async def faults(self, cluster: str) -> list[RuleInfo]:
@@ -170,7 +170,7 @@ class AdminClient:
         return [decode_rule(found) for found in await self.fault_documents(cluster)]
 
     async def fault_documents(self, cluster: str) -> list[JsonObject]:
-        """The same as the endpoint tells it."""
+        """The rules as JSON documents."""
         document = await self._ask("GET", _path(cluster, "faults"))
         return list(document["faults"])
 
@@ -197,7 +197,7 @@ class AdminClient:
     async def truth(
         self, cluster: str, *, since: int = 0, follow: bool = False
     ) -> AsyncGenerator[Commit]:
-        """Every committed write behind a number, up to now or for ever.
+        """Every committed write after a number, up to now or without end.
 
         Raises:
             AdminError: 410, some of them are forgotten.

@@ -1,4 +1,4 @@
-"""What the admin endpoint tells, as data and as JSON."""
+"""The documents of the admin endpoint, as data and as JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fleetbus_emulator.apiserver.http.request_log import OpenWatch
     from fleetbus_emulator.apiserver.http.server import ApiServers
 
-Told = TypeVar("Told")
+Document = TypeVar("Document")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ClusterInfo:
         listening: Whether it accepts connections.
         partition: How it is cut off; None if it is not.
         open_watches: How many.
-        faults: How many rules may still befall something.
+        faults: The number of rules that may still apply.
         commits: The number of the latest entry of its ground truth.
         requests: The number of the latest request.
         record_problem: Why its ground truth is not written to a file any more; empty if it is, or
@@ -67,7 +67,7 @@ class RuleInfo:
     """A rule as it was when it was asked for; see `Rule`.
 
     Attributes:
-        warning: What it names that is not served, and so is most likely misspelt; empty if all is.
+        warning: A warning if it names something not served, most likely misspelt; else empty.
     """
 
     id: int
@@ -113,7 +113,7 @@ class RequestPage:
 
 
 def cluster_info(servers: ApiServers, name: str) -> ClusterInfo:
-    """What is to be told of a cluster."""
+    """The document about a cluster."""
     cluster = servers.clusters[name]
     return ClusterInfo(
         name=name,
@@ -131,7 +131,7 @@ def cluster_info(servers: ApiServers, name: str) -> ClusterInfo:
 
 
 def watch_info(found: OpenWatch) -> WatchInfo:
-    """What is to be told of a watch."""
+    """The document about a watch."""
     return WatchInfo(
         group=found.seen.group,
         resource=found.seen.plural,
@@ -155,9 +155,9 @@ def rule_document(cluster: Cluster, rule: Rule) -> dict[str, Any]:
     return rule_to_json(rule) | ({"warning": warning} if warning else {})
 
 
-def encode(told: Any) -> bytes:
+def encode(document: Any) -> bytes:
     """A dataclass, a dict or a list of them as JSON, names in camel case."""
-    return orjson.dumps(told, default=_plain, option=orjson.OPT_PASSTHROUGH_DATACLASS)
+    return orjson.dumps(document, default=_plain, option=orjson.OPT_PASSTHROUGH_DATACLASS)
 
 
 def _plain(value: Any) -> Any:
@@ -172,7 +172,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(value)
 
 
-def decode(cls: type[Told], document: Mapping[str, Any]) -> Told:
+def decode(cls: type[Document], document: Mapping[str, Any]) -> Document:
     """A dataclass from its JSON.
 
     Raises:
@@ -202,8 +202,8 @@ _READERS: dict[Any, Callable[[Any], Any]] = {
 def decode_rule(document: Mapping[str, Any]) -> RuleInfo:
     """A rule from its JSON, which `rule_document` made."""
     outcome = ("id", "hits", "active", "warning")
-    told = {name: value for name, value in document.items() if name not in outcome}
-    action, rest = action_from_json(told)
+    given = {name: value for name, value in document.items() if name not in outcome}
+    action, rest = action_from_json(given)
     match = {kind.name: rest.pop(kind.name, None) for kind in MATCH_FIELDS.values()}
     return RuleInfo(
         action=action,

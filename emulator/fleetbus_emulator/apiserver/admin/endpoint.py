@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fleetbus_emulator.apiserver.http.server import ApiServers
 
 LOOPBACK = "127.0.0.1"
-SECONDS_TO_END = 0.05  # who follows the ground truth never ends; 0 would wait for him for ever
+SECONDS_TO_END = 0.05  # a request that follows the ground truth never ends; 0 would wait for it
 LOOPBACK_NAMES = frozenset({LOOPBACK, "localhost", "[::1]"})
 
 log = structlog.get_logger()
@@ -70,11 +70,11 @@ async def _answer_errors(
     try:
         return await handler(request)
     except FieldError as error:
-        told = {"error": str(error), "field": error.field}
-        return web.json_response(told, status=HTTPStatus.BAD_REQUEST)
+        document = {"error": str(error), "field": error.field}
+        return web.json_response(document, status=HTTPStatus.BAD_REQUEST)
     except Refusal as refusal:
-        told = {"error": str(refusal), **refusal.more}
-        return web.json_response(body=encode(told), status=refusal.status)
+        document = {"error": str(refusal), **refusal.more}
+        return web.json_response(body=encode(document), status=refusal.status)
     except web.HTTPException as error:
         return web.json_response({"error": f"{error.status} {error.reason}"}, status=error.status)
     except ConnectionError:
@@ -82,5 +82,5 @@ async def _answer_errors(
     except Exception:
         # The endpoint of a test tool must not hide a bug of its own, nor show its inside.
         log.exception("admin_request_failed", method=request.method, path=request.path)
-        told = {"error": "a bug of the admin endpoint; its log has more"}
-        return web.json_response(told, status=HTTPStatus.INTERNAL_SERVER_ERROR)
+        document = {"error": "a bug of the admin endpoint; its log has more"}
+        return web.json_response(document, status=HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -1,4 +1,4 @@
-"""What can be asked of the admin endpoint.
+"""The routes of the admin endpoint.
 
 GET    /clusters                      every cluster
 GET    /clusters/C                    one
@@ -240,7 +240,7 @@ class _Admin:
             if request.transport is not None:
                 request.transport.abort()
         except ClientConnectionResetError:
-            pass  # it has gone
+            pass  # the client has disconnected
         return response
 
 
@@ -265,8 +265,8 @@ async def _send_truth(
     await response.write_eof()
 
 
-def _answer(told: Any, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
-    return web.json_response(body=encode(told), status=status)
+def _answer(document: Any, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
+    return web.json_response(body=encode(document), status=status)
 
 
 async def read_body(request: web.Request, *known: str) -> JsonObject:
@@ -291,7 +291,7 @@ async def _read_no_fields(request: web.Request) -> None:
 
 
 def _revision(document: JsonObject) -> int | None:
-    """The resourceVersion of a document, a text of digits or a number; None if it has none."""
+    """The resourceVersion of a document, a string of digits or a number; None if missing."""
     found = document.get("resourceVersion")
     if found is None:
         return None

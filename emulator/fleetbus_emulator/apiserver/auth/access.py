@@ -1,4 +1,4 @@
-"""Who wants to do what, who decides, and how a refusal is worded."""
+"""Users, access requests, authorization policies, and the messages of refusals."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _ESCAPED = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who makes a request.
+    """The user who makes a request.
 
     Attributes:
-        extra: What else the authentication knows, lists of texts by lower-case key.
+        extra: Other attributes from authentication: lists of strings by lower-case key.
     """
 
     name: str
@@ -66,7 +66,7 @@ def split_account(user_name: str) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What somebody wants to do.
+    """A request for access: user, verb and resource or path.
 
     Attributes:
         path: Of a request for something that is no resource (discovery, health); group and
@@ -93,7 +93,7 @@ def allow_all(access: Access) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether something is allowed; the reason is told in reviews and in refusals."""
+    """Whether something is allowed; the reason is shown in reviews and refusals."""
 
     allowed: bool
     reason: str = ""
@@ -101,7 +101,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What somebody may do in a namespace, as a SelfSubjectRulesReview tells it.
+    """The rules of a user in a namespace, as a SelfSubjectRulesReview lists them.
 
     Attributes:
         resources: ResourceRules.
@@ -122,7 +122,7 @@ class Policy(Protocol):
         ...
 
     def rights(self, user: User, namespace: str) -> Rights:
-        """What a user may do in a namespace."""
+        """The rules of a user in a namespace."""
         ...
 
 
@@ -155,7 +155,7 @@ class FunctionPolicy:
         return ALLOWED if self._authorize(access) else DENIED
 
     def rights(self, user: User, namespace: str) -> Rights:
-        """Everything or nothing; a function of one's own cannot be asked for a list."""
+        """All rules or none: a function cannot list the rules it implements."""
         del namespace
         if self._authorize is not allow_all:
             return Rights([], [], "the authorizer is a function, which cannot list rules")

@@ -1,4 +1,4 @@
-"""Who makes a request: client certificate, bearer token, nobody; or whom he acts as."""
+"""Authentication of requests: client certificate, bearer token, anonymous, impersonation."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Authenticator:
     """Finds out who makes a request.
 
     Args:
-        credentials: What proves it; None lets everybody in as system:admin.
-        policy: Decides who may act as somebody else.
+        credentials: The accepted credentials; None admits everybody as system:admin.
+        policy: Authorizes impersonation.
     """
 
     def __init__(self, credentials: Credentials | None, policy: Policy) -> None:
@@ -46,10 +46,10 @@ class Authenticator:
         self._policy = policy
 
     def user_of(self, request: Request) -> User:
-        """Who makes the request, or whom he acts as.
+        """Authenticate a request, and resolve impersonation.
 
         Raises:
-            ApiError: 401, the proof is not valid; 403, he may not act as that one.
+            ApiError: 401, invalid credentials; 403, the user may not impersonate that one.
         """
         user = ADMIN if self._credentials is None else _identified(request, self._credentials)
         if any(name.startswith("impersonate-") for name in request.headers):
@@ -112,7 +112,7 @@ def _extra(request: Request) -> dict[str, tuple[str, ...]]:
 def _wanted(
     user: User, name: str, groups: tuple[str, ...], uid: str, extra: Mapping[str, tuple[str, ...]]
 ) -> list[Access]:
-    """What one has to be allowed in order to act as somebody."""
+    """The access requests that impersonating a user needs."""
     account = split_account(name)
     if account is not None:
         namespace, short = account

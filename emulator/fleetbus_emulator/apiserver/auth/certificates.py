@@ -33,7 +33,7 @@ NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME of OpenSSL; Python has no 
 
 @dataclass(frozen=True, slots=True)
 class ClientCertificate:
-    """What a client shows.
+    """A client certificate with its key.
 
     Attributes:
         certificate: PEM.

@@ -1,4 +1,4 @@
-"""What a cluster accepts as proof of who somebody is; everything may change while it serves."""
+"""The credentials that a cluster accepts; they may change while it serves."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Credentials:
 
         Args:
             token: The token.
-            user: Whose it is. Everybody belongs to the group system:authenticated besides.
+            user: Its user, who is also in the group system:authenticated.
             audiences: Whom it is meant for. Without the API server's own audience it is good for
                 nothing but a TokenReview that asks for one of these.
             ends: From when on it is not accepted, aware; None is never.
@@ -119,7 +119,7 @@ class Credentials:
     ) -> ClientCertificate:
         """A certificate with which a client is this user, over HTTPS.
 
-        There is no way to revoke it, as with a real cluster: it ends by itself.
+        It cannot be revoked, as on a real cluster; it expires.
 
         Raises:
             ValueError: A name is longer than X.509 allows, 64 bytes.
@@ -137,7 +137,7 @@ class Credentials:
     # recognizing --------------------------------------------------------------------------------
 
     def identify(self, token: str, audiences: tuple[str, ...]) -> Identity:
-        """Who shows a token.
+        """Authenticate a bearer token.
 
         Args:
             token: The token.
@@ -152,14 +152,14 @@ class Credentials:
         try:
             found = self._accounts.identify(token, audiences)
         except InvalidTokenError as error:
-            # Two authenticators refuse in a real server, and both are heard.
+            # In a real server two authenticators refuse, and both errors are joined.
             raise InvalidTokenError(f"[{UNKNOWN_TOKEN}, {error}]") from None
         if found is None:
             raise InvalidTokenError(UNKNOWN_TOKEN)
         return found
 
     def user_of(self, certificate: bytes) -> User | None:
-        """Who shows a client certificate, in DER form; None if it names nobody.
+        """Authenticate a client certificate in DER form; None if it has no common name.
 
         Raises:
             InvalidCertificateError: It is of another authority, or not valid now.
@@ -188,7 +188,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a certificate of our authority says."""
+    """A parsed certificate of our authority."""
 
     begins: datetime
     ends: datetime

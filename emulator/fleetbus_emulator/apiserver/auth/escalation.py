@@ -1,4 +1,4 @@
-"""Nobody may give away rights that he does not have: writes of roles and bindings are checked."""
+"""Privilege escalation checks for writes of roles and bindings."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ AGGREGATES = "must have cluster-admin privileges to use aggregationRules"
 
 
 def check_escalation(rbac: Rbac, user: User, target: Target) -> Admit:
-    """What a write of a role or binding has to pass: gets the new object and the old one.
+    """Make the check that a write of a role or binding has to pass, from new and old object.
 
-    It raises ApiError, 403, for rights that the user does not have himself and may not give away
+    It raises ApiError, 403, for rights that the user does not have and may not grant
     either by the verbs escalate and bind; 404 for a role that does not exist.
     """
 

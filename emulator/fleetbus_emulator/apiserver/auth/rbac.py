@@ -37,7 +37,7 @@ _Who = tuple[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A rule that somebody has, and by what."""
+    """A rule that a user has, and the binding that grants it."""
 
     rule: PolicyRule
     by: str
@@ -45,7 +45,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """What somebody has in a namespace, and which roles were not found."""
+    """The rules of a user in a namespace, and the roles that were not found."""
 
     grants: tuple[Grant, ...]
     errors: tuple[str, ...]
@@ -77,7 +77,7 @@ class Rbac:
             self.reset()
 
     def reset(self) -> None:
-        """Decide anew: the objects changed without being told of."""
+        """Drop remembered decisions: the objects changed without a notification."""
         self._decisions.clear()
         self._grants.clear()
 
@@ -130,7 +130,7 @@ class Rbac:
     # resolving ----------------------------------------------------------------------------------
 
     def held(self, user: User, namespace: str) -> Grants:
-        """What a user has in a namespace; the empty namespace is the whole cluster."""
+        """The rules of a user in a namespace; the empty namespace is the whole cluster."""
         key = ((user.name, user.groups), namespace)
         held = self._grants.get(key)
         if held is None:
@@ -195,7 +195,7 @@ def _applies(subject: JsonObject, user: User, namespace: str) -> bool:
 
 
 def _described(binding: JsonObject, subject: JsonObject, namespace: str) -> str:
-    """How a review says by what something is allowed."""
+    """The reason that a review gives for an allowed access."""
     meta, ref = binding["metadata"], mapping(binding, "roleRef")
     whom = f'{subject["kind"]} "{subject["name"]}"'
     if subject["kind"] == "ServiceAccount":

@@ -57,7 +57,7 @@ class Reviews:
     """Answers reviews from the same proofs and rules that requests are checked with.
 
     Args:
-        credentials: What proves who somebody is.
+        credentials: The credentials that it accepts.
         policy: Decides who may do what.
     """
 
@@ -129,7 +129,7 @@ def _access_status(decision: Decision) -> JsonObject:
 
 
 def _subject(spec: JsonObject) -> User:
-    """Whom a SubjectAccessReview asks about; his groups are those it names and no others."""
+    """The user of a SubjectAccessReview, with the groups it names and no others."""
     extra: dict[str, list[str]] = mapping(spec, "extra")
     return User(
         name=spec.get("user") or "",

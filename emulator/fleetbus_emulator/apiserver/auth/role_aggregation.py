@@ -57,7 +57,7 @@ class RoleAggregation:
 def _aggregated(role: JsonObject, roles: list[JsonObject]) -> list[JsonObject]:
     """The rules of all that a role selects, and of what aggregated roles among these select.
 
-    Their own rules do not count: roles that select each other would hand them round for ever.
+    Their own rules do not count: roles that select each other would never lose any.
     """
     rules: list[JsonObject] = []
     seen: set[str] = set()

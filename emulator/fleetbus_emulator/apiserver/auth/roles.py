@@ -95,7 +95,7 @@ def binding_defaults(obj: JsonObject) -> None:
 
 
 def role_problems(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
-    """What is wrong with a Role or ClusterRole."""
+    """Validate a Role or ClusterRole."""
     del old
     causes: list[Cause] = []
     for index, rule in enumerate(listing(obj, "rules")):
@@ -127,7 +127,7 @@ def _rule_problems(rule: JsonObject, field: str, *, namespaced: bool) -> list[Ca
 
 
 def binding_problems(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
-    """What is wrong with a RoleBinding or ClusterRoleBinding."""
+    """Validate a RoleBinding or ClusterRoleBinding."""
     ref: JsonObject = mapping(obj, "roleRef")
     causes: list[Cause] = []
     if ref.get("apiGroup", GROUP) != GROUP:

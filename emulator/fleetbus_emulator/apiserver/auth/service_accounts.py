@@ -210,7 +210,7 @@ class ServiceAccounts:
     # recognizing --------------------------------------------------------------------------------
 
     def identify(self, token: str, audiences: tuple[str, ...]) -> Identity | None:
-        """Who shows the token; None if it is not one of ours.
+        """Authenticate a token; None if it is not one of ours.
 
         Raises:
             InvalidTokenError: It is, and no longer or not here valid.
@@ -262,7 +262,7 @@ class ServiceAccounts:
         return account_user(namespace, account["name"], uid, extra)
 
     def _bound_extra(self, private: JsonObject) -> dict[str, str]:
-        """What the user's extra says of the object the token is bound to, which must be there."""
+        """The user's extra fields for the object the token is bound to, which must exist."""
         for claim, plural in BOUND.values():
             bound = private.get(claim)
             if bound is None:

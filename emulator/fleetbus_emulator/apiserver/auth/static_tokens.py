@@ -1,4 +1,4 @@
-"""Bearer tokens that are told to the API server, as with its `--token-auth-file`."""
+"""Static bearer tokens, like those of the API server's `--token-auth-file`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ API_AUDIENCE = "https://kubernetes.default.svc.cluster.local"
 
 
 class InvalidTokenError(Exception):
-    """A token is known but not valid; the message is the one that a TokenReview tells."""
+    """A token is known but not valid; the message is the error of a TokenReview."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom a token proves to be there, and for which of the audiences that were asked for."""
+    """The user of a token, and the requested audiences it is valid for."""
 
     user: User
     audiences: tuple[str, ...]
@@ -59,7 +59,7 @@ class Tokens:
         del self._tokens[token]
 
     def identify(self, token: str, audiences: tuple[str, ...]) -> Identity | None:
-        """Who shows the token; None if it is unknown, ran out or is meant for somebody else."""
+        """Authenticate a token; None if it is unknown, expired or for another audience."""
         found = self._tokens.get(token)
         if found is None or (found.ends is not None and self._clock() >= found.ends):
             return None
@@ -68,7 +68,7 @@ class Tokens:
 
 
 def known(user: User) -> User:
-    """The user with the group that everybody who is known belongs to."""
+    """The user with the group of all authenticated users."""
     if AUTHENTICATED in user.groups or UNAUTHENTICATED in user.groups:
         return user
     return replace(user, groups=(*user.groups, AUTHENTICATED))

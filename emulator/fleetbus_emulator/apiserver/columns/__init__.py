@@ -1,4 +1,4 @@
-"""What kubectl shows of the built-in types, column by column.
+"""The columns of `kubectl get` for the built-in types.
 
 The names, their order and the computation of each cell are those of Kubernetes' own printers.
 """

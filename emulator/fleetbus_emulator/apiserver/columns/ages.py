@@ -1,4 +1,4 @@
-"""How long ago something was, as kubectl writes it: 5s, 3m20s, 4h, 2d3h."""
+"""Ages as kubectl writes them: 5s, 3m20s, 4h, 2d3h."""
 
 from __future__ import annotations
 

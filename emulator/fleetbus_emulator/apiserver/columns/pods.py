@@ -36,7 +36,7 @@ def _is_sidecar(row: Row, name: str) -> bool:
 
 
 def _initializing(row: Row) -> str | None:
-    """Why the pod is not initialized yet; None if it is."""
+    """The status of a pod that is not initialized yet; None if it is."""
     statuses = listing(row.status, "initContainerStatuses")
     for index, status in enumerate(statuses):
         state = mapping(status, "state")
@@ -54,7 +54,7 @@ def _initializing(row: Row) -> str | None:
 
 
 def _running_reason(row: Row, reason: str) -> str:
-    """The state of the first container that is not well, else that of the pod."""
+    """The state of the first unhealthy container, else that of the pod."""
     running = False
     for status in reversed(listing(row.status, "containerStatuses")):
         state = mapping(status, "state")

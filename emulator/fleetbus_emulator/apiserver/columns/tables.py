@@ -23,7 +23,7 @@ PLAIN = Printed(
 )
 META_GROUP = "meta.k8s.io"
 _STEP = re.compile(r"\.(?P<field>(?:[^.\[\\]|\\.)+)|\[(?P<index>[^\]]*)\]")
-# Reasons and texts of what a finished pod's row says of it.
+# Reasons and messages of the conditions in a finished pod's row.
 FINISHED = {
     "Succeeded": "The pod has completed successfully.",
     "Failed": "The pod failed.",

@@ -1,6 +1,6 @@
 """Custom resource definitions: from the CRD object to a served type, and away again.
 
-`form` reads a definition as Go does, `rules` and `schema_rules` tell what is wrong with it,
+`go_type` decodes a definition as Go does, `validation` and `schema_validation` check it,
 `served_type` makes a type of it, `lifecycle` serves the type while the definition exists.
 """
 

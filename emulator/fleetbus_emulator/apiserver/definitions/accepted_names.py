@@ -1,4 +1,4 @@
-"""Which of its names a definition may have: in one group nobody has those of another."""
+"""Accepted names of a definition: those that no other definition of its group has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 JsonObject = dict[str, Any]
-# The names in the order in which they are checked; the last conflict is the one told of.
+# The names in the order in which they are checked; the last conflict is the one reported.
 RESOURCES = (("plural", "PluralConflict"), ("singular", "SingularConflict"))
 KINDS = (("kind", "KindConflict"), ("listKind", "ListKindConflict"))
 ORDER = ("plural", "singular", "shortNames", "kind", "listKind", "categories")
@@ -35,7 +35,7 @@ class _Taken:
 
 
 def accept_names(definition: JsonObject, others: Iterable[JsonObject]) -> Naming:
-    """Accept the wanted names that are free; what was accepted before stays otherwise."""
+    """Accept the requested names that are free; otherwise names accepted before stay."""
     wanted: JsonObject = mapping(definition, "spec", "names")
     naming = Naming(dict(mapping(definition, "status", "acceptedNames")))
     taken = _taken(others)

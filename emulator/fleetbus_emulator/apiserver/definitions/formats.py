@@ -1,4 +1,4 @@
-"""The formats of texts and numbers that Kubernetes checks in custom resources."""
+"""The formats of strings and numbers that Kubernetes checks in custom resources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LONGEST_MOMENT = 100  # characters; nobody counts smaller parts of a second
+LONGEST_MOMENT = 100  # characters; no client has smaller parts of a second
 REMEMBERED = 10_000  # the same few times are read again and again
 _MOMENT = re.compile(
     r"\d{4}-\d{2}-\d{2}[Tt ]([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?([Zz]|[+-]\d{2}:\d{2})"

@@ -47,7 +47,7 @@ class Validator:
         self._has_keyed_lists = _mentions_keyed_lists(source)
 
     def problems(self, instance: JsonObject) -> list[Cause]:
-        """What the schema objects to, by field."""
+        """Validate an object; errors by field."""
         errors = cast("Iterator[ValidationError]", self._validator.iter_errors(instance))  # pyright: ignore[reportUnknownMemberType]
         causes = [cause for error in errors for cause in _causes(error)]
         causes.sort(key=lambda cause: cause.field)
@@ -57,7 +57,7 @@ class Validator:
 
 
 class _Formats(FormatChecker):
-    """Kubernetes' formats; what is no text may have one too."""
+    """Kubernetes' formats; numbers may have one too."""
 
     def conforms(self, instance: object, format: str) -> bool:  # noqa: A002 - jsonschema's name
         """Whether the value is of the format."""
@@ -90,7 +90,7 @@ def _translated(schema: JsonObject) -> JsonObject:
     out = {key: value for key, value in schema.items() if key in KEPT_KEYWORDS}
     _translate_numbers(out, schema)
     pattern = out.pop("pattern", None)
-    if pattern and pattern_problem(pattern) is None:  # nobody validates what is restored
+    if pattern and pattern_problem(pattern) is None:  # restored definitions are not validated
         out["pattern"] = pattern
     properties: JsonObject = mapping(schema, "properties")
     if properties:
@@ -153,7 +153,7 @@ def _of_value(rule: str, instance: Any, limit: Any, path: str) -> Cause:
 
 def _missing(error: ValidationError, instance: Any, wanted: list[str], path: str) -> list[Cause]:
     prefix = f"{path}." if path else ""
-    # jsonschema reports each missing name on its own; the name stands quoted in the message.
+    # jsonschema reports each missing name on its own; the name is quoted in the message.
     named = [name for name in wanted if name not in instance and repr(name) in error.message]
     return [required(f"{prefix}{name}") for name in named]
 
@@ -163,7 +163,7 @@ def _of_nullable(inner: ValidationError) -> list[Cause]:
 
 
 def _of_junctor(rule: str, instance: Any, schemas: Any, path: str) -> Cause:
-    """Kubernetes tells of these without a field."""
+    """Kubernetes reports these without a field."""
     text = {
         "anyOf": "must validate at least one schema (anyOf)",
         "not": "must not validate the schema (not)",
@@ -218,7 +218,7 @@ def _mentions_keyed_lists(schema: JsonObject) -> bool:
 
 
 def _duplicates(value: Any, schema: JsonObject, path: str) -> list[Cause]:
-    """What stands twice in sets and keyed lists."""
+    """Errors for duplicates in sets and keyed lists."""
     causes: list[Cause] = []
     items = as_list(value)
     if items is not None:

@@ -1,7 +1,7 @@
 """Regular expressions of schemas: those of RE2, which Go's are made after.
 
 Like Go's they take linear time, whatever the pattern and the value; the two engines agree on the
-syntax, and where they word a refusal differently, it is told in Go's words.
+syntax, and where their error messages differ, Go's are used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Pattern(Protocol):
 
 
 def pattern_problem(pattern: str) -> str | None:
-    """Why Go refuses a pattern; None if it does not."""
+    """The error of Go's regexp package for a pattern; None if it compiles."""
     if _ANY_BYTE in pattern.replace("\\\\", ""):
         return f"error parsing regexp: invalid escape sequence: `{_ANY_BYTE}`"
     try:
@@ -45,7 +45,7 @@ def pattern_problem(pattern: str) -> str | None:
 
 
 def is_matched(pattern: str, text: str) -> bool:
-    """Whether a part of the text is as the pattern says."""
+    """Whether the pattern matches a part of the string."""
     return _compile(pattern).search(text) is not None
 
 

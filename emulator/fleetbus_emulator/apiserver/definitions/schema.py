@@ -79,7 +79,7 @@ class Schema:
         raise StrictError(self._kind, self._version, texts)
 
     def problems(self, obj: JsonObject) -> list[Cause]:
-        """What the schema objects to."""
+        """Validate an object against the schema."""
         instance = {name: value for name, value in obj.items() if name not in TOP}
         return self._validator.problems(instance)
 
@@ -171,7 +171,7 @@ def _default(value: Any, schema: JsonObject) -> None:
 
 
 def merge_rule_of(schema: JsonObject) -> MergeRule:
-    """How server-side apply merges objects of this schema."""
+    """The merge rule of server-side apply for objects of this schema."""
     rule = _merge_rule(schema)
     rule.fields["metadata"] = BUILTIN
     return rule

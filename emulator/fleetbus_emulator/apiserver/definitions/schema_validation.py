@@ -1,6 +1,6 @@
-"""What the schema of a definition may say: the keywords that are known, and structural schemas.
+"""Validation of the schema of a definition: known keywords, and structural schemas.
 
-A structural schema tells the type of every value once, outside of allOf, anyOf, oneOf and not, so
+A structural schema gives the type of every value once, outside of allOf, anyOf, oneOf and not, so
 that pruning and defaulting need look nowhere else. As on a real server the keywords come first;
 only a schema whose keywords are well is looked at for structure, and only then for its defaults.
 """
@@ -33,7 +33,7 @@ FORBIDDEN_AT_ROOT_WITH_STATUS = (
     *("allOf", "anyOf", "oneOf", "not", "enum", "default", "additionalProperties", "nullable"),
     *("minProperties", "maxProperties", EMBEDDED, INT_OR_STRING, LIST_TYPE, LIST_KEYS, MAP_TYPE),
 )
-# What may not stand within allOf, anyOf, oneOf and not.
+# Keywords that are forbidden within allOf, anyOf, oneOf and not.
 NOT_NESTED = (
     ("type", "must be empty to be structural"),
     ("additionalProperties", "must be undefined to be structural"),
@@ -53,7 +53,7 @@ INTEGER_OR_STRING = [{"type": "integer"}, {"type": "string"}]
 
 
 def schema_problems(schema: JsonObject, place: str, *, with_status: bool) -> list[Cause]:
-    """What is wrong with the schema of a version that has, or has not, the status subresource."""
+    """Validate the schema of a version that has, or has not, the status subresource."""
     if not schema:
         return []
     causes = _root_problems(schema, place, with_status=with_status)
@@ -338,7 +338,7 @@ def _nested_problems(schema: JsonObject, place: str) -> list[Cause]:
 def _completeness(
     nested: JsonObject, schema: JsonObject, place: str, schema_place: str
 ) -> list[Cause]:
-    """What a value validation speaks of has to be specified outside of it as well."""
+    """Check that each field of a value validation is specified outside of it as well."""
     causes: list[Cause] = []
     if as_object(nested.get("items")) is not None:
         outside = as_object(schema.get("items"))

@@ -29,7 +29,7 @@ def selectable_fields(version: JsonObject) -> tuple[str, ...]:
 
 
 def selectable_problems(versions: list[JsonObject]) -> list[Cause]:
-    """What is wrong with the selectable fields of the versions of a definition.
+    """Validate the selectable fields of the versions of a definition.
 
     What all versions have in common is reported once, above them.
     """

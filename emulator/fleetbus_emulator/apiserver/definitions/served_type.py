@@ -49,7 +49,7 @@ def resource_type(definition: JsonObject) -> ResourceType:
 
 @functools.lru_cache(maxsize=SHARED_VERSIONS)
 def _type_version(encoded: bytes, kind: str) -> TypeVersion:
-    """Shared by all clusters that have the same definition: it is large, and nobody changes it."""
+    """Shared by all clusters that have the same definition: it is large, and never changed."""
     version: JsonObject = orjson.loads(encoded)
     subresources: JsonObject = mapping(version, "subresources")
     schema: JsonObject = version["schema"]["openAPIV3Schema"]

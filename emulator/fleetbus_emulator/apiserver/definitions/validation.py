@@ -1,4 +1,4 @@
-"""What a definition may say: names, versions, columns, subresources, and what never changes."""
+"""Validation of a definition: names, versions, columns, subresources, immutable fields."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOISTED = ("schema", "subresources", "additionalPrinterColumns")
 
 
 def definition_problems(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
-    """What is wrong with a definition; `old` is None on create."""
+    """Validate a definition; `old` is None on create."""
     spec: JsonObject = mapping(obj, "spec")
     names: JsonObject = mapping(spec, "names")
     causes: list[Cause] = []
@@ -119,7 +119,7 @@ def _versions_problems(versions: list[JsonObject]) -> list[Cause]:
 
 
 def _part_problems(versions: list[JsonObject], name: str) -> list[Cause]:
-    """The problems of one part of all versions; what all have in common is told of once.
+    """The problems of one part of all versions; what all have in common is reported once.
 
     Kubernetes keeps such a part above the versions, and its paths say so.
     """

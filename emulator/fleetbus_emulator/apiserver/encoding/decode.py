@@ -51,7 +51,7 @@ def read(served: Served, obj: JsonObject, known: JsonObject | None = None) -> li
 
 
 def read_unwrapped(served: Served, obj: JsonObject) -> list[str]:
-    """The same, for a caller who has words of his own for what cannot be read.
+    """Decode like `read`, for callers with an error message of their own.
 
     Raises:
         Unreadable: A field has the wrong type.
@@ -74,7 +74,7 @@ def _read_changes(served: Served, obj: JsonObject, known: JsonObject) -> list[st
 def read_review(
     obj: JsonObject, api_version: str, kind: str, validation: str, warnings: list[str]
 ) -> None:
-    """Read, in place, a document that is answered and stored nowhere, and tell of unknown fields.
+    """Read, in place, a document that is answered and not stored, and warn of unknown fields.
 
     Raises:
         ApiError: 400, as from Go's decoder.
@@ -109,12 +109,12 @@ def _cannot_be_handled(kind: str, version: str, why: str) -> ApiError:
 
 
 def unknown(paths: list[str]) -> list[str]:
-    """What is told of unknown fields."""
+    """The warnings for unknown fields."""
     return [f'unknown field "{path}"' for path in paths]
 
 
 def report_fields(served: Served, texts: list[str], validation: str, warnings: list[str]) -> None:
-    """Tell of fields that are unknown or stand twice, as strictly as the writer wants it.
+    """Warn of unknown or duplicate fields or refuse them, as fieldValidation says.
 
     Raises:
         ApiError: 400, strictly.

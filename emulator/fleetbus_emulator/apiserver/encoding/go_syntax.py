@@ -1,7 +1,7 @@
 """JSON and YAML as Go reads them: what is accepted, and how a refusal is worded.
 
-orjson parses the bodies; only a body that it refuses is looked at here, to tell why in the words
-of Go's scanner, which clients show to people and some tests compare.
+orjson parses the bodies; only a body that it refuses is scanned here, for the error message of
+Go's scanner, which clients show to people and some tests compare.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEY, VALUE, FIRST_KEY, FIRST_ITEM, AFTER = "key", "value", "first key", "first i
 
 
 class Malformed(ValueError):
-    """A document that cannot be read; the text tells why."""
+    """A document that cannot be parsed; the message is Go's."""
 
 
 def parse_json(data: bytes) -> Any:
@@ -47,7 +47,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def check_depth(data: bytes, parsed: Any) -> None:
-    """Refuse what orjson could read and not write again; Go goes deeper, but nobody else does.
+    """Refuse documents nested deeper than orjson can write; Go allows more.
 
     Raises:
         Malformed: It is too deep.
@@ -61,14 +61,14 @@ def check_depth(data: bytes, parsed: Any) -> None:
 
 
 def type_name(value: Any) -> str:
-    """What Go calls the type of a JSON value."""
+    """Go's name of the type of a JSON value."""
     names = ((dict, "object"), (list, "array"), (str, "string"), (bool, "bool"))
     found = (name for kind, name in names if isinstance(value, kind))
     return next(found, "null" if value is None else "number")
 
 
 class _Fields(list[tuple[str, Any]]):
-    """The fields of an object as they stand, also those that stand twice."""
+    """The fields of an object in order, duplicates included."""
 
 
 def duplicate_fields(data: bytes) -> list[str]:
@@ -97,7 +97,7 @@ def _find_duplicates(value: Any, path: str, found: list[str]) -> None:
 
 
 def json_problem(data: bytes) -> str:
-    """Why a document that orjson refused is no JSON."""
+    """Go's syntax error for a document that orjson refused."""
     try:
         _Scanner(data).scan()
         data.decode()
@@ -304,9 +304,9 @@ def _check_yaml(data: bytes) -> None:
     Events come one by one, before anything is built of them.
 
     Raises:
-        Malformed: It is too deep, or its aliases stand for too much.
+        Malformed: It is too deep, or its aliases expand to too much.
     """
-    sizes: dict[str, int] = {}  # by anchor, with what its aliases stand for
+    sizes: dict[str, int] = {}  # by anchor, with its aliases expanded
     opened: list[tuple[str | None, int]] = []
     size = aliased = 0
     parsed = yaml.parse(data, Loader=_JsonLikeLoader)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

@@ -1,8 +1,8 @@
-"""What Go reads a document into: structs, lists, maps, and the scalars at their ends.
+"""Go types that documents are decoded into: structs, lists, maps, scalars.
 
-Reading in place leaves what Go would write again: null counts as absent, a zero that says nothing
-goes, fields that the struct does not have are dropped and reported. What cannot be read into its
-type is told in the words of Go's decoder.
+Decoding in place leaves what Go would encode again: null counts as absent, zero values of
+omitempty fields and unknown fields are dropped, and the latter reported. Type errors have the
+messages of Go's decoder.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Struct:
     """A struct and its fields.
 
     Attributes:
-        or_bool: A boolean may stand in its place.
-        or_list: A list of such structs may stand in its place.
+        or_bool: A boolean is accepted instead.
+        or_list: A list of such structs is accepted instead.
     """
 
     name: str
@@ -61,7 +61,7 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True)
 class MapOf:
-    """A map with texts as keys."""
+    """A map with string keys."""
 
     value: Form
 
@@ -70,10 +70,10 @@ Form = Leaf | Struct | ListOf | MapOf
 
 
 class DecodeError(Exception):
-    """A document that Go cannot read; the text tells why.
+    """A document that Go cannot decode; the message is Go's.
 
     Attributes:
-        as_merged: The same as server-side apply tells it.
+        as_merged: The message of server-side apply.
     """
 
     def __init__(self, why: str, as_merged: str) -> None:
@@ -96,7 +96,7 @@ def read(document: JsonObject, form: Struct) -> list[str]:
 
 
 class _Mismatch(Exception):
-    """A value that cannot be read into its form; raised where it stands."""
+    """A value that does not fit its type; raised where it is found."""
 
     def __init__(self, value: Any, form: Form, why: str = "") -> None:
         super().__init__(why)
@@ -106,7 +106,7 @@ class _Mismatch(Exception):
 
 
 class _Key(str):
-    """The key of a map: Go's decoder does not tell it."""
+    """The key of a map, which the messages of Go's decoder leave out."""
 
     __slots__ = ()
 
@@ -120,7 +120,7 @@ class _Reader:
         self._owners: list[str] = []
 
     def message(self, mismatch: _Mismatch) -> str:
-        """What Go says of a mismatch at the end of the trail."""
+        """The message of Go's decoder for a mismatch at the end of the trail."""
         if mismatch.why:
             return mismatch.why
         found = type_name(mismatch.value)
@@ -134,7 +134,7 @@ class _Reader:
         )
 
     def apply_message(self, mismatch: _Mismatch) -> str:
-        """What server-side apply says of it."""
+        """The message of server-side apply for it."""
         place = self._path("").removesuffix(".")
         return f".{place}: expected {_merged_type(mismatch.form)}, got {type_name(mismatch.value)}"
 
@@ -148,7 +148,7 @@ class _Reader:
         for name, part in fields.items():
             known = form.fields.get(name)
             if isinstance(part, str) and isinstance(known, Leaf) and known.name == "string":
-                if not part and not known.kept:  # most fields are texts: no trail is laid for them
+                if not part and not known.kept:  # most fields are strings: they need no trail
                     dropped.append(name)
             elif known is None:
                 self.unknown.append(self._path(name))
@@ -231,7 +231,7 @@ def type_name_of(form: Form) -> str:
 
 
 def _merged_type(form: Form) -> str:
-    """What server-side apply calls the type of a form."""
+    """Server-side apply's name of a type."""
     if isinstance(form, Leaf):
         numbers = {"int32", "int64", "float64"}
         return "numeric (int or float)" if form.name in numbers else form.name
@@ -239,7 +239,7 @@ def _merged_type(form: Form) -> str:
 
 
 def _zero(form: Form) -> Any:
-    """What Go makes of null where something has to be."""
+    """Go's zero value, which a null in a list or map becomes."""
     if isinstance(form, Struct | MapOf):
         return {}
     if isinstance(form, ListOf):

@@ -29,7 +29,7 @@ class Field:
         type: A scalar's name, or the full name of a message.
         keys: The fields that items of a list are merged by; empty for a set, None if there is no
             merging.
-        inline: The fields of its message stand, in JSON, among those around it.
+        inline: In JSON the fields of its message are inlined.
         kept: A zero says something.
     """
 

@@ -1,4 +1,4 @@
-"""Content negotiation: which form of an object a client wants."""
+"""Content negotiation: the media type and kind in which a client accepts an object."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def negotiate(accept: str, forms: Forms = FORMS) -> MediaType:
 
 
 def _parse_clause(clause: str, forms: Forms) -> MediaType | None:
-    """What a clause asks for; None if that cannot be had."""
+    """Parse a clause; None if it is not acceptable."""
     media, *rest = (part.strip() for part in clause.split(";"))
     if media in ("*/*", "application/*"):
         media = JSON
@@ -107,7 +107,7 @@ def check_list_kind(wanted: MediaType, served: Served, *, is_list: bool) -> None
 
 
 def included(request: Request) -> str:
-    """What the rows of a Table hold of their objects.
+    """The includeObject parameter: how much of its object a row of a Table holds.
 
     Raises:
         ApiError: 400, something that there is not.

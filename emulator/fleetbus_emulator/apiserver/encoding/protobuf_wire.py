@@ -70,7 +70,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def write_field(number: int, value: int | str | bytes) -> bytes:
-    """A field: a number as a varint, a text or a message with its length."""
+    """A field: a number as a varint, a string or a message with its length."""
     if isinstance(value, int):
         return _written(number << 3 | VARINT) + _written(value)
     data = value.encode() if isinstance(value, str) else value

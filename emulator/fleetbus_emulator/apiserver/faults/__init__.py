@@ -1,8 +1,8 @@
 """Faults: rules that make one cluster answer wrongly on purpose.
 
 A rule is a `Match` (which requests), an action (what happens) and a budget (how often). An action
-counts only what it can befall: a list is no hit for `CutWatch`. Actions on watches also befall
-watches that are already open when the rule is added.
+counts only requests that it can affect: a list is no hit for `CutWatch`. Actions on watches also
+apply to watches that are already open when the rule is added.
 
     cluster.faults.add(Fail(status=429, retry_after=timedelta(seconds=1)), verb="list", count=2)
     cluster.faults.add(Abort(after_commit=True), verb="create", resource="pods")

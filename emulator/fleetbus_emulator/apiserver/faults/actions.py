@@ -1,4 +1,4 @@
-"""What can go wrong: the actions of fault rules, as data.
+"""The actions of fault rules, as data.
 
 Where each acts:
 
@@ -347,7 +347,7 @@ WatchAction = (
     | Garble
     | Drip
 )
-"""What can befall a watch that is open already."""
+"""The actions that can apply to a watch that is already open."""
 
 Action = (
     Fail

@@ -1,4 +1,4 @@
-"""What rules do to connections: before a request is handled, and on the way of its answer."""
+"""Faults of connections: before a request is handled, and while its answer is sent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def delay_or_abort(
 
     Args:
         http: The request.
-        rules: What befalls it.
+        rules: The rules that apply to it.
         after_commit: Whether it was handled, or is about to be.
         unanswered: Called before an end without an answer.
         carry: Lets the end of the connection through.

@@ -64,8 +64,8 @@ class Field:
     Attributes:
         name: As Python spells it.
         kind: str, int, float, bool or timedelta.
-        choices: The only values of a text; empty for any.
-        default: Its Python value where a document does not tell; MISSING if it has to.
+        choices: The only values of a string; empty for any.
+        default: Its Python value where a document leaves it out; MISSING if it may not.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Field:
 
     @property
     def needed(self) -> bool:
-        """Whether a document must tell it."""
+        """Whether a document must have it."""
         return self.default is MISSING
 
     def read(self, value: Any) -> Any:
@@ -221,7 +221,7 @@ def rule_to_json(rule: Rule) -> JsonObject:
 
 
 def json_from_words(action: str, words: Sequence[str]) -> JsonObject:
-    """The document that `fail status=429 verb=list` stands for.
+    """Parse words such as `fail status=429 verb=list` into a document.
 
     Raises:
         FieldError: There is no such action or field, or a word has no `=`.

@@ -1,4 +1,4 @@
-"""Rules: which requests or events an action befalls, and how often."""
+"""Fault rules: which requests or events an action applies to, and how often."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RequestAttributes:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Which requests a rule is about; None matches all, discovery and health included.
+    """The requests that a rule matches; None matches all, discovery and health included.
 
     Attributes:
         verb: get, list, watch, create, update, patch, delete, deletecollection; `read` and `write`
@@ -128,12 +128,12 @@ class Rule:
         id: Names it among the rules of its cluster.
         match: Which requests.
         action: What happens.
-        count: How many it befalls at most; None for no end.
-        skip: How many it still lets alone before the first.
-        probability: With which it befalls one that matches.
-        random: Decides, if there is anything to decide.
-        on_removal: Is told that it was removed.
-        hits: How many it has befallen.
+        count: The maximum number of hits; None for no limit.
+        skip: The number of matches to skip before the first hit.
+        probability: The probability that a match is a hit.
+        random: The source of randomness for `probability`.
+        on_removal: Called when it was removed.
+        hits: The number of requests or events it applied to.
     """
 
     id: int
@@ -146,14 +146,14 @@ class Rule:
     on_removal: Callable[[Rule], None]
     hits: int = 0
     removed: bool = False
-    # What was decided about events, so that all watches hear the same; only for DropEvents.
+    # Decisions about events, so that all watches get the same ones; only for DropEvents.
     _decisions: OrderedDict[tuple[int, str], bool] = field(
         default_factory=OrderedDict[tuple[int, str], bool]
     )
 
     @property
     def active(self) -> bool:
-        """Whether it may befall further requests or events."""
+        """Whether it may apply to further requests or events."""
         return not self.removed and (self.count is None or self.hits < self.count)
 
     def remove(self) -> None:
@@ -231,8 +231,8 @@ class Faults:
     Args:
         random: Decides for rules with a probability.
         present_rv: Tells the cluster's revision.
-        added: Is told of each new rule, to befall watches that are open.
-        removed: Is told of each rule that is removed.
+        added: Called with each new rule, to apply it to open watches.
+        removed: Called after each removal.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class Faults:
         self._added = added
         self._removed = removed
         self._rules: dict[int, Rule] = {}
-        self._live: list[Rule] = []  # those that may still befall something
+        self._live: list[Rule] = []  # those that may still apply
         self._last_id = 0
 
     def add(
@@ -280,10 +280,10 @@ class Faults:
             subresource: See `Match`.
             user_agent: See `Match`.
             token: See `Match`.
-            count: Befall so many and no more; None for no end.
-            skip: Let the first so many that match alone.
-            nth: Befall the nth that matches (from 1) and no other; instead of count and skip.
-            probability: Befall one that matches with this probability, above 0 and up to 1.
+            count: The maximum number of hits; None for no limit.
+            skip: The number of matches to skip before the first hit.
+            nth: Hit only the nth match (from 1); instead of count and skip.
+            probability: The probability that a match is a hit, above 0 and up to 1.
 
         Raises:
             FieldError: The rule makes no sense.
@@ -339,11 +339,11 @@ class Faults:
 
     @property
     def active(self) -> bool:
-        """Whether there is a rule that may befall something."""
+        """Whether there is a rule that may apply."""
         return bool(self._live)
 
     def match(self, seen: RequestAttributes) -> list[Rule]:
-        """The rules that befall a request, each counted."""
+        """The rules that apply to a request; counts a hit of each."""
         return [rule for rule in tuple(self._live) if self.hit(rule, seen)]
 
     def hit(self, rule: Rule, seen: RequestAttributes) -> bool:
@@ -352,10 +352,10 @@ class Faults:
             return False
         if isinstance(rule.action, DropEvents):
             return not rule.removed  # it counts events
-        befallen = rule.take_hit()
+        is_hit = rule.take_hit()
         if not rule.active and rule in self._live:
             self._live.remove(rule)
-        return befallen
+        return is_hit
 
     def _forget(self, rule: Rule) -> None:
         self._rules.pop(rule.id, None)
@@ -370,7 +370,7 @@ class Faults:
 
 
 def _check_applicable(action: Action, match: Match) -> None:
-    """Refuse a rule that could never befall anything."""
+    """Refuse a rule that can never apply."""
     if not isinstance(action, typing.get_args(Action)):
         raise FieldError("action", f"must be an action like Fail(503), not {action!r}")
     if isinstance(action, GroupDown) and match.group is None:
@@ -379,7 +379,9 @@ def _check_applicable(action: Action, match: Match) -> None:
     if not any(
         _can_affect(action, RequestAttributes(it, continued=True, versioned=True)) for it in verbs
     ):
-        raise FieldError("verb", f"{match.verb} is never befallen by {type(action).__name__}")
+        raise FieldError(
+            "verb", f"{match.verb} requests are never affected by {type(action).__name__}"
+        )
 
 
 def _check_budget(count: int | None, skip: int, probability: float) -> None:

@@ -1,4 +1,4 @@
-"""What rules do to one open watch."""
+"""Faults of one open watch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GARBAGE_LINE = b'{"type":"MODIFIED","object":<html>502 Bad Gateway</html>\n'
 
 
 class Break(Enum):
-    """How the transport breaks a connection."""
+    """Ways in which the transport breaks a connection."""
 
     END = "end"
     RESET = "reset"
@@ -43,7 +43,7 @@ class Break(Enum):
 
 @dataclass(slots=True)
 class Outcome:
-    """What becomes of the lines that a watch is about to send.
+    """The lines that a watch may send, and how it goes on.
 
     Attributes:
         lines: Go out now.
@@ -59,7 +59,7 @@ class Outcome:
 
 
 class WatchFault:
-    """What a rule does to one open watch; it counts the lines sent since it befell the watch.
+    """A rule applied to one open watch; it counts the lines sent since then.
 
     Args:
         rule: The rule.
@@ -79,12 +79,12 @@ class WatchFault:
 
     @property
     def lag(self) -> Lag | None:
-        """How events are held back."""
+        """The lag of the watch's events."""
         return self._lag if self.active else None
 
     @property
     def drip(self) -> Drip | None:
-        """How the transport sends."""
+        """The pace at which the transport sends."""
         action = self._rule.action
         return action if isinstance(action, Drip) and self.active else None
 
@@ -111,7 +111,7 @@ class WatchFault:
         return self._rule.drops((rv, "ADDED"), namespace, name)
 
     def allowance(self, sent: int) -> int | None:
-        """How many more lines may be sent before the fault strikes; None for no limit."""
+        """The number of lines that may be sent before the fault takes effect; None for no limit."""
         if self._limit is None or not self.active:
             return None
         return max(0, self._limit - sent)
@@ -141,7 +141,7 @@ class WatchFault:
 
 
 def _lines_before(action: object) -> int | None:
-    """How many lines pass before an action strikes; None for one that does not wait for lines."""
+    """The number of lines sent before an action takes effect; None if it does not count lines."""
     if isinstance(action, CutWatch | EndWatch | StallWatch | Garble):
         return action.after_events
     if isinstance(action, Expire) and action.where == "stream":
@@ -185,7 +185,7 @@ def type_of(line: bytes) -> str:
 
 
 class Lag:
-    """How far a watch that lags may read: as far as the log reached a while ago.
+    """The delay of a lagging watch: it may read as far as the log reached a while ago.
 
     Args:
         action: How long a while is.

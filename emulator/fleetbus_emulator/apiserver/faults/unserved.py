@@ -1,7 +1,7 @@
 """Whether a rule names something that its cluster does not serve.
 
-Such a rule is no error, because definitions may come later and requests for what is not served may
-be befallen, too. But most of them are misspelt, and would stay without a hit for ever.
+Such a rule is no error: the definition may come later, and rules apply to requests for unserved
+types too. But most of them are misspelt, and would never have a hit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def unserved_warning(match: Match, served: Mapping[tuple[str, str], Collection[str]]) -> str:
-    """What a rule names that is not served, in words; empty if all is.
+    """A warning about a rule that names something not served; empty if all is.
 
     Args:
         match: Which requests the rule is about.

@@ -118,7 +118,7 @@ def refusal(error: ApiError) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a path below /api or /apis names.
+    """The resource that a path below /api or /apis names.
 
     Attributes:
         prefixed_watch: The legacy form .../watch/... of the path.
@@ -189,7 +189,7 @@ def decode_body(
 
 
 def _typed(parsed: Any, body: bytes, kind: str) -> JsonObject:
-    """The document, if what tells its type can be read."""
+    """The document, if its apiVersion and kind can be read."""
     if parsed is None:
         return {}
     found = as_object(parsed)

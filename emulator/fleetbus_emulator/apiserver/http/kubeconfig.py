@@ -15,12 +15,12 @@ USER = "devfleet"
 
 
 def token_proof(token: str | None) -> Proof:
-    """What a user's entry says of a bearer token."""
+    """The user entry of a kubeconfig for a bearer token."""
     return {"token": token} if token else {}
 
 
 def certificate_proof(issued: ClientCertificate) -> Proof:
-    """What a user's entry says of a client certificate."""
+    """The user entry of a kubeconfig for a client certificate."""
     return {
         "client-certificate-data": _base64(issued.certificate),
         "client-key-data": _base64(issued.key),
@@ -35,7 +35,7 @@ def kubeconfig_of(
     Args:
         urls: The servers, by cluster name.
         authority: The PEM of whom to trust; None for HTTP.
-        proofs: What the user shows to each cluster; he is one user if that is the same.
+        proofs: The user's credentials by cluster; one user entry if all are equal.
     """
     trust = {} if authority is None else {"certificate-authority-data": _base64(authority)}
     first = next(iter(urls), "")

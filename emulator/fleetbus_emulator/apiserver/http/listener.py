@@ -1,4 +1,4 @@
-"""One listener: requests in, answers out, and the faults that befall connections.
+"""One listener: requests in, answers out, and the faults of connections.
 
 aiohttp's low-level server is enough: a cluster does its own routing, and the transport is at hand
 for what faults need (breaking a connection in the midst of an answer).
@@ -40,7 +40,7 @@ GZIP_FORMAT = 31  # what zlib calls the largest window in a gzip envelope
 GZIP_PIECE = 256 * 1024  # a millisecond
 LONGEST_LINE = 64 * 1024  # bytes; selectors may be long, and the log of requests keeps them
 NEVER_ANSWERED = 0
-SECONDS_TO_END = 0.05  # for handlers whose connection is broken already; 0 would be for ever
+SECONDS_TO_END = 0.05  # for handlers whose connection is broken already; 0 would wait without end
 NO_CACHE = "no-cache, private"
 TOO_LARGE = f"Request entity too large: limit is {BODY_LIMIT}"
 
@@ -162,7 +162,9 @@ class Listener:
         try:
             return await self._exchange(http)
         except ConnectionError:
-            return web.Response()  # nobody gets it: a fault closed the connection, or the client
+            return (
+                web.Response()
+            )  # it is not delivered: a fault closed the connection, or the client did
 
     async def _exchange(self, http: web.BaseRequest) -> web.StreamResponse:
         try:
@@ -217,7 +219,7 @@ class Listener:
             await self._stream(http, response, watch)
             await response.write_eof()
         except ClientConnectionResetError:
-            pass  # the client has gone; that is how most watches end
+            pass  # the client has disconnected; that is how most watches end
         finally:
             self.cluster.release(watch)
         return response
@@ -263,7 +265,7 @@ def _request(
 
 
 def _text(value: str) -> str:
-    """A header as text that JSON can tell again; what is no UTF-8 comes as surrogates."""
+    """A header as a string that JSON can encode; invalid UTF-8 comes as surrogates."""
     if value.isascii():
         return value
     return value.encode(errors="surrogateescape").decode(errors="replace")
@@ -277,7 +279,7 @@ def _repeated(http: web.BaseRequest) -> dict[str, tuple[str, ...]]:
 
 
 def _certificate(http: web.BaseRequest) -> bytes:
-    """What the client showed in the TLS handshake, in DER form."""
+    """The client's certificate from the TLS handshake, in DER form."""
     connection: ssl.SSLObject | None = http.get_extra_info("ssl_object")
     return (connection and connection.getpeercert(binary_form=True)) or b""
 

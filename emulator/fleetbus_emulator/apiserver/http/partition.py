@@ -1,4 +1,4 @@
-"""What lies between the clients and one API server, and can be parted."""
+"""The network between the clients and one API server, and its partitions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from enum import StrEnum
 
 
 class Partition(StrEnum):
-    """How a cluster is cut off.
+    """Kinds of network partition.
 
     - `refuse`: connections break and new ones are refused.
     - `hang`: connections stay and new ones are accepted, but nothing passes either way.
     - `lose-requests`: requests do not arrive; watches that are open go on.
     - `lose-answers`: requests arrive and are done; no answer and no event comes back.
 
-    What hung goes on where it was when the partition heals, as far as the client still waits.
+    Requests that hung continue when the partition heals, as far as the client still waits.
     """
 
     REFUSE = "refuse"
@@ -34,7 +34,7 @@ class Link:
 
     @property
     def partition(self) -> Partition | None:
-        """How it is parted; None while all is well."""
+        """The present partition; None if there is none."""
         return self._partition
 
     def cut(self, partition: Partition) -> None:

@@ -1,4 +1,4 @@
-"""What a cluster remembers of its clients: their requests and their open watches."""
+"""The request log of a cluster, and its open watches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LoggedRequest:
 
     Attributes:
         number: Counts the requests, from 1.
-        faults: The ids of the rules that befell it.
+        faults: The ids of the rules that applied to it.
         accept: The forms of answer that the client takes.
     """
 

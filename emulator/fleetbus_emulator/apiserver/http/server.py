@@ -52,7 +52,7 @@ class ApiServers:
         return self._listeners[cluster].url
 
     async def start(self, cluster: str) -> None:
-        """Start a cluster's API server again, on the port it had; it refuses nobody any more."""
+        """Start a cluster's API server again, on the port it had; ends a partition that refuses."""
         listener = self._listeners[cluster]
         await listener.start()
         if listener.link.partition is Partition.REFUSE:
@@ -68,7 +68,7 @@ class ApiServers:
         Raises:
             ValueError: There is no such way.
         """
-        partition = Partition(partition)  # a text is as good, and a misspelt one is told
+        partition = Partition(partition)  # callers may pass a string; a misspelt one raises here
         listener = self._listeners[cluster]
         await self.heal(cluster)
         listener.link.cut(partition)
@@ -76,14 +76,14 @@ class ApiServers:
             await listener.stop()
 
     async def heal(self, cluster: str) -> None:
-        """End the partition of a cluster; what hung goes on where it was."""
+        """End the partition of a cluster; requests that hung continue."""
         listener = self._listeners[cluster]
         if listener.link.partition is Partition.REFUSE:
             await listener.start()
         listener.link.heal()
 
     def partition_of(self, cluster: str) -> Partition | None:
-        """How a cluster is cut off; None if it is not."""
+        """The partition of a cluster; None if there is none."""
         return self._listeners[cluster].link.partition
 
     def is_listening(self, cluster: str) -> bool:

@@ -30,7 +30,7 @@ def version_3(group: str, version: str, served: ServedTypes) -> bytes:
 
 
 def fingerprint(group: str, version: str, served: ServedTypes) -> str:
-    """A text that changes with the document of a group version."""
+    """A digest that changes with the document of a group version."""
     return hashlib.sha256(version_3(group, version, served)).hexdigest().upper()[:32]
 
 

@@ -102,7 +102,7 @@ class Schemas:
         reference = {"$ref": self._prefix + name}
         if not target.description:
             return reference
-        # In version 3 a reference stands alone.
+        # In version 3 a reference has no siblings.
         referring: JsonObject = reference if self._version == 2 else {"allOf": [reference]}  # noqa: PLR2004
         return {"description": target.description, **referring}
 
@@ -130,7 +130,7 @@ class Schemas:
 
 
 def _merging(entry: Field) -> JsonObject:
-    """How the items of two lists become one."""
+    """The merge extensions of a list in OpenAPI."""
     if entry.keys is None:
         return {"x-kubernetes-list-type": "atomic"}
     if not entry.keys:

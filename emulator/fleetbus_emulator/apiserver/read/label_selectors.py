@@ -19,7 +19,7 @@ IDENTIFIER, END = "identifier", "end of string"
 
 
 class _Mistake(Exception):
-    """A selector that cannot be parsed; the text tells why."""
+    """A selector that cannot be parsed; the message is Kubernetes'."""
 
 
 def parse_labels(text: str) -> Predicate | None:
@@ -129,7 +129,7 @@ class _Parser:
         return values
 
     def _list(self) -> set[str]:
-        """The values up to the closing parenthesis; an empty one stands between two commas."""
+        """The values up to the closing parenthesis; between two commas is an empty one."""
         values: set[str] = set()
         after_comma = True
         while True:

@@ -37,7 +37,7 @@ PAGE_TOO_OLD = (
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a list answers."""
+    """The answer of a list."""
 
     items: list[Stored]
     metadata: JsonObject
@@ -51,7 +51,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects of a type a request is about."""
+    """The namespace, name and selectors of a request for objects of a type."""
 
     namespace: str | None
     matches: field_selectors.Predicate | None
@@ -77,7 +77,7 @@ def selection(
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Where a page begins, and in which past."""
+    """The start of a page, and the revision it shows."""
 
     snapshot: Snapshot
     rv: int
@@ -122,7 +122,7 @@ def list_page(
 
 
 def _problems(query: Mapping[str, str]) -> Iterator[Cause]:
-    """What cannot be asked of a list, or not together."""
+    """Errors of the parameters of a list."""
     field, match = "resourceVersionMatch", query.get("resourceVersionMatch", "")
     if match and not query.get("resourceVersion"):
         yield forbidden(field, f"{field} is forbidden unless resourceVersion is provided")

@@ -34,7 +34,7 @@ SHORTEST_WITH_BOOKMARK_SECONDS = 4.0  # shorter watches get none at their end
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """How a watch was asked for.
+    """The parameters of a watch.
 
     Attributes:
         rv: Begin behind this revision; None begins with the present state.
@@ -51,7 +51,7 @@ class WatchOptions:
 
 @dataclass(slots=True)
 class _Timers:
-    """When something is due, in the loop's time."""
+    """The times at which something is due, in the loop's time."""
 
     deadline: float
     bookmark: float | None
@@ -113,7 +113,7 @@ class Watch:
     # life ---------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the watch: the server stops, or the type goes."""
+        """End the watch: the server stops, or the type is removed."""
         self.ended = True
         self.wake()
 
@@ -141,7 +141,7 @@ class Watch:
     # reading ------------------------------------------------------------------------------------
 
     def read(self) -> bytes:
-        """What there is to send now, some hundred lines at most; sets `ended` and `broken`."""
+        """Return the lines to send now, some hundred at most; sets `ended` and `broken`."""
         if self.faults and self._is_stalling():
             return b""
         lines, self._head = self._head, []
@@ -159,12 +159,12 @@ class Watch:
 
     @property
     def behind(self) -> int:
-        """How many events of the log it has not read yet, whether they are for it or not."""
+        """The number of events of the log it has not read yet, whether they match or not."""
         return self._store.end - self._position
 
     @property
     def drip(self) -> Drip | None:
-        """How the transport should send; None for as fast as it can."""
+        """The pace at which the transport should send; None for as fast as it can."""
         return next((fault.drip for fault in self.faults if fault.drip), None)
 
     def _is_stalling(self) -> bool:
@@ -313,7 +313,7 @@ class Watch:
         return [self._bookmark(initial_end=False)] if due and self._has_news() else []
 
     def _has_news(self) -> bool:
-        """Whether a bookmark would tell more than where the watch began."""
+        """Whether a bookmark would have a later revision than the start of the watch."""
         return self._progress is None or self._reported_rv() > self._began_rv
 
     def _reported_rv(self) -> int:

@@ -113,7 +113,7 @@ class GroundTruth:
     def _write(self, commit: Commit, record: _Record) -> None:
         try:
             record.append(commit)
-        except (OSError, ValueError) as error:  # the disk is full, or somebody closed the file
+        except (OSError, ValueError) as error:  # the disk is full, or the file was closed
             # The write is committed, and others have yet to hear of it: it is told elsewhere that
             # the record has stopped.
             self._record = None

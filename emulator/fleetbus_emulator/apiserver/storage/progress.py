@@ -1,4 +1,4 @@
-"""What a cluster's store has reported of its progress, for bookmarks.
+"""The progress notifications of a cluster's store, for bookmarks.
 
 A watch cache knows of a type only what its events say, and what etcd reports from time to time: all
 that there is up to this revision has been sent. So a real server has no news for a bookmark of a
@@ -34,7 +34,7 @@ class StoreProgress:
         """The revision of the latest report; call it before each write, too.
 
         Args:
-            rv: Where the store stands, and has stood since the call before.
+            rv: The store's revision, unchanged since the call before.
         """
         due = int((self._now() - self._began) / self._every)
         if due > self._reports:

@@ -28,7 +28,7 @@ def restore(
 
     Args:
         state: The cluster.
-        served: Finds the type that a text like `apps/v1/deployments` names.
+        served: Finds the type that a string like `apps/v1/deployments` names.
         objects: Types and objects, owners and namespaces first. Parts of objects may be shared
             among them; nobody may change them afterwards.
 

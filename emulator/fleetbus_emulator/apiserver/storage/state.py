@@ -1,8 +1,8 @@
-"""One cluster's memory: the revision counter, the stores, and who hears of a write.
+"""The state of one cluster: the revision counter, the stores, and the subscribers to writes.
 
 A write is one call of `commit`: it takes the next revision, stores the object, writes the ground
-truth into the history and tells subscribers. Subscribers hear of writes in revision order also
-when one of them writes in turn: what happens meanwhile waits its turn in a queue.
+truth into the history and notifies subscribers. They are notified in revision order also when one
+of them writes in turn: changes are queued until all subscribers have the one before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RVS_PER_SECOND = 1000  # a restarted cluster begins above its old revisions, or 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a subscriber is told of a committed write. The objects are shared: never change them.
+    """A committed write, for subscribers. The objects are shared: never change them.
 
     Attributes:
         new: The object after the write; the last state for DELETED.
@@ -82,7 +82,7 @@ class State:
         self._stores: dict[tuple[str, str], Store] = {}
         # Those of types that went, the oldest first, each with the revision at which it went.
         self._dropped: list[tuple[int, tuple[str, str], Store]] = []
-        self._untold: deque[Change] = deque()
+        self._pending: deque[Change] = deque()
         self._telling = False
 
     @property
@@ -161,15 +161,15 @@ class State:
         return stored
 
     def _tell(self, change: Change) -> None:
-        self._untold.append(change)
+        self._pending.append(change)
         if self._telling:
             return
         self._telling = True
         try:
-            while self._untold:
-                told = self._untold.popleft()
+            while self._pending:
+                change = self._pending.popleft()
                 for subscriber in tuple(self.subscribers):
-                    subscriber(told)
+                    subscriber(change)
         finally:
             self._telling = False
 

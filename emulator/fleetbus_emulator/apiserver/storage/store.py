@@ -128,7 +128,7 @@ class Store:
         return Snapshot(self._keys(), self._items.__getitem__)
 
     def _keys(self) -> list[Key]:
-        """All keys in order; new ones find their places when somebody looks.
+        """All keys in order; new ones are sorted in on the next read.
 
         Many at once are sorted in, which for a hundred thousand takes a tenth of the time.
         """

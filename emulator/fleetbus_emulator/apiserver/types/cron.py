@@ -38,7 +38,7 @@ _FIELDS: Final = (
 
 
 def schedule_causes(spec: dict[str, Any]) -> list[Cause]:
-    """What is wrong with the schedule and the time zone of a CronJob's spec."""
+    """Validate the schedule and the time zone of a CronJob's spec."""
     schedule, zone = str(spec.get("schedule") or ""), spec.get("timeZone")
     causes: list[Cause] = []
     if not schedule:
@@ -51,7 +51,7 @@ def schedule_causes(spec: dict[str, Any]) -> list[Cause]:
 
 
 def schedule_problem(schedule: str) -> str:
-    """Why a schedule cannot be read; empty if it can."""
+    """The error of a schedule that cannot be parsed; empty if it can."""
     if "TZ" in schedule:
         return "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
     if schedule.startswith("@"):

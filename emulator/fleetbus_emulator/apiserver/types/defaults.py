@@ -21,7 +21,7 @@ CPU_UTILIZATION = 80
 
 
 class Allocator(Protocol):
-    """What creation defaults need of a cluster."""
+    """The addresses and ports that a cluster allocates on create."""
 
     random: Random
 
@@ -198,7 +198,7 @@ def _namespace(obj: JsonObject) -> None:
 
 
 def _event(obj: JsonObject) -> None:
-    # Go never leaves these out: times that are structs, and texts without omitempty.
+    # Go never leaves these out: times that are structs, and strings without omitempty.
     for name in ("firstTimestamp", "lastTimestamp", "eventTime"):
         obj.setdefault(name, None)
     obj.setdefault("source", {})

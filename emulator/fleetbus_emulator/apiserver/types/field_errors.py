@@ -39,5 +39,5 @@ def unsupported(field: str, value: Any, supported: Iterable[str]) -> Cause:
 
 
 def duplicate(field: str, value: Any) -> Cause:
-    """The value stands there already."""
+    """The value is a duplicate."""
     return Cause(field, f"Duplicate value: {_shown(value)}", "FieldValueDuplicate")

@@ -1,4 +1,4 @@
-"""How lists and maps merge: which are keyed, which are sets, which are atomic.
+"""Merge rules of lists and maps: which are keyed, which are sets, which are atomic.
 
 Strategic merge and server-side apply both need it. Custom resources say it in their schema
 (x-kubernetes-list-type and friends); for built-in types a table by field name is enough, because
@@ -114,7 +114,7 @@ def item_key(rule: MergeRule, item: Any) -> tuple[tuple[str, Any], ...] | None:
 
 
 def keyed_items(rule: MergeRule, items: list[Any]) -> dict[tuple[tuple[str, Any], ...], Any] | None:
-    """A map list by key; None if it cannot be one (an item without key, a key twice)."""
+    """A map list by key; None if it cannot be one (an item without key, a duplicate key)."""
     by_key: dict[tuple[tuple[str, Any], ...], Any] = {}
     for item in items:
         key = item_key(rule, item)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 SUFFIX_LENGTH = 5
-REMEMBERED = 10_000  # texts that were checked before
+REMEMBERED = 10_000  # strings that were checked before
 LONGEST_REMEMBERED = 400  # characters; a valid key has 317
 LONGEST_GENERATED = 63
 LONGEST_SUBDOMAIN = 253
@@ -72,7 +72,7 @@ def generate_name(prefix: str, random: Random) -> str:
 
 
 def name_problems(rtype: ResourceType, name: str) -> list[str]:
-    """Why the name is not acceptable for the type."""
+    """Validate a name by the rules of its type."""
     if not rtype.custom and (rtype.group == RBAC or rtype.kind == "Event"):
         if name in {".", ".."}:
             return [f"may not be '{name}'"]
@@ -85,12 +85,12 @@ def name_problems(rtype: ResourceType, name: str) -> list[str]:
 
 
 def subdomain_problems(text: str) -> list[str]:
-    """Why a text is no DNS subdomain."""
+    """Validate a DNS subdomain."""
     return _mismatches(text, _SUBDOMAIN_RE, _BAD_SUBDOMAIN, LONGEST_SUBDOMAIN)
 
 
 def label_1035_problems(text: str) -> list[str]:
-    """Why a text is no DNS label that begins with a letter."""
+    """Validate a DNS label that begins with a letter."""
     return _mismatches(text, _SERVICE_RE, _BAD_SERVICE, LONGEST_LABEL)
 
 
@@ -100,7 +100,7 @@ def _mismatches(text: str, pattern: re.Pattern[str], message: str, longest: int)
 
 
 def key_problems(key: str) -> list[str]:
-    """Why a text is no key of a label, an annotation or a finalizer."""
+    """Validate a key of a label, an annotation or a finalizer."""
     if len(key) > LONGEST_REMEMBERED:
         return _key_problems.__wrapped__(key)
     return _key_problems(key)
@@ -124,7 +124,7 @@ def _key_problems(key: str) -> list[str]:
 
 
 def label_value_problems(value: str) -> list[str]:
-    """Why a text is no value of a label."""
+    """Validate the value of a label."""
     if len(value) > LONGEST_REMEMBERED:
         return _label_value_problems.__wrapped__(value)
     return _label_value_problems(value)
@@ -144,7 +144,7 @@ def invalid_values(field: str, value: str, problems: list[str]) -> list[Cause]:
 
 
 def metadata_problems(rtype: ResourceType, meta: dict[str, Any]) -> list[Cause]:
-    """Everything that is wrong with an object's metadata."""
+    """Validate an object's metadata."""
     causes: list[Cause] = []
     if prefix := meta.get("generateName"):
         # The suffix follows: a prefix may end in what a name may not.

@@ -1,4 +1,4 @@
-"""What a served resource type is: its names, versions, subresources and peculiarities."""
+"""A served resource type: its names, versions, subresources and peculiarities."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class ScalePaths:
-    """Where a custom resource keeps what the Scale subresource shows."""
+    """The fields of a custom resource that the Scale subresource shows."""
 
     spec_replicas: tuple[str, ...]
     status_replicas: tuple[str, ...]
@@ -68,7 +68,7 @@ class ResourceType:
         create_on_update: A PUT on a missing object creates it.
         store: Where objects live, (group, plural); differs from the type's own for events.k8s.io.
         storage: The version of stored objects, if it is not the first of `versions`.
-        answers_object: DELETE answers the object even when it is gone at once.
+        answers_object: DELETE returns the object even when it is removed at once.
         deletes_collection: All of them can be deleted by one request.
     """
 

@@ -1,4 +1,4 @@
-"""Which types are served under which path; custom resources come and go."""
+"""The registry of served types by path; custom resources come and go."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class ServedTypes:
         return {group: sorted(names, key=version_rank) for group, names in sorted(found.items())}
 
     def in_version(self, group: str, version: str) -> list[Served]:
-        """What is served under /apis/GROUP/VERSION, by plural."""
+        """The types served under /apis/GROUP/VERSION, by plural."""
         found = [s for (g, v, _), s in self._paths.items() if (g, v) == (group, version)]
         return sorted(found, key=lambda served: served.rtype.plural)
 

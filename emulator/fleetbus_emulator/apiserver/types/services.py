@@ -43,7 +43,7 @@ def apply_defaults(obj: JsonObject) -> None:
 
 
 def allocate(obj: JsonObject, random: Random, others: Callable[[], Iterable[JsonObject]]) -> None:
-    """Give a Service the addresses and node ports that its type has and nobody chose.
+    """Allocate the addresses and node ports that the Service's type has and the writer left out.
 
     Args:
         obj: The Service, with its defaults.
@@ -98,7 +98,7 @@ def keep_allocated(old: JsonObject, new: JsonObject) -> None:
 
 
 def _drop(spec: JsonObject, before: JsonObject, names: tuple[str, ...]) -> None:
-    """What was given before goes; what the writer asks for newly stays, to be refused."""
+    """Drop values that were allocated before; new ones of the writer stay, to be refused."""
     for name in names:
         if name in spec and spec[name] == before.get(name):
             del spec[name]

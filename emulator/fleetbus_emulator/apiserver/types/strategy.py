@@ -1,4 +1,4 @@
-"""What differs between types when an object is written: defaults, status, generation, rules."""
+"""Write strategies: how types differ in defaults, status, generation and validation."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def prepare_update(
 
 
 def problems(served: Served, obj: JsonObject, old: JsonObject | None) -> list[Cause]:
-    """What is wrong with the object apart from its metadata."""
+    """Validate the object apart from its metadata."""
     if served.version.schema is not None:
         return served.version.schema.problems(obj)
     if served.rtype is CRDS:
@@ -111,7 +111,7 @@ def _without_status_changes(served: Served, old: JsonObject, new: JsonObject) ->
 
 
 def _store_version(definition: JsonObject) -> None:
-    """From now on objects may be stored in the storage version, and may be for ever."""
+    """Record the storage version in storedVersions, where it stays."""
     versions: list[JsonObject] = listing(definition, "spec", "versions")
     stored: list[str] = listing(definition, "status", "storedVersions")
     storage = (v.get("name") for v in versions if as_object(v) is not None and v.get("storage"))

@@ -38,7 +38,7 @@ POD_CHANGE_FORBIDDEN = (
 
 
 def problems(rtype: ResourceType, obj: JsonObject, old: JsonObject | None) -> list[Cause]:
-    """What is wrong with a built-in object; `old` is None on create."""
+    """Validate a built-in object; `old` is None on create."""
     if rtype.group == "apps" and rtype.kind in SELECTED:
         return _workload(obj, old)
     check = _CHECKS.get((rtype.group, rtype.kind))

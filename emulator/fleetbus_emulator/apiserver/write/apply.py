@@ -1,4 +1,4 @@
-"""Server-side apply: merge what a manager wants into what is there, and keep the books.
+"""Server-side apply: merge a manager's configuration into the object, and record ownership.
 
 The algorithm is that of structured-merge-diff, on sets of paths:
 1. my new set = the leaves of the configuration;
@@ -118,7 +118,7 @@ def _create(
 
 @dataclass(slots=True)
 class _Others:
-    """What the other managers own."""
+    """The fields of the other managers."""
 
     entries: list[tuple[JsonObject, set[Path]]]
 
@@ -282,7 +282,7 @@ def _remove(
 ) -> None:
     """Remove what is no longer applied; the shortest paths first, so that items go whole.
 
-    An item goes unless another owns the item itself: with it goes what others changed in it.
+    An item is removed unless another owns the item itself; changes of others in it go with it.
     """
     for path in sorted(dropped, key=len):
         if path[-1].startswith("k:"):
@@ -298,7 +298,7 @@ def _remove(
 def _remove_emptied(
     merged: JsonObject, path: Path, wanted: set[Path], others: _Others, rule: MergeRule
 ) -> None:
-    """Remove the list or map that lost its last item, unless somebody owns it as such."""
+    """Remove the list or map that lost its last item, unless a manager owns it as such."""
     for length in range(len(path) - 1, 0, -1):
         parent = path[:length]
         if parent == ("f:metadata",) or parent in wanted or others.owns_at_or_below(parent):

@@ -88,7 +88,7 @@ def parse_options(
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The outcome of a delete: the last object, and whether it is gone."""
+    """The outcome of a delete: the last object, and whether it was removed."""
 
     stored: Stored
     gone: bool
@@ -113,8 +113,8 @@ def delete(state: State, target: Target, options: DeleteOptions) -> Deleted:
         return Deleted(_mark(state, target, old, finalizers, grace), gone=False)
     is_pods_first = target.rtype is PODS and "deletionTimestamp" not in meta
     if is_pods_first or meta.get("deletionGracePeriodSeconds"):
-        # Watchers see a pod's grace period end before the pod goes: that of one without a node, or
-        # that is done, as it begins; another's with the kubelet's second delete.
+        # Watchers see a pod's grace period end before the pod is removed: at once for a pod that has
+        # no node or has ended, with the kubelet's second delete for others.
         _mark(state, target, old, finalizers, 0)
         old = state.store(target.rtype).get(target.key) or old
     return Deleted(state.remove(target.rtype, old), gone=True)
@@ -167,7 +167,7 @@ def _grace(target: Target, old: Stored, options: DeleteOptions) -> int:
     wanted = options.grace
     if wanted is None:
         wanted = present if present is not None else spec.get("terminationGracePeriodSeconds", 30)
-    wanted = 1 if wanted < 0 else wanted  # who cannot wait at all waits for a second
+    wanted = 1 if wanted < 0 else wanted  # a negative period counts as one second
     return wanted if present is None else min(present, wanted)
 
 

@@ -244,7 +244,7 @@ def tree_of(value: Any, rule: MergeRule, element: str, structs: frozenset[str]) 
 def differences(
     old: JsonObject, new: JsonObject, rule: MergeRule, structs: frozenset[str]
 ) -> tuple[set[Path], set[Path]]:
-    """What a plain write changed: paths that are new or differ, and paths that are gone.
+    """The paths that a plain write added or changed, and those it removed.
 
     Maps and keyed items that came whole are members themselves, except `structs`: fields that
     are never absent in the built-in types' Go form.

@@ -1,4 +1,4 @@
-"""What a write may say of an object's identity: name, namespace, uid, revision, system fields."""
+"""Checks of an object's identity in a write: name, namespace, uid, revision, system fields."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def restore_system_fields(meta: JsonObject, old: JsonObject) -> None:
 
 
 def new_finalizers(meta: JsonObject, old: JsonObject) -> list[Cause]:
-    """What is wrong with the finalizers of an object that is being deleted."""
+    """Validate the finalizers of an object that is being deleted."""
     if "deletionTimestamp" not in old:
         return []
     before = listing(old, "finalizers")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 JsonObject = dict[str, Any]
 APPLY = "Apply"
 UPDATE = "Update"
-# Go structs that are values, not pointers: built-in types always have them, so nobody owns them.
+# Go structs that are values, not pointers: built-in types always have them, so they have no owner.
 STRUCTS = frozenset(
     f"f:{name}"
     for name in ("metadata", "spec", "status", "template", "strategy", "jobTemplate", "resources")
@@ -36,7 +36,7 @@ class Ownership:
     custom: bool
 
     def key(self, operation: str) -> tuple[str, str, str, str]:
-        """What tells entries apart."""
+        """The key of an entry."""
         return (self.manager, operation, self.api_version, self.subresource)
 
     def new_entry(self, operation: str) -> JsonObject:
@@ -54,7 +54,7 @@ class Ownership:
 
 
 def entry_key(entry: JsonObject) -> tuple[str, str, str, str]:
-    """What tells entries apart."""
+    """The key of an entry."""
     return (
         entry.get("manager", ""),
         entry.get("operation", ""),

@@ -67,7 +67,7 @@ def apply_json_patch(target: JsonObject, body: bytes) -> JsonObject:
 
 
 def _after(operations: list[JsonObject], document: Any) -> JsonObject:
-    """The document after the operations; raises whatever tells that one of them is bad."""
+    """The document after the operations; raises the library's errors for invalid ones."""
     jsonpatch.JsonPatch(operations)  # all are looked at before the first is done
     copied = 0
     for operation in operations:

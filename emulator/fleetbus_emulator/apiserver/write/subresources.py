@@ -52,7 +52,7 @@ class Subresources:
         self._accounts = accounts
 
     def operations(self) -> dict[str, dict[str, Operation]]:
-        """What can be done with each subresource, by verb."""
+        """The operations of each subresource, by verb."""
         return {
             "scale": {
                 "get": self.get_scale,

@@ -31,7 +31,7 @@ LARGEST_OBJECT = 1536 * 1024  # bytes; the limit of etcd, below that of a reques
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request is about."""
+    """The object that a request is about."""
 
     served: Served
     namespace: str | None
@@ -61,7 +61,7 @@ class WriteOptions:
     Attributes:
         manager: Who becomes owner of the fields that change.
         validation: Strict, Warn or Ignore: what happens with unknown fields.
-        warnings: Collects the texts of Warning headers.
+        warnings: Collects the Warning headers.
         admit: Gets the new object and the old one before they are stored; may refuse the write.
     """
 

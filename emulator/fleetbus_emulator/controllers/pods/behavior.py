@@ -1,4 +1,4 @@
-"""What a pod is asked to do, by annotations or by its image.
+"""Behavior of simulated pods, set by annotations or by image.
 
     sim.fleetbus.dev/never-ready: "true"          it runs, but never gets ready
     sim.fleetbus.dev/fail: "exit"                 its containers end with exit code 1; also "true"
@@ -15,7 +15,7 @@
 An annotation may stand on the pod, in its template or on any object that manages it (ReplicaSet,
 Deployment, Job, CronJob, ...); the nearest wins, and a change takes effect on pods that exist. Pods
 whose image is `sim.fleetbus.dev/never-ready` or `sim.fleetbus.dev/<a failure>`, with any tag,
-behave so too. A value that makes no sense is ignored, and told of by an Event.
+behave so too. An invalid value is ignored, and an Event says so.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TRUE = ("1", "true", "yes")
 
 
 class Failure(StrEnum):
-    """How a pod fails."""
+    """Kinds of failure."""
 
     EXIT = "exit"
     CRASH_LOOP = "crash-loop"
@@ -50,14 +50,14 @@ class Failure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Behavior:
-    """What a pod is asked to do.
+    """The behavior of a pod.
 
     Attributes:
-        fail_after: How long it is well before it fails; None if it never is.
+        fail_after: How long it is ready before it fails; None if it fails from the start.
         fail_times: How often it fails; None for no end.
         delay: Added to the time it takes to start.
         ready_delay: Added to the time it takes to get ready.
-        run: How long it works before it ends; None for a pod that serves for ever.
+        run: How long it runs before it succeeds; None for a pod that never ends.
     """
 
     never_ready: bool = False
@@ -154,7 +154,7 @@ def read_settings(settings: Mapping[str, str]) -> tuple[JsonObject, list[str]]:
 
 
 class Images:
-    """What pods are asked to do by their images.
+    """The settings of pods by image.
 
     Args:
         patterns: Settings by patterns (`*` and `?`) of whole images.
@@ -191,14 +191,14 @@ def _by_name(image: str) -> dict[str, str]:
 def behavior_of(
     pod: JsonObject, managers: Iterable[JsonObject], images: Images, run: timedelta, salt: str
 ) -> Behavior:
-    """What a pod is asked to do.
+    """The behavior of a pod.
 
     Args:
         pod: The pod.
         managers: Its controller, that one's controller, and so on.
         images: Settings by image.
-        run: How long a pod of a Job works unless it is told.
-        salt: Decides whom a misfortune with a probability befalls; always the same pods.
+        run: How long a pod of a Job runs unless it has a setting.
+        salt: Seeds the choice of pods that a probability applies to; always the same pods.
     """
     values = read_settings(images.settings_of(pod))[0]
     works = False

@@ -17,7 +17,7 @@ REASON = "InvalidSimulation"
 
 
 class BehaviorEvents:
-    """Reads the annotations of our domain, only to tell of those that are ignored."""
+    """Reads the annotations of our domain, and records Events for invalid ones."""
 
     name = "behavior-events"
     watches: Kinds = frozenset()
@@ -36,7 +36,7 @@ class BehaviorEvents:
         return [ref] if asked and asked != before else []
 
     def reconcile(self, ref: Ref) -> None:
-        """Tell of each setting that is ignored, once."""
+        """Record an Event for each setting that is ignored, once."""
         for place, text in self._asked(self._world.view[ref]).items():
             for problem in read_settings({place[1]: text})[1]:
                 self._world.warn(ref, REASON, problem, repeat=False)

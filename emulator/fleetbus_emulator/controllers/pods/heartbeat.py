@@ -21,7 +21,7 @@ LEASE_SECONDS = 40
 
 
 class Heartbeats:
-    """Makes nodes Ready whose status tells nothing yet, and keeps their Leases.
+    """Makes nodes without a Ready condition Ready, and renews their Leases.
 
     A node whose Ready condition is False or Unknown is left alone: its kubelet is dead.
     """

@@ -32,12 +32,12 @@ from fleetbus_emulator.controllers.workloads.new_pods import has_ended, is_ready
 
 JsonObject = dict[str, Any]
 POD_NETWORK = ipaddress.ip_network("10.244.0.0/16")
-RESTARTS = 6  # then a crash loop stands still: an idle cluster must come to rest
+RESTARTS = 6  # then a crash loop stops: an idle cluster must settle
 SECOND = timedelta(seconds=1)
 
 
 class Kubelet:
-    """Brings pods to life and to their end, on all nodes that are well.
+    """Starts and stops pods on all healthy nodes.
 
     Args:
         world: The cluster.
@@ -188,7 +188,7 @@ class Kubelet:
         return behavior.failure is not None and (limit is None or self._failed(pod) < limit)
 
     def _failed(self, pod: JsonObject) -> int:
-        """How often the pod failed, or with its siblings where each that failed is replaced."""
+        """The failures of the pod, or of all its siblings where a failed pod is replaced."""
         restarts = pod_status.restarts_of(pod)
         manager = self._view.controller_of(pod)
         if manager is not None and manager.resource == "jobs":
@@ -198,7 +198,7 @@ class Kubelet:
         return restarts + self._evicted[controller_uid(pod) or ""]
 
     def _had_its_time(self, pod: JsonObject, behavior: Behavior) -> bool:
-        """Whether a pod that is to be well first has been so, but for the time it takes."""
+        """Whether a pod that fails only after a while is ready, apart from that while."""
         if behavior.fail_after is None:
             return True
         return pod_status.is_running(pod) and (is_ready(pod) or behavior.never_ready)

@@ -1,4 +1,4 @@
-"""Which nodes take a pod: selectors, affinity, taints. Resources and priorities are not counted."""
+"""Nodes that fit a pod: selectors, affinity, taints. Resources and priorities are not counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a node's pods when the node falls ill or goes: taints, eviction, collection."""
+"""The node lifecycle: taints, eviction and garbage collection of pods on unhealthy nodes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OURS = frozenset({NOT_READY, UNREACHABLE, UNSCHEDULABLE, *PRESSURES.values()})
 
 
 class NodeLifecycle:
-    """Taints nodes for their condition and takes their pods from those that are ill or gone."""
+    """Taints nodes for their condition, and evicts pods from unhealthy or deleted ones."""
 
     name = "node"
     watches: Kinds = frozenset({("", "nodes"), ("", "pods")})

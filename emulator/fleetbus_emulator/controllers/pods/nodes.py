@@ -40,7 +40,7 @@ def create_nodes(world: World, count: int) -> None:
 
 
 def healthy_status(name: str, now: str) -> JsonObject:
-    """The status of a node whose kubelet is well."""
+    """The status of a node whose kubelet is healthy."""
     times = {"lastHeartbeatTime": now, "lastTransitionTime": now}
     conditions = [
         {"type": kind, "status": status, "reason": reason, **times}
@@ -59,7 +59,7 @@ def healthy_status(name: str, now: str) -> JsonObject:
 
 
 def node_info(name: str, image: str, kernel: str = "6.1.0") -> JsonObject:
-    """What a node tells of its system; clients with typed models insist on every field."""
+    """The nodeInfo of a node; clients with typed models insist on every field."""
     digest = hashlib.sha256(name.encode()).hexdigest()
     return {
         "architecture": "amd64",
@@ -76,7 +76,7 @@ def node_info(name: str, image: str, kernel: str = "6.1.0") -> JsonObject:
 
 
 def node_address(name: str) -> str:
-    """An address of the network 172.18.0.0/16 for a node that tells none."""
+    """An address of the network 172.18.0.0/16 for a node that has none."""
     digest = hashlib.sha256(name.encode()).digest()
     return f"172.18.{digest[0]}.{digest[1] % 254 + 1}"
 

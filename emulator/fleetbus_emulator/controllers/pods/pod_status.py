@@ -19,7 +19,7 @@ EVICTED = "Evicted"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a pod runs.
+    """The node that a pod runs on.
 
     Attributes:
         host_ip: The address of its node.
@@ -39,7 +39,7 @@ def container_status(pod: JsonObject, name: str) -> JsonObject:
 
 
 def waiting_reason(pod: JsonObject) -> str:
-    """Why the first container that waits does so; the empty text if none waits."""
+    """The waiting reason of the first container that waits; empty if none does."""
     for status in listing(pod, "status", "containerStatuses"):
         reason = mapping(status, "state", "waiting").get("reason")
         if reason:
@@ -48,7 +48,7 @@ def waiting_reason(pod: JsonObject) -> str:
 
 
 def waiting_message(status: JsonObject) -> str:
-    """What the first container that waits for a reason says of it."""
+    """The waiting message of the first container that has one."""
     waiting = [mapping(c, "state", "waiting") for c in listing(status, "containerStatuses")]
     return next((str(w.get("message") or w["reason"]) for w in waiting if w.get("reason")), "")
 
@@ -60,7 +60,7 @@ def is_running(pod: JsonObject) -> bool:
 
 
 def restarts_of(pod: JsonObject) -> int:
-    """How often the pod's containers were started again."""
+    """The number of restarts of the pod's containers."""
     statuses = listing(pod, "status", "containerStatuses")
     return max((status.get("restartCount", 0) for status in statuses), default=0)
 

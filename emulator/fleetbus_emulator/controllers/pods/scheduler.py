@@ -99,7 +99,7 @@ def _is_placed(pod: JsonObject) -> bool:
 
 
 def _placing(node: JsonObject | None) -> tuple[Any, ...]:
-    """What of a node decides whether it takes pods."""
+    """The part of a node that decides whether it takes pods."""
     if node is None:
         return ()
     meta = node["metadata"]

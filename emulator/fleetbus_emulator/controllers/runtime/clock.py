@@ -1,4 +1,4 @@
-"""Time for a simulation: that of the loop, or one that stands still until it is moved.
+"""Clocks of a simulation: the event loop's, or one that only moves when advanced.
 
     clock = ManualClock()
     cluster = Cluster("alpha", clock=clock)
@@ -31,7 +31,7 @@ class Timer(Protocol):
 
 
 class Timers(Protocol):
-    """What calls later."""
+    """Timers, of the event loop or of a simulated clock."""
 
     def call_later(self, seconds: float, callback: Callable[..., None], *args: Any) -> Timer:
         """Call the callback in this time."""
@@ -99,7 +99,7 @@ class ManualClock:
 
     @property
     def timers(self) -> int:
-        """How many callbacks are waiting for their time."""
+        """The number of pending callbacks."""
         return sum(timer.callback is not None for timer in self._due)
 
     def join(self, drain: Callable[[], Awaitable[None]]) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""Where objects are found by something that is computed from them."""
+"""Indexes: objects by a value that is computed from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Ref(NamedTuple):
 
 
 class Index:
-    """Refs by a text that is computed from each object."""
+    """Refs by a string that is computed from each object."""
 
     def __init__(self, texts_of: Callable[[Ref, JsonObject], Collection[str]]) -> None:
         self._texts_of = texts_of
@@ -51,5 +51,5 @@ class Index:
         return iter(self._refs.get(text, ()))
 
     def count(self, text: str) -> int:
-        """How many refs there are under a text."""
+        """The number of refs under a value."""
         return len(self._refs.get(text, ()))

@@ -32,7 +32,7 @@ from fleetbus_emulator.controllers.workloads.cronjob import CronJobController
 log = structlog.get_logger()
 TURN = 20  # objects looked at before others have their turn; a number, so that runs are repeatable
 FIRST_RETRY_SECONDS = 0.05
-HOPELESS = 4  # refusals in a row after which nobody waits for success any more
+HOPELESS = 4  # refusals in a row after which `settled` no longer waits
 LAST_RETRY = 8  # refusals in a row after which only a change brings the next attempt
 
 
@@ -246,7 +246,7 @@ class Simulator:
 
     def _refused(self, item: Item, error: ApiError) -> None:
         if is_of_ending_namespace(error):
-            return  # nobody needs to know, and there is nothing to try again
+            return  # expected, and there is nothing to retry
         if error.code != HTTPStatus.CONFLICT and item not in self._failures:
             why = error.message
             log.info("simulated_write_refused", cluster=self.cluster.name, why=why, **_named(item))
@@ -325,7 +325,7 @@ async def simulate(
         for simulator in simulators
     ]
     try:
-        await asyncio.sleep(0)  # one step: they hear of every write from here on
+        await asyncio.sleep(0)  # one step: they are subscribed to every write from here on
         yield simulators
     finally:
         for task in tasks:

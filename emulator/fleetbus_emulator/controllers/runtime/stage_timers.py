@@ -1,8 +1,8 @@
-"""Time as the simulation has it: stages that last, deadlines, and controllers that take notice.
+"""Timers of the simulation: stages that take a while, deadlines, and delayed reconciles.
 
-Controllers are level-based: they look at an object as often as it changes. `is_due` turns "this
-takes a while" into such a question: the first time it is asked it starts the clock, later it tells
-whether the time is over, and when it is over the object is looked at again.
+Controllers are level-based: they reconcile an object as often as it changes. `is_due` turns a delay
+into such a condition: the first call starts a timer, later calls return whether it has elapsed, and
+when it has, the object is reconciled again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class StageTimers(Generic[Item]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no stage is running. Alarms do not count: nobody waits for a deadline."""
+        """Whether no stage is running. Alarms do not count: they are deadlines."""
         return not self._running and not self._notices
 
     def is_due(self, item: Item, stage: Hashable, delay: timedelta) -> bool:

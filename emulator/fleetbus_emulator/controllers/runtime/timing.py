@@ -1,4 +1,4 @@
-"""How long the simulated machinery takes."""
+"""Delays of the simulated machinery."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Timing:
     """From running to ready."""
 
     stop: timedelta = INSTANT
-    """From the deletion of a pod on a node until it is gone; the grace period bounds it."""
+    """From the deletion of a pod on a node until its removal; at most its grace period."""
 
     run: timedelta = INSTANT
     """What the pod of a Job takes to do its work."""

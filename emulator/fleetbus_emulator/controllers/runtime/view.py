@@ -1,6 +1,6 @@
-"""What the controllers see of a cluster: its objects, indexed, kept up to date by its writes.
+"""The controllers' cache of a cluster: its objects, indexed, kept up to date by its writes.
 
-The view is never stale: the cluster tells of a write before the write returns. That spares the
+The view is never stale: the cluster notifies it before a write returns. That spares the
 controllers the expectations and the back-off by which real ones live with stale caches. Objects
 are shared with the API server and must never be changed.
 """
@@ -145,7 +145,7 @@ class View:
         return self._by_uid.get(uid)
 
     def gvr(self, ref: Ref) -> str:
-        """How the cluster's in-process calls name the type of an object that exists."""
+        """The type of an existing object, as the cluster's in-process calls name it."""
         return f"{self._objects[ref]['apiVersion']}/{ref.resource}"
 
     def of_type(self, group: str, resource: str, namespace: str | None = None) -> list[Ref]:
@@ -154,7 +154,7 @@ class View:
         return self._of_type.get(f"{group}/{resource}/{place}")
 
     def count_of_type(self, group: str, resource: str, namespace: str) -> int:
-        """How many objects of a type there are in a namespace."""
+        """The number of objects of a type in a namespace."""
         return self._of_type.count(f"{group}/{resource}/{namespace}")
 
     def whole_of_type(self, group: str, resource: str, namespace: str) -> Iterator[Ref]:

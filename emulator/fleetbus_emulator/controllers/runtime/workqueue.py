@@ -1,4 +1,4 @@
-"""What is to be looked at next: names in order, each at most once."""
+"""The work queue: keys in order, each at most once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a controller works with, and what a controller is."""
+"""The environment of a controller, and the protocol of controllers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class World:
         return self.clock().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def seconds_since(self, timestamp: str) -> float:
-        """How long ago a timestamp of an object is; very long, if it cannot be read."""
+        """The age of a timestamp of an object; very large if it cannot be parsed."""
         try:
             return (self.clock() - datetime.fromisoformat(timestamp)).total_seconds()
         except (TypeError, ValueError):
@@ -101,7 +101,7 @@ class World:
         return True
 
     def warn(self, ref: Ref, reason: str, message: str, *, repeat: bool = True) -> None:
-        """Tell of something that went wrong with an object, by an Event.
+        """Record a Warning Event about an object.
 
         Args:
             ref: The object.
@@ -114,7 +114,7 @@ class World:
             self.recorder.record(self.view[ref], text, self.clock(), repeat=repeat)
 
     def note(self, ref: Ref, reason: str, message: str) -> None:
-        """Tell of something that was done for an object, by an Event."""
+        """Record a Normal Event about an object."""
         if ref in self.view:
             text = EventText("Normal", reason, message, self.manager)
             self.recorder.record(self.view[ref], text, self.clock())

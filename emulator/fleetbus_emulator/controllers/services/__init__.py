@@ -1,1 +1,1 @@
-"""What is behind a Service, as Endpoints and as EndpointSlices."""
+"""The backends of a Service, as Endpoints and as EndpointSlices."""

@@ -40,7 +40,7 @@ class EndpointsController:
         self._view = world.view
 
     def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
-        """Services by themselves and by pods that they select; what is left of one that is gone."""
+        """Services by themselves and by pods that they select; leftovers of a deleted one."""
         if ref.resource == "pods":
             return services_concerned(self._view, change, ref)
         gone = change.type == "DELETED"
@@ -51,7 +51,7 @@ class EndpointsController:
         return [service] if gone and service in self._view else []
 
     def reconcile(self, ref: Ref) -> None:
-        """Write the addresses if they changed, or drop those of a Service that is gone."""
+        """Write the addresses if they changed, or delete those of a deleted Service."""
         if ref.resource == "endpoints":
             if ref._replace(resource="services") not in self._view:
                 self._world.delete(ref)

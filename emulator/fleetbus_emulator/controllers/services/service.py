@@ -1,4 +1,4 @@
-"""Which pods are behind a Service, and under which ports: pure computation."""
+"""The pods behind a Service, and their ports: pure computation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Endpoint:
 
 
 def selector_of(service: JsonObject) -> JsonObject:
-    """The labels that select the Service's pods; empty if nobody is to look for any."""
+    """The labels that select the Service's pods; empty if it has no selector."""
     spec = mapping(service, "spec")
     return {} if spec.get("type") == "ExternalName" else mapping(spec, "selector")
 

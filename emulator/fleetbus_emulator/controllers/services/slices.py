@@ -55,7 +55,7 @@ class EndpointSliceController:
         return managers_concerned(self._view, change, "", "services")
 
     def reconcile(self, ref: Ref) -> None:
-        """Write the slices that changed. Those of a Service that is gone are garbage."""
+        """Write the slices that changed. Those of a deleted Service are garbage collected."""
         service = self._view[ref]
         if is_deleting(service) or not selector_of(service):
             return

@@ -78,7 +78,7 @@ class CronJobController:
     # its Jobs -----------------------------------------------------------------------------------
 
     def _account(self, ref: Ref) -> None:
-        """Strike Jobs that ended or are gone from status.active."""
+        """Remove Jobs that ended or were deleted from status.active."""
         cron_job = self._view[ref]
         status = mapping(cron_job, "status")
         jobs = {uid_of(self._view[job]): self._view[job] for job in self._jobs(ref)}
@@ -89,8 +89,8 @@ class CronJobController:
                 active.append(entry)
             elif job is not None:
                 kind = "Complete" if is_true(job, "Complete") else "Failed"
-                told = f"Saw completed job: {job['metadata']['name']}, condition: {kind}"
-                self._world.note(ref, "SawCompletedJob", told)
+                message = f"Saw completed job: {job['metadata']['name']}, condition: {kind}"
+                self._world.note(ref, "SawCompletedJob", message)
         well = [mapping(j, "status").get("completionTime") for j in jobs.values()]
         done = [str(status.get("lastSuccessfulTime") or ""), *(str(t) for t in well if t)]
         self._write_status(ref, {"active": active, "lastSuccessfulTime": max(done)})
@@ -116,8 +116,10 @@ class CronJobController:
         running = [job for job in self._jobs(ref) if not is_finished(self._view[job])]
         policy = self._view[ref]["spec"].get("concurrencyPolicy")
         if running and policy == "Forbid":
-            told = "Not starting job because prior execution is running and concurrency policy is"
-            self._world.note(ref, "JobAlreadyActive", f"{told} Forbid")
+            message = (
+                "Not starting job because prior execution is running and concurrency policy is"
+            )
+            self._world.note(ref, "JobAlreadyActive", f"{message} Forbid")
             return None
         for job in running if policy == "Replace" else ():
             self._world.delete(job, policy="Background")
@@ -169,8 +171,8 @@ class CronJobController:
         try:
             missed, coming = _times(self._view[ref], now)
         except (CronSimError, ValueError, LookupError) as error:
-            told = f"unparseable schedule: {spec.get('schedule')!r} : {error}"
-            self._world.warn(ref, "UnparseableSchedule", told)
+            message = f"unparseable schedule: {spec.get('schedule')!r} : {error}"
+            self._world.warn(ref, "UnparseableSchedule", message)
             return
         deadline = spec.get("startingDeadlineSeconds")
         late = deadline is not None and missed and now - missed > timedelta(seconds=deadline)

@@ -144,7 +144,7 @@ class DaemonSetController:
         return groups.refs(lambda state: state.deleting)
 
     def _update(self, ref: Ref, spread: Spread) -> None:
-        """Replace pods of another revision: those that serve nobody at once, others in turn."""
+        """Replace pods of another revision: unavailable ones at once, others in turn."""
         daemon_set = self._view[ref]
         strategy = mapping(daemon_set, "spec", "updateStrategy")
         if strategy.get("type") == "OnDelete":

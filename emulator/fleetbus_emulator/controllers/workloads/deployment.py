@@ -78,7 +78,7 @@ class DeploymentController:
         self._view = world.view
 
     def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
-        """Deployments by themselves, by their ReplicaSets, and by pods that are gone."""
+        """Deployments by themselves, by their ReplicaSets, and by deleted pods."""
         if ref.resource == "deployments":
             return [ref]
         if ref.resource == "replicasets":
@@ -91,7 +91,7 @@ class DeploymentController:
         return []
 
     def reconcile(self, ref: Ref) -> None:
-        """Take the next step of the rollout and tell how far it is."""
+        """Take the next step of the rollout and update the status."""
         deployment = self._view[ref]
         if not selects_own(deployment):
             return
@@ -122,7 +122,7 @@ class DeploymentController:
         """Whether a ReplicaSet is of a template.
 
         One that was made of it may have been given defaults since, which a Deployment restored
-        from elsewhere does not have; its hash tells all the same.
+        from elsewhere does not have; its hash identifies it all the same.
         """
         replica_set = self._view[ref]
         if labels_of(replica_set).get(HASH_LABEL) in digests:
@@ -131,7 +131,7 @@ class DeploymentController:
 
     def _age(self, ref: Ref) -> tuple[str, int, str]:
         replica_set = self._view[ref]
-        # Times have whole seconds; the revision tells apart what was made in the same one.
+        # Times have whole seconds; the revision orders what was created in the same one.
         return replica_set["metadata"]["creationTimestamp"], revision_of(replica_set), ref.name
 
     def _roll(self, ref: Ref, family: Family) -> Family:
@@ -187,7 +187,7 @@ class DeploymentController:
         selector = mapping(spec, "selector")
         labels = {**mapping(selector, "matchLabels"), HASH_LABEL: digest}
         new = Ref(APPS, "replicasets", ref.namespace, f"{ref.name}-{digest}")
-        if new in self._view:  # somebody else's, or the hashes collide
+        if new in self._view:  # another owner's, or the hashes collide
             status = {**mapping(deployment, "status"), "collisionCount": collisions + 1}
             self._world.write_status(ref, status)
             return None
@@ -235,8 +235,8 @@ class DeploymentController:
     def _tell_scaled(self, ref: Ref, replica_set: Ref, before: int, size: int) -> None:
         if before != size:
             way = "up" if size > before else "down"
-            told = f"Scaled {way} replica set {replica_set.name} from {before} to {size}"
-            self._world.note(ref, "ScalingReplicaSet", told)
+            message = f"Scaled {way} replica set {replica_set.name} from {before} to {size}"
+            self._world.note(ref, "ScalingReplicaSet", message)
 
     def _drop_history(self, ref: Ref, limits: Limits, family: Family) -> None:
         deployment = self._view[ref]

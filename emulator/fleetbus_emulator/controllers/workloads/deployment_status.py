@@ -23,7 +23,7 @@ COUNTERS = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What a Deployment's status is computed from.
+    """The inputs of a Deployment's status.
 
     Attributes:
         new: The ReplicaSet of the present template; None before it is created.

@@ -65,7 +65,7 @@ class DisruptionController:
         self._world.write_status(ref, self._status(budget, allowed, healthy, desired, expected))
 
     def _expected(self, budget: JsonObject, pods: list[Ref]) -> tuple[int, int]:
-        """How many pods there should be, and how many of them healthy."""
+        """The expected number of pods, and how many of them have to be healthy."""
         spec = mapping(budget, "spec")
         least, most_away = spec.get("minAvailable"), spec.get("maxUnavailable")
         if most_away is not None:

@@ -8,7 +8,7 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 def parse_indexes(text: str, below: int) -> set[int]:
-    """The indexes in a text that are below a limit; parts that make no sense are left out."""
+    """Parse indexes below a limit; invalid parts are left out."""
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -18,7 +18,7 @@ def parse_indexes(text: str, below: int) -> set[int]:
 
 
 def show_indexes(indexes: Iterable[int]) -> str:
-    """The text for a set of indexes."""
+    """Format a set of indexes."""
     return ",".join(_show(first, last) for first, last in _runs(sorted(indexes)))
 
 

@@ -1,4 +1,4 @@
-"""Jobs: pods that are to end well, a given number of times.
+"""Jobs: pods that have to succeed a given number of times.
 
 Each pod is held by a finalizer until it is counted, so that none is forgotten and none counted
 twice: its uid is written into the status, then the finalizer goes, then the counter moves.
@@ -135,7 +135,7 @@ class JobController:
         return 0 <= index < job["spec"]["completions"]
 
     def _count(self, ref: Ref, result: JobResult | None) -> None:
-        """Take the ended pods into the counters, and say how things stand."""
+        """Add ended pods to the counters, and write the status."""
         tally, now = self._tally(ref), self._world.now()
         job = self._view[ref]
         if tally.new_succeeded or tally.new_failed:
@@ -241,9 +241,9 @@ def _with_index(spec: JsonObject) -> JsonObject:
     """The pod spec whose containers find their index in the environment."""
     source = {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{INDEX}']"}}
     variable = {"name": "JOB_COMPLETION_INDEX", "valueFrom": source}
-    told: JsonObject = {}
+    indexed: JsonObject = {}
     for name in ("initContainers", "containers"):
         containers = listing(spec, name)
         if containers:
-            told[name] = [{**c, "env": [*listing(c, "env"), variable]} for c in containers]
-    return {**spec, **told}
+            indexed[name] = [{**c, "env": [*listing(c, "env"), variable]} for c in containers]
+    return {**spec, **indexed}

@@ -1,4 +1,4 @@
-"""Pods that a Job left behind: nobody counts them any more, so nothing may hold them."""
+"""Orphaned pods of Jobs: nobody counts them any more, so their finalizer has to go."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class JobOrphans:
         self._view = world.view
 
     def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
-        """Pods with the finalizer, by themselves or because their Job is gone."""
+        """Pods with the finalizer, by themselves or because their Job was deleted."""
         if ref.resource == "jobs":
             gone = change.type == "DELETED"
             groups = self._view.pods_of(uid_of(change.new))

@@ -1,4 +1,4 @@
-"""When a Job is over, and its status: pure computation."""
+"""The end of a Job, and its status: pure computation."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Tally:
         active: Neither ended nor being deleted.
         terminating: Being deleted, but not ended.
         restarts: Of the containers of active pods.
-        new_succeeded: The uids of pods that ended well and are not in the counters yet.
+        new_succeeded: The uids of pods that succeeded and are not in the counters yet.
         new_failed: The same of pods that failed, or were deleted before they ended.
         counted_succeeded: What the counter says.
         counted_failed: What the counter says.
-        completed: Of an Indexed Job, the indexes of which a pod ended well.
+        completed: Of an Indexed Job, the indexes of which a pod succeeded.
     """
 
     active: int = 0
@@ -45,20 +45,20 @@ class Tally:
 
     @property
     def succeeded(self) -> int:
-        """How many pods, or indexes, ended well."""
+        """The number of pods, or indexes, that succeeded."""
         if self.completed is not None:
             return len(self.completed)
         return self.counted_succeeded + len(self.new_succeeded)
 
     @property
     def failed(self) -> int:
-        """How many pods failed."""
+        """The number of pods that failed."""
         return self.counted_failed + len(self.new_failed)
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """How a Job ends."""
+    """The result of a Job."""
 
     succeeded: bool
     reason: str
@@ -90,7 +90,7 @@ def completed_before(job: JsonObject) -> frozenset[int] | None:
 
 
 def result_of(job: JsonObject, tally: Tally, elapsed_seconds: float) -> JobResult | None:
-    """How the Job ends; None while it goes on. A result once given stands."""
+    """The result of the Job; None while it goes on. A recorded result stays."""
     given = _recorded_result(job)
     if given is not None:
         return given
@@ -131,12 +131,12 @@ def _is_exhausted(spec: JsonObject, tally: Tally) -> bool:
 
 
 def wanted_pods(spec: JsonObject, tally: Tally) -> int:
-    """How many pods shall be active while the Job goes on."""
+    """The number of pods that should be active while the Job goes on."""
     if spec.get("suspend"):
         return 0
     parallelism: int = spec.get("parallelism", 1)
     completions: int | None = spec.get("completions")
-    if completions is None:  # a work queue: once one has ended well, no more are started
+    if completions is None:  # a work queue: once one has succeeded, no more are started
         return tally.active if tally.succeeded else parallelism
     return max(0, min(parallelism, completions - tally.succeeded))
 
@@ -146,7 +146,7 @@ BURST = 50  # pods counted in one turn
 
 @dataclass(frozen=True, slots=True)
 class PodCounts:
-    """What a Job's status says of ended pods.
+    """The counters of ended pods in a Job's status.
 
     Attributes:
         succeeded: In the counter.
@@ -164,7 +164,7 @@ def before_counting(tally: Tally) -> PodCounts:
     uncounted = {"succeeded": tally.new_succeeded[:BURST], "failed": tally.new_failed[:BURST]}
     succeeded = tally.counted_succeeded
     if tally.completed is not None:
-        succeeded = len(tally.completed)  # the index itself tells
+        succeeded = len(tally.completed)  # the index itself is counted
         uncounted["succeeded"] = ()
     filled = {name: uids for name, uids in uncounted.items() if uids}
     return PodCounts(succeeded, tally.counted_failed, filled)

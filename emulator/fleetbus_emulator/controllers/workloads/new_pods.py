@@ -1,4 +1,4 @@
-"""How a workload's new pod looks, and when a pod counts as available: pure computation."""
+"""New pods of a workload, and when a pod counts as available: pure computation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def count_available(
     min_ready_seconds: float,
     seconds_since: Callable[[str], float],
 ) -> tuple[int, float | None]:
-    """How many active pods are available, and in how many seconds the next ones will be."""
+    """The number of available pods, and the seconds until the next ones are."""
     available, pending = 0, None
     for state, size in sizes:
         if not state.active or not state.ready:

@@ -31,7 +31,7 @@ def hash_of(revision: JsonObject) -> str:
 
 
 def data_of(template: JsonObject) -> JsonObject:
-    """What a revision keeps of a pod template."""
+    """The data of a revision: the pod template."""
     return {"spec": {"template": {**template, "$patch": "replace"}}}
 
 

@@ -1,4 +1,4 @@
-"""How a Deployment gets from one template to the next: pure computation."""
+"""Rollout of a Deployment from one template to the next: pure computation."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ class Scale:
     Attributes:
         spec: What it asks for.
         available: How much of it is available.
-        desired: What its Deployment asked for when it was last resized; None if nobody said.
-        most: What its Deployment allowed then; 0 if nobody said.
+        desired: What its Deployment asked for when it was last resized; None if unknown.
+        most: What its Deployment allowed then; 0 if unknown.
     """
 
     spec: int
@@ -167,7 +167,7 @@ def _shrunk(limits: Limits, new: Scale, old: Sequence[Scale]) -> tuple[int, ...]
     if budget <= 0:
         return tuple(scale.spec for scale in old)
     sizes = [scale.spec for scale in old]
-    for place, scale in enumerate(old):  # what is not available serves nobody, so it goes first
+    for place, scale in enumerate(old):  # unavailable pods are scaled down first
         sick = min(budget, max(0, scale.spec - scale.available))
         sizes[place] -= sick
         budget -= sick

@@ -32,7 +32,7 @@ def ordinal_of(owner: str, pod: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a StatefulSet's pods are made of.
+    """The template and revision of a StatefulSet's pods.
 
     Attributes:
         current: The revision from which it comes.
@@ -118,7 +118,7 @@ class StatefulSetController:
             self._update(pods, plan)
 
     def _is_settled(self, ref: Ref, pod: Ref | None) -> bool:
-        """Whether the pod is available, so that its successor may come; one that ended goes."""
+        """Whether the pod is available, so that the next may be created; deletes ended ones."""
         obj = self._view.get(pod) if pod is not None else None
         if pod is None or obj is None or is_deleting(obj):
             return False

@@ -1,4 +1,4 @@
-"""What applications stand on: settings, secrets, services, accounts, rights."""
+"""Configuration of applications: ConfigMaps, Secrets, Services, ServiceAccounts, Roles."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Config:
     Args:
         naming: Tells objects apart.
         managed_fields: Keeps their managedFields.
-        canary: A text that every Secret holds, for tests that look for leaks; empty for none.
+        canary: A string in every Secret, for tests that look for leaks; empty for none.
     """
 
     def __init__(self, naming: Naming, managed_fields: ManagedFields, canary: str = "") -> None:

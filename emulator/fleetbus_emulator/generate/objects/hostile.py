@@ -51,7 +51,7 @@ ROLE: JsonObject = {"rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": 
 
 
 class Hostile:
-    """Makes such objects for ever, each with another name.
+    """Makes such objects without end, each with another name.
 
     Args:
         naming: Tells objects apart.

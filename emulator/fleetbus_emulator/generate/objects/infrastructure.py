@@ -1,4 +1,4 @@
-"""What the cluster itself has: namespaces, nodes, events."""
+"""Objects of the cluster itself: namespaces, nodes, events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KERNEL = "6.1.102-111.182.amzn2023.x86_64"
 
 
 def seed_value(seed: int) -> str:
-    """The value of the label that tells the seed; none may begin with a minus."""
+    """The value of the label that names the seed; it must not begin with a minus."""
     return str(seed) if seed >= 0 else f"minus{seed}"
 
 

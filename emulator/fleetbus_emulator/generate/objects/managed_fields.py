@@ -41,7 +41,7 @@ class ManagedFields:
 
     def __init__(self, kinds: Collection[str] = ()) -> None:
         self._kinds = kinds
-        # The list stands beside its tree so that its id is not given to another meanwhile.
+        # The list is kept beside its tree so that its id is not reused meanwhile.
         self._trees: dict[int, tuple[Any, Tree]] = {}
 
     def keep(
@@ -52,12 +52,12 @@ class ManagedFields:
         controller: str = "",
         rule: MergeRule = BUILTIN,
     ) -> None:
-        """Write the managedFields of an object that one manager created and nobody changed since.
+        """Write the managedFields of an object that one manager created and none changed since.
 
         Args:
             obj: The object, status included; it is changed.
             manager: Who wrote everything but the status.
-            controller: Who wrote the status; empty where nobody owns it.
+            controller: The manager of the status; empty if it has none.
             rule: How its lists and maps are owned.
         """
         if self._kinds and obj["kind"] not in self._kinds:

@@ -1,4 +1,4 @@
-"""Names, uids, addresses and dates: everything that tells generated objects apart.
+"""Names, uids, addresses and dates: everything that differs between generated objects.
 
 All of it comes from one seeded source in a fixed order, so that a seed names its objects.
 """
@@ -25,7 +25,7 @@ SERVICE_NETWORK = 10 << 24 | 96 << 16
 
 
 class Naming:
-    """Gives out what must not be given out twice.
+    """Allocates unique values.
 
     Args:
         random: The seeded source.
@@ -71,7 +71,7 @@ class Naming:
         return "".join(self.random.choices(SUFFIX_ALPHABET, k=length))
 
     def suffixes(self, length: int = 5) -> Iterator[str]:
-        """Suffixes for ever, no two alike: the children of one owner."""
+        """Suffixes without end, all different: for the children of one owner."""
         given: set[str] = set()
         while True:
             suffix = self.suffix(length)

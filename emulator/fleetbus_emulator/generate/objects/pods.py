@@ -1,6 +1,6 @@
 """Pod templates and the pods that run of them.
 
-The pods of a template share everything but what tells them apart: that is what makes a hundred
+The pods of a template share everything but their identity: that is what makes a hundred
 thousand of them cheap. Nobody changes an object of a store, so nobody notices.
 """
 
@@ -36,7 +36,7 @@ _REGISTRIES = Zipf(REGISTRIES)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Where pods run."""
+    """A node that pods run on."""
 
     name: str
     address: str
@@ -110,7 +110,7 @@ _TERMINATION = {
 
 
 def _admitted(spec: JsonObject, token: str) -> JsonObject:
-    """The spec with what admission adds to every pod; nobody is its owner."""
+    """The spec with what admission adds to every pod; it has no field owner."""
     mount = {"mountPath": TOKEN_PATH, "name": token, "readOnly": True}
     containers = [{**container, "volumeMounts": [mount]} for container in spec["containers"]]
     return {
@@ -183,7 +183,7 @@ class PodMaker:
         Args:
             node: Where it runs.
             name: Its name and host name; by default its owner's name with a suffix.
-            labels: What it has besides those of the template.
+            labels: Labels in addition to those of the template.
         """
         naming, owner = self._naming, self._owners[0]["name"]
         meta: JsonObject = {"name": name}

@@ -80,15 +80,15 @@ HOSTILE_EVERY = 8  # of the groups, if asked for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Population:
-    """What a cluster is to be filled with.
+    """The objects to fill a cluster with.
 
     Attributes:
         objects: How many objects, exactly; with `only`, how many of these types.
         seed: The same seed makes the same objects; dates are counted back from `now`.
         cluster: The name of the cluster: others get other objects by the same seed.
-        only: The types to keep, like `v1/pods`, besides the namespaces and definitions that they
+        only: The types to keep, like `v1/pods`, with the namespaces and definitions that they
             need; empty for all. Without its owner an object stands alone: the reference to it goes.
-        canary: A text that every Secret holds, for tests that look for leaks.
+        canary: A string in every Secret, for tests that look for leaks.
         hostile: Mix in objects that are valid and hard to handle.
         taken: Names that exist already.
         turn: How often the cluster was filled by this seed before.
@@ -136,7 +136,7 @@ class Population:
                 return
 
     def _chosen(self, made: list[Made], left: int) -> list[Made]:
-        """What of a group is wanted, and what that needs."""
+        """The wanted objects of a group, and those they need."""
         needed = [pair for pair in made if pair[0] in NEEDED]
         wanted = [(gvr, self._disowned(obj)) for gvr, obj in made if gvr in self.only]
         return needed + wanted[:left]
@@ -223,7 +223,7 @@ class _Making:
             yield list(self._random.choices(choices, weights)[0](place))
 
     def _makers(self) -> list[tuple[int, Callable[[str], Iterator[Made]]]]:
-        """What makes groups, and how often; only those that make something that is wanted."""
+        """The makers of groups, with weights; only those that make something wanted."""
         makers: list[tuple[int, Callable[[str], Iterator[Made]], tuple[str, ...]]] = [
             (30, self._application, ()),
             (6, self._store, ()),
@@ -235,7 +235,7 @@ class _Making:
         return [(weight, maker) for weight, maker, made in makers if self._wants(made)]
 
     def _wants(self, types: Collection[str]) -> bool:
-        """Whether one of some types is wanted; no types stand for many."""
+        """Whether one of some types is wanted; no types means many."""
         return not self._population.only or not types or not self._only.isdisjoint(types)
 
     def _place(self, app: str, where: str) -> Place:
@@ -257,7 +257,7 @@ class _Making:
 
     def _surroundings(self, place: Place, pods: list[JsonObject]) -> Iterator[Made]:
         config = self._config
-        if self._random.random() < 0.8:  # noqa: PLR2004 - the others are called by nobody
+        if self._random.random() < 0.8:  # noqa: PLR2004 - the others have no Service
             yield from config.service(place, pods, {node.name: node.zone for node in self._nodes})
         if self._random.random() < 0.2:  # noqa: PLR2004 - some grow by themselves
             yield config.scaler(place, len(pods))

@@ -49,7 +49,7 @@ DONE = 'ReplicaSet "{}" has successfully progressed.'
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an application is, and what belongs to it."""
+    """The namespace and configuration of an application."""
 
     app: str
     namespace: str
