@@ -93,7 +93,7 @@ def test_a_failed_demo_says_what_failed_and_keeps_the_logs(
 ):
     _read_until(demo, "ready: apiserver")
     apiserver = next(
-        pid for pid, command in processes_of(tmp_path).items() if " apiserver " in command
+        pid for pid, command in processes_of(tmp_path).items() if "fleetbus_emulator" in command
     )
     os.kill(apiserver, signal.SIGKILL)
     said, _ = demo.communicate(timeout=30)

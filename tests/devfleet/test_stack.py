@@ -239,7 +239,7 @@ async def test_a_stack_starts_breaks_mends_and_leaves_no_process(tmp_path: Path)
     before = set(running_children())
     told: list[tuple[str, bool]] = []
     plan = _plan(tmp_path, clusters=2)
-    async with Stack(plan, tell=lambda name, ready: told.append((name, ready))) as stack:
+    async with Stack(plan, report=lambda name, ready: told.append((name, ready))) as stack:
         assert {part.state for part in await stack.status()} == {"ready"}
         names = {part.name for part in await stack.status()}
         assert {NATS, VALKEY, "apiserver", "watcher-hub", "watcher-eu1"} < names

@@ -113,7 +113,7 @@ def delete(state: State, target: Target, options: DeleteOptions) -> Deleted:
         return Deleted(_mark(state, target, old, finalizers, grace), gone=False)
     is_pods_first = target.rtype is PODS and "deletionTimestamp" not in meta
     if is_pods_first or meta.get("deletionGracePeriodSeconds"):
-        # Watchers see a pod's grace period end before the pod is removed: at once for a pod that has
+        # Watchers see a pod's grace period end before the pod is removed: at once for one that has
         # no node or has ended, with the kubelet's second delete for others.
         _mark(state, target, old, finalizers, 0)
         old = state.store(target.rtype).get(target.key) or old
