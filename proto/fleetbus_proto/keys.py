@@ -170,7 +170,7 @@ def store() -> str:
     return f"{_SNAPSHOT}:store"
 
 
-def beacon(consumer: str) -> str:
+def offset_checkpoint(consumer: str) -> str:
     """HASH of one durable consumer: up to where its effects are in this store (B17, P11).
 
     `stream` (when it was made), `low` (its low-water sequence there), `floor` (its ack floor),
@@ -178,7 +178,7 @@ def beacon(consumer: str) -> str:
     was known of what came before), `breaks` (how often it missed messages, or found another
     stream).
     """
-    return f"{_SNAPSHOT}:beacon:{consumer}"
+    return f"{_SNAPSHOT}:offset-checkpoint:{consumer}"
 
 
 def replay_claim(consumer: str) -> str:

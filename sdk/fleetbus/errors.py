@@ -7,7 +7,7 @@ FleetbusError
 ├── NotSynced              no complete list of this resource has been seen yet (rule P14)
 │   └── SnapshotBehind     the snapshot is older than what caused this run (rule P10)
 ├── IncompleteObject       what is to be written is not all that there is, or has marks in it
-├── LeaseLost              another worker may have the key: this run writes no more (rule R4)
+├── LeaseLostError         another worker may have the key: this run writes no more (rule R4)
 ├── NeverAwaited           the run called something and did not await it
 ├── RunStopped             the run of a plain function was told to stop (rule R7)
 ├── StoreError             Redis or Valkey is unusable: wrong policy, version, address
@@ -74,8 +74,8 @@ class IncompleteObject(FleetbusError):
     """
 
 
-class LeaseLost(FleetbusError):
-    """Another worker may have the key by now, so the write was not sent (rule R4)."""
+class LeaseLostError(FleetbusError):
+    """Another worker may own the request by now, so nothing was sent or recorded (rules Q4, R4)."""
 
 
 class NeverAwaited(FleetbusError):

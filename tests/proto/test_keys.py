@@ -29,7 +29,7 @@ SNAPSHOT = [
     keys.labels("eu1", "core/pods", "app=web"),
     keys.owners("u-1"),
     keys.epochs("eu1", "core/pods", ""),
-    keys.beacon("projector"),
+    keys.offset_checkpoint("projector"),
     keys.replay_claim("projector"),
     keys.store(),
 ]

@@ -25,13 +25,13 @@ from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import PROJECTOR, ensure_consumer
 from fleetbus.bus.jetstream import ensure_stream
-from fleetbus.snapshot.offsets.checkpoint import Beacon, Loss
-from fleetbus.snapshot.offsets.store import BeaconStore, Mark
+from fleetbus.snapshot.offsets.checkpoint import Loss, OffsetCheckpoint
+from fleetbus.snapshot.offsets.checkpoint_store import CheckpointStore, Offset
 from fleetbus.snapshot.records import ResourceState
 from fleetbus.watchers.resync import read_audit_request
 from fleetbus_devfleet.processes.servers import ValkeyServer
 from fleetbus_proto.events import Event
-from fleetbus_proto.keys import beacon
+from fleetbus_proto.keys import offset_checkpoint
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
 
 SOURCE = Source(rank=(5, 5))
@@ -45,7 +45,7 @@ async def rig(
 ) -> AsyncGenerator[ProjectorRig]:
     """A projector with short times and a store of its own, not started yet."""
     shorten_intervals(monkeypatch)
-    monkeypatch.setattr("fleetbus.snapshot.offsets.checkpoint.LOOK_EVERY", timedelta(seconds=0.05))
+    monkeypatch.setattr("fleetbus.snapshot.offsets.checkpoint.CHECK_EVERY", timedelta(seconds=0.05))
     async with projector_rig(nats_url, store.url) as made:
         yield made
 
@@ -58,7 +58,7 @@ async def names(rig: ProjectorRig) -> dict[str, str]:
 
 
 async def synced(rig: ProjectorRig) -> None:
-    """Two objects in the store, and all that is on the stream behind a beacon."""
+    """Two objects in the store, and all that is on the stream behind a checkpoint."""
     await rig.started("eu1")
     await rig.publish(heartbeat())
     await rig.publish_epoch(SOURCE, a=4, b=4)
@@ -67,8 +67,8 @@ async def synced(rig: ProjectorRig) -> None:
 
 
 async def is_told(rig: ProjectorRig) -> bool:
-    """Whether the beacon vouches for all that is on the stream."""
-    low = await rig.redis.hget(beacon(PROJECTOR), "low")
+    """Whether the checkpoint vouches for all that is on the stream."""
+    low = await rig.redis.hget(offset_checkpoint(PROJECTOR), "low")
     return await rig.is_through() and int(low or 0) >= await last_sequence(rig)
 
 
@@ -147,11 +147,14 @@ async def test_p11_a_restart_that_lost_nothing_costs_no_list_and_no_message(
 ) -> None:
     await synced(rig)
     await rig.redis.save()
-    run, request = await rig.redis.hget(beacon(PROJECTOR), "run"), await rig.resync_request()
+    run, request = (
+        await rig.redis.hget(offset_checkpoint(PROJECTOR), "run"),
+        await rig.resync_request(),
+    )
     await roll_back(rig, store)
 
     async def is_settled() -> bool:
-        return await rig.redis.hget(beacon(PROJECTOR), "run") != run
+        return await rig.redis.hget(offset_checkpoint(PROJECTOR), "run") != run
 
     await eventually(is_settled)
     assert (await rig.resync_request(), rig.deleted, await names(rig)) == (
@@ -161,16 +164,16 @@ async def test_p11_a_restart_that_lost_nothing_costs_no_list_and_no_message(
     )
 
 
-@pytest.mark.parametrize("lost", ["stream", "beacon", "another stream"])
-async def test_p11_a_store_older_than_the_stream_is_listed_anew_without_a_deletion(
+@pytest.mark.parametrize("lost", ["stream", "checkpoint", "another stream"])
+async def test_p11_a_store_older_than_the_stream_is_superseded_without_a_deletion(
     rig: ProjectorRig, store: ValkeyServer, lost: str
 ) -> None:
     rig.settings["stream_max_bytes"] = FULL
     await synced_small(rig)
-    if lost == "beacon":
-        await rig.redis.delete(beacon(PROJECTOR))
+    if lost == "checkpoint":
+        await rig.redis.delete(offset_checkpoint(PROJECTOR))
     if lost == "another stream":
-        await rig.redis.hset(beacon(PROJECTOR), "stream", "of another time")
+        await rig.redis.hset(offset_checkpoint(PROJECTOR), "stream", "of another time")
     await rig.redis.save()
     await rig.publish(SOURCE.modified("a", 6), SOURCE.added("c", 7))
     if lost == "stream":
@@ -196,7 +199,7 @@ async def synced_small(rig: ProjectorRig) -> None:
     await rig.synced()
 
     async def is_low() -> bool:
-        low = await rig.redis.hget(beacon(PROJECTOR), "low")
+        low = await rig.redis.hget(offset_checkpoint(PROJECTOR), "low")
         return await rig.is_through() and int(low or 0) >= 4
 
     await eventually(is_low)
@@ -215,7 +218,7 @@ async def test_p13_an_emptied_store_whose_server_stays_is_noticed_within_a_look(
     await eventually(rig.snapshot.reader.feed_generation)  # a moment later
 
 
-# --- the beacon itself ----------------------------------------------------------------------------
+# --- the checkpoint itself ------------------------------------------------------------------------
 
 
 class Handled:
@@ -234,8 +237,8 @@ class Handled:
     async def note(self, loss: Loss, _reason: str) -> None:
         self.losses.append(loss)
 
-    def beacon(self) -> Beacon:
-        made = Beacon(
+    def checkpoint(self) -> OffsetCheckpoint:
+        made = OffsetCheckpoint(
             bus=self.rig.bus,
             redis=self.rig.redis,
             consumer=PROJECTOR,
@@ -266,16 +269,16 @@ async def handled(rig: ProjectorRig) -> Handled:
 async def test_p11_processes_of_one_consumer_share_one_replay(
     handled: Handled, store: ValkeyServer
 ) -> None:
-    one, two = handled.beacon(), handled.beacon()
-    await one.look()
-    await two.look()
+    one, two = handled.checkpoint(), handled.checkpoint()
+    await one.check()
+    await two.check()
     await handled.rig.redis.save()
     await handled.rig.publish(SOURCE.added("a", 1), SOURCE.added("b", 2))
     await handled.consume()
     handled.names.clear()
     await roll_back(handled.rig, store)
-    await asyncio.gather(one.look(), two.look())
-    await asyncio.gather(one.look(), two.look())
+    await asyncio.gather(one.check(), two.check())
+    await asyncio.gather(one.check(), two.check())
     assert handled.names == ["a", "b"]
     assert one.is_settled
     assert two.is_settled
@@ -285,8 +288,8 @@ async def test_p11_processes_of_one_consumer_share_one_replay(
 async def test_p11_nothing_is_settled_when_the_store_goes_back_again_during_the_replay(
     handled: Handled, store: ValkeyServer
 ) -> None:
-    made = handled.beacon()
-    await made.look()
+    made = handled.checkpoint()
+    await made.check()
     await handled.rig.redis.save()
     await handled.rig.publish(SOURCE.added("a", 1))
     await handled.consume()
@@ -301,54 +304,54 @@ async def test_p11_nothing_is_settled_when_the_store_goes_back_again_during_the_
             await roll_back(handled.rig, store)
 
     handled.handle = then_lose_it
-    made = handled.beacon()
-    await made.look()
+    made = handled.checkpoint()
+    await made.check()
     assert not made.is_settled
     assert await handled.rig.snapshot.version("a") == ""
-    await made.look()
-    await made.look()
+    await made.check()
+    await made.check()
     assert made.is_settled
     assert await handled.rig.snapshot.version("a") == "1"
     assert times == [1, 1]
 
 
-async def test_p11_a_beacon_is_never_written_to_another_server_than_the_one_it_was_read_from(
+async def test_p11_a_checkpoint_is_never_written_to_another_server_than_the_one_it_was_read_from(
     handled: Handled, store: ValkeyServer
 ) -> None:
-    held = BeaconStore(handled.rig.redis)
+    held = CheckpointStore(handled.rig.redis)
     await handled.rig.redis.save()
-    seen = await held.look(PROJECTOR)
+    seen = await held.read(PROJECTOR)
     await roll_back(handled.rig, store)
-    assert not await held.write(PROJECTOR, seen, Mark("s", 9, 9))
-    again = await held.look(PROJECTOR)
-    assert again.mark is None
-    assert await held.write(PROJECTOR, again, Mark("s", 9, 9))
-    assert not await held.write(PROJECTOR, again, Mark("s", 8, 8)), "somebody else wrote first"
+    assert not await held.write(PROJECTOR, seen, Offset("s", 9, 9))
+    again = await held.read(PROJECTOR)
+    assert again.offset is None
+    assert await held.write(PROJECTOR, again, Offset("s", 9, 9))
+    assert not await held.write(PROJECTOR, again, Offset("s", 8, 8)), "somebody else wrote first"
 
 
-async def test_p11_a_beacon_below_the_one_remembered_is_a_loss_though_the_server_is_the_same(
+async def test_p11_a_checkpoint_below_the_one_remembered_is_a_loss_though_the_server_is_the_same(
     handled: Handled,
 ) -> None:
-    made = handled.beacon()
-    await made.look()
+    made = handled.checkpoint()
+    await made.check()
     await handled.rig.publish(SOURCE.added("a", 1), SOURCE.added("b", 2))
     await handled.consume()
-    await made.look()
+    await made.check()
     handled.names.clear()
-    await handled.rig.redis.hset(beacon(PROJECTOR), "low", 1)
-    await made.look()
+    await handled.rig.redis.hset(offset_checkpoint(PROJECTOR), "low", 1)
+    await made.check()
     assert handled.names == ["b"]
     assert made.is_settled
 
 
-async def test_p12_an_ack_floor_below_the_beacon_is_a_break(handled: Handled) -> None:
+async def test_p12_an_ack_floor_below_the_checkpoint_is_a_break(handled: Handled) -> None:
     """A server that lost data sets a consumer that is ahead back, at its start."""
-    made = handled.beacon()
-    await made.look()
+    made = handled.checkpoint()
+    await made.check()
     await handled.rig.publish(SOURCE.added("a", 1), SOURCE.added("b", 2))
     await handled.consume()
-    await made.look()
-    await handled.rig.redis.hset(beacon(PROJECTOR), "floor", 3)
-    await made.look()
-    found = await handled.rig.redis.hmget(beacon(PROJECTOR), ["breaks", "floor"])
+    await made.check()
+    await handled.rig.redis.hset(offset_checkpoint(PROJECTOR), "floor", 3)
+    await made.check()
+    found = await handled.rig.redis.hmget(offset_checkpoint(PROJECTOR), ["breaks", "floor"])
     assert found == [b"1", b"2"]

@@ -31,8 +31,8 @@ from fleetbus.bus.jetstream import (
     ensure_stream,
     stream_info,
 )
-from fleetbus.snapshot.offsets.checkpoint import Beacon, Loss
-from fleetbus_proto.keys import beacon
+from fleetbus.snapshot.offsets.checkpoint import Loss, OffsetCheckpoint
+from fleetbus_proto.keys import offset_checkpoint
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS, events_filter
 from fleetbus_reconciler.projector.loss_recovery import update_stream_metrics
 
@@ -44,7 +44,7 @@ LARGE = b'"' + b"x" * (FULL // 3) + b'"'
 
 
 class Looking:
-    """Beacons that are kept when the test says so, over a small stream."""
+    """Offset checkpoints that are kept when the test says so, over a small stream."""
 
     def __init__(self, rig: ProjectorRig) -> None:
         self.rig = rig
@@ -53,31 +53,31 @@ class Looking:
         self.restart()
 
     def restart(self) -> None:
-        self.watch = self._beacon(PROJECTOR, on_loss=self._note, tell=update_stream_metrics)
+        self.watch = self._checkpoint(PROJECTOR, on_loss=self._note, tell=update_stream_metrics)
         self.watch.follow(PROJECTOR, STREAM_SUBJECTS)
-        self.quiet = self._beacon("quiet")
+        self.quiet = self._checkpoint("quiet")
         self.quiet.follow(QUIET)
 
-    def _beacon(self, consumer: str, **options: Any) -> Beacon:
+    def _checkpoint(self, consumer: str, **options: Any) -> OffsetCheckpoint:
         async def handle(_deliveries: Sequence[Delivery]) -> None: ...
 
         bus, redis = self.rig.bus, self.rig.redis
-        return Beacon(bus=bus, redis=redis, consumer=consumer, handle=handle, **options)
+        return OffsetCheckpoint(bus=bus, redis=redis, consumer=consumer, handle=handle, **options)
 
     async def _note(self, loss: Loss, _reason: str) -> None:
         self.losses.append(loss)
         if self.fail is not None:
             raise self.fail
 
-    async def look(self) -> int:
+    async def check(self) -> int:
         """Look once; answers how often the projector was found to have missed something."""
-        await self.quiet.look()
-        await self.watch.look()
+        await self.quiet.check()
+        await self.watch.check()
         assert set(self.losses) <= {Loss.MESSAGES}
         return len(self.losses)
 
     async def breaks(self, durable: str) -> int:
-        return int(await self.rig.redis.hget(beacon(durable), "breaks") or 0)
+        return int(await self.rig.redis.hget(offset_checkpoint(durable), "breaks") or 0)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ async def looking(rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch) -> Looking
     await ensure_bucket(rig.bus)
     await ensure_consumer(rig.bus, PROJECTOR, list(STREAM_SUBJECTS))
     looking = Looking(rig)
-    await looking.watch.look()  # as before the first message is read
+    await looking.watch.check()  # as before the first message is read
     return looking
 
 
@@ -103,7 +103,7 @@ async def flow(looking: Looking) -> None:
     for at in range(1, 7):
         await looking.rig.publish(SOURCE.modified(f"filler-{at}", at, body=LARGE))
         await handle_all(looking.rig)
-        await looking.look()
+        await looking.check()
 
 
 async def handle_all(rig: ProjectorRig) -> None:
@@ -135,13 +135,13 @@ async def first_sequence(rig: ProjectorRig) -> int:
 async def test_b17_messages_that_left_unhandled_are_noticed_once(looking: Looking) -> None:
     rig = looking.rig
     await rig.publish(SOURCE.added("a", 1))
-    assert await looking.look() == 0
+    assert await looking.check() == 0
     await fill(rig)
     assert await first_sequence(rig) > 2, "the stream was meant to drop the first message"
-    assert await looking.look() == 1
-    assert await looking.look() == 1
+    assert await looking.check() == 1
+    assert await looking.check() == 1
     await fill(rig, first=11)
-    assert await looking.look() == 2
+    assert await looking.check() == 2
 
 
 async def test_b17_what_was_handled_before_it_left_is_no_gap(looking: Looking) -> None:
@@ -149,19 +149,19 @@ async def test_b17_what_was_handled_before_it_left_is_no_gap(looking: Looking) -
     await flow(looking)
     assert await first_sequence(rig) > 2
     looking.restart()
-    assert await looking.look() == 0
+    assert await looking.check() == 0
 
 
 async def test_b17_what_was_handled_and_left_between_two_looks_is_no_gap(looking: Looking) -> None:
     """A stream that is too small for what comes in between must not ask for ever more lists."""
-    await looking.look()
+    await looking.check()
     await fill(looking.rig)
     looking.watch.note([1, 2])
     looking.watch.note([2, 3, 4])
-    assert await looking.look() == 0
+    assert await looking.check() == 0
     await fill(looking.rig, first=11)
     looking.watch.note([5, 8])
-    assert await looking.look() == 1
+    assert await looking.check() == 1
 
 
 async def test_b17_a_quiet_filtered_consumer_is_no_alarm(looking: Looking) -> None:
@@ -189,30 +189,30 @@ async def test_b17_what_left_while_nobody_looked_is_noticed_with_nothing_left_to
     rig = looking.rig
     await add_quiet(rig)
     services = Source(resource="services")
-    await looking.look()
+    await looking.check()
     await rig.publish(services.added("missed", 1))
     await fill(rig)
     quiet = await consumer_info(rig.bus, QUIET)
     assert quiet is not None
     assert (quiet["num_pending"], quiet["num_ack_pending"]) == (0, 0)
     looking.restart()
-    await looking.look()
+    await looking.check()
     assert await looking.breaks(QUIET) == 1
 
 
 async def test_b17_a_gap_stands_until_the_epochs_are_asked_for(looking: Looking) -> None:
     rig = looking.rig
     await rig.publish(SOURCE.added("a", 1))
-    await looking.look()
+    await looking.check()
     await fill(rig)
     looking.fail = NoAnswer("no answer")
     with pytest.raises(NoAnswer):
-        await looking.look()
+        await looking.check()
     assert await looking.breaks(PROJECTOR) == 0
     looking.fail = None
-    assert await looking.look() == 2
+    assert await looking.check() == 2
     assert await looking.breaks(PROJECTOR) == 1
-    assert await looking.look() == 2
+    assert await looking.check() == 2
 
 
 async def test_b17_another_stream_is_no_gap_and_a_break_for_every_consumer(
@@ -226,9 +226,9 @@ async def test_b17_another_stream_is_no_gap_and_a_break_for_every_consumer(
     await ensure_consumer(rig.bus, PROJECTOR, list(STREAM_SUBJECTS))
     await serve_registration(rig.bus, rig.connections.kv, "quiet")
     await rig.publish(SOURCE.added("a", 1))
-    assert await looking.look() == 0
+    assert await looking.check() == 0
     assert await looking.breaks(PROJECTOR) == await looking.breaks(QUIET) == 1
-    assert await looking.look() == 0
+    assert await looking.check() == 0
     assert await looking.breaks(PROJECTOR) == 1
 
 
@@ -240,7 +240,7 @@ async def test_b17_a_server_that_forgot_what_was_acknowledged_is_a_break_and_no_
     await call_jetstream(looking.rig.bus, f"CONSUMER.DELETE.{STREAM}.{PROJECTOR}")
     await ensure_consumer(looking.rig.bus, PROJECTOR, list(STREAM_SUBJECTS))
     with capture_logs() as logs:
-        assert await looking.look() == 0
+        assert await looking.check() == 0
     assert await looking.breaks(PROJECTOR) == 1
     told = [(line["event"], line["log_level"]) for line in logs]
     assert told == [("acknowledgements_were_lost", "warning")]
@@ -255,7 +255,7 @@ async def test_b17_p12_a_projector_that_was_away_too_long_asks_for_everything(
         await rig.publish(heartbeat(cluster))
         await rig.publish_epoch(Source(cluster=cluster, rank=(5, 5)), a=4)
         await rig.synced(cluster)
-    await eventually(lambda: rig.redis.hget(beacon(PROJECTOR), "low"))
+    await eventually(lambda: rig.redis.hget(offset_checkpoint(PROJECTOR), "low"))
     await rig.stop()
     await rig.publish(SOURCE.modified("a", 6))
     await fill(rig, first=7)
@@ -270,7 +270,7 @@ async def test_b16_subjects_and_bytes_of_the_stream_are_told(looking: Looking) -
         await rig.publish(
             SOURCE.added(f"o{turn}", 2 * turn + 1), SOURCE.deleted(f"o{turn}", 2 * turn + 2)
         )
-    await looking.look()
+    await looking.check()
     info = await stream_info(rig.bus)
     assert info is not None
     assert REGISTRY.get_sample_value("fleetbus_stream_subjects") == 6

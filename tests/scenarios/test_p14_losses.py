@@ -55,7 +55,7 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
         *(
             "fleetbus.worker.initial_sync.LOOK_EVERY",
             "fleetbus.intake.binding.LOOK_EVERY",
-            "fleetbus.snapshot.offsets.checkpoint.LOOK_EVERY",
+            "fleetbus.snapshot.offsets.checkpoint.CHECK_EVERY",
         ),
         "fleetbus.bus.consume.RETRY_PAUSE",
     ):

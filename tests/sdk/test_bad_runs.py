@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from worker_rig import FIRST, POLICY, SECOND, Notes, counted, is_empty, working
 from workqueue_rig import named
 
-from fleetbus.errors import Invalid, LeaseLost
+from fleetbus.errors import Invalid, LeaseLostError
 from fleetbus.reconcile import Request, Result, TerminalError
 from fleetbus.workqueue import Add, RedisQueue
 
@@ -53,7 +53,7 @@ class Unlike:
 RAISED = {
     named(type(error).__name__.lower()): error
     for error in (
-        *(Mute(), SystemExit(3), Outside(), LeaseLost("of another run")),
+        *(Mute(), SystemExit(3), Outside(), LeaseLostError("of another run")),
         *(GeneratorExit(), KeyboardInterrupt(), asyncio.CancelledError()),
         ValueError("odd \udcff"),
     )

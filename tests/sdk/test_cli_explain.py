@@ -21,7 +21,7 @@ from fleetbus.cli.events.explain_text import render, with_summary
 from fleetbus.errors import ConfigError
 from fleetbus.intake.record import TOO_MANY, LastSeen, StoredRecord, mapped_requests
 from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy
-from fleetbus.workqueue.look import look
+from fleetbus.workqueue.items import read_item
 from fleetbus_proto import keys
 
 OpenRig = Callable[..., Awaitable[Rig]]
@@ -271,28 +271,28 @@ async def test_a_look_tells_each_state_of_an_item(redis: Redis) -> None:
     )
     rig = RedisRig(redis, "copier", policy)
     queue, item = rig.queue, named("x")
-    assert (await look(redis, item)).state == "idle"
+    assert (await read_item(redis, item)).state == "idle"
     await queue.add([Add(item, Priority.INITIAL)])
-    ready = await look(redis, item)
+    ready = await read_item(redis, item)
     assert (ready.state, ready.priority) == ("ready", Priority.INITIAL)
     (lease,) = await queue.take(1)
-    taken = await look(redis, item)
+    taken = await read_item(redis, item)
     assert (taken.state, bool(taken.worker), taken.waiting) == ("processing", True, None)
     assert taken.lease is not None
     assert timedelta() < taken.lease <= policy.lease
     await queue.retry(lease, unreachable=True)
     await queue.done([lease])
-    delayed = await look(redis, item)
+    delayed = await read_item(redis, item)
     assert (delayed.state, delayed.failures, delayed.outage) == ("delayed", 1, 1)
     assert delayed.due_in is not None
     assert timedelta(seconds=50) < delayed.due_in <= minute
     found: list[Any] = await redis.zrange(DELAYED, 0, -1)
     await redis.zincrby(DELAYED, -2 * minute / timedelta(microseconds=1), found[0])
-    overdue = await look(redis, item)
+    overdue = await read_item(redis, item)
     assert overdue.due_in is not None
     assert -2 * minute < overdue.due_in < -minute / 2
     await queue.add([Add(item)])
-    assert (await look(redis, item)).state == "blocked"
+    assert (await read_item(redis, item)).state == "blocked"
     await queue.aclose()
 
 

@@ -53,9 +53,9 @@ class Desk:
         return self._runner.run(wait())
 
     async def contents(self) -> dict[bytes, bytes | None]:
-        """All keys of the queue; pulse and clock are the time of the last look."""
+        """All keys of the queue; liveness and clock are the time of the last look."""
         scan: AsyncIterator[bytes] = cast("Any", self.redis).scan_iter()
-        found = [key async for key in scan if not key.endswith((b":pulse", b":clock"))]
+        found = [key async for key in scan if not key.endswith((b":liveness", b":clock"))]
         return {key: await cast("Any", self.redis).dump(key) for key in found}
 
     def close(self) -> None:

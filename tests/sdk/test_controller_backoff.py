@@ -15,7 +15,7 @@ from workqueue_rig import MemoryRig, RedisRig, Rig, named
 import fleetbus
 from fleetbus.testing import controller_test
 from fleetbus.workqueue import Add, QueuePolicy, RedisQueue
-from fleetbus.workqueue.look import look
+from fleetbus.workqueue.items import read_item
 
 MAPS = "v1/configmaps"
 SLOW = fleetbus.Backoff(first=timedelta(seconds=40), factor=3, limit=timedelta(minutes=5))
@@ -115,7 +115,7 @@ async def test_q7_a_hosted_controller_keeps_its_back_off(
     found: list[timedelta] = []
 
     async def is_delayed() -> bool:
-        found[:] = [due] if (due := (await look(redis, request)).due_in) else []
+        found[:] = [due] if (due := (await read_item(redis, request)).due_in) else []
         return bool(found)
 
     await eventually(is_delayed, timedelta(seconds=20))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from worker_rig import FIRST
 
-from fleetbus.errors import ClusterNotFound, Conflict, LeaseLost, NotSynced, SnapshotBehind
+from fleetbus.errors import ClusterNotFound, Conflict, LeaseLostError, NotSynced, SnapshotBehind
 from fleetbus.reconcile import Outcome, Result, TerminalError
 from fleetbus.run.current import Run
 from fleetbus.worker.handler import read_error, read_result
@@ -20,7 +20,7 @@ from fleetbus.worker.handler import read_error, read_result
         (Conflict(409, "Conflict", "someone wrote first"), Outcome.RETRIED, False),
         (SnapshotBehind("it lags"), Outcome.RETRIED, True),
         (TerminalError("no"), Outcome.GAVE_UP, False),
-        (LeaseLost("of another run"), Outcome.RETRIED, False),
+        (LeaseLostError("of another run"), Outcome.RETRIED, False),
     ],
 )
 def test_r8_an_error_has_one_outcome(
@@ -44,7 +44,7 @@ def test_r8_only_a_request_whose_own_cluster_left_ends_quietly(
 
 def test_r4_a_refused_write_loses_the_lease_whatever_the_function_does() -> None:
     run = Run(FIRST, was_refused=True)
-    raised = read_error(LeaseLost("lost"), run, has_cluster=True, is_timeout=False)
+    raised = read_error(LeaseLostError("lost"), run, has_cluster=True, is_timeout=False)
     for ending in (raised, read_result(None, run), read_result("anything", run)):
         assert (ending.outcome, ending.is_given_back) == (Outcome.LEASE_LOST, True)
 

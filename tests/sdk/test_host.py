@@ -25,7 +25,7 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.workqueue import Add, RedisQueue
-from fleetbus_proto.keys import beacon, queue, replay_claim, resources
+from fleetbus_proto.keys import offset_checkpoint, queue, replay_claim, resources
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"
@@ -232,7 +232,7 @@ async def test_b17_p12_a_controller_that_missed_messages_reconciles_what_it_miss
     version = int(entry.resource_version) + 1
     missed = source.modified("missed", version, namespace="default", uid=entry.uid)
     await SnapshotWriter(rig.redis).apply([missed])
-    await rig.redis.hincrby(beacon("pods-a"), "breaks", 1)  # as the projector tells it
+    await rig.redis.hincrby(offset_checkpoint("pods-a"), "breaks", 1)  # as the projector tells it
     await eventually(lambda: recorder.of("a", "default", "missed"), within=SOON)
     await rig.quiet("pods")
     await asyncio.sleep(0.3)  # three more looks

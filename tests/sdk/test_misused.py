@@ -22,7 +22,7 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.store.connection import connect
-from fleetbus.store.foreign_keys import KeyMisused, type_of
+from fleetbus.store.foreign_keys import ForeignKeyError, type_of
 from fleetbus.workqueue import Add, QueueUnavailableError, RedisQueue
 from fleetbus_proto import keys
 
@@ -37,7 +37,9 @@ async def client(valkey_url: str) -> AsyncGenerator[Redis]:
     await made.aclose()
 
 
-def told(lines: Sequence[Mapping[str, Any]], event: str = "key_misused") -> list[Mapping[str, Any]]:
+def told(
+    lines: Sequence[Mapping[str, Any]], event: str = "foreign_key_found"
+) -> list[Mapping[str, Any]]:
     return [line for line in lines if line["event"] == event]
 
 
@@ -72,13 +74,15 @@ async def test_p9_a_key_whose_name_a_script_makes_is_found_too(client: Redis, re
     event = Source().listed("web", 1, metadata={"labels": {"app": "web"}})
     with capture_logs() as lines:
         for _ in range(2):
-            with pytest.raises(KeyMisused, match=re.escape(f"{key} is a string and not a set")):
+            with pytest.raises(
+                ForeignKeyError, match=re.escape(f"{key} is a string and not a set")
+            ):
                 await snapshot.apply(event)
         await redis.delete(key)
         await snapshot.apply(event)
         await redis.delete(keys.clusters())
         await redis.sadd(keys.clusters(), "mine")
-        with pytest.raises(KeyMisused, match="clusters is a set and not a hash"):
+        with pytest.raises(ForeignKeyError, match="clusters is a set and not a hash"):
             await snapshot.apply(event)
     assert [line["key"] for line in told(lines)] == [key, keys.clusters()]
 
@@ -87,7 +91,7 @@ async def test_p9_a_read_of_several_commands_names_the_key_too(client: Redis, re
     await redis.lpush(keys.owners("u1"), "mine")
     async with client.pipeline(transaction=True) as pipe:
         pipe.smembers(keys.owners("u1"))
-        with pytest.raises(KeyMisused, match="owners:u1 is a list and not a set"):
+        with pytest.raises(ForeignKeyError, match="owners:u1 is a list and not a set"):
             await pipe.execute()
 
 
@@ -96,7 +100,7 @@ async def test_a_command_of_ours_that_is_wrong_itself_blames_nobody(client: Redi
     await client.set("of nobody", "x")
     with capture_logs() as lines, pytest.raises(Exception, match="WRONGTYPE") as caught:
         await client.lpush("of nobody", "y")  # type: ignore[misc]
-    assert not isinstance(caught.value, KeyMisused)
+    assert not isinstance(caught.value, ForeignKeyError)
     assert told(lines) == []
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fleetbus.errors import LeaseLost
+from fleetbus.errors import LeaseLostError
 from fleetbus.reconcile import Request
 from fleetbus.run.current import NOTE_BYTES, ObjectRef, Run, current_run, running
 
@@ -107,6 +107,6 @@ def test_the_first_look_at_an_object_is_the_version_that_was_read() -> None:
 
 def test_r4_without_the_lease_a_run_may_not_write() -> None:
     run = Run(REQUEST, holds=lambda: False)
-    with pytest.raises(LeaseLost, match="nothing was sent"):
+    with pytest.raises(LeaseLostError, match="nothing was sent"):
         run.require_lease()
     assert run.was_refused

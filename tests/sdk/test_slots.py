@@ -37,20 +37,20 @@ def lease(cluster: str, *, is_probe: bool = False) -> Lease:
 @pytest.mark.parametrize(("total", "cap"), [(1, 1), (2, 1), (3, 1), (8, 4)])
 def test_q9_one_of_several_clusters_has_half_of_the_slots(total: int, cap: int):
     slots = Slots(total, None)
-    assert slots.cap == cap
+    assert slots.default_capacity == cap
     slots.share(1)
-    assert slots.cap == total
+    assert slots.default_capacity == total
     slots.share(2)
-    assert slots.cap == cap
+    assert slots.default_capacity == cap
 
 
 def test_q9_what_the_author_chose_is_what_holds():
     slots = Slots(8, 7)
     slots.share(1)
-    assert slots.cap == 7
+    assert slots.default_capacity == 7
     slots.share(50)
-    assert slots.cap == 7
-    assert Slots(4, 9).cap == 4
+    assert slots.default_capacity == 7
+    assert Slots(4, 9).default_capacity == 4
     with pytest.raises(ConfigError, match="max_per_cluster must be at least 1"):
         Controller("copier", max_per_cluster=0)
 
@@ -64,12 +64,12 @@ def test_q9_room_follows_what_runs_and_names_only_clusters_that_run():
     slots.take(lease("a"))
     slots.take(lease("a"))
     slots.take(lease("b"))
-    assert slots.room == {"a": 2, "b": 3}
+    assert slots.capacity == {"a": 2, "b": 3}
     slots.share(1)
-    assert slots.room == {"a": 6, "b": 7}
+    assert slots.capacity == {"a": 6, "b": 7}
     free(slots, "b")
     free(slots, "a")
-    assert slots.room == {"a": 7}
+    assert slots.capacity == {"a": 7}
 
 
 class Clock:
@@ -89,14 +89,18 @@ def test_q9_the_only_cluster_that_wants_slots_gets_all_of_them_once_it_succeeds(
     slots.take(lease("a"))
     clock.pass_alone(1.5)
     slots.take(lease("a"))
-    assert (slots.room, slots.cap) == ({"a": 2}, 4), "nobody knows whether it answers"
+    assert (slots.capacity, slots.default_capacity) == ({"a": 2}, 4), (
+        "nobody knows whether it answers"
+    )
     free(slots, "a", is_success=False)
-    assert slots.room == {"a": 3}
+    assert slots.capacity == {"a": 3}
     free(slots, "a")
-    assert (slots.room, slots.cap) == ({"a": 8}, 4), "others that come get half at first"
+    assert (slots.capacity, slots.default_capacity) == ({"a": 8}, 4), (
+        "others that come get half at first"
+    )
     clock.pass_alone()
     slots.share(50)
-    assert slots.room == {}, "its last success was too long ago"
+    assert slots.capacity == {}, "its last success was too long ago"
 
 
 def test_q9_another_cluster_that_wants_slots_ends_that_for_a_while():
@@ -105,28 +109,28 @@ def test_q9_another_cluster_that_wants_slots_ends_that_for_a_while():
     slots.take(lease("a"))
     clock.pass_alone(1.5)
     free(slots, "a")
-    assert slots.room == {"a": 8}
+    assert slots.capacity == {"a": 8}
     for _ in range(7):
         slots.take(lease("a"))
-    assert slots.room == {"a": 1}
+    assert slots.capacity == {"a": 1}
     slots.take(lease("b"))
-    assert slots.room == {"a": -3, "b": 3}
+    assert slots.capacity == {"a": -3, "b": 3}
     for _ in range(5):
         free(slots, "a")
     slots.take(lease("a"))
     clock.pass_alone(1.5)
     free(slots, "a")
-    assert slots.room == {"a": 2, "b": 3}, "b still has its slot"
+    assert slots.capacity == {"a": 2, "b": 3}, "b still has its slot"
     free(slots, "b")
     clock.pass_alone(0.9)
     free(slots, "a")
-    assert slots.room == {"a": 3}
+    assert slots.capacity == {"a": 3}
     clock.pass_alone(0.2)
     slots.share(50)
-    assert slots.room == {"a": 7}
+    assert slots.capacity == {"a": 7}
     slots.take(lease("dead", is_probe=True))
     slots.share(50)
-    assert slots.room == {"a": 7, "dead": 3}, "a probe wants no share"
+    assert slots.capacity == {"a": 7, "dead": 3}, "a probe wants no share"
 
 
 def test_q9_probes_have_a_quarter_of_the_slots():

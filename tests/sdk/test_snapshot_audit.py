@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from snapshot_rig import OBSERVED_AT, PODS, Snapshot, Source, full_store
 
-from fleetbus.snapshot import Outcome
-from fleetbus.snapshot.audit import Audit, Audits, Decision, Finding, Kind, Taken
+from fleetbus.snapshot import ApplyOutcome
+from fleetbus.snapshot.audit import Audit, AuditDecision, Audits, Finding, FindingKind, PageResult
 from fleetbus.store.connection import StoreEmpty
 from fleetbus_proto import keys
 from fleetbus_proto.events import AuditPage, Heartbeat, Incarnation, Rank, ResourceStatus
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NOW = timedelta()
 FIRST = Source(rank=(100, 1))
-CLEAN = Decision({Kind.MISSING: 0, Kind.GHOST: 0, Kind.STALE: 0}, [], 0)
+CLEAN = AuditDecision({FindingKind.MISSING: 0, FindingKind.GHOST: 0, FindingKind.STALE: 0}, [], 0)
 
 
 class Rig:
@@ -32,7 +32,7 @@ class Rig:
 
     async def take(self, version: int = 200, **fields: Any) -> bool:
         """Whether nothing was suspicious in the whole of it."""
-        return await self.audits.take(page(version, **fields)) is Taken.CLEAN
+        return await self.audits.add_page(page(version, **fields)) is PageResult.CLEAN
 
     async def pass_mark(self, version: int = 200, **fields: Any) -> None:
         await self.audits.receive(beat(version, **fields))
@@ -40,7 +40,7 @@ class Rig:
     async def due(self) -> list[Audit]:
         return [audit async for audit in self.audits.due(NOW)]
 
-    async def decision(self, version: int = 200) -> Decision | None:
+    async def decision(self, version: int = 200) -> AuditDecision | None:
         """After the mark has passed; the audit must be there."""
         await self.pass_mark(version)
         (audit,) = await self.due()
@@ -197,10 +197,10 @@ async def test_p15_only_what_is_not_newer_than_the_server_can_be_mended_by_a_lis
     await rig.take(objects={"db": 65, "web": 40})
     decision = await rig.decision()
     assert decision is not None
-    assert (decision.counts[Kind.STALE], decision.ahead) == (2, 1)
+    assert (decision.counts[FindingKind.STALE], decision.ahead) == (2, 1)
     assert set(decision.examples) == {
-        Finding(Kind.STALE, "prod/db", "65", "60"),
-        Finding(Kind.STALE, "prod/web", "40", "50"),
+        Finding(FindingKind.STALE, "prod/db", "65", "60"),
+        Finding(FindingKind.STALE, "prod/web", "40", "50"),
     }
 
 
@@ -285,21 +285,21 @@ async def test_p15_while_deletions_of_an_epoch_are_not_published_nothing_is_eval
 async def test_p15_another_history_is_not_compared(rig: Rig):
     for incarnation in (0, 2):
         other = page(200, incarnation=incarnation)
-        assert await rig.audits.take(other) is Taken.USELESS
+        assert await rig.audits.add_page(other) is PageResult.IGNORED
     assert await rig.audit_keys() == []
 
 
 async def test_p15_without_a_complete_list_nothing_is_compared(redis: Redis):
     rig = Rig(redis)
     await rig.snapshot.set_up("eu1")
-    assert await rig.audits.take(page(200, objects={"a": 1})) is Taken.USELESS
+    assert await rig.audits.add_page(page(200, objects={"a": 1})) is PageResult.IGNORED
     assert await rig.audit_keys() == []
 
 
 async def test_p1_p15_of_a_cluster_that_left_nothing_is_kept(rig: Rig):
     await rig.take(objects={})
     await rig.snapshot.writer.drop_cluster("eu1")
-    assert await rig.audits.take(page(200, objects={"a": 1}, id=8)) is Taken.USELESS
+    assert await rig.audits.add_page(page(200, objects={"a": 1}, id=8)) is PageResult.IGNORED
     assert [key for key in await rig.audit_keys() if key != keys.audits_due()] == []
     assert await rig.due() == []
 
@@ -330,11 +330,15 @@ async def test_b8_p15_hostile_names_are_compared_like_others(rig: Rig):
     await rig.take(objects=dict.fromkeys(names, 7))
     decision = await rig.decision()
     assert decision is not None
-    assert decision.counts == {Kind.MISSING: len(names), Kind.GHOST: 2, Kind.STALE: 0}
+    assert decision.counts == {
+        FindingKind.MISSING: len(names),
+        FindingKind.GHOST: 2,
+        FindingKind.STALE: 0,
+    }
     (audit,) = await rig.due()
     await rig.audits.end(audit, is_clean=False)
     outcomes = await rig.snapshot.apply(*(FIRST.added(name, 150, uid="u") for name in names))
-    assert set(outcomes) == {Outcome.APPLIED}
+    assert set(outcomes) == {ApplyOutcome.APPLIED}
     await rig.take(210, objects=dict.fromkeys(names, (150, "u")), id=8)
     assert await rig.findings(210) == {("ghost", "prod/db"), ("ghost", "prod/web")}
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
     from redis.commands.core import AsyncScript
 
-SCRIPTS = ("apply", "audit", "collect")
+SCRIPTS = ("apply", "audit", "collect_tombstones")
 MUTATIONS = {
     "tonumber-compare": (
         "if #a ~= #b then return #a > #b end\n  return a > b",
@@ -81,7 +81,7 @@ async def test_v6_a_rule_taken_away_is_caught(
     redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ):
     old, new = MUTATIONS[name]
-    folder = resources.files("fleetbus.snapshot")
+    folder = resources.files("fleetbus.snapshot").joinpath("lua")
     guard, *texts = (folder.joinpath(f"{part}.lua").read_text() for part in ("guard", *SCRIPTS))
     mutated = next((i for i, text in enumerate(texts) if old in guard + text), None)
     assert mutated is not None, "the mutation no longer fits the script"

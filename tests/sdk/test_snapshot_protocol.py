@@ -15,7 +15,7 @@ from snapshot_model import SnapshotModel
 from snapshot_rig import OBSERVED_AT, Snapshot, Source
 
 from fleetbus.snapshot import ApplyResult, CompletedEpoch
-from fleetbus.snapshot.audit import Audits, Taken
+from fleetbus.snapshot.audit import Audits, PageResult
 from fleetbus_proto.events import (
     AuditPage,
     EpochEnd,
@@ -146,7 +146,7 @@ async def answer_on_store(snapshot: Snapshot, history: OnTheStore) -> Any:
         await snapshot.writer.finish_sweep(completed)
         return found
     if kind == "audit":
-        return await Audits(snapshot.redis).take(message)
+        return await Audits(snapshot.redis).add_page(message)
     if kind == "judge":
         return await judge(snapshot, history.run)
     return await snapshot.writer.collect_tombstones("eu1", f"core/{history.run.resource}")
@@ -215,8 +215,8 @@ async def test_p2_to_p6_and_p15_the_store_itself_survives_the_same_histories(red
         run = history.run
         source = Source(resource=run.resource, incarnation=run.incarnation)
         page = source.audit(run.truth.version, run.audits + 1, run.truth.objects)
-        taken = await Audits(redis).take(page)
-        assert taken is Taken.CLEAN, (
+        taken = await Audits(redis).add_page(page)
+        assert taken is PageResult.CLEAN, (
             f"P15: a finding where nothing is wrong, {history.run.resource}"
         )
         assert history.run.false_deletes == []

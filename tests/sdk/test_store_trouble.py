@@ -51,7 +51,7 @@ async def rig(
     shorten_checks(monkeypatch, timedelta(milliseconds=200))
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
     monkeypatch.setattr(
-        "fleetbus.snapshot.offsets.checkpoint.LOOK_EVERY", timedelta(milliseconds=200)
+        "fleetbus.snapshot.offsets.checkpoint.CHECK_EVERY", timedelta(milliseconds=200)
     )
     async with fleet_rig("a", folder=tmp_path, nats_url=nats_url, valkey_url=store.url) as made:
         yield made

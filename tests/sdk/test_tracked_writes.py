@@ -14,7 +14,7 @@ from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 from snapshot_rig import Source
 
-from fleetbus.errors import Conflict, Invalid, LeaseLost, NotFound
+from fleetbus.errors import Conflict, Invalid, LeaseLostError, NotFound
 from fleetbus.reconcile import Request
 from fleetbus.run.current import Run, running
 
@@ -182,7 +182,7 @@ async def test_r4_a_write_after_the_lease_is_lost_never_leaves(rig: Rig) -> None
         lambda: cluster.delete(PODS, "prod", "web", uid=uid),
         lambda: cluster.live.delete(PODS, "prod", "web", uid=uid),
     ):
-        with running(Run(REQUEST, holds=lambda: False)), pytest.raises(LeaseLost):
+        with running(Run(REQUEST, holds=lambda: False)), pytest.raises(LeaseLostError):
             await write()
     assert writes(rig) == before
     with running(Run(REQUEST, holds=lambda: False)):

@@ -19,7 +19,7 @@ from workqueue_rig import named
 from fleetbus.errors import NotEngaged, NotSynced
 from fleetbus.kube.resource_names import suggest_resource
 from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus.snapshot.reads.suggestions import Watched
+from fleetbus.snapshot.reads.suggestions import WatchedResources
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
 from fleetbus.worker.failure_log import PATIENCE, FailureLog
 from fleetbus.workqueue import Add, RedisQueue
@@ -92,13 +92,13 @@ async def test_p14_what_another_cluster_has_or_nobody_has_told_of_yet_is_not_dou
     redis: Redis,
 ) -> None:
     snapshot, deployments = Snapshot(redis), parse_resource("apps/v1/deployments")
-    watched = Watched(redis)
-    assert await watched.doubt(deployments) is None
+    watched = WatchedResources(redis)
+    assert await watched.suggest(deployments) is None
     await snapshot.set_up("eu1", "us1")
-    assert await watched.doubt(deployments) is None
+    assert await watched.suggest(deployments) is None
     await put(snapshot, "apps", "v1", "deployments")
-    assert await watched.doubt(deployments) is None
-    doubt = await watched.doubt(parse_resource("apps/v1/deployment"))
+    assert await watched.suggest(deployments) is None
+    doubt = await watched.suggest(parse_resource("apps/v1/deployment"))
     assert doubt is not None
     assert (str(doubt), doubt.hint) == ("do you mean 'apps/v1/deployments'?", "")
 

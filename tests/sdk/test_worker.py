@@ -20,7 +20,7 @@ from workqueue_rig import named
 from fleetbus.errors import (
     ClusterNotFound,
     Conflict,
-    LeaseLost,
+    LeaseLostError,
     NotEngaged,
     NotSynced,
     SnapshotBehind,
@@ -320,7 +320,7 @@ async def _until_refused() -> None:
     """Ask before each of many writes, and take no notice of the answer, nor of being stopped."""
     run = current_run()
     while run and not run.was_refused:
-        with contextlib.suppress(LeaseLost, asyncio.CancelledError):
+        with contextlib.suppress(LeaseLostError, asyncio.CancelledError):
             run.require_lease()
             await asyncio.sleep(0.01)
 

@@ -12,7 +12,7 @@ from eventually import eventually
 from redis.asyncio import Redis
 from worker_rig import FIRST, POLICY, Notes, is_empty, working
 
-from fleetbus.errors import LeaseLost
+from fleetbus.errors import LeaseLostError
 from fleetbus.run.current import Run, current_run
 from fleetbus.workqueue import Add, RedisQueue
 
@@ -48,7 +48,7 @@ async def test_q5_a_lease_is_renewed_until_the_store_has_heard_that_its_run_is_o
             await eventually(lambda: notes.finished)
             over = await redis.time()
             await eventually(lambda: is_renewed_since(*over))
-            with pytest.raises(LeaseLost):  # what the function left running writes no more
+            with pytest.raises(LeaseLostError):  # what the function left running writes no more
                 runs[0].require_lease()
             link.heal()
             await eventually(lambda: is_empty(queue))

@@ -79,7 +79,7 @@ async def test_q9_a_change_of_its_own_takes_a_request_over(rig: Rig):
     await queue.add([Add(named(f"n{n}", cluster="us1"), cause="loud") for n in range(50)])
     await queue.add([Add(named("n49", cluster="us1"))])
     leases = await queue.take(3)
-    taken = {lease.request.name: lease.payer for lease in leases}
+    taken = {lease.request.name: lease.charged_cluster for lease in leases}
     assert taken["n49"] == "us1"
     await queue.done(leases)
     await finish(rig)
@@ -88,9 +88,9 @@ async def test_q9_a_change_of_its_own_takes_a_request_over(rig: Rig):
 async def test_q9_slots_are_those_of_who_caused_it(queue: Queue):
     await queue.add(caused("loud", "c1", "c2", "c3"))
     await queue.add([Add(named("own", cluster="loud")), Add(named("own", cluster="c1"))])
-    leases = await queue.take(9, cap=2)
-    assert Counter(lease.payer for lease in leases) == {"loud": 2, "c1": 1}
-    assert await queue.take(9, room={"loud": 0}) == []
+    leases = await queue.take(9, default_capacity=2)
+    assert Counter(lease.charged_cluster for lease in leases) == {"loud": 2, "c1": 1}
+    assert await queue.take(9, capacity={"loud": 0}) == []
     assert (await queue.stats()).depth == {("loud", Priority.LIVE): 2}
 
 
@@ -99,7 +99,7 @@ async def test_q9_who_caused_it_is_kept_over_a_retry_and_a_return(rig: Rig):
     await queue.add(caused("loud", "c1"))
     for end in ("retry", "return"):
         [lease] = await queue.take(1)
-        assert lease.payer == "loud"
+        assert lease.charged_cluster == "loud"
         if end == "retry":
             await queue.retry(lease)
             await queue.done([lease])

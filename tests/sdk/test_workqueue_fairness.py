@@ -1,4 +1,4 @@
-"""Weights, room and breakers of clusters (rule Q9), and ageing (Q10): both queues, one contract."""
+"""Weights, capacity, breakers (rule Q9) and ageing (rule Q10), for both queues."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def fail(queue: Queue, leases: list[Lease]) -> None:
 async def break_cluster(queue: Queue, cluster: str = "dead") -> None:
     """As many failures in a row as open the breaker."""
     await fill(queue, *of(cluster, POLICY.breaker, "broken"))
-    leases = await queue.take(POLICY.breaker, room={"flood": 0})
+    leases = await queue.take(POLICY.breaker, capacity={"flood": 0})
     assert clusters(leases) == {cluster: POLICY.breaker}
     await fail(queue, leases)
 
@@ -123,53 +123,55 @@ async def test_q9_weights_may_change_while_items_wait(queue: Queue):
     assert 28 <= clusters(await queue.take(40))["a"] <= 32
 
 
-# --- room -----------------------------------------------------------------------------------------
+# --- capacity -------------------------------------------------------------------------------------
 
 
-async def test_q9_a_take_gets_no_more_of_a_cluster_than_it_has_room_for(queue: Queue):
+async def test_q9_a_take_gets_no_more_of_a_cluster_than_it_has_capacity_for(queue: Queue):
     await fill(queue, *of("flood", 50), *of("calm", 2))
-    leases = await queue.take(10, cap=3)
+    leases = await queue.take(10, default_capacity=3)
     assert clusters(leases) == {"flood": 3, "calm": 2}
-    leases = await queue.take(10, room={"flood": 1}, cap=3)
+    leases = await queue.take(10, capacity={"flood": 1}, default_capacity=3)
     assert clusters(leases) == {"flood": 1}
-    assert await queue.take(10, room={"flood": 0}, cap=3) == []
+    assert await queue.take(10, capacity={"flood": 0}, default_capacity=3) == []
     assert (await queue.stats()).depth == {("flood", Priority.LIVE): 46}
 
 
 async def test_q9_a_lower_band_goes_on_while_a_higher_one_has_no_room(queue: Queue):
     await fill(queue, *of("flood", 5))
     await fill(queue, *of("calm", 2), priority=Priority.INITIAL)
-    assert clusters(await queue.take(5, room={"flood": 0})) == {"calm": 2}
+    assert clusters(await queue.take(5, capacity={"flood": 0})) == {"calm": 2}
 
 
-async def test_q9_turns_without_room_are_lost_and_not_saved_up(queue: Queue):
+async def test_q9_turns_without_capacity_are_lost_and_not_saved_up(queue: Queue):
     await fill(queue, *of("full", 100), *of("busy", 300))
-    await serve(queue, 100, room={"full": 0})
+    await serve(queue, 100, capacity={"full": 0})
     # One that joins now stands behind both, and neither has a hundred turns in hand.
     await fill(queue, *of("late", 100))
     served = await serve(queue, 30)
     assert all(9 <= served[name] <= 11 for name in ("full", "busy", "late")), served
 
 
-async def test_q9_what_one_taker_has_no_room_for_another_one_gets(queue: Queue):
+async def test_q9_what_one_taker_has_no_capacity_for_another_one_gets(queue: Queue):
     await fill(queue, *of("flood", 4))
-    assert await queue.take(4, room={"flood": 0}) == []
-    assert len(await queue.take(4, cap=4)) == 4
+    assert await queue.take(4, capacity={"flood": 0}) == []
+    assert len(await queue.take(4, default_capacity=4)) == 4
 
 
 async def test_q9_a_cap_of_nothing_is_refused(queue: Queue):
     with pytest.raises(ValueError, match="cap of 0"):
-        await queue.take(1, cap=0)
+        await queue.take(1, default_capacity=0)
 
 
-async def test_q9_a_taker_without_room_is_woken_by_another_cluster(
+async def test_q9_a_taker_without_capacity_is_woken_by_another_cluster(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("fleetbus.workqueue.redis.POLL", 60)  # it has to be told
     await fill(queue, *of("flood", 9))
     await queue.take(1)
     for name in ("calm", "quiet"):
-        waiting = asyncio.create_task(queue.take(4, wait=timedelta(seconds=10), room={"flood": 0}))
+        waiting = asyncio.create_task(
+            queue.take(4, wait=timedelta(seconds=10), capacity={"flood": 0})
+        )
         await asyncio.sleep(0.05)
         started = time.monotonic()
         await fill(queue, named("a", cluster=name))
@@ -177,18 +179,18 @@ async def test_q9_a_taker_without_room_is_woken_by_another_cluster(
         assert time.monotonic() - started < 5, "it waited to the end"
 
 
-async def test_q9_a_taker_without_room_is_woken_when_its_own_run_ends(
+async def test_q9_a_taker_without_capacity_is_woken_when_its_own_run_ends(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("fleetbus.workqueue.redis.POLL", 60)
-    room = {"flood": 1}
+    capacity = {"flood": 1}
     await fill(queue, *of("flood", 9))
-    mine = await queue.take(4, room=room)
-    room["flood"] = 0
-    waiting = asyncio.create_task(queue.take(4, wait=timedelta(seconds=10), room=room))
+    mine = await queue.take(4, capacity=capacity)
+    capacity["flood"] = 0
+    waiting = asyncio.create_task(queue.take(4, wait=timedelta(seconds=10), capacity=capacity))
     await asyncio.sleep(0.05)
     started = time.monotonic()
-    room["flood"] = 1
+    capacity["flood"] = 1
     await queue.done(mine)
     assert clusters(await waiting) == {"flood": 1}
     assert time.monotonic() - started < 5, "it waited to the end"
@@ -296,7 +298,7 @@ async def test_q9_a_probe_that_was_answered_closes_the_breaker_on_trial(rig: Rig
 
 
 @pytest.mark.parametrize("end", ["given back", "its owner died"])
-async def test_q9_a_probe_that_never_ended_makes_room_for_another(rig: Rig, end: str):
+async def test_q9_a_probe_that_never_ended_makes_capacity_for_another(rig: Rig, end: str):
     queue = rig.queue
     await break_cluster(queue)
     await rig.advance(LONG)
@@ -373,7 +375,7 @@ async def test_q9_a_taker_gets_no_more_probes_than_it_wants(rig: Rig):
     two = clusters(await queue.take(10, probes=2))
     assert two.total() == len(two) == 2
     [left] = {"dead1", "dead2", "dead3"} - two.keys()
-    assert await queue.take(10, room={left: 0}) == []
+    assert await queue.take(10, capacity={left: 0}) == []
     assert clusters(await queue.take(10)) == {left: 1}
 
 
@@ -392,7 +394,7 @@ async def test_q2_q9_capped_broken_and_quarantined_items_leave_nothing_behind(ri
     queue.weigh({"dead": 3})
     await fill(queue, *of("flood", 20))
     for _ in range(3):  # one of its keys kills each owner
-        await queue.take(1, cap=1)
+        await queue.take(1, default_capacity=1)
         await rig.advance(LEASE * 1.1)
         await queue.reap()
         await rig.advance(LEASE / 5)

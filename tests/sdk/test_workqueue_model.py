@@ -23,7 +23,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from workqueue_rig import MemoryRig, RedisRig, Rig, named
 
-from fleetbus.workqueue import Add, Backoff, LeaseLostError, Priority, QueuePolicy, outages, scripts
+from fleetbus.workqueue import Add, Backoff, LeaseLostError, Priority, QueuePolicy, scripts
+from fleetbus.workqueue import memory_breakers as outages
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -51,10 +52,10 @@ CLUSTERS = ["c0", "c1", "c2"]
 CAUSED = "c2"
 """Only its requests are caused by others, and it always answers: which of them a take puts off
 while their own cluster does not answer depends on whose turn it is."""
-PAYERS = [*CLUSTERS, "far"]
+CHARGED = [*CLUSTERS, "far"]
 REQUESTS = [named(name, cluster=cluster) for cluster in CLUSTERS for name in ("a", "b", "c")]
 requests = st.sampled_from(REQUESTS)
-causes = st.sampled_from(["", *PAYERS])
+causes = st.sampled_from(["", *CHARGED])
 picks = st.integers(0, 30)
 
 
@@ -147,25 +148,31 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(
         limit=st.integers(1, 8),
-        room=st.dictionaries(st.sampled_from(PAYERS), st.integers(0, 2)),
-        cap=st.sampled_from([None, 1, 2]),
+        capacity=st.dictionaries(st.sampled_from(CHARGED), st.integers(0, 2)),
+        default=st.sampled_from([None, 1, 2]),
         probes=st.sampled_from([None, 0, 1]),
     )
-    def take(self, limit: int, room: dict[str, int], cap: int | None, probes: int | None) -> None:
+    def take(
+        self, limit: int, capacity: dict[str, int], default: int | None, probes: int | None
+    ) -> None:
         token = f"t{len(self.tokens)}"
         self.tokens.append(token)
         leases: list[Lease] = self.run(
-            self.rig.queue.take(limit, token=token, room=room, cap=cap, probes=probes)
+            self.rig.queue.take(
+                limit, token=token, capacity=capacity, default_capacity=default, probes=probes
+            )
         )
         self.promote()
-        most = {cluster: room.get(cluster, 9 if cap is None else cap) for cluster in PAYERS}
+        most = {
+            cluster: capacity.get(cluster, 9 if default is None else default) for cluster in CHARGED
+        }
         probing = [lease for lease in leases if lease.is_probe]
         expected = self.check_probes(probing, min(limit, 9 if probes is None else probes), most)
         for lease in probing:
-            most[lease.payer] -= 1
-        others = Counter(lease.payer for lease in leases if not lease.is_probe)
-        ready = Counter(self.payer(one) for one in self.ready() if self.is_in_turn(one))
-        assert all(count <= most[payer] for payer, count in others.items())
+            most[lease.charged_cluster] -= 1
+        others = Counter(lease.charged_cluster for lease in leases if not lease.is_probe)
+        ready = Counter(self.charged(one) for one in self.ready() if self.is_in_turn(one))
+        assert all(count <= most[cluster] for cluster, count in others.items())
         assert others.total() == min(
             limit - expected, sum(min(most[name], count) for name, count in ready.items())
         )
@@ -309,7 +316,7 @@ class QueueMachine(RuleBasedStateMachine):
     def counts_agree(self) -> None:
         stats = self.run(self.rig.queue.stats())
         keys = self.keys.values()
-        ready = Counter((self.payer(one), self.keys[one].dirty) for one in self.ready())
+        ready = Counter((self.charged(one), self.keys[one].dirty) for one in self.ready())
         assert stats.depth == ready
         assert stats.processing == sum(key.fence is not None for key in keys)
         assert stats.delayed == sum(key.due is not None for key in keys)
@@ -381,7 +388,7 @@ class QueueMachine(RuleBasedStateMachine):
     def ready(self) -> list[Request]:
         return [request for request, key in self.keys.items() if key.is_ready]
 
-    def payer(self, request: Request) -> str:
+    def charged(self, request: Request) -> str:
         return self.keys[request].cause or request.cluster
 
     def is_in_turn(self, request: Request) -> bool:

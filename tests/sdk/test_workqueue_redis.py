@@ -481,7 +481,7 @@ async def test_q9_a_taker_that_has_no_room_for_what_is_ready_asks_seldom(
     await queue.add([Add(A), Add(B)])
     full = {A.cluster: 0, B.cluster: 0}
     before = await script_calls(redis)
-    assert await queue.take(4, wait=timedelta(milliseconds=300), room=full) == []
+    assert await queue.take(4, wait=timedelta(milliseconds=300), capacity=full) == []
     assert await script_calls(redis) - before <= 3
 
 

@@ -10,10 +10,10 @@ import msgspec
 
 from fleetbus.process.clock import utc_now
 from fleetbus.snapshot import (
+    ApplyOutcome,
     ClusterRecord,
     EpochState,
     ListQuery,
-    Outcome,
     SnapshotReader,
     SnapshotWriter,
 )
@@ -149,7 +149,7 @@ class Snapshot:
             record = ClusterRecord(name=name, connected=True, last_answer=utc_now())
             await self.writer.put_cluster(name, record)
 
-    async def apply(self, *events: Event) -> list[Outcome]:
+    async def apply(self, *events: Event) -> list[ApplyOutcome]:
         return (await self.writer.apply(events)).outcomes
 
     async def apply_one(self, event: Event) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from snapshot_model import SnapshotModel
 from snapshot_rig import Snapshot, Source, body_of
 
-from fleetbus.snapshot.audit import Audits, Taken
+from fleetbus.snapshot.audit import Audits, PageResult
 from fleetbus.snapshot.guard import read_guard
 from fleetbus_proto import keys
 from fleetbus_proto.events import AuditPage, EpochEnd, Event
@@ -171,8 +171,8 @@ async def do_other(snapshot: Snapshot, lane: Lane, message: Message) -> None:
         assert removed == lane.model.drop_scope(scope), f"seed {lane.seed}"
     elif isinstance(message, Audit):
         page = message.page_of(lane.model)
-        taken = await Audits(snapshot.redis).take(page)
-        assert (taken is Taken.CLEAN) == lane.model.audit(page), f"seed {lane.seed}: {page}"
+        taken = await Audits(snapshot.redis).add_page(page)
+        assert (taken is PageResult.CLEAN) == lane.model.audit(page), f"seed {lane.seed}: {page}"
     else:
         assert isinstance(message, EpochEnd)
         state = await snapshot.writer.end_epoch(message)

@@ -21,9 +21,9 @@ from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.run.current import ObjectRef, Run, Version, Written, current_run
-from fleetbus.snapshot.reads.reader import Entry, Known, ListQuery, SnapshotReader
+from fleetbus.snapshot.reads.reader import Entry, KnownObject, ListQuery, SnapshotReader
 from fleetbus.snapshot.records import Freshness, ResourceState
-from fleetbus.store.foreign_keys import KeyMisused
+from fleetbus.store.foreign_keys import ForeignKeyError
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.versions import version_key
 
@@ -118,7 +118,9 @@ class CachedReads:
             return await self.live.get(resource, entry.namespace, entry.name)
         return cast("Object", read_tree(entry.body))
 
-    async def _note_absence(self, run: Run | None, ref: ObjectRef, buried: Known | None) -> None:
+    async def _note_absence(
+        self, run: Run | None, ref: ObjectRef, buried: KnownObject | None
+    ) -> None:
         if run is None:
             return
         version = buried.version if buried else None
@@ -177,7 +179,7 @@ class CachedReads:
 
     # --- the sync gate (P14) --------------------------------------------------------------------
 
-    async def _known(self, ref: ObjectRef) -> Known | None:
+    async def _known(self, ref: ObjectRef) -> KnownObject | None:
         name = (ref.namespace, ref.name)
         return (await self.reader.known(ref.cluster, ref.resource, [name])).get(name)
 
@@ -200,7 +202,7 @@ async def unsynced_everywhere(reader: SnapshotReader, resource: Resource) -> Not
 
 
 async def _not_synced(reader: SnapshotReader, resource: Resource, where: str) -> NotSynced:
-    doubt = await reader.watched.doubt(resource)
+    doubt = await reader.watched.suggest(resource)
     if doubt is None:
         return NotSynced(f"{resource} {where}has no complete list yet, or is not watched")
     error = NotSynced(f"{resource} is watched in no cluster of the fleet yet; {doubt}")
@@ -217,7 +219,7 @@ def store_errors() -> Generator[None]:
     """
     try:
         yield
-    except KeyMisused as e:
+    except ForeignKeyError as e:
         raise StoreError(f"the snapshot's store cannot be read: {e}") from e
     except RedisError as e:
         raise StoreError(f"the snapshot's store does not answer: {e}") from e
@@ -295,7 +297,7 @@ def _note(run: Run, ref: ObjectRef, version: Version, *, is_absent: bool = False
     run.note_read(ref, version, is_absent=is_absent)
 
 
-def _shows(known: Known | None, written: Written) -> bool:
+def _shows(known: KnownObject | None, written: Written) -> bool:
     """Whether the snapshot has come as far as a write."""
     if known is None:
         return written.is_deleted

@@ -1,4 +1,4 @@
-"""Forgets a controller that has gone for good: durables, queue, record, beacons."""
+"""Forgets a controller that has gone for good: durables, queue, record, offset checkpoints."""
 
 from __future__ import annotations
 
@@ -71,5 +71,5 @@ async def _are_left(bus: Bus, controller: str, within: timedelta) -> bool:
 async def _remove_keys(redis: Redis, controller: str) -> int:
     pattern = keys.queue(controller, "*")
     found: AsyncIterator[bytes] = cast("Any", redis).scan_iter(pattern, count=_COUNT)
-    names = [*map(keys.beacon, durables_of(controller)), keys.replay_claim(controller)]
+    names = [*map(keys.offset_checkpoint, durables_of(controller)), keys.replay_claim(controller)]
     return int(await redis.unlink(*names, *[key async for key in found]))

@@ -19,7 +19,7 @@ from fleetbus.intake.matching import Reason
 from fleetbus.intake.record import Change, Record, StoredRecord, is_older
 from fleetbus.intake.routing import Router
 from fleetbus.run.current import ObjectRef
-from fleetbus.snapshot.reads.reader import SnapshotReader, Standing
+from fleetbus.snapshot.reads.reader import ObjectVersion, SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
 from fleetbus.workqueue.queue import Add, Priority
 from fleetbus_proto.events import Event, Incarnation, Rank
@@ -184,7 +184,7 @@ class _Pass:
             ]
         )
 
-    def _is_done(self, stored: StoredRecord, standing: Standing, namespace: str) -> bool:
+    def _is_done(self, stored: StoredRecord, standing: ObjectVersion, namespace: str) -> bool:
         """Whether nothing that matters to a watch has changed since a successful reconcile."""
         last_seen = stored.last_seen
         if self._watches is None or last_seen is None or last_seen.version != standing.version:

@@ -380,7 +380,7 @@ class KubeClient:
         Raises:
             KubeError: any other answer, one that is too large, or none (`Unreachable`).
             ConfigError: the credentials cannot be loaded.
-            LeaseLost: a run whose lease is lost wants to write (rule R4); nothing was sent.
+            LeaseLostError: a run whose lease is lost wants to write (rule R4); nothing was sent.
         """
         call = Call(method, path, query, body, content_type)
         run = current_run() if method != "GET" else None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import msgspec
 import structlog
 
-from fleetbus.errors import LeaseLost
+from fleetbus.errors import LeaseLostError
 from fleetbus.reconcile import Request
 from fleetbus.run.user_code import calling_user_code
 from fleetbus_proto.versions import is_comparable, version_key
@@ -142,11 +142,11 @@ class Run:
         """Refuse to go on once another worker may have the request (rule R4).
 
         Raises:
-            LeaseLost: the lease is lost, or cannot be confirmed any more.
+            LeaseLostError: the lease is lost, or cannot be confirmed any more.
         """
         if not self.holds():
             self.was_refused = True
-            raise LeaseLost(f"the lease of {self.request} is lost; nothing was sent")
+            raise LeaseLostError(f"the lease of {self.request} is lost; nothing was sent")
 
     def recall(self, note: bytes) -> None:
         """Load the note of the last run; a malformed one is ignored."""
@@ -193,7 +193,7 @@ def require_lease(method: str) -> None:
     """Refuse a request of this HTTP method, unless it reads, once the run's lease is lost (R4).
 
     Raises:
-        LeaseLost: as `Run.require_lease`.
+        LeaseLostError: as `Run.require_lease`.
     """
     if method != "GET" and (run := _current.get()):
         run.require_lease()

@@ -15,7 +15,7 @@ A *resource key* is `<group>/<plural>`, like `core/pods` (`fleetbus_proto.resour
 
 from __future__ import annotations
 
-from fleetbus.snapshot.outcomes import ApplyResult, CompletedEpoch, EpochState, Outcome
+from fleetbus.snapshot.outcomes import ApplyOutcome, ApplyResult, CompletedEpoch, EpochState
 from fleetbus.snapshot.reads.paging import ExpiredToken, InvalidToken
 from fleetbus.snapshot.reads.reader import Entry, ListQuery, Page, SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, Freshness, ResourceRecord, ResourceState
@@ -24,6 +24,7 @@ from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.store.connection import StoreEmpty, connect
 
 __all__ = [
+    "ApplyOutcome",
     "ApplyResult",
     "ClusterRecord",
     "CompletedEpoch",
@@ -33,7 +34,6 @@ __all__ = [
     "Freshness",
     "InvalidToken",
     "ListQuery",
-    "Outcome",
     "Page",
     "ResourceRecord",
     "ResourceState",

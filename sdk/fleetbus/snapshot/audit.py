@@ -35,10 +35,10 @@ _SUSPECTS: Final = 10_000
 _EXAMPLES: Final = 5
 
 
-class Taken(IntEnum):
+class PageResult(IntEnum):
     """What became of a page; the answers of audit.lua."""
 
-    USELESS = 0
+    IGNORED = 0
     """It is not compared: of another history, of a scope without a list, or too old."""
     OPEN = 1
     """The audit is not complete, or something is suspicious."""
@@ -46,7 +46,7 @@ class Taken(IntEnum):
     """The audit is complete by this page, and nothing was suspicious: the floor has risen."""
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """How the snapshot differs from its API server."""
 
     MISSING = "missing"
@@ -84,7 +84,7 @@ class Audit(NamedTuple):
 class Finding(NamedTuple):
     """One difference."""
 
-    kind: Kind
+    kind: FindingKind
     key: str
     """`<namespace>/<name>`."""
     listed: str
@@ -95,13 +95,13 @@ class Finding(NamedTuple):
     @property
     def is_ahead(self) -> bool:
         """Whether the snapshot has what the server never had: no list of the same history helps."""
-        return self.kind is Kind.STALE and not is_newer(self.listed, self.held)
+        return self.kind is FindingKind.STALE and not is_newer(self.listed, self.held)
 
 
-class Decision(NamedTuple):
+class AuditDecision(NamedTuple):
     """What became of an audit: how many findings of each kind, and some of them."""
 
-    counts: Mapping[Kind, int]
+    counts: Mapping[FindingKind, int]
     examples: Sequence[Finding]
     ahead: int
     """Those that are `is_ahead`."""
@@ -118,7 +118,7 @@ class Audits:
         self._redis = redis
         self._script = register(redis, "audit", when_full=True)
 
-    async def take(self, page: AuditPage) -> Taken:
+    async def add_page(self, page: AuditPage) -> PageResult:
         """Compare a page, and keep what is suspicious; may be repeated, in any order.
 
         Raises:
@@ -127,11 +127,11 @@ class Audits:
         """
         audit = Audit.of(page)
         if not is_comparable(audit.version):
-            return Taken.USELESS
+            return PageResult.IGNORED
         suspects = await self._suspects(audit, page)
         if suspects and await is_full(self._redis):
-            return Taken.USELESS  # there is no room for suspects; the next audit may have some
-        answer = Taken.OPEN
+            return PageResult.IGNORED  # there is no room for suspects; the next audit may have some
+        answer = PageResult.OPEN
         for at in range(0, max(len(suspects), 1), _CHUNK):
             is_rest = at + _CHUNK >= len(suspects)
             number = str(page.page) if is_rest else ""
@@ -165,13 +165,13 @@ class Audits:
             else:
                 yield audit
 
-    async def evaluate(self, audit: Audit) -> Decision | None:
+    async def evaluate(self, audit: Audit) -> AuditDecision | None:
         """Look again at what was suspicious; None while it cannot be told.
 
         That is: as long as pages are missing, or deletions of the last epoch are not published.
         A newer epoch has compared everything itself: then there is no finding.
         """
-        counts, examples, ahead = dict.fromkeys(Kind, 0), list[Finding](), 0
+        counts, examples, ahead = dict.fromkeys(FindingKind, 0), list[Finding](), 0
         state = await self._state(audit)
         if state is _Ready.NOT_YET:
             return None
@@ -181,7 +181,7 @@ class Audits:
                 ahead += finding.is_ahead
                 if len(examples) < _EXAMPLES:
                     examples.append(finding)
-        return Decision(counts, examples, ahead)
+        return AuditDecision(counts, examples, ahead)
 
     async def end(self, audit: Audit, *, is_clean: bool) -> bool:
         """Forget an audit that was evaluated; a clean one raises the floor (rules P4, P15).
@@ -190,7 +190,7 @@ class Audits:
             Whether nobody else did so before.
         """
         answer = await self._run("end", audit, "1" if is_clean else "", _SUSPECTS)
-        return answer is not Taken.USELESS
+        return answer is not PageResult.IGNORED
 
     # --- comparing ------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class Audits:
                 kind = (
                     _listed_kind(audit, guard, version, uid)
                     if version
-                    else (Kind.GHOST if _is_ghost(audit, guard) else None)
+                    else (FindingKind.GHOST if _is_ghost(audit, guard) else None)
                 )
                 if kind is not None:
                     held = guard.resource_version if guard is not None else ""
@@ -278,7 +278,7 @@ class Audits:
         is_whole = pages is not None and last is not None and int(pages) == int(last) + 1
         return _Ready.YES if is_whole and completed == swept else _Ready.NOT_YET
 
-    async def _run(self, what: str, audit: Audit, *rest: str | bytes | int) -> Taken:
+    async def _run(self, what: str, audit: Audit, *rest: str | bytes | int) -> PageResult:
         place = (audit.cluster, audit.resource_key, audit.scope)
         names = [
             keys.generation(),
@@ -294,7 +294,7 @@ class Audits:
             if "NOGENERATION" in str(e):
                 raise StoreEmpty("the snapshot's store is empty: no generation (P13)") from e
             raise
-        return Taken(int(answer))
+        return PageResult(int(answer))
 
 
 class _Ready(StrEnum):
@@ -321,20 +321,20 @@ def _range_of(page: AuditPage, last: bytes) -> Range:
     return Range(low, b"+" if page.last else b"[" + last)
 
 
-def _listed_kind(audit: Audit, guard: Guard | None, version: str, uid: str) -> Kind | None:
+def _listed_kind(audit: Audit, guard: Guard | None, version: str, uid: str) -> FindingKind | None:
     """What is wrong with a key that the list holds in this version."""
     if guard is None:
-        return Kind.MISSING
+        return FindingKind.MISSING
     incarnation = int(guard.incarnation)
     if incarnation != audit.incarnation:
-        older = Kind.STALE if guard.is_live else Kind.MISSING
+        older = FindingKind.STALE if guard.is_live else FindingKind.MISSING
         return older if incarnation < audit.incarnation else None
     if is_newer(guard.resource_version, audit.version):
         return None  # it has changed since
     if not guard.is_live:
-        return Kind.MISSING
+        return FindingKind.MISSING
     is_other = bool(uid and guard.uid) and uid != guard.uid
-    return Kind.STALE if guard.resource_version != version or is_other else None
+    return FindingKind.STALE if guard.resource_version != version or is_other else None
 
 
 def _is_ghost(audit: Audit, guard: Guard | None) -> bool:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fleetbus_proto.events import Event, Incarnation, Rank
 
 
-class Outcome(StrEnum):
+class ApplyOutcome(StrEnum):
     """What became of an event; consumers enqueue whatever it says (rule P8)."""
 
     APPLIED = "applied"
@@ -61,7 +61,7 @@ class CompletedEpoch:
 class ApplyResult:
     """One outcome per event, in their order, and the epochs that became complete by them."""
 
-    outcomes: list[Outcome]
+    outcomes: list[ApplyOutcome]
     completed: list[CompletedEpoch]
 
 
@@ -81,5 +81,5 @@ class EpochState:
     complete: bool
     counted: int
     expected: int
-    outcome: Outcome
+    outcome: ApplyOutcome
     epoch: CompletedEpoch

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from fleetbus.snapshot.guard import read_guard
+from fleetbus.snapshot.guard import ITEM, read_guard
 from fleetbus.snapshot.reads.walk import walk_members
-from fleetbus.snapshot.terms import ITEM
 from fleetbus_proto import keys
 
 if TYPE_CHECKING:

@@ -27,6 +27,6 @@ def register(
             that the store gets room again. The server refuses any other script there as soon as
             its first write is one that may take memory; one that begins with a deletion runs on.
     """
-    folder = resources.files("fleetbus.snapshot")
+    folder = resources.files("fleetbus.snapshot").joinpath("lua")
     first, script = (folder.joinpath(f"{part}.lua").read_text() for part in (after, name))
     return redis.register_script((_WHEN_FULL if when_full else "") + first + script)

@@ -33,12 +33,12 @@ class SweepCandidate(NamedTuple):
     object: bytes | None
 
 
-class Doubt(NamedTuple):
+class SweepState(NamedTuple):
     """Why what a complete list lacks may not be counted any more, or never could (rule P7)."""
 
     is_held: bool
     """The fuse has held it, in this process or in one before."""
-    is_listed_anew: bool
+    is_superseded: bool
     """A newer list has begun: what has come of it is not missing, whatever this one said."""
 
 
@@ -210,12 +210,12 @@ async def hold(note: AsyncScript, completed: CompletedEpoch) -> None:
     await note(keys=[_epochs_of(completed)], args=["held", _rank_of(completed)])
 
 
-async def find_doubt(redis: Redis, completed: CompletedEpoch) -> Doubt:
+async def read_state(redis: Redis, completed: CompletedEpoch) -> SweepState:
     """What speaks against counting what this list lacks."""
     raw = cast("dict[bytes, bytes]", await cast("Any", redis.hgetall(_epochs_of(completed))))
     # A completed epoch forgets the counts of all up to it.
     is_listed_anew = any(name.startswith((b"count:", b"end:")) for name in raw)
-    return Doubt(raw.get(b"held") == _rank_of(completed).encode(), is_listed_anew)
+    return SweepState(raw.get(b"held") == _rank_of(completed).encode(), is_listed_anew)
 
 
 def _epochs_of(completed: CompletedEpoch) -> str:

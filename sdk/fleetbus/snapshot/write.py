@@ -9,10 +9,11 @@ import msgspec
 import redis.exceptions
 
 from fleetbus.errors import StoreFull
-from fleetbus.snapshot import amend, removal, sweep
-from fleetbus.snapshot.outcomes import ApplyResult, CompletedEpoch, EpochState, Outcome
+from fleetbus.snapshot import removal, sweep
+from fleetbus.snapshot import update_records as amend
+from fleetbus.snapshot.guard import NO_TERMS, SEP, UNKNOWN_TERMS, read_terms
+from fleetbus.snapshot.outcomes import ApplyOutcome, ApplyResult, CompletedEpoch, EpochState
 from fleetbus.snapshot.scripts import register
-from fleetbus.snapshot.terms import NO_TERMS, SEP, UNKNOWN_TERMS, read_terms
 from fleetbus.store import connection
 from fleetbus.store.connection import StoreEmpty
 from fleetbus_proto import keys
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
     from redis.commands.core import AsyncScript
 
-    from fleetbus.snapshot.amend import Change
     from fleetbus.snapshot.records import ClusterRecord, ResourceRecord
-    from fleetbus.snapshot.sweep import Doubt, OpenEpoch, SweepCandidate
+    from fleetbus.snapshot.sweep import OpenEpoch, SweepCandidate, SweepState
+    from fleetbus.snapshot.update_records import Change
     from fleetbus_proto.events import EpochEnd, Event
 
 MAX_BATCH: Final = 500
@@ -39,10 +40,10 @@ _NO_ROOM: Final = ord("f")
 
 
 _OUTCOMES: Final = {
-    ord("a"): Outcome.APPLIED,
-    ord("t"): Outcome.STALE,
-    ord("s"): Outcome.SAME,
-    ord("r"): Outcome.REFUSED,
+    ord("a"): ApplyOutcome.APPLIED,
+    ord("t"): ApplyOutcome.STALE,
+    ord("s"): ApplyOutcome.SAME,
+    ord("r"): ApplyOutcome.REFUSED,
 }
 
 
@@ -72,12 +73,12 @@ class SnapshotWriter:
         self._feed_length = feed_length
         self._apply = register(redis, "apply")
         self._apply_when_full = register(redis, "apply", when_full=True)
-        self._collect = register(redis, "collect")
-        self._expire = register(redis, "expire")
-        self._note = register(redis, "note", when_full=True)
-        self._unwatch = register(redis, "unwatch")
-        self._forget = register(redis, "forget")
-        self._amend = register(redis, "amend", when_full=True)
+        self._collect_tombstones = register(redis, "collect_tombstones")
+        self._drop_last_states = register(redis, "drop_last_states")
+        self._mark_epoch = register(redis, "mark_epoch", when_full=True)
+        self._drop_scope = register(redis, "drop_scope")
+        self._drop_cluster = register(redis, "drop_cluster")
+        self._update_records = register(redis, "update_records", when_full=True)
 
     # --- events ---------------------------------------------------------------------------------
 
@@ -96,7 +97,7 @@ class SnapshotWriter:
         if len(events) > MAX_BATCH:
             raise ValueError(f"a batch of {len(events)} events is over {MAX_BATCH}")
         sound = [i for i, event in enumerate(events) if _is_sound(event)]
-        outcomes = [Outcome.REFUSED] * len(events)
+        outcomes = [ApplyOutcome.REFUSED] * len(events)
         if not sound:
             return ApplyResult(outcomes, [])
         batch = _Batch()
@@ -124,7 +125,7 @@ class SnapshotWriter:
                 complete=False,
                 counted=0,
                 expected=marker.count,
-                outcome=Outcome.REFUSED,
+                outcome=ApplyOutcome.REFUSED,
                 epoch=epoch,
             )
         batch = _Batch()
@@ -132,7 +133,7 @@ class SnapshotWriter:
         letters, completed, counted = await self._run(batch)
         outcome = _OUTCOMES[letters[0]]
         return EpochState(
-            complete=bool(completed) or outcome is Outcome.SAME,
+            complete=bool(completed) or outcome is ApplyOutcome.SAME,
             counted=int(counted),
             expected=marker.count,
             outcome=outcome,
@@ -193,15 +194,15 @@ class SnapshotWriter:
 
     async def hold_sweep(self, completed: CompletedEpoch) -> None:
         """What this epoch lacks is not believed, whoever looks at it again (rule P7)."""
-        await sweep.hold(self._note, completed)
+        await sweep.hold(self._mark_epoch, completed)
 
-    async def sweep_doubt(self, completed: CompletedEpoch) -> Doubt:
+    async def sweep_state(self, completed: CompletedEpoch) -> SweepState:
         """What speaks against counting what this epoch lacks (rule P7)."""
-        return await sweep.find_doubt(self._redis, completed)
+        return await sweep.read_state(self._redis, completed)
 
     async def finish_sweep(self, completed: CompletedEpoch) -> None:
         """All deletions of this epoch are on the bus (their PubAcks have come)."""
-        await sweep.finish(self._note, completed)
+        await sweep.finish(self._mark_epoch, completed)
 
     async def collect_tombstones(self, cluster: str, resource: str, *, chunk: int = 500) -> int:
         """Drop the tombstones that every scope that has seen them has passed (P3); how many.
@@ -209,7 +210,7 @@ class SnapshotWriter:
         It only deletes, so a full store runs it, too.
         """
         return await removal.collect_tombstones(
-            self._redis, self._collect, cluster, resource, chunk=chunk
+            self._redis, self._collect_tombstones, cluster, resource, chunk=chunk
         )
 
     async def drop_last_states(
@@ -220,7 +221,7 @@ class SnapshotWriter:
         Their tombstones stay. It only deletes, so a full store runs it, too.
         """
         return await removal.drop_last_states(
-            self._redis, self._expire, cluster, resource, kept=kept, chunk=chunk
+            self._redis, self._drop_last_states, cluster, resource, kept=kept, chunk=chunk
         )
 
     async def find_tombstones(self, cluster: str) -> list[str]:
@@ -246,7 +247,7 @@ class SnapshotWriter:
         """
         return await removal.drop_scope(
             self._redis,
-            self._unwatch,
+            self._drop_scope,
             cluster,
             resource,
             scope,
@@ -260,7 +261,7 @@ class SnapshotWriter:
         The record goes first, so that nothing is applied any more (rule P1).
         """
         await removal.drop_cluster(
-            self._redis, self._forget, cluster, feed_length=self._feed_length
+            self._redis, self._drop_cluster, cluster, feed_length=self._feed_length
         )
 
     # --- records --------------------------------------------------------------------------------
@@ -269,7 +270,7 @@ class SnapshotWriter:
         """Put a cluster into the fleet, or change its record."""
         await self._redis.hset(keys.clusters(), name, cast("str", msgspec.json.encode(record)))
 
-    async def amend(
+    async def update_records(
         self, cluster: str, change: Change, *, completed: CompletedEpoch | None = None
     ) -> bool:
         """Change the records of a cluster and its resources in one step.
@@ -287,7 +288,9 @@ class SnapshotWriter:
             StoreEmpty: the store was emptied; nothing was written (P13).
             redis.exceptions.RedisError: unknown whether written; may be repeated.
         """
-        return await amend.amend(self._redis, self._amend, cluster, change, completed=completed)
+        return await amend.update_records(
+            self._redis, self._update_records, cluster, change, completed=completed
+        )
 
     async def remove_cluster(self, name: str) -> None:
         """Take a cluster out of the fleet; from now on its events are refused (rule P1)."""

@@ -13,7 +13,7 @@ from fleetbus.errors import StoreError
 from fleetbus.process.cancellation import patch_wait_for
 from fleetbus.process.redact import without_secrets
 from fleetbus.store.packing import packing
-from fleetbus.store.pipelining import GatheringRedis
+from fleetbus.store.pipelining import PipeliningRedis
 from fleetbus_proto import keys
 
 _FLOOR: Final = 7
@@ -39,7 +39,7 @@ async def connect(url: str) -> Redis:
         StoreError: no address, no answer, older than 7, or it may evict keys (`maxmemory-policy`).
     """
     patch_wait_for()
-    client = GatheringRedis.from_pool(_pool(url))
+    client = PipeliningRedis.from_pool(_pool(url))
     try:
         check_server(await _info(client))
     except BaseException as e:

@@ -22,7 +22,7 @@ _FLEET: Final = "fleet"
 _SNAPSHOT: Final = {
     **dict.fromkeys(("generation", "counter", "feed-generation", "replay"), "string"),
     **dict.fromkeys(("clusters", "resources", "bodies", "guards", "tombstones"), "hash"),
-    **dict.fromkeys(("epochs", "audit", "store", "beacon"), "hash"),
+    **dict.fromkeys(("epochs", "audit", "store", "offset-checkpoint"), "hash"),
     **dict.fromkeys(("scopes", "labels", "owners", "audits"), "set"),
     **dict.fromkeys(("deleted", "deletion-times", "order", "audits-due"), "zset"),
     "feed": "stream",
@@ -32,7 +32,8 @@ _QUEUE: Final = {
     **dict.fromkeys(("initial-sync", "code"), "string"),
     **dict.fromkeys(("dirty", "credits", "triggers", "processing", "takes", "traces"), "hash"),
     **dict.fromkeys(
-        ("notes", "attempts", "suspects", "reclaims", "outages", "pulse", "clock", "causes"), "hash"
+        ("notes", "attempts", "suspects", "reclaims", "outages", "liveness", "clock", "causes"),
+        "hash",
     ),
     **dict.fromkeys(("ready", "turns", "delayed", "leases", "noted", "quarantine"), "zset"),
     **dict.fromkeys(("breakers", "last-run-times"), "zset"),
@@ -64,11 +65,11 @@ Ask = Callable[[Sequence[tuple[Any, ...]]], Awaitable[Sequence[Any]]]
 """Sends commands together and answers what came for each."""
 
 
-class KeyMisused(ResponseError):
+class ForeignKeyError(ResponseError):
     """A key of ours is of a type that it never has; the message names it. Nothing was done."""
 
 
-class _Misuse(NamedTuple):
+class _ForeignKey(NamedTuple):
     key: str
     found: str
     expected: str
@@ -91,12 +92,12 @@ def type_of(key: str) -> str:
     return _QUEUE.get(word, "")
 
 
-def is_misuse(error: object) -> bool:
+def is_wrong_type(error: object) -> bool:
     """Whether the server has answered that a key is of another type."""
     return isinstance(error, ResponseError) and "WRONGTYPE" in str(error)
 
 
-class Misuses:
+class ForeignKeys:
     """Finds the keys that a server complains of, and tells of them in the log.
 
     Args:
@@ -105,7 +106,7 @@ class Misuses:
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._known: list[_Misuse] = []
+        self._known: list[_ForeignKey] = []
         self._searches = LogOnce()
         self._log_once = LogOnce()
         self._turn = asyncio.Lock()
@@ -115,7 +116,7 @@ class Misuses:
 
         Args:
             words: of the command, or of all in its transaction.
-            error: for which `is_misuse` holds.
+            error: for which `is_wrong_type` holds.
         """
         async with self._turn:
             try:
@@ -127,16 +128,16 @@ class Misuses:
         for misuse in found[:_SHOWN]:
             if self._log_once.should_log(key=misuse.key):
                 kinds = {"found": misuse.found, "expected": misuse.expected}
-                log.error("key_misused", key=misuse.key[:_LETTERS], **kinds, hint=_HINT)
-        explained = KeyMisused(_describe(found))
+                log.error("foreign_key_found", key=misuse.key[:_LETTERS], **kinds, hint=_HINT)
+        explained = ForeignKeyError(_describe(found))
         explained.__cause__ = error
         return explained
 
-    async def _find(self, words: Iterable[Any]) -> list[_Misuse]:
+    async def _find(self, words: Iterable[Any]) -> list[_ForeignKey]:
         """Those of the command and those known; all of the store if that is none."""
         named = [text for word in words if (text := _text(word)).startswith(_OURS)]
         known = [misuse.key for misuse in self._known]
-        found = await self._look(dict.fromkeys([*known, *named]))
+        found = await self._check(dict.fromkeys([*known, *named]))
         if not found and self._searches.should_log():
             async with asyncio.timeout(_SEARCH_WITHIN):
                 found = await self._search()
@@ -146,20 +147,20 @@ class Misuses:
         self._known = found[:_SHOWN]
         return found
 
-    async def _look(self, keys: Iterable[str]) -> list[_Misuse]:
+    async def _check(self, keys: Iterable[str]) -> list[_ForeignKey]:
         expected = {key: kind for key in keys if (kind := type_of(key))}
         if not expected:
             return []
         answers = await self._ask([("TYPE", key) for key in expected])
         pairs = zip(expected.items(), answers, strict=True)
         return [
-            _Misuse(key, _text(answer), kind)
+            _ForeignKey(key, _text(answer), kind)
             for (key, kind), answer in pairs
             if _text(answer) not in (kind, "none")
         ]
 
-    async def _search(self) -> list[_Misuse]:
-        found: list[_Misuse] = []
+    async def _search(self) -> list[_ForeignKey]:
+        found: list[_ForeignKey] = []
         for pattern, kind in _SEARCHES:
             cursor = 0
             while True:
@@ -167,13 +168,13 @@ class Misuses:
                 [answer] = await self._ask([scan])
                 cursor, keys = cast("tuple[int, list[bytes]]", answer)
                 wrong = (text for key in keys if type_of(text := _text(key)) not in ("", kind))
-                found += [_Misuse(key, kind, type_of(key)) for key in wrong]
+                found += [_ForeignKey(key, kind, type_of(key)) for key in wrong]
                 if not cursor:
                     break
         return found
 
 
-def _describe(found: Sequence[_Misuse]) -> str:
+def _describe(found: Sequence[_ForeignKey]) -> str:
     texts = [
         f"the key {key[:_LETTERS]} is a {kind} and not a {wanted}" for key, kind, wanted in found
     ]

@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import ResponseError
 
-from fleetbus.store.foreign_keys import Misuses, is_misuse
+from fleetbus.store.foreign_keys import ForeignKeys, is_wrong_type
 
 LONG: Final = 150
 """Words of a command that goes by the lane of the long ones. More lanes are no use: the server does
@@ -36,7 +36,7 @@ class _Command(NamedTuple):
 Run = Callable[[Sequence[_Command]], Coroutine[Any, Any, None]]
 
 
-class _Lane:
+class _Batcher:
     """One write on its way at a time; `run` does not fail."""
 
     def __init__(self, run: Run) -> None:
@@ -71,23 +71,23 @@ class _Lane:
         self._send()
 
 
-class GatheringRedis(Redis):
+class PipeliningRedis(Redis):
     """As `Redis`; a command whose task is stopped is carried out all the same.
 
     Pipelines and subscriptions have connections of their own, as ever. Who meets a key that another
-    program wrote is told its name (`KeyMisused`), and so is the log.
+    program wrote is told its name (`ForeignKeyError`), and so is the log.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._short, self._long = _Lane(self._run), _Lane(self._run)
-        self._misuses = Misuses(self._ask_at_once)
+        self._short, self._long = _Batcher(self._run), _Batcher(self._run)
+        self._foreign_keys = ForeignKeys(self._ask_at_once)
         self._explaining: set[asyncio.Task[None]] = set()
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
         """A pipeline, as of `Redis`."""
         made = (self.connection_pool, self.response_callbacks, transaction, shard_hint)
-        return _Explained(self._misuses, *made)
+        return _ExplainingPipeline(self._foreign_keys, *made)
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command, together with what else is sent now.
@@ -123,7 +123,7 @@ class GatheringRedis(Redis):
         for command, answer in zip(batch, answers, strict=True):
             if command.answer.done():  # its task was stopped
                 continue
-            if is_misuse(answer):  # not here: others wait until we are through
+            if is_wrong_type(answer):  # not here: others wait until we are through
                 task = asyncio.create_task(self._explain(command, answer), name="redis misuse")
                 self._explaining.add(task)
                 task.add_done_callback(self._explaining.discard)
@@ -134,7 +134,7 @@ class GatheringRedis(Redis):
 
     async def _explain(self, command: _Command, error: Exception) -> None:
         try:
-            told = await self._misuses.explain(command.words, error)
+            told = await self._foreign_keys.explain(command.words, error)
         except asyncio.CancelledError:
             command.answer.cancel()
             raise
@@ -157,10 +157,10 @@ class GatheringRedis(Redis):
             return cast("Sequence[Any]", await pipe.execute(raise_on_error=False))
 
 
-class _Explained(Pipeline):
+class _ExplainingPipeline(Pipeline):
     """As `Pipeline`, with the name of a key that is of a type that it never has."""
 
-    def __init__(self, misuses: Misuses, *made: Any) -> None:
+    def __init__(self, misuses: ForeignKeys, *made: Any) -> None:
         super().__init__(*made)
         self._misuses = misuses
 
@@ -169,7 +169,7 @@ class _Explained(Pipeline):
         try:
             return await super().execute(raise_on_error)
         except ResponseError as e:
-            if not is_misuse(e):
+            if not is_wrong_type(e):
                 raise
             error = await self._misuses.explain(words, e)
         raise error

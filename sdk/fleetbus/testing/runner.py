@@ -288,7 +288,7 @@ class ControllerRunner:
             return False
         self.clock.now = max(self.clock.now, due)
         for hosted in self._hosted:
-            hosted.queue.look_again()
+            hosted.queue.notify()
         return True
 
     def _check_alive(self) -> None:

@@ -19,7 +19,7 @@ from fleetbus.controller.controller import Controller
 from fleetbus.errors import (
     ClusterNotFound,
     Conflict,
-    LeaseLost,
+    LeaseLostError,
     NotAccepted,
     NotEngaged,
     NotSynced,
@@ -37,7 +37,7 @@ from fleetbus.run.current import Run
 from fleetbus.worker import tracing
 from fleetbus.worker.failure_log import FailureLog, place_of
 from fleetbus.worker.slots import is_outage
-from fleetbus.workqueue.errors import LeaseLostError, QueueUnavailableError
+from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import LONGEST_DELAY, Lease, Queue
 
 log = structlog.get_logger()
@@ -252,7 +252,7 @@ def read_error(error: BaseException, run: Run, *, has_cluster: bool, is_timeout:
         is_timeout: whether the time limit raised it.
     """
     match error:
-        case LeaseLost() if run.was_refused:
+        case LeaseLostError() if run.was_refused:
             # It may only be unconfirmed; given back, the request is not lost if it is still ours.
             return Ending(outcome=Outcome.LEASE_LOST, error=error, is_given_back=True)
         case SnapshotBehind():
@@ -276,7 +276,7 @@ def read_result(result: object, run: Run) -> Ending:
     """
     if run.was_refused:
         # The function took no notice, but what it wanted to write is not written.
-        error = LeaseLost(f"a write of {run.request} was refused")
+        error = LeaseLostError(f"a write of {run.request} was refused")
         return Ending(outcome=Outcome.LEASE_LOST, error=error, is_given_back=True)
     match result:
         case None | Result(requeue_after=None):

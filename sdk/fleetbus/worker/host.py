@@ -31,7 +31,7 @@ from fleetbus.intake.record import Record
 from fleetbus.intake.routing import Router
 from fleetbus.process import metrics
 from fleetbus.process.health import Health
-from fleetbus.snapshot.offsets.checkpoint import Beacon
+from fleetbus.snapshot.offsets.checkpoint import OffsetCheckpoint
 from fleetbus.worker import tracing
 from fleetbus.worker.connections import Connections
 from fleetbus.worker.initial_sync import LOOK_EVERY, InitialSync, PendingResyncs
@@ -129,7 +129,7 @@ class _Hosted:
             full=full,
             resyncs=resyncs,
         )
-        self._beacon = Beacon(
+        self._checkpoint = OffsetCheckpoint(
             bus=connections.bus,
             redis=connections.redis,
             consumer=controller.name,
@@ -167,7 +167,7 @@ class _Hosted:
         )
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._beacon.run(), name=f"beacon {name}")
+                group.create_task(self._checkpoint.run(), name=f"offset checkpoint {name}")
                 group.create_task(self._consume(), name=f"consume {name}")
                 group.create_task(worker.run(), name=f"work {name}")
                 group.create_task(self._initial_sync.run(), name=f"prime {name}")
@@ -189,7 +189,7 @@ class _Hosted:
         )
         while True:
             durable = await binding.bind()
-            self._beacon.follow(durable, self._filters)
+            self._checkpoint.follow(durable, self._filters)
             self._initial_sync.follow(durable)
             line = FairBuffer(
                 metrics.SUPERSEDED.labels(self._controller.name).inc,
@@ -206,7 +206,7 @@ class _Hosted:
             async with asyncio.TaskGroup() as group:
                 consuming = group.create_task(consumer.run(), name=f"pull {durable}")
                 await binding.lost(durable)
-                self._beacon.follow("")
+                self._checkpoint.follow("")
                 self._initial_sync.follow("")
                 consuming.cancel()
 
@@ -215,7 +215,7 @@ class _Hosted:
 
         At the start also for the fleet, a while: a run would find none of its clusters engaged.
         """
-        while not await self._beacon.settled(LOOK_EVERY):
+        while not await self._checkpoint.settled(LOOK_EVERY):
             turn()
         if not self._is_fleet_awaited:
             self._is_fleet_awaited = True

@@ -27,12 +27,12 @@ from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
 from fleetbus.intake.matching import Reason
 from fleetbus.process.log_once import LogOnce
-from fleetbus.snapshot.offsets.store import claimed
+from fleetbus.snapshot.offsets.checkpoint_store import claimed
 from fleetbus.worker.connections import Connections
 from fleetbus.worker.watch_check import WatchCheck
 from fleetbus.workqueue.errors import WorkqueueError
 from fleetbus_proto.events import Event
-from fleetbus_proto.keys import beacon
+from fleetbus_proto.keys import offset_checkpoint
 from fleetbus_proto.keys import queue as queue_key
 
 log = structlog.get_logger()
@@ -307,7 +307,7 @@ class InitialSync:
             return ""
         # `breaks` counts the times that messages left the stream unread (rule B17), `born` changes
         # when the checkpoint had to begin anew (rule P11): both need a full enqueue.
-        answer = await self._connections.redis.hmget(beacon(durable), ["low", "born", "breaks"])
+        answer = await self._connections.redis.hmget(offset_checkpoint(durable), ["low", "born", "breaks"])
         low, born, breaks = cast("list[bytes | None]", answer)
         if low is None:
             return ""

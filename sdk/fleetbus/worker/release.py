@@ -121,7 +121,10 @@ class Releases:
             lost += await self._queue.give_back(again)
         if anew := [f.lease for f in finished if f.again and f.has_written]:
             await self._queue.add(
-                [Add(one.request, one.priority, one.trigger, one.trace, one.payer) for one in anew]
+                [
+                    Add(one.request, one.priority, one.trigger, one.trace, one.charged_cluster)
+                    for one in anew
+                ]
             )
         # Sent together and in this order: a crash in between repeats the run (rule Q12).
         stored = asyncio.gather(*self._store(finished))

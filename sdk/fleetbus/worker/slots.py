@@ -39,9 +39,9 @@ class Slots:
         self._is_chosen = most is not None
         self._clock = clock
         # Half until the fleet is known: the very first requests may be those of a dead cluster.
-        self.cap = max(1, total // 2) if most is None else min(most, total)
-        """The limit of a cluster that `room` does not name."""
-        self.room: dict[str, int] = {}
+        self.default_capacity = max(1, total // 2) if most is None else min(most, total)
+        """The limit of a cluster that `capacity` does not name."""
+        self.capacity: dict[str, int] = {}
         """What is left for each cluster that has slots now, and for one that may have all of them;
         the queue reads it while it waits."""
         self._taken: Counter[str] = Counter()
@@ -59,13 +59,13 @@ class Slots:
     def share(self, clusters: int) -> None:
         """Set how many clusters the fleet has."""
         if not self._is_chosen:
-            self.cap = self._total if clusters <= 1 else max(1, self._total // 2)
+            self.default_capacity = self._total if clusters <= 1 else max(1, self._total // 2)
             for cluster in {self._sole, *self._taken}:
                 self._measure(cluster)
 
     def take(self, lease: Lease) -> None:
         """Take a slot: a run begins."""
-        cluster, before = lease.payer, self._sole
+        cluster, before = lease.charged_cluster, self._sole
         self._taken[cluster] += 1
         if lease.is_probe:
             self._probing[cluster] += 1
@@ -77,7 +77,7 @@ class Slots:
 
     def free(self, lease: Lease, *, is_success: bool) -> None:
         """Free the slot of a run that has ended."""
-        cluster = lease.payer
+        cluster = lease.charged_cluster
         self._drop(self._taken, cluster)
         if lease.is_probe:
             self._drop(self._probing, cluster)
@@ -93,11 +93,11 @@ class Slots:
             del counts[cluster]
 
     def _measure(self, cluster: str) -> None:
-        most = self._total if cluster == self._sole and self._is_alone() else self.cap
-        if cluster in self._taken or most > self.cap:
-            self.room[cluster] = most - self._taken[cluster]
+        most = self._total if cluster == self._sole and self._is_alone() else self.default_capacity
+        if cluster in self._taken or most > self.default_capacity:
+            self.capacity[cluster] = most - self._taken[cluster]
         else:
-            self.room.pop(cluster, None)
+            self.capacity.pop(cluster, None)
 
     def _is_alone(self) -> bool:
         if self._is_chosen or self._sole_since + ALONE.total_seconds() > self._clock():

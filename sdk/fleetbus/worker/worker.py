@@ -174,7 +174,11 @@ class Worker:
         try:
             slots = self._slots
             leases = await self._queue.take(
-                free, wait=_TAKE_WAIT, room=slots.room, cap=slots.cap, probes=slots.probes
+                free,
+                wait=_TAKE_WAIT,
+                capacity=slots.capacity,
+                default_capacity=slots.default_capacity,
+                probes=slots.probes,
             )
         except QueueUnavailableError as e:
             if self._log_once.should_log(str(e)):

@@ -1,20 +1,20 @@
-"""The queue of requests: client-go semantics across processes, with leases and fences.
+"""The queue of requests: client-go's workqueue across processes, with leases and fencing tokens.
 
-`queue` is the contract, `RedisQueue` and `MemoryQueue` keep it and pass the same tests, `Heartbeat`
-keeps the leases of a process alive from a thread. Every transition in Redis is one Lua script;
-`state.lua` holds what they share. Rules Q1 to Q13.
+`queue` is the contract; `RedisQueue` and `MemoryQueue` implement it and pass the same tests.
+`Heartbeat` extends the leases of a process from a thread. Every transition in Redis is one Lua
+script; `lua/state.lua` holds what the scripts share. Rules Q1 to Q13.
 
-Parts of a queue, as `keys.queue(controller, part)`; all share the hash tag `{q:<controller>}`
-(P16), none has a time to live, and an empty queue has no keys (Q2) but the notes that runs left.
-An *item* is `<cluster>/<namespace>/<name>`; a *band* is a priority, 0 to 2; times are microseconds
-of the server's clock (Q3).
+Parts of a queue, as `keys.queue(controller, part)`. All share the hash tag `{q:<controller>}`
+(rule P16), none has a time to live, and an empty queue has no keys (rule Q2) but the notes that
+runs left. An *item* is `<cluster>/<namespace>/<name>`; a *band* is a priority, 0 to 2; a *flow* is
+what takes turns within a band; times are microseconds of the server's clock (rule Q3).
 
 | part | type | content |
 |---|---|---|
 | `dirty` | HASH | item → band, time it became dirty |
-| `ready:<band>:<cluster>` | ZSET | item by that time: what may be taken |
-| `turns:<band>` | ZSET | cluster by its virtual time: who is next (Q9); only clusters with items |
-| `credits` | HASH | band → runs it is owed by the bands above it (Q10) |
+| `ready:<band>:<flow>` | ZSET | item by that time: what may be taken |
+| `turns:<band>` | ZSET | flow by its virtual time: who is next (Q9); only flows with items |
+| `credits` | HASH | band → runs that the bands above it owe it (Q10) |
 | `delayed` | ZSET | item by due time (Q8) |
 | `triggers` | HASH | item → newest trigger of a dirty or delayed item (P10) |
 | `processing` | HASH | item → fence, band, time it became dirty, trace, trigger |
@@ -29,30 +29,31 @@ of the server's clock (Q3).
 | `quarantine` | ZSET | item by the time it is tried again (Q7) |
 | `breakers` | ZSET | cluster by the time its next probe may go, see `state.lua` (Q9) |
 | `outages` | HASH | cluster → failures in a row, times opened, fence of the probe (Q9) |
-| `causes` | HASH | item → cluster whose change caused it, if it names another one (Q9) |
+| `causes` | HASH | item → cluster whose change caused it, if the item names another one (Q9) |
 | `clock` | HASH | `at`, `ahead`: see below; only while something waits for a time |
-| `pulse` | HASH | `at`, `hold`, `run`, `generation`, `hungry`: see below; only while leases exist |
-| `wake` | channel | an empty message when something becomes ready, or due earlier |
+| `liveness` | HASH | `at`, `hold`, `run`, `generation`, `at_capacity`; while leases exist |
+| `notify` | channel | an empty message when something becomes ready, or due earlier |
 
-A queue's time never goes back (Q8): in `clock`, `at` is the time of the last script, and `ahead` by
-how much the queue's time is ahead of the server's clock, because that went back. So what is
-delayed, quarantined or broken open waits as long as it was to wait, and nothing is rewritten.
+A queue's time never goes back (Q8). In `clock`, `at` is the time of the last script; `ahead` is by
+how much the queue's time is ahead of the server's clock, because that clock went back. So what is
+delayed, quarantined or behind an open breaker waits as long as intended, and no score is rewritten.
 
-In `pulse`, `at` is the time of the last script and `run` the server's run id: a jump of either sets
-`hold`, until when nothing is reaped (Q6). `generation` is part of every fence (Q4): the first lease
-of a store that has none begins one, so an emptied store never continues the old one.
+In `liveness`, `at` is the time of the last script and `run` the server's run id. When either jumps,
+owners may have been unable to extend their leases: nothing is reaped until `hold` (Q6).
+`generation` is part of every fence (Q4): the first lease of a store without one starts a new
+generation, so a store that was emptied never issues an old fence again. `at_capacity` is set when
+a taker left ready items behind because it had no capacity for their clusters.
 
-`hungry` says that a taker had no room for what was ready.
-
-Fairness (Q9): a turn moves a cluster's virtual time by 1, or by one part of its weight. A cluster
-for which a taker has no room is passed over, and its turns are lost. One whose breaker is open is
-in no round at all, while its items stay ready: one of them at a time is a probe, after pauses that
-grow, and its success lets all of them back. An outage is forgotten at the first success, and every
-failure it counts belongs to a key that is still to be run, so it never outlives the items.
+Fairness (Q9): a turn advances a flow's virtual time by 1, or by 1 divided by the weight of its
+cluster. A cluster for which a taker has no capacity is passed over and loses its turns. While a
+cluster's breaker is open its items stay ready but take no turns: one item at a time is handed out
+as a probe, after growing pauses, and the first success closes the breaker. An outage is forgotten
+at the first success, and every failure it counts belongs to an item that will run again, so it
+never outlives its items.
 """
 
+from fleetbus.errors import LeaseLostError
 from fleetbus.workqueue.errors import (
-    LeaseLostError,
     QueueClosedError,
     QueueUnavailableError,
     WorkqueueError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from redis.exceptions import RedisError
 
@@ -58,6 +58,66 @@ class Items:
     counts: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemStatus:
+    """One request in its queue; all that is None does not apply.
+
+    Attributes:
+        failures: since the last success.
+        waiting: how long it has been due, also while a run of it goes on.
+        priority: the band in which it waits.
+        worker: host and process id of who works on it; empty if the lease names none.
+        running: time since the run that goes on was due.
+        lease: what is left of its lease; negative if it has expired.
+        due_in: until a timer or its back-off makes it due; negative while nobody takes it.
+        quarantine: until it is tried again by itself; negative as above.
+        quarantines: how many owners were lost.
+        breaker: until the breaker of its cluster lets one try through.
+        outage: failures of its cluster in a row, while the breaker is open.
+    """
+
+    failures: int
+    waiting: timedelta | None = None
+    priority: Priority | None = None
+    worker: str = ""
+    running: timedelta | None = None
+    lease: timedelta | None = None
+    due_in: timedelta | None = None
+    quarantine: timedelta | None = None
+    quarantines: int = 0
+    breaker: timedelta | None = None
+    outage: int = 0
+
+    @property
+    def state(self) -> str:
+        """`processing`, `quarantined`, `blocked` (by a breaker), `ready`, `delayed`, `idle`."""
+        if self.running is not None:
+            return "processing"
+        if self.quarantine is not None:
+            return "quarantined"
+        if self.waiting is not None:
+            return "ready" if self.breaker is None else "blocked"
+        return "idle" if self.due_in is None else "delayed"
+
+    @classmethod
+    def of(cls, answer: Sequence[Any]) -> Self:
+        """Read the answer of look.lua."""
+        failures, dirty, processing, delayed, quarantined, breaker = answer
+        return cls(
+            failures=failures,
+            waiting=_span(dirty, 1),
+            priority=Priority(int(dirty[0])) if dirty else None,
+            worker=worker_of(processing[0].decode()) if processing else "",
+            running=_span(processing, 1),
+            lease=_span(processing, 2),
+            due_in=_span(delayed, 0),
+            quarantine=_span(quarantined, 0),
+            quarantines=quarantined[1] if quarantined else 0,
+            breaker=_span(breaker, 0),
+            outage=breaker[1] if breaker else 0,
+        )
+
+
 async def list_items(redis: Redis, controller: str, limit: int) -> Items:
     """The items of a controller's queue; it changes nothing.
 
@@ -71,7 +131,7 @@ async def list_items(redis: Redis, controller: str, limit: int) -> Items:
     """
     calls = Transitions(controller, QueuePolicy())
     try:
-        answer = await calls.items(min(limit, MOST)).send(redis)
+        answer = await calls.list_items(min(limit, MOST)).send(redis)
     except (RedisError, OSError) as e:
         raise QueueUnavailableError(str(e)) from e
     parts = dict(zip(STATES, answer, strict=True))
@@ -81,7 +141,7 @@ async def list_items(redis: Redis, controller: str, limit: int) -> Items:
     )
 
 
-async def hasten(redis: Redis, controller: str, request: Request | None = None) -> int:
+async def run_now(redis: Redis, controller: str, request: Request | None = None) -> int:
     """Make due now what waits after a failure, or one item whatever it waits for; how many.
 
     Their failures stay counted. What is in quarantine stays there: see `Queue.release`.
@@ -92,7 +152,7 @@ async def hasten(redis: Redis, controller: str, request: Request | None = None) 
     calls, page, hastened = Transitions(controller, QueuePolicy()), "0", 0
     while True:
         try:
-            following, count = await calls.hasten(request, page).send(redis)
+            following, count = await calls.run_now(request, page).send(redis)
         except (RedisError, OSError) as e:
             raise QueueUnavailableError(str(e)) from e
         page, hastened = following.decode(), hastened + count
@@ -114,3 +174,20 @@ def _item(calls: Transitions, state: str, row: Sequence[Any]) -> Item:
         worker=worker_of(more.decode()) if state == "processing" else "",
         times=more if state == "quarantined" else 0,
     )
+
+
+def _span(fields: Sequence[Any], place: int) -> timedelta | None:
+    return timedelta(microseconds=fields[place]) if fields else None
+
+
+async def read_item(redis: Redis, request: Request) -> ItemStatus:
+    """Where a request stands; it changes nothing.
+
+    Raises:
+        QueueUnavailableError: the store is away.
+    """
+    call = Transitions(request.controller, QueuePolicy()).read_item(request)
+    try:
+        return ItemStatus.of(await call.send(redis))
+    except (RedisError, OSError) as e:
+        raise QueueUnavailableError(str(e)) from e

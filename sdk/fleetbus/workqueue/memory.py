@@ -14,10 +14,11 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING
 
-from fleetbus.workqueue.entry import Entry, Held
-from fleetbus.workqueue.errors import LeaseLostError, QueueClosedError
-from fleetbus.workqueue.notify import POLL, Bell
-from fleetbus.workqueue.outages import Outages
+from fleetbus.errors import LeaseLostError
+from fleetbus.workqueue.errors import QueueClosedError
+from fleetbus.workqueue.memory_breakers import Outages
+from fleetbus.workqueue.memory_items import Capacity, ItemState, LeaseState, Ready, flow_of
+from fleetbus.workqueue.notify import POLL, Signal
 from fleetbus.workqueue.queue import (
     BATCH,
     ZERO,
@@ -33,7 +34,6 @@ from fleetbus.workqueue.queue import (
     check_trace,
     newest_trigger,
 )
-from fleetbus.workqueue.rounds import Ready, Room, lane_of
 from fleetbus.workqueue.scripts import Limits
 
 if TYPE_CHECKING:
@@ -55,20 +55,20 @@ class MemoryQueue:
         self._controller = controller
         self._policy = policy or QueuePolicy()
         self._clock = clock
-        self._items: dict[Request, Entry] = {}
+        self._items: dict[Request, ItemState] = {}
         self._ready = Ready()
         self._outages = Outages(self._policy, self._ready)
         # What to look at without looking at everything.
-        self._leased: dict[Request, Held] = {}
+        self._leased: dict[Request, LeaseState] = {}
         self._later: set[Request] = set()
-        self._bell = Bell()
+        self._signal = Signal()
         self._generation = secrets.token_hex(6)
         # By how much the queue's time is ahead of the clock, because that went back (Q8).
         self._ahead = 0.0
         self._last_call = clock()
         self._hold = 0.0
         self._closed = False
-        self._is_held_back = False
+        self._is_at_capacity = False
 
     @property
     def policy(self) -> QueuePolicy:
@@ -77,10 +77,10 @@ class MemoryQueue:
 
     async def add(self, items: Sequence[Add]) -> None:
         """See `Queue.add`."""
-        now = self._beat()
+        now = self._read_clock()
         for index, add in enumerate(items):
             self._check(add.request)
-            self._bill(add.request, add.foreign_cause)
+            self._assign_flow(add.request, add.foreign_cause)
             # One microsecond apart, so that a batch keeps its order.
             self._mark_dirty(add.request, add.priority, now + index / 1e6, add.trigger)
             item = self._items[add.request]
@@ -89,7 +89,7 @@ class MemoryQueue:
     async def add_after(self, request: Request, delay: timedelta) -> None:
         """See `Queue.add_after`."""
         self._check(request)
-        self._delay(request, self._beat() + delay.total_seconds())
+        self._delay(request, self._read_clock() + delay.total_seconds())
 
     def weigh(self, weights: Mapping[str, float]) -> None:
         """See `Queue.weigh`."""
@@ -101,20 +101,20 @@ class MemoryQueue:
         *,
         wait: timedelta = ZERO,
         token: str | None = None,
-        room: Mapping[str, int] | None = None,
-        cap: int | None = None,
+        capacity: Mapping[str, int] | None = None,
+        default_capacity: int | None = None,
         probes: int | None = None,
     ) -> list[Lease]:
         """See `Queue.take`."""
         give_up = time.monotonic() + wait.total_seconds()
         while True:
-            rings = self._bell.rings
-            left = Room(Limits.of(room, cap, probes))
+            rings = self._signal.count
+            left = Capacity(Limits.of(capacity, default_capacity, probes))
             leases = self._take_now(min(limit, BATCH), token or secrets.token_hex(12), left)
             remaining = give_up - time.monotonic()
             if leases or remaining <= 0:
                 return leases
-            await self._bell.wait(rings, min(remaining, self._until_due(), POLL))
+            await self._signal.wait(rings, min(remaining, self._until_due(), POLL))
 
     async def done(
         self, leases: Sequence[Lease], notes: Mapping[Request, bytes] | None = None
@@ -122,21 +122,21 @@ class MemoryQueue:
         """See `Queue.done`."""
         left = notes or {}
         check_notes(left)
-        self._beat()
+        self._read_clock()
         refused = [one for one in leases if not self._end(one, left.get(one.request, b""))]
-        self._ring_if_held_back()
+        self._notify_if_at_capacity()
         return refused
 
     async def give_back(self, leases: Sequence[Lease]) -> list[Lease]:
         """See `Queue.give_back`."""
-        self._beat()
+        self._read_clock()
         refused = [lease for lease in leases if not self._give_back(lease)]
-        self._ring_if_held_back()
+        self._notify_if_at_capacity()
         return refused
 
     async def retry(self, lease: Lease, *, unreachable: bool = False) -> timedelta:
         """See `Queue.retry`."""
-        now, item = self._beat(), self._owned(lease)
+        now, item = self._read_clock(), self._owned(lease)
         item.failures += 1
         delay = self._policy.backoff.delay(item.failures)
         if unreachable:
@@ -152,23 +152,23 @@ class MemoryQueue:
 
     async def requeue_after(self, lease: Lease, delay: timedelta) -> None:
         """See `Queue.requeue_after`."""
-        now = self._beat()
+        now = self._read_clock()
         self._owned(lease).failures = 0
         self._delay(lease.request, now + delay.total_seconds())
 
     async def forget(self, lease: Lease) -> None:
         """See `Queue.forget`."""
-        self._beat()
+        self._read_clock()
         self._owned(lease).failures = 0
 
     async def extend(self, leases: Sequence[Lease]) -> list[Lease]:
         """See `Queue.extend`."""
-        now = self._beat()
+        now = self._read_clock()
         return [lease for lease in leases if not self._extend(lease, now)]
 
     async def reap(self) -> Reaped:
         """See `Queue.reap`."""
-        now = self._beat()
+        now = self._read_clock()
         self._drop_old_notes(now)
         marked, recovered = 0, 0
         quarantined: list[Request] = []
@@ -186,7 +186,7 @@ class MemoryQueue:
 
     async def stats(self) -> Stats:
         """See `Queue.stats`."""
-        now = self._beat()
+        now = self._read_clock()
         later = [self._items[request] for request in self._later]
         kept = Counter(r.cluster for r in self._later if self._items[r].kept_until is not None)
         ages = {
@@ -215,13 +215,13 @@ class MemoryQueue:
         first = min([*ends, self._outages.next_due(self._now())])
         return None if first == inf else first - self._ahead
 
-    def look_again(self) -> None:
+    def notify(self) -> None:
         """Wake all who wait in `take`: the clock was moved, so keys may be due."""
-        self._bell.ring()
+        self._signal.notify()
 
     async def processing(self) -> list[Processing]:
         """See `Queue.processing`."""
-        now = self._beat()
+        now = self._read_clock()
         found = [
             Processing(request, held.lease.fence, timedelta(seconds=held.ends - now))
             for request, held in self._leased.items()
@@ -230,7 +230,7 @@ class MemoryQueue:
 
     async def quarantined(self) -> list[Quarantined]:
         """See `Queue.quarantined`."""
-        now = self._beat()
+        now = self._read_clock()
         found = [
             Quarantined(request, timedelta(seconds=item.kept_until - now), item.quarantines)
             for request, item in ((one, self._items[one]) for one in self._later)
@@ -240,7 +240,7 @@ class MemoryQueue:
 
     async def release(self, request: Request) -> bool:
         """See `Queue.release`."""
-        self._beat()
+        self._read_clock()
         item = self._items.get(request)
         if item is None or item.kept_until is None:
             return False
@@ -253,7 +253,7 @@ class MemoryQueue:
     async def aclose(self) -> None:
         """See `Queue.aclose`."""
         self._closed = True
-        self._bell.ring()
+        self._signal.notify()
 
     def is_empty(self) -> bool:
         """Whether nothing at all is known, as after the last `done`: a test may insist on it."""
@@ -261,7 +261,7 @@ class MemoryQueue:
 
     # --- the transitions, in the order of state.lua -------------------------------------------
 
-    def _beat(self) -> float:
+    def _read_clock(self) -> float:
         """The time; a jump of more than half a lease holds the reaper for one (rule Q6)."""
         now, lease = self._now(), self._policy.lease.total_seconds()
         if self._leased and abs(now - self._last_call) > lease / 2:
@@ -281,20 +281,20 @@ class MemoryQueue:
         if request.controller != self._controller:
             raise ValueError(f"{request} belongs to {request.controller}, not {self._controller}")
 
-    def _item(self, request: Request) -> Entry:
-        return self._items.setdefault(request, Entry())
+    def _item(self, request: Request) -> ItemState:
+        return self._items.setdefault(request, ItemState())
 
     def _drop_if_blank(self, request: Request) -> None:
-        if self._items.get(request) == Entry():
+        if self._items.get(request) == ItemState():
             del self._items[request]
 
-    def _bill(self, request: Request, cause: str) -> None:
+    def _assign_flow(self, request: Request, cause: str) -> None:
         """See `bill` in `state.lua`."""
         item = self._item(request)
         if item.dirty is None:
             item.cause = cause
         elif item.cause and not cause:
-            was_ready = self._ready.withdraw(request, *item.dirty, lane_of(request, item.cause))
+            was_ready = self._ready.withdraw(request, *item.dirty, flow_of(request, item.cause))
             item.cause = ""
             if was_ready:
                 self._ready_if_dirty(request)
@@ -307,26 +307,26 @@ class MemoryQueue:
             self._ready_if_dirty(request)
         elif band < item.dirty[0]:
             old, item.dirty = item.dirty, (band, min(since, item.dirty[1]))
-            if self._ready.withdraw(request, *old, lane_of(request, item.cause)):
+            if self._ready.withdraw(request, *old, flow_of(request, item.cause)):
                 self._ready_if_dirty(request)
 
     def _ready_if_dirty(self, request: Request) -> None:
         item = self._items[request]
         if item.dirty and request not in self._leased and item.kept_until is None:
-            self._ready.put(request, *item.dirty, lane_of(request, item.cause))
+            self._ready.put(request, *item.dirty, flow_of(request, item.cause))
             self._outages.wake(request.cluster, self._now())
-            self._bell.ring()
+            self._signal.notify()
 
     def _delay(self, request: Request, due: float) -> None:
         item = self._item(request)
         item.due = due if item.due is None else min(item.due, due)
         self._later.add(request)
-        self._bell.ring()
+        self._signal.notify()
 
-    def _take_now(self, limit: int, token: str, room: Room) -> list[Lease]:
+    def _take_now(self, limit: int, token: str, room: Capacity) -> list[Lease]:
         if self._closed:
             raise QueueClosedError("the queue is closed")
-        now = self._beat()
+        now = self._read_clock()
         again = [held for held in self._leased.values() if held.token == token]
         if again:
             for held in again[limit:]:
@@ -356,7 +356,7 @@ class MemoryQueue:
                 self._outages.begin_probe(request.cluster, fence)
             room.use(lane)
             leases.append(self._start(request, band, fence, token, now))
-        self._is_held_back = self._ready.forfeit_turns(room) or is_held_back
+        self._is_at_capacity = self._ready.forfeit_turns(room) or is_held_back
         return leases
 
     def _put_off(self, request: Request, now: float) -> None:
@@ -382,10 +382,10 @@ class MemoryQueue:
         )
         ends = now + self._policy.lease.total_seconds()
         item.dirty, item.trigger, item.trace = None, b"", ""
-        self._leased[request] = Held(lease, token, since, ends)
+        self._leased[request] = LeaseState(lease, token, since, ends)
         return lease
 
-    def _extended(self, held: Held, now: float) -> Lease:
+    def _extended(self, held: LeaseState, now: float) -> Lease:
         span = self._policy.lease.total_seconds()
         held.ends, held.suspected = now + span, None
         held.lease = replace(held.lease, deadline=time.monotonic() + span)
@@ -407,13 +407,13 @@ class MemoryQueue:
         due = self.next_due()
         return POLL if due is None else max(0.0, due - self._clock())
 
-    def _held_under(self, lease: Lease) -> Held | None:
+    def _held_under(self, lease: Lease) -> LeaseState | None:
         held = self._leased.get(lease.request)
         return held if held and held.lease.fence == lease.fence else None
 
-    def _owned(self, lease: Lease) -> Entry:
+    def _owned(self, lease: Lease) -> ItemState:
         if self._held_under(lease) is None:
-            raise LeaseLostError(lease.request)
+            raise LeaseLostError(f"the lease of {lease.request} is lost")
         return self._items[lease.request]
 
     def _extend(self, lease: Lease, now: float) -> bool:
@@ -449,9 +449,9 @@ class MemoryQueue:
         del self._leased[lease.request]
         self._outages.end_probe(lease.request.cluster, lease.fence, self._now())
 
-    def _ring_if_held_back(self) -> None:
-        if self._is_held_back:
-            self._bell.ring()
+    def _notify_if_at_capacity(self) -> None:
+        if self._is_at_capacity:
+            self._signal.notify()
 
     def _drop_old_notes(self, now: float) -> None:
         age = self._policy.note_age.total_seconds()
@@ -460,17 +460,17 @@ class MemoryQueue:
             self._items[request].note, self._items[request].noted = b"", 0.0
             self._drop_if_blank(request)
 
-    def _return_to_queue(self, held: Held) -> None:
+    def _return_to_queue(self, held: LeaseState) -> None:
         lease = held.lease
         self._ready_if_dirty(lease.request)
         self._mark_dirty(lease.request, lease.priority, held.since, lease.trigger)
         item = self._items[lease.request]
         item.trace = item.trace or lease.trace
 
-    def _expired(self, now: float) -> list[tuple[Request, Held]]:
+    def _expired(self, now: float) -> list[tuple[Request, LeaseState]]:
         return [(request, held) for request, held in self._leased.items() if held.ends <= now]
 
-    def _recover(self, request: Request, held: Held, now: float) -> bool:
+    def _recover(self, request: Request, held: LeaseState, now: float) -> bool:
         """Give the key back; whether it went into quarantine (rule Q7)."""
         item, policy = self._items[request], self._policy
         window = policy.reclaim_window.total_seconds()

@@ -23,32 +23,32 @@ POLL: Final = 1.0
 _log = structlog.get_logger(__name__)
 
 
-class Bell:
+class Signal:
     """Wakes all who wait, and those who were about to: they compare the count of rings."""
 
     def __init__(self) -> None:
-        self.rings = 0
-        self._rung = asyncio.Event()
+        self.count = 0
+        self._event = asyncio.Event()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake everyone who waits now."""
-        self.rings += 1
-        self._rung.set()
-        self._rung = asyncio.Event()
+        self.count += 1
+        self._event.set()
+        self._event = asyncio.Event()
 
     async def wait(self, seen: int, seconds: float) -> None:
         """Return at the first ring after `seen`, or after so many seconds."""
-        if self.rings == seen:
+        if self.count == seen:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._rung.wait()
+                    await self._event.wait()
 
 
-class Wake:
+class Subscription:
     """Rings the bell for each message on a channel, from the first wait until it is closed."""
 
     def __init__(self, redis: Redis, channel: str) -> None:
-        self.bell = Bell()
+        self.signal = Signal()
         self._redis = redis
         self._channel = channel
         self._task: asyncio.Task[None] | None = None
@@ -56,7 +56,7 @@ class Wake:
     def start(self) -> None:
         """Begin to listen, if not yet."""
         if self._task is None:
-            self._task = asyncio.create_task(self._listen(), name=f"wake {self._channel}")
+            self._task = asyncio.create_task(self._listen(), name=f"notify {self._channel}")
 
     async def aclose(self) -> None:
         """Stop listening, and wake everyone."""
@@ -64,7 +64,7 @@ class Wake:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        self.bell.ring()
+        self.signal.notify()
 
     async def _listen(self) -> None:
         while True:
@@ -72,7 +72,7 @@ class Wake:
                 await self._listen_once()
             except (RedisError, OSError) as error:
                 # Takers go on polling meanwhile; the next subscription rings, so nothing is missed.
-                _log.warning("wake_connection_lost", channel=self._channel, error=str(error))
+                _log.warning("queue_subscription_lost", channel=self._channel, error=str(error))
                 await asyncio.sleep(POLL)
 
     async def _listen_once(self) -> None:
@@ -84,4 +84,4 @@ class Wake:
                     has_message = await subscription.get_message(timeout=30) is not None
                 # Also the confirmation of the subscription rings: what came before it is unknown.
                 if has_message:
-                    self.bell.ring()
+                    self.signal.notify()

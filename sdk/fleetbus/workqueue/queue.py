@@ -161,7 +161,7 @@ class Lease:
     """The cluster whose change caused it, if that is not the request's own."""
 
     @property
-    def payer(self) -> str:
+    def charged_cluster(self) -> str:
         """The cluster that pays for this run with its turns and slots (rule Q9)."""
         return self.cause or self.request.cluster
 
@@ -322,8 +322,8 @@ class Queue(Protocol):
         *,
         wait: timedelta = ZERO,
         token: str | None = None,
-        room: Mapping[str, int] | None = None,
-        cap: int | None = None,
+        capacity: Mapping[str, int] | None = None,
+        default_capacity: int | None = None,
         probes: int | None = None,
     ) -> list[Lease]:
         """Up to `limit` ready items; waits up to `wait` for the first one.
@@ -333,9 +333,9 @@ class Queue(Protocol):
             wait: how long to wait for the first one.
             token: the same token gets the same items for as long as they are processed (rule Q11);
                 of letters, digits, `_` and `-`.
-            room: most items of a cluster (rule Q9). It is read anew at each look, and the end of a
-                lease of this process is a reason to look.
-            cap: the same for a cluster that `room` does not name; None for any number.
+            capacity: most items of each named cluster (rule Q9). It is read again at every attempt,
+                and the end of a lease of this process causes one.
+            default_capacity: the same for a cluster that `capacity` does not name; None: no limit.
             probes: most items that try whether a cluster answers again; None for any number.
 
         Raises:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import RedisError
 
+from fleetbus.errors import LeaseLostError
 from fleetbus.process.cancellation import cancellable
-from fleetbus.workqueue.errors import LeaseLostError, QueueClosedError, QueueUnavailableError
-from fleetbus.workqueue.notify import POLL, Wake
+from fleetbus.workqueue.errors import QueueClosedError, QueueUnavailableError
+from fleetbus.workqueue.notify import POLL, Subscription
 from fleetbus.workqueue.queue import (
     BATCH,
     ZERO,
@@ -69,11 +70,11 @@ class RedisQueue:
         self._redis = redis
         self._policy = policy or QueuePolicy()
         self._calls = Transitions(controller, self._policy)
-        self._wake = Wake(redis, keys.queue(controller, "wake"))
+        self._subscription = Subscription(redis, keys.queue(controller, "notify"))
         # Tokens of takes that were sent and never answered: their items may be ours already.
         self._unanswered: list[str] = []
         self._closed = False
-        self._is_held_back = False
+        self._is_at_capacity = False
 
     @property
     def policy(self) -> QueuePolicy:
@@ -99,8 +100,8 @@ class RedisQueue:
         *,
         wait: timedelta = ZERO,
         token: str | None = None,
-        room: Mapping[str, int] | None = None,
-        cap: int | None = None,
+        capacity: Mapping[str, int] | None = None,
+        default_capacity: int | None = None,
         probes: int | None = None,
     ) -> list[Lease]:
         """See `Queue.take`."""
@@ -108,15 +109,15 @@ class RedisQueue:
         while True:
             self._check_open()
             if wait > ZERO:
-                self._wake.start()
+                self._subscription.start()
             # Read before the call, so that a ring between the answer and the wait is not missed.
-            rings = self._wake.bell.rings
-            limits = Limits.of(room, cap, probes)
+            rings = self._subscription.signal.count
+            limits = Limits.of(capacity, default_capacity, probes)
             leases, due = await self._take_now(min(limit, BATCH), token, limits)
             remaining = give_up - time.monotonic()
             if leases or remaining <= 0:
                 return leases
-            await self._wake.bell.wait(rings, min(remaining, due, POLL))
+            await self._subscription.signal.wait(rings, min(remaining, due, POLL))
 
     async def done(
         self, leases: Sequence[Lease], notes: Mapping[Request, bytes] | None = None
@@ -125,31 +126,31 @@ class RedisQueue:
         left = notes or {}
         check_notes(left)
         refused = await self._send_batches(lambda batch: self._calls.done(batch, left), leases)
-        self._ring_if_held_back(leases)
+        self._notify_if_at_capacity(leases)
         return refused
 
     async def give_back(self, leases: Sequence[Lease]) -> list[Lease]:
         """See `Queue.give_back`."""
         refused = await self._send_batches(self._calls.give_back, leases)
-        self._ring_if_held_back(leases)
+        self._notify_if_at_capacity(leases)
         return refused
 
     async def retry(self, lease: Lease, *, unreachable: bool = False) -> timedelta:
         """See `Queue.retry`."""
         delay: int = await self._send(self._calls.retry(lease, unreachable=unreachable))
         if delay < 0:
-            raise LeaseLostError(lease.request)
+            raise LeaseLostError(f"the lease of {lease.request} is lost")
         return timedelta(microseconds=delay)
 
     async def requeue_after(self, lease: Lease, delay: timedelta) -> None:
         """See `Queue.requeue_after`."""
         if await self._send(self._calls.forget(lease, delay)) < 0:
-            raise LeaseLostError(lease.request)
+            raise LeaseLostError(f"the lease of {lease.request} is lost")
 
     async def forget(self, lease: Lease) -> None:
         """See `Queue.forget`."""
         if await self._send(self._calls.forget(lease)) < 0:
-            raise LeaseLostError(lease.request)
+            raise LeaseLostError(f"the lease of {lease.request} is lost")
 
     async def extend(self, leases: Sequence[Lease]) -> list[Lease]:
         """See `Queue.extend`."""
@@ -197,7 +198,7 @@ class RedisQueue:
 
     async def processing(self) -> list[Processing]:
         """See `Queue.processing`."""
-        processing, _ = await self._send(self._calls.held(BATCH))
+        processing, _ = await self._send(self._calls.list_held(BATCH))
         return [
             Processing(self._calls.request(item), fence.decode(), timedelta(microseconds=left))
             for item, fence, left in processing
@@ -205,7 +206,7 @@ class RedisQueue:
 
     async def quarantined(self) -> list[Quarantined]:
         """See `Queue.quarantined`."""
-        _, quarantined = await self._send(self._calls.held(BATCH))
+        _, quarantined = await self._send(self._calls.list_held(BATCH))
         return [
             Quarantined(self._calls.request(item), timedelta(microseconds=left), times)
             for item, left, times in quarantined
@@ -218,16 +219,16 @@ class RedisQueue:
     async def aclose(self) -> None:
         """See `Queue.aclose`. The client stays open; it belongs to the caller."""
         self._closed = True
-        await self._wake.aclose()
+        await self._subscription.aclose()
 
     def _check_open(self) -> None:
         if self._closed:
             raise QueueClosedError("the queue is closed")
 
-    def _ring_if_held_back(self, ended: Sequence[Lease]) -> None:
+    def _notify_if_at_capacity(self, ended: Sequence[Lease]) -> None:
         """What ended may have made room for what a take of this process had to leave."""
-        if ended and self._is_held_back:
-            self._wake.bell.ring()
+        if ended and self._is_at_capacity:
+            self._subscription.signal.notify()
 
     async def _take_now(
         self, limit: int, token: str | None, limits: Limits
@@ -241,7 +242,7 @@ class RedisQueue:
         with self._remember_unanswered(token):
             call = self._calls.take(token, limit, limits)
             due, is_held_back, fence, *fields = await self._send(call)
-            self._is_held_back = is_held_back == 1
+            self._is_at_capacity = is_held_back == 1
             deadline = sent_at + self._policy.lease.total_seconds()
             leases = [
                 self._to_lease(fields[start : start + _LEASE_FIELDS], fence.decode(), deadline)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PARTS: Final = (
     *("ready", "turns:0", "turns:1", "turns:2", "credits"),
     *("dirty", "delayed", "triggers", "processing", "leases", "takes", "attempts"),
-    *("suspects", "reclaims", "quarantine", "pulse", "wake", "traces", "notes", "noted"),
+    *("suspects", "reclaims", "quarantine", "liveness", "notify", "traces", "notes", "noted"),
     *("breakers", "outages", "clock", "causes"),
 )
 # A full store refuses these, which is back-pressure (P9), and no other: work must be able to end.
@@ -53,7 +53,7 @@ class Script:
 @cache
 def load(name: str) -> Script:
     """A script of this package, behind the state it works on."""
-    folder = resources.files("fleetbus.workqueue")
+    folder = resources.files("fleetbus.workqueue").joinpath("lua")
     first = "#!lua" if name in _GROWING else "#!lua flags=allow-oom"
     text = "\n".join(
         [first, (folder / "state.lua").read_text(), (folder / f"{name}.lua").read_text()]
@@ -68,8 +68,8 @@ _UNLIMITED: Final = 1 << 31
 class Limits:
     """What one take may get, beside its limit: see `Queue.take`."""
 
-    room: Mapping[str, int]
-    cap: int
+    capacity: Mapping[str, int]
+    default_capacity: int
     probes: int
 
     @classmethod
@@ -134,8 +134,8 @@ class Transitions:
         """Ready to processing."""
         if not _TOKEN.fullmatch(token):  # it is a part of the fence, which the scripts take apart
             raise ValueError(f"not a request token: {token!r}")
-        rooms = (field for pair in limits.room.items() for field in pair)
-        return self._call("take", token, limit, limits.cap, limits.probes, *rooms)
+        rooms = (field for pair in limits.capacity.items() for field in pair)
+        return self._call("take", token, limit, limits.default_capacity, limits.probes, *rooms)
 
     def done(self, leases: Iterable[Lease], notes: Mapping[Request, bytes]) -> Call:
         """Processing to nothing, or to ready; the notes of these runs replace the last ones."""
@@ -187,25 +187,25 @@ class Transitions:
         """Quarantine to ready."""
         return self._call("release", self.item(request))
 
-    def look(self, request: Request) -> Call:
+    def read_item(self, request: Request) -> Call:
         """Where one item stands."""
-        return self._call("look", self.item(request))
+        return self._call("read_item", self.item(request))
 
-    def hasten(self, request: Request | None, page: str) -> Call:
+    def run_now(self, request: Request | None, page: str) -> Call:
         """Due now instead of after a back-off: one item, or a page of all that failed."""
-        return self._call("hasten", "" if request is None else self.item(request), page)
+        return self._call("run_now", "" if request is None else self.item(request), page)
 
-    def items(self, limit: int) -> Call:
+    def list_items(self, limit: int) -> Call:
         """List what is in the queue."""
-        return self._call("items", limit)
+        return self._call("list_items", limit)
 
     def stats(self) -> Call:
         """Count."""
         return self._call("stats")
 
-    def held(self, limit: int) -> Call:
+    def list_held(self, limit: int) -> Call:
         """List what is processing and what is in quarantine."""
-        return self._call("held", limit)
+        return self._call("list_held", limit)
 
     def item(self, request: Request) -> str:
         """The member that stands for a request; its cluster ends at the first slash."""

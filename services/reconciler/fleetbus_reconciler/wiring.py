@@ -16,7 +16,7 @@ from fleetbus.bus.window import Window, open_window
 from fleetbus.process import metrics
 from fleetbus.process.health import Health
 from fleetbus.snapshot.audit import Audits
-from fleetbus.snapshot.offsets.checkpoint import Beacon
+from fleetbus.snapshot.offsets.checkpoint import OffsetCheckpoint
 from fleetbus.watchers.message_key import message_key
 from fleetbus.worker.connections import Connections
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
@@ -210,15 +210,15 @@ class _Parts:
         )
 
     @cached_property
-    def checkpoint(self) -> Beacon:
-        made = Beacon(
+    def checkpoint(self) -> OffsetCheckpoint:
+        made = OffsetCheckpoint(
             bus=self.bus,
             redis=self.redis,
             consumer=PROJECTOR,
             handle=self.projector.handle,
             on_loss=self.recovery.recover,
             on_return=self.recovery.request_audits,
-            tell=update_stream_metrics,
+            on_stream_state=update_stream_metrics,
         )
         made.follow(PROJECTOR, STREAM_SUBJECTS)
         return made

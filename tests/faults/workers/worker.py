@@ -45,7 +45,7 @@ from faults.workers.settings import (
 )
 from fleetbus.bus import durables
 from fleetbus.controller.controller import Controller
-from fleetbus.errors import Conflict, FleetbusError, LeaseLost, SnapshotBehind
+from fleetbus.errors import Conflict, FleetbusError, LeaseLostError, SnapshotBehind
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
@@ -94,7 +94,7 @@ class Page:
         """A side effect: only while the lease is ours.
 
         Raises:
-            LeaseLost: it may not be.
+            LeaseLostError: it may not be.
         """
         asked = time.time()
         if current := current_run():
@@ -224,7 +224,7 @@ class Actor:
 def _outcome(error: BaseException) -> str:
     for kind, outcome in (
         (SnapshotBehind, "behind"),
-        (LeaseLost, "refused"),
+        (LeaseLostError, "refused"),
         (asyncio.CancelledError, "cancelled"),
         (Conflict, "conflict"),
         (InjectedError, "failed"),

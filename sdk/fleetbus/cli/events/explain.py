@@ -43,7 +43,7 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord
 from fleetbus.store.connection import connect
 from fleetbus.workqueue.errors import QueueUnavailableError
-from fleetbus.workqueue.look import look
+from fleetbus.workqueue.items import read_item
 from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Event
@@ -326,7 +326,7 @@ class _Gatherer:
         return others if others and is_unconcerned(described) else [described, *others]
 
     async def _request(self, request: Request) -> View:
-        standing = await look(self._redis, request)
+        standing = await read_item(self._redis, request)
         last = await LastRuns(self._redis, request.controller).get(request)
         run: View | None = None
         if last is not None:

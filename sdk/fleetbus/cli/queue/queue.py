@@ -19,7 +19,7 @@ from fleetbus.reconcile import Request
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.store.connection import connect
 from fleetbus.workqueue.errors import QueueUnavailableError
-from fleetbus.workqueue.items import hasten
+from fleetbus.workqueue.items import run_now
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_proto import keys
 
@@ -99,7 +99,7 @@ def retry_items(words: Sequence[str], *, every: bool, redis_url: str | None) -> 
     async def retry(redis: Redis) -> int:
         queue = await _known_queue(redis, controller)
         if not requests:
-            count = await hasten(redis, controller) + await _let_all_out(queue)
+            count = await run_now(redis, controller) + await _let_all_out(queue)
             print(f"due now: {count} item{'' if count == 1 else 's'}")
             return 0
         retried = [await _retry(redis, queue, request) for request in requests]
@@ -109,7 +109,7 @@ def retry_items(words: Sequence[str], *, every: bool, redis_url: str | None) -> 
 
 
 async def _retry(redis: Redis, queue: RedisQueue, request: Request) -> bool:
-    is_hastened = await hasten(redis, request.controller, request) > 0
+    is_hastened = await run_now(redis, request.controller, request) > 0
     is_released = await queue.release(request)
     if is_hastened or is_released:
         print(f"due now: {request}")

@@ -1,15 +1,15 @@
 """What stream and store lost is noticed, and asked for or read again (rules B17, P11, P12).
 
-Each consumer writes every second up to where its effects are in the store: its beacon. It shows
+Each consumer writes every second up to where its effects are in the store: its checkpoint. It shows
 
 - that messages left the stream before they were handled: the stream drops what is too old or too
   much without a word;
 - that the stream is another one, or went back;
 - that the store is another server than the one that acknowledged the last writes, or went back.
-  The beacon that is found there proves all effects up to it, so the stream is read again from
+  The checkpoint that is found there proves all effects up to it, so the stream is read again from
   there. Until that is done nothing is reconciled, and absence from the snapshot means nothing.
 
-The beacon is written by a script that compares the server with the one of before the bus was
+The checkpoint is written by a script that compares the server with the one of before the bus was
 asked: after a failover nothing vouches for effects that went with the old server.
 """
 
@@ -36,13 +36,13 @@ from fleetbus.bus.jetstream import stream_info
 from fleetbus.bus.replay import replay
 from fleetbus.errors import FleetbusError
 from fleetbus.process.log_once import LogOnce
-from fleetbus.snapshot.offsets.store import BeaconStore, Mark, Seen, claimed
+from fleetbus.snapshot.offsets.checkpoint_store import CheckpointStore, Offset, StoreState, claimed
 
 log = structlog.get_logger()
 
-LOOK_EVERY: Final = timedelta(seconds=1)
+CHECK_EVERY: Final = timedelta(seconds=1)
 """Often: what was handled and left the stream since the last look is taken for a gap."""
-_LOOK_EAGERLY: Final = timedelta(milliseconds=200)
+_CHECK_EAGERLY: Final = timedelta(milliseconds=200)
 """While somebody waits for us: a store that went back is not settled yet."""
 _ASK_AGAIN_AFTER: Final = timedelta(seconds=60)
 """What is asked for after a gap fills the stream again: it gets the time to be read."""
@@ -74,9 +74,9 @@ OnLoss = Callable[[Loss, str], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class _Bus:
-    """The stream and one consumer of it, as far as they concern a beacon."""
+    """The stream and one consumer of it, as far as they concern a checkpoint."""
 
-    mark: Mark
+    mark: Offset
     first: int
     last: int
     has_handled: bool
@@ -86,8 +86,8 @@ class _Bus:
 async def _nothing(*_: object) -> None: ...
 
 
-class Beacon:
-    """The beacon of one consumer; each of its processes has one, and one of them replays.
+class OffsetCheckpoint:
+    """The checkpoint of one consumer; each of its processes has one, and one of them replays.
 
     Args:
         bus: a connection.
@@ -95,7 +95,7 @@ class Beacon:
         consumer: its name; what reads the stream again is named after it.
         handle: what it does with messages, to be done again.
         on_loss: what else a loss needs; until it returns the loss stands. A controller needs
-            nothing: a full enqueue follows from the beacon.
+            nothing: a full enqueue follows from the checkpoint.
         on_return: called after a store that had gone back is whole again.
         tell: given what the server says of the stream, at each look.
     """
@@ -109,7 +109,7 @@ class Beacon:
         handle: Handle,
         on_loss: OnLoss = _nothing,
         on_return: Callable[[], Awaitable[None]] = _nothing,
-        tell: Callable[[Mapping[str, Any]], None] = lambda _state: None,
+        on_stream_state: Callable[[Mapping[str, Any]], None] = lambda _state: None,
     ) -> None:
         self._bus = bus
         self._redis = redis
@@ -117,8 +117,8 @@ class Beacon:
         self._handle = handle
         self._on_loss = on_loss
         self._on_return = on_return
-        self._tell = tell
-        self._store = BeaconStore(redis)
+        self._on_stream_state = on_stream_state
+        self._store = CheckpointStore(redis)
         self._durable = ""
         self._filters: Sequence[str] = ()
         self._settled = asyncio.Event()
@@ -126,7 +126,7 @@ class Beacon:
         self._log_once = LogOnce()
         self._quiet_until = float("-inf")
         # Generation and mark of the last look: a store that holds less went back.
-        self._remembered: tuple[str, Mark] | None = None
+        self._remembered: tuple[str, Offset] | None = None
         # What was handled last by this process, without a hole: first and last sequence.
         self._handled = (0, 0)
         REPLAYS.labels(consumer)
@@ -144,7 +144,7 @@ class Beacon:
         return self._settled.is_set()
 
     def follow(self, durable: str, filters: Sequence[str] = ()) -> None:
-        """Keep the beacon of this durable from now on; of none while the name is empty."""
+        """Keep the checkpoint of this durable from now on; of none while the name is empty."""
         if durable != self._durable:
             self._durable, self._filters = durable, filters
             self._remembered, self._handled = None, (0, 0)
@@ -169,18 +169,18 @@ class Beacon:
         while True:
             self._wake.clear()
             try:
-                await self.look()
+                await self.check()
                 self._log_once.reset()
             except (FleetbusError, RedisError) as e:
                 # NATS or Redis is away: what is missed meanwhile is found at the next look.
                 if self._log_once.should_log(str(e)):
-                    log.warning("beacon_not_written", consumer=self._consumer, error=str(e))
-            pause = LOOK_EVERY if self.is_settled else min(_LOOK_EAGERLY, LOOK_EVERY)
+                    log.warning("offset_checkpoint_failed", consumer=self._consumer, error=str(e))
+            pause = CHECK_EVERY if self.is_settled else min(_CHECK_EAGERLY, CHECK_EVERY)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause.total_seconds()):
                     await self._wake.wait()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Look once.
 
         Raises:
@@ -188,7 +188,7 @@ class Beacon:
             redis.exceptions.RedisError: the store is away.
         """
         durable = self._durable
-        seen = await self._store.look(durable or self._consumer)
+        seen = await self._store.read(durable or self._consumer)
         if seen.generation is None:
             self._settled.clear()
             self._remembered, self._handled = None, (0, 0)
@@ -199,27 +199,27 @@ class Beacon:
             self._settled.clear()
             await self._make_good(durable, seen, why)
         else:
-            # A store without a beacon of ours is settled once it has one.
-            if seen.mark is not None:
+            # A store without a checkpoint of ours is settled once it has one.
+            if seen.offset is not None:
                 self._settled.set()
             await self._compare(durable, seen)
 
-    def _why_lost(self, seen: Seen) -> str:
-        if seen.mark is None:
+    def _why_lost(self, seen: StoreState) -> str:
+        if seen.offset is None:
             return ""
         if seen.run and seen.run != seen.identity:
             return "the store is another server, or was restarted"
         if self._remembered is None:
             return ""
         generation, mark = self._remembered
-        is_same = (generation, mark.stream) == (seen.generation, seen.mark.stream)
-        return "the store went back" if is_same and seen.mark.low < mark.low else ""
+        is_same = (generation, mark.stream) == (seen.generation, seen.offset.stream)
+        return "the store went back" if is_same and seen.offset.low < mark.low else ""
 
-    async def _compare(self, durable: str, seen: Seen) -> None:
+    async def _compare(self, durable: str, seen: StoreState) -> None:
         found = await self._ask(durable)
         if found is None:
             return
-        held = seen.mark
+        held = seen.offset
         if held is None:
             await self._begin(durable, seen, found, is_lost=found.has_handled)
             return
@@ -237,7 +237,7 @@ class Beacon:
         low = max(handled, found.mark.low)
         if found.first > handled + 1:
             if time.monotonic() >= self._quiet_until:
-                await self._tell_gap(durable, seen, found, handled=handled)
+                await self._report_gap(durable, seen, found, handled=handled)
             return
         mark = found.mark._replace(low=low)
         if mark != held or not seen.run:
@@ -245,7 +245,9 @@ class Beacon:
         else:
             self._remember(seen, mark)
 
-    async def _tell_gap(self, durable: str, seen: Seen, found: _Bus, *, handled: int) -> None:
+    async def _report_gap(
+        self, durable: str, seen: StoreState, found: _Bus, *, handled: int
+    ) -> None:
         log.error(
             "messages_left_unhandled",
             durable=durable,
@@ -264,37 +266,37 @@ class Beacon:
         start, end = self._handled
         return max(low, end) if start <= low + 1 else low
 
-    async def _begin(self, durable: str, seen: Seen, found: _Bus, *, is_lost: bool) -> None:
-        """The first beacon, or one that says nothing of what came before it (rule P12)."""
+    async def _begin(self, durable: str, seen: StoreState, found: _Bus, *, is_lost: bool) -> None:
+        """The first checkpoint, or one that says nothing of what came before it (rule P12)."""
         if is_lost:
             await self._on_loss(Loss.WRITES, "nobody knows what the store has lost")
         if await self._write(durable, seen, found.mark, is_new=True):
             self._settled.set()
 
     async def _write(
-        self, durable: str, seen: Seen, mark: Mark, *, is_new: bool = False, breaks: int = 0
+        self, durable: str, seen: StoreState, mark: Offset, *, is_new: bool = False, breaks: int = 0
     ) -> bool:
         is_written = await self._store.write(durable, seen, mark, is_new=is_new, breaks=breaks)
         if is_written:
             self._remember(seen, mark)
         return is_written
 
-    def _remember(self, seen: Seen, mark: Mark) -> None:
+    def _remember(self, seen: StoreState, mark: Offset) -> None:
         if seen.generation is not None:
             self._remembered = (seen.generation, mark)
 
     # --- a store that went back -----------------------------------------------------------------
 
-    async def _make_good(self, durable: str, seen: Seen, why: str) -> None:
+    async def _make_good(self, durable: str, seen: StoreState, why: str) -> None:
         """Do again what the store has lost (rule P11); the loss stands until that is done."""
         async with claimed(self._redis, self._consumer) as is_ours:
             if not is_ours:
                 return  # another process of ours is at it
             self._handled = (0, 0)
             found = await self._ask(durable)
-            if found is None or seen.mark is None:
+            if found is None or seen.offset is None:
                 return
-            held = seen.mark
+            held = seen.offset
             log.error("store_went_back", consumer=self._consumer, reason=why, low_water=held.low)
             if _is_set_back(held, found) or found.first > held.low + 1:
                 await self._begin(durable, seen, found, is_lost=True)
@@ -304,8 +306,8 @@ class Beacon:
             log.info("store_settled", consumer=self._consumer)
             await self._on_return()
 
-    async def _do_again(self, durable: str, seen: Seen, found: _Bus) -> None:
-        held = seen.mark
+    async def _do_again(self, durable: str, seen: StoreState, found: _Bus) -> None:
+        held = seen.offset
         if held is None:
             return
         if found.last > held.low:
@@ -331,23 +333,23 @@ class Beacon:
         stream = await stream_info(self._bus)
         if before is None or stream is None or before["created"] != stream["created"]:
             return None
-        self._tell(stream["state"])
+        self._on_stream_state(stream["state"])
         if consumer is None:
             return None
         floor = int(consumer["ack_floor"]["stream_seq"])
         return _Bus(
-            Mark(str(stream["created"]), _low_water(before, consumer), floor),
+            Offset(str(stream["created"]), _low_water(before, consumer), floor),
             int(stream["state"]["first_seq"]),
             int(stream["state"]["last_seq"]),
             has_handled=int(consumer["delivered"]["consumer_seq"]) > 0,
         )
 
 
-def _is_set_back(held: Mark, found: _Bus) -> bool:
+def _is_set_back(held: Offset, found: _Bus) -> bool:
     return _is_another(held, found) or held.floor > found.mark.floor
 
 
-def _is_another(held: Mark, found: _Bus) -> bool:
+def _is_another(held: Offset, found: _Bus) -> bool:
     """Whether the stream surely is, or lacks some of its end."""
     return held.stream != found.mark.stream or held.low > found.last
 

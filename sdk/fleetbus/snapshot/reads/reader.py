@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from fleetbus.snapshot.guard import Guard, read_guard
-from fleetbus.snapshot.offsets.store import ask_whether_settled, read_whether_settled
+from fleetbus.snapshot.guard import UNKNOWN, Guard, read_guard
+from fleetbus.snapshot.offsets.checkpoint_store import ask_whether_settled, read_whether_settled
 from fleetbus.snapshot.reads.match import select
 from fleetbus.snapshot.reads.paging import Position, read_token, write_token
 from fleetbus.snapshot.reads.point_reads import Place, PointReads, read_rows
-from fleetbus.snapshot.reads.suggestions import Watched
+from fleetbus.snapshot.reads.suggestions import WatchedResources
 from fleetbus.snapshot.reads.walk import range_of, walk_members
 from fleetbus.snapshot.records import (
     ClusterRecord,
@@ -21,7 +21,6 @@ from fleetbus.snapshot.records import (
     ResourceRecord,
     ScopeRecord,
 )
-from fleetbus.snapshot.terms import UNKNOWN
 from fleetbus.store.connection import StoreEmpty
 from fleetbus_proto import keys
 from fleetbus_proto.versions import version_key
@@ -58,7 +57,7 @@ class Entry(NamedTuple):
     """Number of the cluster's history that the resourceVersion belongs to."""
 
 
-class Known(NamedTuple):
+class KnownObject(NamedTuple):
     """What the snapshot knows of a key, with the version that the order guard compares (P2)."""
 
     entry: Entry
@@ -71,7 +70,7 @@ class Known(NamedTuple):
         return self.entry.incarnation, self.entry.resource_version
 
 
-class Standing(NamedTuple):
+class ObjectVersion(NamedTuple):
     """The version of an object, or of its deletion, as the order guard compares it (P2)."""
 
     incarnation: int
@@ -144,7 +143,7 @@ class SnapshotReader:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._points = PointReads(redis)
-        self.watched = Watched(redis)
+        self.watched = WatchedResources(redis)
         """Which resources there are at all."""
 
     # --- objects --------------------------------------------------------------------------------
@@ -160,7 +159,7 @@ class SnapshotReader:
 
     async def known(
         self, cluster: str, resource: str, names: Iterable[tuple[str, str]]
-    ) -> dict[tuple[str, str], Known]:
+    ) -> dict[tuple[str, str], KnownObject]:
         """Objects and tombstones by (namespace, name), of one moment (rule P10).
 
         What the snapshot holds neither way is left out.
@@ -169,12 +168,13 @@ class SnapshotReader:
         bodies = keys.bodies(cluster, resource)
         found = await self._fetch(cluster, resource, bodies, members)
         return {
-            (entry.namespace, entry.name): Known(entry, guard.is_live) for guard, entry in found
+            (entry.namespace, entry.name): KnownObject(entry, guard.is_live)
+            for guard, entry in found
         }
 
     async def versions(
         self, cluster: str, resource: str, names: Sequence[tuple[str, str]]
-    ) -> dict[tuple[str, str], Standing]:
+    ) -> dict[tuple[str, str], ObjectVersion]:
         """Versions of objects and tombstones by (namespace, name), without their bodies.
 
         What the snapshot holds neither way is left out.
@@ -184,7 +184,7 @@ class SnapshotReader:
         fields = [keys.object_key(*name) for name in names]
         raw = await cast("Any", self._redis.hmget(keys.guards(cluster, resource), fields))
         return {
-            name: Standing(int(guard.incarnation), guard.resource_version, guard.is_live)
+            name: ObjectVersion(int(guard.incarnation), guard.resource_version, guard.is_live)
             for name, guard in zip(names, map(_maybe_guard, raw), strict=True)
             if guard is not None
         }

@@ -28,7 +28,7 @@ _NO_SECRETS: Final = "the watcher reads Secrets only with FLEETBUS_WATCHER_SECRE
 _decode: Final = msgspec.json.Decoder(ResourceRecord).decode
 
 
-class Doubt(NamedTuple):
+class Suggestion(NamedTuple):
     """A resource that no cluster has."""
 
     do_you_mean: str
@@ -41,7 +41,7 @@ class Doubt(NamedTuple):
         return f"do you mean {self.do_you_mean!r}?" if self.do_you_mean else self.hint
 
 
-class Watched:
+class WatchedResources:
     """The resource keys of all clusters, read again when they are old.
 
     Args:
@@ -53,7 +53,7 @@ class Watched:
         self._lock = asyncio.Lock()
         self._read_at = float("-inf")
         self._clusters: Mapping[str, str] = {}
-        self._doubts: dict[Resource, Doubt] = {}
+        self._suggestions: dict[Resource, Suggestion] = {}
 
     async def keys(self) -> frozenset[str]:
         """All resource keys, no older than some seconds; empty before any watcher has spoken.
@@ -65,11 +65,11 @@ class Watched:
             age = time.monotonic() - self._read_at
             if not self._clusters or age > _FRESH.total_seconds():
                 self._clusters = await self._read()
-                self._doubts.clear()
+                self._suggestions.clear()
                 self._read_at = time.monotonic()
         return frozenset(self._clusters)
 
-    async def doubt(self, resource: Resource) -> Doubt | None:
+    async def suggest(self, resource: Resource) -> Suggestion | None:
         """What is to be said of a resource that no cluster has; None if one has it.
 
         While nothing at all is known there is no doubt either.
@@ -77,9 +77,9 @@ class Watched:
         known = await self.keys()
         if not known or resource.key in known:
             return None
-        if resource not in self._doubts:
-            self._doubts[resource] = await self._look_near(resource, known)
-        return self._doubts[resource]
+        if resource not in self._suggestions:
+            self._suggestions[resource] = await self._look_near(resource, known)
+        return self._suggestions[resource]
 
     async def _read(self) -> dict[str, str]:
         """The name of a cluster that has it, by resource key."""
@@ -92,15 +92,15 @@ class Watched:
         pairs = zip(clusters, found, strict=True)
         return {key.decode(): cluster for cluster, held in pairs for key in held}
 
-    async def _look_near(self, resource: Resource, known: frozenset[str]) -> Doubt:
+    async def _look_near(self, resource: Resource, known: frozenset[str]) -> Suggestion:
         if resource.key == _SECRETS:
-            return Doubt("", _NO_SECRETS)
+            return Suggestion("", _NO_SECRETS)
         key = suggest_resource(resource, known)
         cluster = self._clusters.get(key)
         if cluster is None:
-            return Doubt("", _LEFT_OUT)
+            return Suggestion("", _LEFT_OUT)
         raw = await cast("Any", self._redis.hget(keys.resources(cluster), key))
         if raw is None:
-            return Doubt(key, "")  # it has just left
+            return Suggestion(key, "")  # it has just left
         record = _decode(raw)
-        return Doubt(str(Resource(record.group, record.version, record.plural)), "")
+        return Suggestion(str(Resource(record.group, record.version, record.plural)), "")

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from fleetbus.errors import StoreError
 from fleetbus.kube.selectors import InvalidSelector
 from fleetbus.snapshot import ExpiredToken, InvalidToken
-from fleetbus.store.foreign_keys import KeyMisused
+from fleetbus.store.foreign_keys import ForeignKeyError
 from fleetbus_proto.errors import InvalidName
 from fleetbus_query_api.answers.errors import ApiError, BadRequest, Gone, NotFound, Unavailable
 from fleetbus_query_api.answers.render import json_response
@@ -83,8 +83,8 @@ def _translate(error: Exception) -> ApiError:
     if isinstance(error, RequestValidationError):
         return BadRequest(_first_fault(error))
     if isinstance(error, redis.exceptions.RedisError):
-        is_misuse = isinstance(error, KeyMisused)
-        what = "holds what another program wrote: our log says where" if is_misuse else ""
+        is_foreign_key = isinstance(error, ForeignKeyError)
+        what = "holds what another program wrote: our log says where" if is_foreign_key else ""
         return Unavailable(f"the snapshot's store {what or 'does not answer'}")
     for kinds, meaning in _MEANINGS:
         if isinstance(error, kinds):

@@ -20,9 +20,9 @@ from fleetbus.bus.key_value import DECODE_ERRORS, Entry, KeyValue
 from fleetbus.errors import BusError
 from fleetbus.process.clock import now_ms, utc_now
 from fleetbus.process.log_once import LogOnce
-from fleetbus.snapshot.amend import Records
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord
+from fleetbus.snapshot.update_records import Records
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.watchers.cluster_consent import read_consent
 from fleetbus_proto.events import AuditPage, EpochEnd, Heartbeat, Incarnation
@@ -89,7 +89,9 @@ class AcceptedUids:
             return ""
         if self._refusals.should_log(key=record.name):
             uid, at = reported.uid, utc_now()
-            await self._writer.amend(record.name, lambda held: _with_refused(held, uid, at))
+            await self._writer.update_records(
+                record.name, lambda held: _with_refused(held, uid, at)
+            )
         return (
             f"its kube-system has UID {reported.uid!r}, which nobody accepted for {record.name!r}"
         )
@@ -169,7 +171,7 @@ class AcceptedUids:
             value, revision = msgspec.json.encode(identity), found.revision if found else 0
             if await self._kv.update(kv_identity(cluster), value, revision) is None:
                 return False
-        await self._writer.amend(cluster, lambda held: _with(held, identity))
+        await self._writer.update_records(cluster, lambda held: _with(held, identity))
         return True
 
 

@@ -18,11 +18,11 @@ import structlog
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.process.clock import utc_now
-from fleetbus.snapshot.amend import Records
 from fleetbus.snapshot.audit import Audit
 from fleetbus.snapshot.outcomes import CompletedEpoch
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState, ScopeRecord
+from fleetbus.snapshot.update_records import Records
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus_proto.events import AuditPage, EpochEnd, Heartbeat, ResourceStatus
 from fleetbus_proto.resources import Resource
@@ -102,7 +102,7 @@ class FleetState:
             resources = suspend(held.resources) if info.suspended else held.resources
             return Records(member_record(info, held.cluster), resources)
 
-        if not await self._writer.amend(info.name, change):
+        if not await self._writer.update_records(info.name, change):
             log.info("cluster_added", cluster=info.name)
             self._forget(info.name)  # it is a new member: what was requested before it left is void
             await self._writer.put_cluster(info.name, member_record(info, None))
@@ -159,7 +159,7 @@ class FleetState:
             unlisted.extend(_unlisted(heartbeat, records))
             return Records(changed, records)
 
-        if not await self._writer.amend(cluster, change):
+        if not await self._writer.update_records(cluster, change):
             return
         if is_shut_out and heartbeat.resources:
             # One request is enough: it names the number to go beyond.
@@ -228,7 +228,7 @@ class FleetState:
             is_suspended = self._is_suspended(cluster)
             return held._replace(resources=suspend(changed) if is_suspended else changed)
 
-        await self._writer.amend(cluster, change, completed=completed)
+        await self._writer.update_records(cluster, change, completed=completed)
 
     async def mark_degraded(self, listed: CompletedEpoch | Audit, reason: str) -> None:
         """Record that a scope needs a person's attention; it is served all the same.
@@ -246,7 +246,7 @@ class FleetState:
             scope = msgspec.structs.replace(scope, state=ResourceState.DEGRADED, reason=reason)
             return held._replace(resources={key: found.with_scopes({**found.scopes, name: scope})})
 
-        await self._writer.amend(listed.cluster, change)
+        await self._writer.update_records(listed.cluster, change)
 
     async def mark_all_incomplete(self, reason: str) -> None:
         """Take back every complete list: nobody knows which writes the store lost (rule P14).
@@ -268,7 +268,7 @@ class FleetState:
             return held._replace(resources=doubted)
 
         for cluster in await self._reader.clusters():
-            await self._writer.amend(cluster.name, change)
+            await self._writer.update_records(cluster.name, change)
 
     async def forget_scope(self, cluster: str, resource: str, scope: str) -> None:
         """Forget a scope that is not watched any more, and with its last scope the resource.
@@ -289,7 +289,7 @@ class FleetState:
                 return held._replace(resources={}, removed={resource})
             return held._replace(resources={resource: found.with_scopes(left)})
 
-        await self._writer.amend(cluster, change)
+        await self._writer.update_records(cluster, change)
 
     async def mark_stale(self, after: timedelta) -> None:
         """Mark as stale what no heartbeat reports any more; the next one undoes it (rule P17)."""
@@ -302,7 +302,7 @@ class FleetState:
         for cluster in await self._reader.clusters():
             resources = await self._reader.resources(cluster.name)
             if any(has_silent_scope(record, limit) for record in resources):
-                await self._writer.amend(cluster.name, change)
+                await self._writer.update_records(cluster.name, change)
 
 
 def resource_of(source: CompletedEpoch | EpochEnd | AuditPage | ResourceStatus) -> Resource:

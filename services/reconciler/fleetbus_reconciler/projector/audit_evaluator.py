@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 import structlog
 from prometheus_client import Counter
 
-from fleetbus.snapshot.audit import Audit, Audits, Decision, Finding, Kind, Taken
+from fleetbus.snapshot.audit import Audit, AuditDecision, Audits, Finding, FindingKind, PageResult
 from fleetbus_proto.events import AuditPage, Heartbeat
 from fleetbus_proto.resources import Resource
 from fleetbus_reconciler.fleet_status.fleet_state import FleetState
@@ -67,12 +67,12 @@ class AuditEvaluator:
         Raises:
             StoreEmpty: the store was emptied.
         """
-        taken = await self._audits.take(page)
-        if taken is Taken.USELESS:
+        taken = await self._audits.add_page(page)
+        if taken is PageResult.IGNORED:
             return False
-        for kind in Kind:  # so that the first finding is seen as a step
+        for kind in FindingKind:  # so that the first finding is seen as a step
             FINDINGS.labels(page.cluster, page.resource_key, kind)
-        if taken is Taken.CLEAN:
+        if taken is PageResult.CLEAN:
             AUDITS.labels(page.cluster).inc()
             self._conclude_clean(Audit.of(page))
         return True
@@ -106,7 +106,7 @@ class AuditEvaluator:
             if decision is not None:
                 await self._conclude(audit, decision)
 
-    async def _conclude(self, audit: Audit, decision: Decision) -> None:
+    async def _conclude(self, audit: Audit, decision: AuditDecision) -> None:
         is_clean = not any(decision.counts.values())
         if not is_clean:
             await self._repair(audit, decision)
@@ -132,7 +132,7 @@ class AuditEvaluator:
         self._ahead.discard(audit[:3])
         self._tombstones.note_risen_floor(audit.cluster, audit.resource_key)
 
-    async def _repair(self, audit: Audit, decision: Decision) -> None:
+    async def _repair(self, audit: Audit, decision: AuditDecision) -> None:
         found = ", ".join(f"{count} {kind}" for kind, count in decision.counts.items() if count)
         group, _, plural = audit.resource_key.partition("/")
         resource = Resource(group, "", plural)

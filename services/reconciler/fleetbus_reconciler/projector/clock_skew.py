@@ -22,7 +22,7 @@ from fleetbus.bus.key_scan import scan_keys
 from fleetbus.errors import BusError
 from fleetbus.process.clock import now_ms, utc_now
 from fleetbus.process.log_once import LogOnce
-from fleetbus.snapshot.amend import Records
+from fleetbus.snapshot.update_records import Records
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.store.connection import StoreEmpty
 from fleetbus.watchers.resync import decode_resync
@@ -62,13 +62,13 @@ class ClockSkew:
         cluster = cluster_of(delivery.subject)
         if cluster and self._log_once.should_log(key=cluster):
             seconds, now = (delivery.ahead - now_ms()) / 1000, utc_now()
-            await self._writer.amend(cluster, lambda held: _with_clock(held, seconds, now))
+            await self._writer.update_records(cluster, lambda held: _with_clock(held, seconds, now))
             self._skewed.add(cluster)
 
     async def clear(self, cluster: str) -> None:
         """Clear the record: a list of the cluster was not refused."""
         if cluster in self._skewed:
-            await self._writer.amend(cluster, lambda held: _with_clock(held, 0.0, ""))
+            await self._writer.update_records(cluster, lambda held: _with_clock(held, 0.0, ""))
             self._log_once.reset(cluster)
             self._skewed.discard(cluster)
 

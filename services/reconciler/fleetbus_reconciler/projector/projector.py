@@ -21,7 +21,7 @@ from fleetbus.bus.durables import PROJECTOR
 from fleetbus.bus.rejected import RejectedMessages
 from fleetbus.clusters.registry import Clusters
 from fleetbus.process import metrics
-from fleetbus.snapshot.outcomes import Outcome
+from fleetbus.snapshot.outcomes import ApplyOutcome
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.sweep import OpenEpoch
 from fleetbus.snapshot.write import SnapshotWriter
@@ -161,7 +161,7 @@ class Projector:
         await self._clocks.clear(marker.cluster)
         state = await self._writer.end_epoch(marker)
         self._granter.end(marker)
-        if state.outcome is Outcome.STALE:
+        if state.outcome is ApplyOutcome.STALE:
             await self._check_history(marker)
         # An incomplete one is found in the store by `follow_epochs`, also after a restart.
         if state.complete:

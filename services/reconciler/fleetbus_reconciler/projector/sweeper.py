@@ -229,11 +229,11 @@ class Sweeper:
 
     async def _may_sweep(self, completed: CompletedEpoch, gone: int) -> bool:
         # After the count: objects that a newer list has brought since then made it too small.
-        doubt = await self._writer.sweep_doubt(completed)
+        doubt = await self._writer.sweep_state(completed)
         if doubt.is_held:
             await self._keep_hold(completed, gone)
             return False
-        if gone and doubt.is_listed_anew:
+        if gone and doubt.is_superseded:
             # The newer one decides; should it never end, the requested one is newer still.
             await self._request_newer(completed, "a list lacks objects, and a newer one has begun")
             return False

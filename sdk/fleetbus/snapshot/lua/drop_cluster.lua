@@ -4,5 +4,5 @@
 -- ARGV  1 length of the feed  2 cluster
 
 for index = 3, #KEYS do redis.call('UNLINK', KEYS[index]) end
-tell(KEYS[2], ARGV[1], next_counter(KEYS[1]), 'dropped', { cluster = ARGV[2], resource = '' }, '')
+append_to_feed(KEYS[2], ARGV[1], next_counter(KEYS[1]), 'dropped', { cluster = ARGV[2], resource = '' }, '')
 return #KEYS - 2

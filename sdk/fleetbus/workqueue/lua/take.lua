@@ -77,28 +77,28 @@ local function choose_band(filled, credit)
 end
 
 -- How many more items of a cluster the taker has room for.
-local rooms, full = {}, 0
+local capacities, full = {}, 0
 
-local function room_of(lane)
-  return rooms[payer_of(lane)] or CAP
+local function capacity_of(flow)
+  return capacities[cluster_of_flow(flow)] or CAP
 end
 
-local function use_room(lane)
-  local cluster = payer_of(lane)
-  rooms[cluster] = room_of(cluster) - 1
-  if rooms[cluster] == 0 then full = full + 2 end  -- its two lanes
+local function use_capacity(flow)
+  local cluster = cluster_of_flow(flow)
+  capacities[cluster] = capacity_of(cluster) - 1
+  if capacities[cluster] == 0 then full = full + 2 end  -- its two flows
 end
 
 for i = 6, #ARGV, 2 do
-  rooms[ARGV[i]] = tonumber(ARGV[i + 1])
-  if rooms[ARGV[i]] <= 0 then full = full + 2 end
+  capacities[ARGV[i]] = tonumber(ARGV[i + 1])
+  if capacities[ARGV[i]] <= 0 then full = full + 2 end
 end
 
 -- Who is next in a band: the first for which there is room, and how many were passed over.
 local function next_up(band)
   local passed = 0
   for _, cluster in ipairs(call('ZRANGE', TURNS[band], 0, full)) do
-    if room_of(cluster) > 0 then return cluster, passed end
+    if capacity_of(cluster) > 0 then return cluster, passed end
     passed = passed + 1
   end
   return nil, passed
@@ -117,12 +117,12 @@ local function pop_from(band, cluster, left)
   return item
 end
 
--- The breaker of the cluster that an item names is open, and the item is in the lane of another
+-- The breaker of the cluster that an item names is open, and the item is in the flow of another
 -- one: it is the probe if that is due, or waits for a while.
 local PROBE_LATER, waived = 1000000, 0
 
 local function is_probe_due_for(target, at, probes)
-  return probes < PROBES and (at == PARKED or at <= NOW) and room_of(target) > 0
+  return probes < PROBES and (at == PARKED or at <= NOW) and capacity_of(target) > 0
 end
 
 local function put_off(item, at)
@@ -136,22 +136,22 @@ end
 -- whether there was no room for one.
 local function pop_probes(items, probing)
   if not has_outages then return false end
-  local is_held_back = false
+  local is_at_capacity = false
   for _, cluster in ipairs(call('ZRANGE', BREAKERS, 0, whole(NOW), 'BYSCORE')) do
-    if room_of(cluster) <= 0 or #items >= math.min(LIMIT, PROBES) then
-      is_held_back = true
+    if capacity_of(cluster) <= 0 or #items >= math.min(LIMIT, PROBES) then
+      is_at_capacity = true
     else
       local item = nil
       for band = 0, 2 do item = item or call('ZPOPMIN', ready_key(band, cluster))[1] end
       if item then
         items[#items + 1] = item
         probing[item] = true
-        use_room(cluster)
+        use_capacity(cluster)
       end
       call('ZADD', BREAKERS, item and '+inf' or PARKED, cluster)
     end
   end
-  return is_held_back
+  return is_at_capacity
 end
 
 -- Turns that a cluster was passed over in are lost, not saved up: one that is kept back for long
@@ -168,7 +168,7 @@ end
 -- Answers the items, which of them are probes, and whether some had no room.
 local function pop_ready()
   local items, probing, filled, credit, left = {}, {}, {}, {}, {}
-  local is_held_back = pop_probes(items, probing)
+  local is_at_capacity = pop_probes(items, probing)
   local probes = #items
   for band = 0, 2 do
     filled[band] = next_up(band)
@@ -177,10 +177,10 @@ local function pop_ready()
   while #items < LIMIT and waived < PROMOTED do
     local band = choose_band(filled, credit)
     if not band then break end
-    local before, lane = full, filled[band]
-    local item = pop_from(band, lane, left)
+    local before, flow = full, filled[band]
+    local item = pop_from(band, flow, left)
     local target = cluster_of(item)
-    local at = lane ~= target and open_until(target) or nil
+    local at = flow ~= target and open_until(target) or nil
     if at and not is_probe_due_for(target, at, probes) then
       put_off(item, at)
     else
@@ -189,7 +189,7 @@ local function pop_ready()
         call('ZADD', BREAKERS, '+inf', target)
       end
       items[#items + 1] = item
-      use_room(lane)
+      use_capacity(flow)
     end
     for other = 0, 2 do
       if other == band or full > before then filled[other] = next_up(other) end
@@ -197,7 +197,7 @@ local function pop_ready()
   end
   for band = 0, 2 do
     local is_waiting = call('EXISTS', TURNS[band]) == 1
-    is_held_back = is_held_back or (is_waiting and not filled[band])
+    is_at_capacity = is_at_capacity or (is_waiting and not filled[band])
     if full > 0 then forfeit_turns(band) end
     if band > 0 then
       if is_waiting and credit[band] > 0 then
@@ -207,15 +207,15 @@ local function pop_ready()
       end
     end
   end
-  return items, probing, is_held_back
+  return items, probing, is_at_capacity
 end
 
 local function start(items, probing)
   -- A store without leases begins a new generation, so an emptied one never repeats a fence (Q4).
-  call('HSETNX', PULSE, 'generation', TOKEN)
-  call('HSET', PULSE, 'at', whole(NOW))
+  call('HSETNX', LIVENESS, 'generation', TOKEN)
+  call('HSET', LIVENESS, 'at', whole(NOW))
   await_time()
-  local fence = whole(NOW) .. '.' .. TOKEN .. '.' .. call('HGET', PULSE, 'generation')
+  local fence = whole(NOW) .. '.' .. TOKEN .. '.' .. call('HGET', LIVENESS, 'generation')
   local dirty = call('HMGET', DIRTY, unpack(items))
   local failures = call('HMGET', ATTEMPTS, unpack(items))
   local triggers = call('HMGET', TRIGGERS, unpack(items))
@@ -248,22 +248,22 @@ local function start(items, probing)
   return fence, answer
 end
 
-local fence, answer, is_held_back = '', {}, false
+local fence, answer, is_at_capacity = '', {}, false
 if call('HEXISTS', TAKES, TOKEN) == 1 then
   fence, answer = take_again()
 else
   local items, probing
   promote()
-  items, probing, is_held_back = pop_ready()
+  items, probing, is_at_capacity = pop_ready()
   if #items > 0 then
     fence, answer = start(items, probing)
-  elseif is_held_back and call('EXISTS', PULSE) == 1 then
-    call('HSET', PULSE, 'hungry', 1)
+  elseif is_at_capacity and call('EXISTS', LIVENESS) == 1 then
+    call('HSET', LIVENESS, 'at_capacity', 1)
   end
-  announce()
+  notify_takers()
 end
 table.insert(answer, 1, fence)
-table.insert(answer, 1, is_held_back and 1 or 0)
+table.insert(answer, 1, is_at_capacity and 1 or 0)
 local due = -1
 -- Behind so many that were put off there may be one that is ready.
 if #answer == 2 then due = waived >= PROMOTED and 0 or until_due() end

@@ -4,7 +4,7 @@
 -- KEYS, the same for every script, in the order of scripts.PARTS:
 --   ready  (prefix: ready:<band>:<cluster>)  turns:0  turns:1  turns:2  credits
 --   dirty  delayed  triggers  processing  leases  takes  attempts
---   suspects  reclaims  quarantine  pulse  wake (a channel, not a key)  traces  notes  noted
+--   suspects  reclaims  quarantine  liveness  notify (a channel, not a key)  traces  notes  noted
 --   breakers  outages  clock  causes
 -- ARGV[1]: the lease in microseconds, then " <cluster>=<step>" for each cluster with a weight. The
 -- rest belongs to the script.
@@ -16,7 +16,7 @@ local call = redis.call
 local READY, TURNS, CREDITS = KEYS[1], {[0] = KEYS[2], [1] = KEYS[3], [2] = KEYS[4]}, KEYS[5]
 local DIRTY, DELAYED, TRIGGERS = KEYS[6], KEYS[7], KEYS[8]
 local PROCESSING, LEASES, TAKES, ATTEMPTS = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local SUSPECTS, RECLAIMS, QUARANTINE, PULSE, WAKE = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
+local SUSPECTS, RECLAIMS, QUARANTINE, LIVENESS, NOTIFY = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
 local TRACES, NOTES, NOTED = KEYS[18], KEYS[19], KEYS[20]
 local BREAKERS, OUTAGES, CLOCK, CAUSES = KEYS[21], KEYS[22], KEYS[23], KEYS[24]
 local LEASE = tonumber(string.match(ARGV[1], '^%d+'))
@@ -66,29 +66,29 @@ local WAS_IDLE = is_idle()
 local has_joined, is_probe_due = false, false
 
 -- Takers wait after they saw nothing ready, so this edge is what they need; and a taker that had no
--- room for what it saw is `hungry` for the next cluster that has something.
-local function announce()
-  local is_told = is_probe_due or (WAS_IDLE and not is_idle())
-  if has_joined and not is_told then is_told = call('HGET', PULSE, 'hungry') ~= false end
-  if not is_told then return end
-  call('HDEL', PULSE, 'hungry')
-  call('PUBLISH', WAKE, '')
+-- room for what it saw is `at_capacity` for the next cluster that has something.
+local function notify_takers()
+  local must_notify = is_probe_due or (WAS_IDLE and not is_idle())
+  if has_joined and not must_notify then must_notify = call('HGET', LIVENESS, 'at_capacity') ~= false end
+  if not must_notify then return end
+  call('HDEL', LIVENESS, 'at_capacity')
+  call('PUBLISH', NOTIFY, '')
 end
 
--- --- the pulse: did the clock jump, or did the store stand still? (Q6) --------------------------
+-- --- the liveness: did the clock jump, or did the store stand still? (Q6) --------------------------
 
 -- While a lease exists every script leaves its time here. A hole or a jump of more than half a
 -- lease means that owners could not extend: nothing is reaped for one lease.
-local function beat()
-  local last = call('HGET', PULSE, 'at')
+local function check_clock()
+  local last = call('HGET', LIVENESS, 'at')
   if not last then return end
   if math.abs(NOW - tonumber(last)) > LEASE / 2 then
-    call('HSET', PULSE, 'hold', whole(NOW + LEASE))
+    call('HSET', LIVENESS, 'hold', whole(NOW + LEASE))
   end
-  call('HSET', PULSE, 'at', whole(NOW))
+  call('HSET', LIVENESS, 'at', whole(NOW))
 end
 
-beat()
+check_clock()
 
 -- --- triggers (P10) ----------------------------------------------------------------------------
 
@@ -128,12 +128,12 @@ end
 
 -- --- ready -------------------------------------------------------------------------------------
 
--- A lane is what takes turns (Q9): a cluster, with the items that name it and that its own changes
+-- A flow is what takes turns (Q9): a cluster, with the items that name it and that its own changes
 -- caused; or "<cluster>>", with those that its changes caused and that name others. Only the first
 -- kind is barred while the breaker of its cluster is open.
 
-local function ready_key(band, lane)
-  return READY .. ':' .. band .. ':' .. lane
+local function ready_key(band, flow)
+  return READY .. ':' .. band .. ':' .. flow
 end
 
 local function cluster_of(item)  -- the one that it names, whose API server must answer
@@ -146,13 +146,13 @@ local function cause_of(item)  -- nil if it is the cluster that it names
   return has_causes and call('HGET', CAUSES, item) or nil
 end
 
-local function lane_of(item)
+local function flow_of(item)
   local cause = cause_of(item)
   return cause and cause .. '>' or cluster_of(item)
 end
 
-local function payer_of(lane)
-  return (string.gsub(lane, '>$', ''))
+local function cluster_of_flow(flow)
+  return (string.gsub(flow, '>$', ''))
 end
 
 local function set_cause(item, cause)
@@ -167,12 +167,12 @@ end
 -- By how much a turn moves a cluster back: 1, or one part of its weight (Q9).
 local STEPS = nil
 
-local function step_of(lane)
+local function step_of(flow)
   if not STEPS then
     STEPS = {}
     for name, step in string.gmatch(ARGV[1], ' ([^=]+)=(%S+)') do STEPS[name] = tonumber(step) end
   end
-  return STEPS[payer_of(lane)] or 1
+  return STEPS[cluster_of_flow(flow)] or 1
 end
 
 -- A cluster enters a band's round behind whoever is next, so that leaving and coming back never
@@ -254,17 +254,17 @@ end
 -- --- becoming ready ----------------------------------------------------------------------------
 
 local function make_ready(item, band, since)
-  local lane = lane_of(item)
-  local key = ready_key(band, lane)
+  local flow = flow_of(item)
+  local key = ready_key(band, flow)
   call('ZADD', key, whole(since), item)
-  if call('ZCARD', key) == 1 then enter(band, lane) end
+  if call('ZCARD', key) == 1 then enter(band, flow) end
 end
 
 local function withdraw_ready(item, band)
-  local lane = lane_of(item)
-  local key = ready_key(band, lane)
+  local flow = flow_of(item)
+  local key = ready_key(band, flow)
   if call('ZREM', key, item) == 0 then return false end
-  if call('EXISTS', key) == 0 then leave_round(band, lane) end
+  if call('EXISTS', key) == 0 then leave_round(band, flow) end
   return true
 end
 
@@ -285,7 +285,7 @@ end
 
 -- Who pays for an item is whose change made it dirty; a change of the cluster that it names takes
 -- it over, so that nobody else's backlog holds it up.
-local function bill(item, cause)
+local function assign_flow(item, cause)
   local known = call('HGET', DIRTY, item)
   if not known then
     set_cause(item, cause)
@@ -325,7 +325,7 @@ end
 local function delay(item, due)
   await_time()
   call('ZADD', DELAYED, 'LT', whole(due), item)
-  if call('ZRANGE', DELAYED, 0, 0)[1] == item then call('PUBLISH', WAKE, '') end
+  if call('ZRANGE', DELAYED, 0, 0)[1] == item then call('PUBLISH', NOTIFY, '') end
 end
 
 -- --- processing and fences (Q4) ----------------------------------------------------------------
@@ -363,7 +363,7 @@ local function end_lease(item, fence)
   if has_outages then end_probe(item, fence) end
   if call('HINCRBY', TAKES, token, -1) <= 0 then call('HDEL', TAKES, token) end
   if call('EXISTS', LEASES) == 0 then
-    call('DEL', PULSE)
+    call('DEL', LIVENESS)
     forget_time_if_idle()
   end
 end

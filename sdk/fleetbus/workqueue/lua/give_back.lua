@@ -13,5 +13,5 @@ for i = 2, #ARGV, 2 do
     refused[#refused + 1] = i / 2 - 1
   end
 end
-announce()
+notify_takers()
 return refused

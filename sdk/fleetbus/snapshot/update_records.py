@@ -40,7 +40,7 @@ Change = Callable[[Records], Records]
 """A pure function, called again if somebody else wrote meanwhile."""
 
 
-async def amend(
+async def update_records(
     redis: Redis,
     script: AsyncScript,
     cluster: str,
@@ -50,12 +50,12 @@ async def amend(
 ) -> bool:
     """See `SnapshotWriter.amend`."""
     while True:
-        written = await _amend_once(redis, script, cluster, change, completed)
+        written = await _update_once(redis, script, cluster, change, completed)
         if written != _CHANGED:  # else another projector wrote, or the store was emptied
             return written == _WRITTEN
 
 
-async def _amend_once(
+async def _update_once(
     redis: Redis,
     script: AsyncScript,
     cluster: str,

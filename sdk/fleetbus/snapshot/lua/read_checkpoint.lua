@@ -1,12 +1,12 @@
--- Tells which server this is and what it holds of a beacon. Who finds another server than the one
+-- Tells which server this is and what it holds of a checkpoint. Who finds another server than the one
 -- that the feed belongs to voids every position that was handed out (rules P11, P13).
 --
--- KEYS  1 generation  2 feed generation  3 feed  4 counter  5 store  6 beacon
+-- KEYS  1 generation  2 feed generation  3 feed  4 counter  5 store  6 checkpoint
 -- ARGV  1 a fresh feed generation
--- Answer: {identity, generation or false, stream, low, floor, run, born, breaks of the beacon}
+-- Answer: {identity, generation or false, stream, low, floor, run, born, breaks of the checkpoint}
 
 local GENERATION, FEED_GENERATION, FEED, COUNTER = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local STORE, BEACON = KEYS[5], KEYS[6]
+local STORE, CHECKPOINT = KEYS[5], KEYS[6]
 
 local function renew_feed()
   local clock = redis.call('TIME')
@@ -23,5 +23,5 @@ if generation then
   if (held and held ~= found) or redis.call('EXISTS', FEED_GENERATION) == 0 then renew_feed() end
   if held ~= found then redis.call('HSET', STORE, 'run', found) end
 end
-local beacon = redis.call('HMGET', BEACON, 'stream', 'low', 'floor', 'run', 'born', 'breaks')
-return {found, generation, unpack(beacon)}
+local checkpoint = redis.call('HMGET', CHECKPOINT, 'stream', 'low', 'floor', 'run', 'born', 'breaks')
+return {found, generation, unpack(checkpoint)}

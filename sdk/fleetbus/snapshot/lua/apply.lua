@@ -191,7 +191,7 @@ local function compare(lineage, entry, event)
 end
 
 -- P2 to P4 together.
-local function judge(lineage, state, entry, event)
+local function evaluate(lineage, state, entry, event)
   if newer(state.incarnation, lineage.incarnation) then return STALE, false end
   if event.code == 'L' and (newer(state.floor, lineage.version)
       or rank_newer(state.version, state.id, lineage.version, lineage.id)) then
@@ -264,7 +264,7 @@ local function store(lineage, entry, event, marks)
   })
   if is_live or was_live then
     local what = is_live and (was_live and 'modified' or 'added') or 'deleted'
-    tell(FEED, FEED_LENGTH, counter, what, lineage, event.key)
+    append_to_feed(FEED, FEED_LENGTH, counter, what, lineage, event.key)
   end
 end
 
@@ -278,7 +278,7 @@ end
 
 local function apply_event(lineage, state, event)
   local entry = entry_of(lineage, event.key)
-  local outcome, is_same_history = judge(lineage, state, entry, event)
+  local outcome, is_same_history = evaluate(lineage, state, entry, event)
   if outcome == STALE and not is_same_history then return STALE end
   local old = is_same_history and entry.marks or ''
   local version, id = lineage.version, lineage.id

@@ -1,9 +1,10 @@
-"""Who is next, in memory: the bands and rounds of `state.lua` and `take.lua` (rules Q9, Q10)."""
+"""Items and their order in the queue in memory: the bands and turns of take.lua (rules Q9, Q10)."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from fleetbus.workqueue.queue import Priority
@@ -12,37 +13,66 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fleetbus.reconcile import Request
+    from fleetbus.workqueue.queue import Lease
     from fleetbus.workqueue.scripts import Limits
 
 _SHARE: Final = {Priority.RETRY: 0.25, Priority.INITIAL: 0.125}
 """Runs a lower band is owed for each run above it."""
 
 
-def lane_of(request: Request, cause: str) -> str:
+@dataclass(slots=True)
+class LeaseState:
+    """A lease as the queue knows it."""
+
+    lease: Lease
+    token: str
+    since: float
+    ends: float
+    suspected: float | None = None
+
+
+@dataclass(slots=True)
+class ItemState:
+    """All that is known of one key; an item that knows nothing is dropped."""
+
+    dirty: tuple[Priority, float] | None = None
+    due: float | None = None
+    trigger: bytes = b""
+    trace: str = ""
+    cause: str = ""
+    note: bytes = b""
+    noted: float = 0.0
+    failures: int = 0
+    reclaims: list[float] = field(default_factory=list[float])
+    quarantines: int = 0
+    kept_until: float | None = None
+
+
+def flow_of(request: Request, cause: str) -> str:
     """What takes turns for this request, see `state.lua`."""
     return f"{cause}>" if cause else request.cluster
 
 
-def payer_of(lane: str) -> str:
+def cluster_of(lane: str) -> str:
     """The cluster whose turns and slots a lane uses."""
     return lane.removesuffix(">")
 
 
-class Room:
+class Capacity:
     """What one take may still get of each cluster."""
 
     def __init__(self, limits: Limits) -> None:
-        self._left = dict(limits.room)
-        self._cap = limits.cap
+        self._left = dict(limits.capacity)
+        self._cap = limits.default_capacity
         self.probes = limits.probes
 
     def has(self, lane: str) -> bool:
         """Whether there is room for one more."""
-        return self._left.get(payer_of(lane), self._cap) > 0
+        return self._left.get(cluster_of(lane), self._cap) > 0
 
     def use(self, lane: str) -> None:
         """One more was taken."""
-        cluster = payer_of(lane)
+        cluster = cluster_of(lane)
         self._left[cluster] = self._left.get(cluster, self._cap) - 1
 
 
@@ -75,7 +105,7 @@ class Ready:
         self._leave_if_empty(band, lane)
         return True
 
-    def pop(self, room: Room) -> tuple[Request, Priority, str] | None:
+    def pop(self, room: Capacity) -> tuple[Request, Priority, str] | None:
         """The next request for which there is room, its band and its lane."""
         nexts = {band: name for band in Priority if (name := self._next_up(band, room))}
         band = self._choose_band(list(nexts))
@@ -96,7 +126,7 @@ class Ready:
                 return request, band
         return None
 
-    def forfeit_turns(self, room: Room) -> bool:
+    def forfeit_turns(self, room: Capacity) -> bool:
         """Let clusters without room lose the turns they were passed over in.
 
         Answers whether a band has something, and all of it had no room.
@@ -128,21 +158,21 @@ class Ready:
         """Requests by the cluster that pays for them, and band."""
         found: Counter[tuple[str, Priority]] = Counter()
         for (band, lane), line in self._lines.items():
-            found[payer_of(lane), band] += len(line)
+            found[cluster_of(lane), band] += len(line)
         return found
 
     def oldest(self) -> dict[str, float]:
         """Since when the oldest one of each cluster waits."""
         found: dict[str, float] = {}
         for (_, lane), line in self._lines.items():
-            cluster = payer_of(lane)
+            cluster = cluster_of(lane)
             found[cluster] = min(line[0][0], found.get(cluster, line[0][0]))
         return found
 
     def _step(self, lane: str) -> float:
-        return 1 / self._weights.get(payer_of(lane), 1)
+        return 1 / self._weights.get(cluster_of(lane), 1)
 
-    def _next_up(self, band: Priority, room: Room) -> str | None:
+    def _next_up(self, band: Priority, room: Capacity) -> str | None:
         turns = self._turns[band]
         fitting = (name for name in turns if room.has(name))
         return min(fitting, key=lambda name: (turns[name], name), default=None)

@@ -1,6 +1,6 @@
 -- Done (Q1, Q4): ARGV[2..] = (item, fence, note) for each; an empty note removes the last one
--- (Q12). Keys: processing, leases, takes, suspects, reclaims, pulse, dirty, ready, turns, notes, noted,
--- attempts, breakers, outages, wake. Answers the indices (from 0) of what is refused.
+-- (Q12). Keys: processing, leases, takes, suspects, reclaims, liveness, dirty, ready, turns, notes, noted,
+-- attempts, breakers, outages, notify. Answers the indices (from 0) of what is refused.
 
 local has_notes = call('EXISTS', NOTES) == 1
 
@@ -37,5 +37,5 @@ for i = 2, #ARGV, 3 do
     refused[#refused + 1] = (i - 2) / 3
   end
 end
-announce()
+notify_takers()
 return refused

@@ -2,7 +2,7 @@
 -- ARGV[5] = factor, ARGV[6] = longest delay, in microseconds. Of the breaker (Q9): ARGV[7] = 1 if the
 -- cluster did not answer, ARGV[8] = failures that open it, ARGV[9 to 11] = its pauses like the
 -- back-off, ARGV[12] = the part of a pause that counts. Keys: processing, attempts, triggers,
--- traces, delayed, breakers, outages, turns, ready, wake. Answers the delay in microseconds, or -1
+-- traces, delayed, breakers, outages, turns, ready, notify. Answers the delay in microseconds, or -1
 -- if the fence is refused.
 
 local item, fence = ARGV[2], ARGV[3]
@@ -50,5 +50,5 @@ if IS_UNREACHABLE then
 elseif has_outages then
   count_answered(cluster_of(item))
 end
-announce()
+notify_takers()
 return math.floor(pause)

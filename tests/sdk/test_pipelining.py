@@ -13,13 +13,13 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
-from fleetbus.store import pipelining as gathering
-from fleetbus.store.pipelining import GatheringRedis
+from fleetbus.store import pipelining
+from fleetbus.store.pipelining import PipeliningRedis
 
 
 @pytest.fixture
 async def client(valkey_url: str) -> AsyncGenerator[Redis]:
-    made = GatheringRedis.from_url(valkey_url, retry=Retry(NoBackoff(), 0))
+    made = PipeliningRedis.from_url(valkey_url, retry=Retry(NoBackoff(), 0))
     yield made
     await made.aclose()
 
@@ -59,7 +59,7 @@ async def test_a_script_that_the_server_does_not_know_is_loaded_for_each_who_run
 async def test_what_waits_for_a_lane_goes_out_when_one_is_free(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(gathering, "MOST", 3)
+    monkeypatch.setattr(pipelining, "MOST", 3)
     answers = await asyncio.gather(*(client.incr("n") for _ in range(10)))
     assert answers == list(range(1, 11))
 
@@ -67,15 +67,15 @@ async def test_what_waits_for_a_lane_goes_out_when_one_is_free(
 async def test_who_wants_little_does_not_wait_for_the_long_commands(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(gathering, "MOST", 1)  # in one lane they would all come before it
+    monkeypatch.setattr(pipelining, "MOST", 1)  # in one lane they would all come before it
     wait_a_moment = "local n = 0; while n < 3e6 do n = n + 1 end; return #ARGV"
-    many = [str(number) for number in range(gathering.LONG)]
+    many = [str(number) for number in range(pipelining.LONG)]
     run = cast("Any", client).eval
     long = [asyncio.ensure_future(run(wait_a_moment, 0, *many)) for _ in range(5)]
     await asyncio.sleep(0)
     assert await client.set("a", "1")
     assert not all(one.done() for one in long)
-    assert await asyncio.gather(*long) == [gathering.LONG] * 5
+    assert await asyncio.gather(*long) == [pipelining.LONG] * 5
 
 
 async def test_who_is_stopped_takes_nobody_with_it(client: Redis):
@@ -88,7 +88,7 @@ async def test_who_is_stopped_takes_nobody_with_it(client: Redis):
 
 
 async def test_when_the_store_is_away_each_hears_of_it():
-    client = GatheringRedis(port=1, retry=Retry(NoBackoff(), 0))
+    client = PipeliningRedis(port=1, retry=Retry(NoBackoff(), 0))
     told = await asyncio.gather(*(client.get("a") for _ in range(3)), return_exceptions=True)
     await client.aclose()
     assert all(isinstance(one, RedisError) for one in told)
@@ -96,7 +96,7 @@ async def test_when_the_store_is_away_each_hears_of_it():
 
 
 async def test_closing_does_not_wait_for_a_server_that_hangs(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gathering, "_PATIENCE", timedelta(milliseconds=50))
+    monkeypatch.setattr(pipelining, "_PATIENCE", timedelta(milliseconds=50))
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -104,7 +104,7 @@ async def test_closing_does_not_wait_for_a_server_that_hangs(monkeypatch: pytest
 
     server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    client = GatheringRedis(port=port, retry=Retry(NoBackoff(), 0))
+    client = PipeliningRedis(port=port, retry=Retry(NoBackoff(), 0))
     asked = asyncio.ensure_future(client.get("a"))
     await asyncio.sleep(0.02)
     await asyncio.wait_for(client.aclose(), timeout=5)

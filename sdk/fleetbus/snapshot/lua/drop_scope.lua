@@ -15,7 +15,7 @@ local function remove_row(key, entry)
   redis.call('HDEL', BODIES, key)
   redis.call('ZREM', ORDER, key)
   reindex_row(AT, OWNER_PREFIX, key, entry.terms, NO_TERMS)
-  tell(FEED, FEED_LENGTH, next_counter(COUNTER), 'unwatched', AT, key)
+  append_to_feed(FEED, FEED_LENGTH, next_counter(COUNTER), 'unwatched', AT, key)
 end
 
 local function leave(key, entry)

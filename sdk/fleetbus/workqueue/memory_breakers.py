@@ -11,7 +11,7 @@ from fleetbus.workqueue.queue import Breaker, QueuePolicy
 from fleetbus.workqueue.scripts import jitter
 
 if TYPE_CHECKING:
-    from fleetbus.workqueue.rounds import Ready
+    from fleetbus.workqueue.memory_items import Ready
 
 _PROBE_LATER: Final = 1.0
 _PARKED: Final = -1.0

@@ -1,4 +1,4 @@
--- Goes before the scripts that keep beacons (rule P11).
+-- Goes before the scripts that keep checkpoints (rule P11).
 
 -- Which server this is, and which history of writes it has: another one after a restart, a
 -- promotion, or a return to an earlier state; not after FLUSHALL.

@@ -78,7 +78,7 @@ local function next_counter(counter_key)
   return string.format('%.0f', redis.call('INCR', counter_key))
 end
 
-local function tell(feed, length, counter, what, at, key)
+local function append_to_feed(feed, length, counter, what, at, key)
   redis.call('XADD', feed, 'MAXLEN', '~', length, counter .. '-0',
     'type', what, 'cluster', at.cluster, 'resource', at.resource, 'key', key)
 end

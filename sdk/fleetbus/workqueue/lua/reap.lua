@@ -45,10 +45,10 @@ end
 -- A store that is not the one of last time (restart, failover) gets the same respite as a jump.
 local function read_hold()
   local run = string.match(call('INFO', 'server'), 'run_id:(%w+)')
-  local known = call('HGET', PULSE, 'run')
-  if known and known ~= run then call('HSET', PULSE, 'hold', whole(NOW + LEASE)) end
-  call('HSET', PULSE, 'run', run)
-  return tonumber(call('HGET', PULSE, 'hold') or 0) - NOW
+  local known = call('HGET', LIVENESS, 'run')
+  if known and known ~= run then call('HSET', LIVENESS, 'hold', whole(NOW + LEASE)) end
+  call('HSET', LIVENESS, 'run', run)
+  return tonumber(call('HGET', LIVENESS, 'hold') or 0) - NOW
 end
 
 -- Most notes are replaced by the next run; those of keys that have none any more would stay.
@@ -78,5 +78,5 @@ if call('EXISTS', LEASES) == 1 then
     end
   end
 end
-announce()
+notify_takers()
 return {math.max(0, hold), marked, recovered, unpack(quarantined)}

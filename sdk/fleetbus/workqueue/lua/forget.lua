@@ -1,5 +1,5 @@
 -- Forget, and AddAfter if a delay is given: ARGV[2] = item, ARGV[3] = fence, ARGV[4] =
--- microseconds or -1. Keys: processing, attempts, delayed, wake. Answers 1, or -1 if the fence is
+-- microseconds or -1. Keys: processing, attempts, delayed, notify. Answers 1, or -1 if the fence is
 -- refused.
 
 local item, pause = ARGV[2], tonumber(ARGV[4])

@@ -1,6 +1,6 @@
-"""What the store holds of beacons, and which server it is (rules P11, P13).
+"""What the store holds of offset checkpoints, and which server it is (rules P11, P13).
 
-Replication and the append-only file keep a prefix of the order of writes. So a beacon that is
+Replication and the append-only file keep a prefix of the order of writes. So a checkpoint that is
 written after the effects that it vouches for proves them all, wherever it is found again.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _CLAIM: Final = timedelta(seconds=15)
 
 
-class Mark(NamedTuple):
+class Offset(NamedTuple):
     """Up to where a consumer has handled what is its own, in which stream."""
 
     stream: str
@@ -41,25 +41,25 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StoreState:
     """What one look at the store found.
 
     Attributes:
         identity: of the server that answered.
         generation: of its content; None when it is empty (rule P13).
-        mark: the beacon; None when there is none.
-        run: the identity of the server whose content the beacon vouches for; empty for one that
+        mark: the checkpoint; None when there is none.
+        run: the identity of the server whose content the checkpoint vouches for; empty for one that
             an older release wrote.
     """
 
     identity: str
     generation: str | None
-    mark: Mark | None
+    offset: Offset | None
     run: str
 
 
-class BeaconStore:
-    """The beacon of one durable, in the store.
+class CheckpointStore:
+    """The checkpoint of one durable, in the store.
 
     Args:
         redis: a client as `connect` makes it.
@@ -67,31 +67,31 @@ class BeaconStore:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._look = register(redis, "look", after="identity")
-        self._write = register(redis, "beacon", after="identity")
+        self._look = register(redis, "read_checkpoint", after="identity")
+        self._write = register(redis, "write_checkpoint", after="identity")
 
-    async def look(self, durable: str) -> Seen:
-        """Look at the server and at a beacon.
+    async def read(self, durable: str) -> StoreState:
+        """Look at the server and at a checkpoint.
 
         Raises:
             redis.exceptions.RedisError: the store is away.
         """
         names = [
             *(keys.generation(), keys.feed_generation(), keys.feed(), keys.counter()),
-            *(keys.store(), keys.beacon(durable)),
+            *(keys.store(), keys.offset_checkpoint(durable)),
         ]
         answer = await self._look(keys=names, args=[secrets.token_hex(8)])
         identity, generation, stream, low, floor, run = (
             None if value is None else value.decode()
             for value in cast("list[bytes | None]", answer)[:6]
         )
-        mark = Mark(stream, int(low), int(floor or 0)) if stream and low else None
-        return Seen(identity or "", generation, mark, run or "")
+        mark = Offset(stream, int(low), int(floor or 0)) if stream and low else None
+        return StoreState(identity or "", generation, mark, run or "")
 
     async def write(
-        self, durable: str, seen: Seen, mark: Mark, *, is_new: bool = False, breaks: int = 0
+        self, durable: str, seen: StoreState, mark: Offset, *, is_new: bool = False, breaks: int = 0
     ) -> bool:
-        """Write a beacon, if the store is still as it was seen; whether it was.
+        """Write a checkpoint, if the store is still as it was seen; whether it was.
 
         Args:
             durable: whose.
@@ -100,20 +100,20 @@ class BeaconStore:
             is_new: it says nothing of what came before it: a full enqueue has to (rule P12).
             breaks: how many gaps were found.
         """
-        held = seen.mark
+        held = seen.offset
         arguments: list[Any] = [
             *(seen.identity, seen.generation or ""),
             *(("", "") if held is None else (held.stream, held.low)),
             *(mark.stream, mark.low, mark.floor),
             *(secrets.token_hex(4) if is_new else "", breaks),
         ]
-        names = [keys.generation(), keys.beacon(durable)]
+        names = [keys.generation(), keys.offset_checkpoint(durable)]
         return bool(await self._write(keys=names, args=arguments))
 
 
 def ask_whether_settled(pipe: Pipeline) -> None:
     """Add to a pipeline what `read_whether_settled` needs; three answers."""
-    pipe.hget(keys.beacon(PROJECTOR), "run")
+    pipe.hget(keys.offset_checkpoint(PROJECTOR), "run")
     pipe.info("server")
     pipe.info("replication")
 
@@ -143,7 +143,7 @@ async def claimed(redis: Redis, consumer: str) -> AsyncGenerator[bool]:
         renewing.cancel()
         await asyncio.gather(renewing, return_exceptions=True)
         with contextlib.suppress(RedisError):
-            await register(redis, "unclaim", after="identity")(keys=[key], args=[nonce])
+            await register(redis, "release_claim", after="identity")(keys=[key], args=[nonce])
 
 
 async def _renew(redis: Redis, key: str) -> None:

@@ -1,8 +1,8 @@
 -- Makes what waits after a failure due now (Q7): ARGV[2] = item, or '' for a page of all; ARGV[3] =
--- where the page begins, '0' at first. Keys: delayed, attempts, wake. Answers {where the next page
+-- where the page begins, '0' at first. Keys: delayed, attempts, notify. Answers {where the next page
 -- begins, '0' after the last; how many became due}.
 
-local following, items, hastened = '0', {ARGV[2]}, 0
+local following, items, made_due = '0', {ARGV[2]}, 0
 if ARGV[2] == '' then
   local page = call('ZSCAN', DELAYED, ARGV[3], 'COUNT', 500)
   following, items = page[1], {}
@@ -11,7 +11,7 @@ if ARGV[2] == '' then
   end
 end
 for _, item in ipairs(items) do
-  hastened = hastened + call('ZADD', DELAYED, 'XX', 'LT', 'CH', whole(NOW), item)
+  made_due = made_due + call('ZADD', DELAYED, 'XX', 'LT', 'CH', whole(NOW), item)
 end
-if hastened > 0 then call('PUBLISH', WAKE, '') end
-return {following, hastened}
+if made_due > 0 then call('PUBLISH', NOTIFY, '') end
+return {following, made_due}

@@ -1,11 +1,11 @@
 -- Release from quarantine (Q7): ARGV[2] = item. Keys: quarantine, reclaims, dirty, ready, turns,
--- wake. Answers 1, or 0 if the item is not in quarantine.
+-- notify. Answers 1, or 0 if the item is not in quarantine.
 
 local item = ARGV[2]
 local released = call('ZREM', QUARANTINE, item)
 if released == 1 then
   call('HDEL', RECLAIMS, item)
   ready_if_dirty(item)
-  announce()
+  notify_takers()
 end
 return released

@@ -1,3 +1,0 @@
--- AddAfter (Q8): ARGV[2] = item, ARGV[3] = microseconds from now. Keys: delayed, wake.
-
-delay(ARGV[2], NOW + tonumber(ARGV[3]))
