@@ -29,7 +29,7 @@ from fleetbus.intake.record import (
 )
 from fleetbus.intake.routing import Router
 from fleetbus.run.current import ObjectRef
-from fleetbus.snapshot.reads.reader import Entry, SnapshotReader, Standing
+from fleetbus.snapshot.reads.reader import Entry, SnapshotReader, ObjectVersion
 from fleetbus.workqueue.queue import BATCH, Add, Queue
 from fleetbus_proto.events import Event, Incarnation
 from fleetbus_proto.subjects import Verb
@@ -187,7 +187,7 @@ class Intake:
         return newer
 
     async def _newer(
-        self, event: Event, last_seen: LastSeen, standing: Standing | None
+        self, event: Event, last_seen: LastSeen, standing: ObjectVersion | None
     ) -> list[Event]:
         if standing is None:
             # A complete list has passed it: of what it was nothing is left (rule P4).
