@@ -41,20 +41,20 @@ class WatchCheck:
         known = await watched.keys()
         if not known or not clusters.is_known:
             return
-        doubts = {
-            str(resource): await watched.doubt(resource)
+        suggestions = {
+            str(resource): await watched.suggest(resource)
             for resource in unwatched_resources(self._controller, known)
         }
         self._is_done = True
         name, fleet = self._controller.name, clusters.all()
-        for resource, doubt in doubts.items():
-            if doubt is not None:
-                near, hint = {"do_you_mean": doubt.do_you_mean}, {"hint": doubt.hint}
+        for resource, suggestion in suggestions.items():
+            if suggestion is not None:
+                near, hint = {"do_you_mean": suggestion.do_you_mean}, {"hint": suggestion.hint}
                 log.warning(
                     "resource_is_watched_in_no_cluster",
                     controller=name,
                     resource=resource,
-                    **(near if doubt.do_you_mean else hint),
+                    **(near if suggestion.do_you_mean else hint),
                 )
         for absent in absent_clusters(self._controller, fleet):
             log.warning(
