@@ -53,7 +53,9 @@ class Looking:
         self.restart()
 
     def restart(self) -> None:
-        self.watch = self._checkpoint(PROJECTOR, on_loss=self._note, on_stream_state=update_stream_metrics)
+        self.watch = self._checkpoint(
+            PROJECTOR, on_loss=self._note, on_stream_state=update_stream_metrics
+        )
         self.watch.follow(PROJECTOR, STREAM_SUBJECTS)
         self.quiet = self._checkpoint("quiet")
         self.quiet.follow(QUIET)

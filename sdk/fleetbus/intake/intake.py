@@ -29,7 +29,7 @@ from fleetbus.intake.record import (
 )
 from fleetbus.intake.routing import Router
 from fleetbus.run.current import ObjectRef
-from fleetbus.snapshot.reads.reader import Entry, SnapshotReader, ObjectVersion
+from fleetbus.snapshot.reads.reader import Entry, ObjectVersion, SnapshotReader
 from fleetbus.workqueue.queue import BATCH, Add, Queue
 from fleetbus_proto.events import Event, Incarnation
 from fleetbus_proto.subjects import Verb
