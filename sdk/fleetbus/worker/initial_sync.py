@@ -307,7 +307,9 @@ class InitialSync:
             return ""
         # `breaks` counts the times that messages left the stream unread (rule B17), `born` changes
         # when the checkpoint had to begin anew (rule P11): both need a full enqueue.
-        answer = await self._connections.redis.hmget(offset_checkpoint(durable), ["low", "born", "breaks"])
+        answer = await self._connections.redis.hmget(
+            offset_checkpoint(durable), ["low", "born", "breaks"]
+        )
         low, born, breaks = cast("list[bytes | None]", answer)
         if low is None:
             return ""
