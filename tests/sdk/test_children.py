@@ -452,7 +452,7 @@ def test_a_controller_that_is_not_whole_or_asks_for_what_is_not_is_refused() -> 
         fleetbus.Children("maps", **wrong)
     with pytest.raises(ConfigError, match="names no resource"):
         fleetbus.Children("maps", parents=MAPS, children=[])
-    with pytest.raises(ConfigError, match="more than nothing"):
+    with pytest.raises(ConfigError, match="must be positive"):
         fleetbus.Children("maps", **whole, sweep=timedelta())
     with pytest.raises(ConfigError, match="must be `async def`"):
         fleetbus.Children("maps", **whole).desired(lambda *_: [])  # type: ignore[arg-type]

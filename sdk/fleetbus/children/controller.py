@@ -112,7 +112,7 @@ class Children(Controller):
         if finalizer and self._resource(parents).group == _OURS:
             raise ConfigError(f"controller {name!r}: {parents} have our finalizer for themselves")
         if min(sweep, recheck) <= timedelta():
-            raise ConfigError(f"controller {name!r}: sweep and recheck must be more than nothing")
+            raise ConfigError(f"controller {name!r}: sweep and recheck must be positive")
         self.watch(
             parents,
             clusters=parent_clusters,

@@ -1,1 +1,1 @@
-"""Controllers as their authors write them: watches, filters, and where they are loaded from."""
+"""Controllers as their authors declare them: watches, filters, and how their files are loaded."""

@@ -14,118 +14,29 @@ import inspect
 import os
 import pathlib
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, TypeAlias, TypeVar
 from zlib import crc32
 
-from fleetbus.controller.filters import (
-    ClusterChoice,
-    ClusterFilter,
-    Predicate,
-    check_plain,
-    check_takes,
-    choose_clusters,
-    functions_of,
-    name_of,
-    read_namespaces,
-    read_selector,
-)
+from fleetbus.controller.filters import ClusterFilter, Predicate, check_takes, functions_of
+from fleetbus.controller.watch import Map, Watch, make_watch, read_resource
 from fleetbus.errors import ConfigError
 from fleetbus.fleet.fleet import Fleet
-from fleetbus.kube.client import Object
-from fleetbus.kube.selectors import LabelSelector
 from fleetbus.reconcile import Request, Result
 from fleetbus.run.in_thread import as_async
-from fleetbus.run.user_code import calling_user_code
 from fleetbus.workqueue.queue import Backoff, Queue
-from fleetbus_proto.errors import InvalidName
-from fleetbus_proto.resources import Resource, parse_resource
+from fleetbus_proto.resources import Resource
 
 Reconcile: TypeAlias = Callable[[Request, Fleet], Awaitable[Result | None]]
 Plain: TypeAlias = Callable[[Request, Fleet], Result | None]
 """A reconcile function that is not `async`."""
-Map: TypeAlias = Callable[
-    [Object | None, Request, Fleet], Awaitable[Iterable[Request]] | Iterable[Request]
-]
-"""From a changed object (None if its body was too large) and its own request to requests.
-
-The cluster that a request names is kept: a change in one cluster may wake an object of another.
-"""
-
-ANY_RESOURCE: Final = "*"
 _SECRETS: Final = "core/secrets"
 _PACKAGE: Final = str(pathlib.Path(__file__).parents[1])
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 R = TypeVar("R", bound=Reconcile | Plain)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
-    """One source of requests; all its filters must hold."""
-
-    resource: Resource | None
-    """None stands for every resource."""
-    clusters: ClusterChoice
-    namespaces: frozenset[str] | None
-    selector: LabelSelector
-    annotation_selector: LabelSelector
-    predicate: Predicate | None
-    wake_on_leave: bool
-    map: Map | None
-    """None for an identity watch: the request names the changed object itself."""
-    owned: bool = False
-    owner_kind: str = ""
-    """With `owned`: only owners of this kind are woken; empty means any."""
-    per_cluster: bool = False
-    """With `owned`: a request names the owner in the cluster of the object, not in its own."""
-    id: int = 0
-    """The same for the same declaration, also in another process: what was seen through it is
-    remembered under this number (rule P8)."""
-
-    @property
-    def is_identity(self) -> bool:
-        """Whether a request names the changed object itself."""
-        return self.map is None and not self.owned
-
-    @property
-    def is_filtered(self) -> bool:
-        """Whether some object of the resource may not match."""
-        return bool(
-            self.clusters.text != "*"
-            or self.namespaces is not None
-            or self.selector
-            or self.annotation_selector
-            or self.predicate
-        )
-
-    def concerns(self, group: str, plural: str) -> bool:
-        """Whether this is a watch of the resource."""
-        resource = self.resource
-        return resource is None or (resource.plural == plural and resource.group == group)
-
-    def passes(self, old: Object | None, new: Object | None) -> bool:
-        """Whether the predicate lets a change pass; without one each does."""
-        if self.predicate is None:
-            return True
-        with calling_user_code():
-            return bool(self.predicate(old, new))
-
-    @property
-    def declaration(self) -> str:
-        """What was declared, as text."""
-        parts = (
-            self.resource.key if self.resource else ANY_RESOURCE,
-            self.clusters.text,
-            "*" if self.namespaces is None else ",".join(sorted(self.namespaces)),
-            str(self.selector),
-            str(self.annotation_selector),
-            name_of(self.predicate) if self.predicate else "",
-            name_of(self.map) if self.map else "",
-            f"{self.owned}{self.owner_kind}{'/cluster' if self.per_cluster else ''}",
-        )
-        return "|".join(parts)
 
 
 class Controller:
@@ -196,7 +107,7 @@ class Controller:
     ) -> None:
         """Wake for each change of a resource; all filters must hold.
 
-        Once an object that woke this controller matches no longer, it wakes it once more, with
+        When an object that woke this controller no longer matches, it wakes it once more, with
         `request.left` (with a map: the requests that it named last). An object whose body is too
         large for the bus passes selectors and predicate.
 
@@ -207,26 +118,28 @@ class Controller:
             namespaces: which namespaces; None for all.
             selector: a label selector, in the syntax of `kubectl -l`.
             annotation_selector: the same for annotations.
-            predicate: which changes matter, from the object as this controller saw it last (None:
-                never) and as it is now (None: deleted). It is also asked with `old=None` whether
-                the object as it is now matches at all: what did and does not any more has left.
-            wake_on_leave: whether leaving wakes.
+            predicate: whether a change matters, given the object as this controller saw it last
+                (None: never) and as it is now (None: deleted). It is also called with `old=None`
+                to find out whether the object matches at all: one that no longer does has left.
+            wake_on_leave: whether an object that has left wakes.
             map: names the requests that a change wakes, in any cluster; without it the changed
                 object itself.
 
         Raises:
-            ConfigError: the resource or a filter cannot be read.
+            ConfigError: the resource or a filter is invalid.
         """
-        self._add(
-            resource=self._resource(resource),
-            clusters=clusters,
-            namespaces=namespaces,
-            selector=selector,
-            annotation_selector=annotation_selector,
-            predicate=predicate,
-            wake_on_leave=wake_on_leave,
-            map=map,
-        )
+        with self._named_errors():
+            watch = make_watch(
+                resource,
+                clusters=clusters,
+                namespaces=namespaces,
+                selector=selector,
+                annotation_selector=annotation_selector,
+                predicate=predicate,
+                wake_on_leave=wake_on_leave,
+                map=map,
+            )
+        self._add(watch)
 
     def watch_owned(
         self,
@@ -256,20 +169,22 @@ class Controller:
                 owner's: one request for each cluster that has objects of an owner.
 
         Raises:
-            ConfigError: the resource or a filter cannot be read.
+            ConfigError: the resource or a filter is invalid.
         """
-        self._add(
-            resource=None if resource == ANY_RESOURCE else self._resource(resource),
-            clusters=clusters,
-            namespaces=namespaces,
-            selector=selector,
-            annotation_selector=annotation_selector,
-            predicate=predicate,
-            wake_on_leave=wake_on_leave,
-            owned=True,
-            owner_kind=owner_kind,
-            per_cluster=per_cluster,
-        )
+        with self._named_errors():
+            watch = make_watch(
+                resource,
+                clusters=clusters,
+                namespaces=namespaces,
+                selector=selector,
+                annotation_selector=annotation_selector,
+                predicate=predicate,
+                wake_on_leave=wake_on_leave,
+                owned=True,
+                owner_kind=owner_kind,
+                per_cluster=per_cluster,
+            )
+        self._add(watch)
 
     def reconcile(self, function: R) -> R:
         """Register the reconcile function; a decorator.
@@ -305,7 +220,7 @@ class Controller:
 
     @property
     def handles_secrets(self) -> bool:
-        """Whether it watches Secrets: what it raises may quote one, so its texts are not told."""
+        """Whether it watches Secrets: its errors may quote one, so their texts are not shown."""
         watched = {watch.resource.key if watch.resource else _SECRETS for watch in self._watches}
         return _SECRETS in watched
 
@@ -326,14 +241,11 @@ class Controller:
         return self._reconcile
 
     def background_loops(self, queue: Queue, fleet: Fleet) -> Sequence[Coroutine[Any, Any, None]]:  # noqa: ARG002 -- for subclasses
-        """The loops of this kind of controller beside the workers of each process.
-
-        They run until they are cancelled.
-        """
+        """Loops that run beside the workers of each process, until they are cancelled."""
         return ()
 
     def functions(self) -> tuple[Callable[..., object], ...]:
-        """The author's functions: when the file of one changes, all is reconciled once more."""
+        """All user code: when the file of one of these changes, everything is reconciled again."""
         found = [*self._functions]
         for watch in self._watches:
             for function in (watch.predicate, watch.map, watch.clusters.function):
@@ -341,72 +253,39 @@ class Controller:
         return tuple(found)
 
     def _add_function(self, function: Callable[..., object]) -> None:
-        """What a run does depends on this function of the author."""
+        """Count a function among the user code that a run depends on."""
         self._functions.append(function)
 
     def _check_takes(self, what: str, function: Callable[..., object], *arguments: str) -> None:
-        """Refuse a function of the author that cannot be called with these.
+        """Check that a function of the author can be called with these arguments.
 
         Raises:
-            ConfigError: it takes more or less.
+            ConfigError: it takes others.
         """
-        try:
+        with self._named_errors():
             check_takes(what, function, *arguments)
-        except ConfigError as e:
-            raise ConfigError(f"controller {self.name!r}: {e}") from e
 
     def _resource(self, text: str) -> Resource:
-        try:
-            return parse_resource(text)
-        except InvalidName as e:
-            raise ConfigError(f"controller {self.name!r}: {e}") from e
+        with self._named_errors():
+            return read_resource(text)
 
-    def _add(
-        self,
-        *,
-        resource: Resource | None,
-        clusters: ClusterFilter,
-        namespaces: Sequence[str] | None,
-        selector: str,
-        annotation_selector: str,
-        predicate: Predicate | None,
-        wake_on_leave: bool,
-        map: Map | None = None,  # noqa: A002 -- the field's word
-        owned: bool = False,
-        owner_kind: str = "",
-        per_cluster: bool = False,
-    ) -> None:
-        try:
-            if predicate is not None:
-                check_plain("predicate", predicate)
-                check_takes("predicate", predicate, "old", "new")
-            if map is not None and not callable(map):
-                raise ConfigError(f"map must be a function, not {map!r}")  # noqa: TRY301 -- named below
-            if map is not None:
-                check_takes("map", map, "object", "request", "fleet")
-            watch = Watch(
-                resource=resource,
-                clusters=choose_clusters(clusters),
-                namespaces=read_namespaces(namespaces),
-                selector=read_selector("selector", selector),
-                annotation_selector=read_selector("annotation_selector", annotation_selector),
-                predicate=predicate,
-                wake_on_leave=wake_on_leave,
-                map=map,
-                owned=owned,
-                owner_kind=owner_kind,
-                per_cluster=per_cluster,
-            )
-        except ConfigError as e:
-            raise ConfigError(f"controller {self.name!r}: {e}") from e
-        # Two equal declarations are told apart by their place.
+    def _add(self, watch: Watch) -> None:
+        # Equal declarations are told apart by their order.
         same = sum(each.declaration == watch.declaration for each in self._watches)
         number = crc32(f"{watch.declaration}#{same}".encode())
         self._watches.append(replace(watch, id=number))
 
+    @contextmanager
+    def _named_errors(self) -> Generator[None]:
+        """Put the controller's name in front of what is wrong with it."""
+        try:
+            yield
+        except ConfigError as e:
+            raise ConfigError(f"controller {self.name!r}: {e}") from e
+
 
 def _caller() -> str:
-    """Where the code stands that is not ours: `<file>:<line>`."""
+    """The line outside of the SDK that is being executed: `<file>:<line>`."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
@@ -426,7 +305,7 @@ def _check_timeout(name: str, timeout: object) -> None:
     if not isinstance(timeout, timedelta):
         raise ConfigError(f"controller {name!r}: timeout must be a timedelta, not {timeout!r}")
     if timeout <= timedelta():
-        raise ConfigError(f"controller {name!r}: timeout must be more than nothing")
+        raise ConfigError(f"controller {name!r}: timeout must be positive")
 
 
 def _check_backoff(name: str, backoff: object) -> None:

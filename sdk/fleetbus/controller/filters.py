@@ -1,7 +1,7 @@
-"""Which clusters a watch concerns, and which of their objects.
+"""The filters of a watch: which clusters, and which of their objects.
 
-All filters of a watch must hold. They are checked when they are declared, so that a mistake is one
-line at the start and not a silent watch.
+They are checked when they are declared, so that a mistake is an error at the start and not a watch
+that never fires.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from fleetbus.kube.selectors import LabelSelector
 from fleetbus.run.user_code import calling_user_code
 
 ClusterFilter: TypeAlias = Sequence[str] | str | Callable[[ClusterInfo], bool] | None
-"""Names or shell patterns such as `prod-*`; a label selector such as `region=eu`, as one text; a
+"""Names or shell patterns such as `prod-*`; a label selector such as `region=eu`, as a string; a
 predicate; or None for every cluster."""
 Predicate: TypeAlias = Callable[[Object | None, Object | None], bool]
 """Whether a change matters: the object as this controller saw it last (None: never), and as it is
-now (None: deleted); never both None. It must not change what it is given."""
+now (None: deleted); never both None. It must not change its arguments."""
 
 _PATTERN: Final = re.compile(r"[a-z0-9*?\[\]!-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterChoice:
-    """Which clusters a watch concerns."""
+    """The clusters that a watch selects."""
 
     text: str
-    """The same for the same choice, also in another process."""
+    """The choice as a string, the same in every process."""
     test: Callable[[str, ClusterInfo | None], bool]
     asks_info: bool = False
-    """Whether more than the name decides."""
+    """Whether labels decide, or a function: not the name alone."""
     function: Callable[..., object] | None = None
-    """The author's, if it is one."""
+    """The predicate, if it is one."""
 
     def decide(self, name: str, info: ClusterInfo | None) -> bool | None:
-        """None while this process has not been told of the cluster: nothing follows from that."""
+        """Whether a cluster is selected; None while this process does not know the cluster."""
         if self.asks_info and info is None:
             return None
         return self.test(name, info)
 
 
 def choose_clusters(clusters: ClusterFilter) -> ClusterChoice:
-    """Read what an author wrote.
+    """Parse a choice of clusters.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: it is invalid.
     """
     if clusters is None:
         return ClusterChoice("*", lambda _name, _info: True)
@@ -94,10 +94,10 @@ def _named(clusters: Sequence[str]) -> ClusterChoice:
 
 
 def read_selector(field: str, text: str) -> LabelSelector:
-    """A selector as an author wrote it.
+    """Parse a selector.
 
     Raises:
-        ConfigError: it cannot be read; the message names the field.
+        ConfigError: it is invalid; the message names the field.
     """
     try:
         return LabelSelector.parse(text)
@@ -106,10 +106,10 @@ def read_selector(field: str, text: str) -> LabelSelector:
 
 
 def read_namespaces(namespaces: Sequence[str] | None) -> frozenset[str] | None:
-    """The namespaces of a watch; None for all.
+    """Parse the namespaces of a watch; None for all.
 
     Raises:
-        ConfigError: it is one text, whose letters would be taken for namespaces.
+        ConfigError: it is a string, whose letters would be taken for namespaces.
     """
     if isinstance(namespaces, str):
         raise ConfigError(f"namespaces={namespaces!r} must be a list of names")
@@ -117,10 +117,10 @@ def read_namespaces(namespaces: Sequence[str] | None) -> frozenset[str] | None:
 
 
 def check_plain(field: str, function: Callable[..., object]) -> None:
-    """Refuse a coroutine function where the answer is needed at once.
+    """Refuse a coroutine function where the result is needed at once.
 
     Raises:
-        ConfigError: it is one; what it returns would always be taken for true.
+        ConfigError: it is one; what it returns would always count as true.
     """
     if not callable(function):
         raise ConfigError(f"{field} must be a function, not {function!r}")
@@ -130,15 +130,15 @@ def check_plain(field: str, function: Callable[..., object]) -> None:
 
 
 def check_takes(field: str, function: Callable[..., object], *arguments: str) -> None:
-    """Refuse a function that cannot be called with what it will be given.
+    """Refuse a function that cannot be called with these arguments.
 
     Raises:
-        ConfigError: it takes more or less; each of its calls would fail.
+        ConfigError: it takes others; each call would fail.
     """
     try:
         signature = inspect.signature(function)
     except ValueError:
-        return  # of some functions written in C nothing is known
+        return  # some functions written in C have no signature
     try:
         signature.bind(*arguments)
     except TypeError as e:
@@ -147,7 +147,7 @@ def check_takes(field: str, function: Callable[..., object], *arguments: str) ->
 
 
 def name_of(function: Callable[..., object]) -> str:
-    """What tells a function from others, in every process."""
+    """The full name of a function, the same in every process."""
     place = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', '')}.{place}"
 
@@ -194,18 +194,18 @@ class _Metadata(msgspec.Struct):
 
 
 class PartialMetadata(msgspec.Struct):
-    """As much of an object as selectors and owner marks need."""
+    """Labels and annotations of an object: all that selectors and owner marks need."""
 
     metadata: _Metadata
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels, perhaps none."""
+        """The labels; may be empty."""
         return self.metadata.labels or {}
 
     @property
     def annotations(self) -> dict[str, str]:
-        """The annotations, perhaps none."""
+        """The annotations; may be empty."""
         return self.metadata.annotations or {}
 
 

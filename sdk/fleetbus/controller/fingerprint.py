@@ -1,4 +1,4 @@
-"""Which code a controller runs: what was proved by other code is not proved for this one."""
+"""Identifies the code of a controller: what other code has reconciled has to run again."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fleetbus.controller.filters import name_of
 
 
 def fingerprint(controller: Controller) -> str:
-    """Of the files in which the author's functions stand; the same in every process that has them.
+    """A hash of the files that define the controller's functions, the same in every process.
 
-    Modules that these files import are not looked at.
+    Modules that these files import are not included.
     """
     parts = sorted({_source_of(function) for function in controller.functions()})
     return hashlib.sha256(b"\n".join(parts)).hexdigest()[:16]
@@ -28,7 +28,7 @@ def _source_of(function: Callable[..., object]) -> bytes:
         try:
             file = inspect.getsourcefile(each)
         except TypeError:
-            continue  # an object that is called, or something built in
+            continue  # a callable object, or a built-in
         if file and (path := pathlib.Path(file)).is_file():
             return hashlib.sha256(path.read_bytes()).hexdigest().encode()
     return name_of(function).encode()

@@ -1,4 +1,4 @@
-"""User code: from a file or module name to its controllers."""
+"""Loads the controllers of a Python file or module."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from fleetbus.process.error_text import describe
 _PACKAGE: Final = pathlib.Path(__file__).parents[1]
 _STANDARD_LIBRARY: Final = sysconfig.get_path("stdlib")
 _LETTERS: Final = 1000
-"""Of what an import raised."""
+"""The most that is shown of an error that an import raised."""
 
 
 def load_controllers(names: list[str]) -> list[Controller]:
-    """All controllers of the modules, in their order; one named twice counts once.
+    """Load all controllers of these modules, in their order; each module once.
 
     Raises:
-        ConfigError: a module cannot be imported, or defines no controller, or one that is not
-            whole. The message names the module and the line of the user's code.
+        ConfigError: a module cannot be imported, defines no controller, or an incomplete one. The
+            message names the module and the line of user code.
     """
     found: list[Controller] = []
     for name in distinct(names):
@@ -54,7 +54,7 @@ def _check_whole(name: str, module: ModuleType, variable: str, controller: Contr
 
 
 def _line_of(module: ModuleType, variable: str) -> int:
-    """Where a variable of a module gets its first value; 0 if its text does not show it."""
+    """The line that first assigns a variable of a module; 0 if the source does not show it."""
     try:
         tree = ast.parse(pathlib.Path(str(module.__file__)).read_bytes())
     except (OSError, ValueError, SyntaxError):
@@ -67,11 +67,11 @@ def _line_of(module: ModuleType, variable: str) -> int:
 
 
 def local_files(error: BaseException | None = None) -> list[str]:
-    """The user's own files among the modules that are imported, for whoever waits for a change.
+    """The files of user code among the imported modules, to be watched for changes.
 
     Args:
-        error: why not all could be imported: where that was, is added; so are the folders, because
-            what is missing may come.
+        error: why an import failed: the files in its traceback are added, and all folders,
+            because a missing file may appear.
     """
     loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     files = {str(file) for file in loaded if file and str(file).endswith(".py")}
@@ -86,7 +86,7 @@ def local_files(error: BaseException | None = None) -> list[str]:
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """Each module once, however it is spelled."""
+    """Each module once, even if its path is written in several ways."""
     return list({_identity(name): name for name in names}.values())
 
 
@@ -104,12 +104,12 @@ def load_module(name: str) -> ModuleType:
         if name.endswith(".py"):
             return _load_file(pathlib.Path(name))
         if pathlib.Path(name).exists() and not name.isidentifier():
-            raise ConfigError("neither a Python file, like controller.py, nor a module")  # noqa: TRY301 -- named below
+            raise ConfigError("neither a Python file, like controller.py, nor a module")  # noqa: TRY301 -- gets the name below
         _add_to_path(pathlib.Path.cwd())
         return importlib.import_module(name)
     except ConfigError as e:
         raise ConfigError(f"{name}: {e}{_place(e)}") from e
-    except SystemExit as e:  # user code that would end the process, unseen
+    except SystemExit as e:  # user code that would end the process without a word
         raise ConfigError(f"{name}: exits when it is imported{_place(e)}") from e
     except Exception as e:
         what = describe(e, letters=_LETTERS)
@@ -126,12 +126,12 @@ def _load_file(path: pathlib.Path) -> ModuleType:
         raise ConfigError("not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    # The file may import its neighbours, as it could if it were started itself.
+    # The file may import its neighbours, as it could if it were run as a script.
     _add_to_path(path.resolve().parent)
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[spec.name]  # half of a module is worse than none
+        del sys.modules[spec.name]  # a module that was executed in part is worse than none
         raise
     return module
 
@@ -142,9 +142,9 @@ def _add_to_path(folder: pathlib.Path) -> None:
 
 
 def _place(error: BaseException) -> str:
-    """The last line of the user's own code; what it called says little to the user."""
+    """The last line of user code; the lines of the code that it called do not help the user."""
     if isinstance(error, SyntaxError):
-        return ""  # its text names file and line
+        return ""  # the message has file and line
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _is_ours(frame.filename)]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""

@@ -25,7 +25,8 @@ from fleetbus.workqueue.queue import Add, Priority
 
 if TYPE_CHECKING:
     from fleetbus.clusters.info import ClusterInfo
-    from fleetbus.controller.controller import Controller, Watch
+    from fleetbus.controller.controller import Controller
+    from fleetbus.controller.watch import Watch
     from fleetbus.fleet.fleet import Fleet
     from fleetbus.kube.client import Object
     from fleetbus.snapshot.reads.reader import Entry

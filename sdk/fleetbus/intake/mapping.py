@@ -13,8 +13,9 @@ from typing import Any, cast
 
 import structlog
 
-from fleetbus.controller.controller import Controller, Watch
+from fleetbus.controller.controller import Controller
 from fleetbus.controller.filters import name_of
+from fleetbus.controller.watch import Watch
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.owners import check_place
 from fleetbus.kube.client import Object

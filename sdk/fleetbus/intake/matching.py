@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import cast
 
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.controller.controller import Watch
 from fleetbus.controller.filters import PartialMetadata, read_metadata
+from fleetbus.controller.watch import Watch
 from fleetbus.intake.record import StoredRecord, is_older, unpack
 from fleetbus.kube.client import Object
 from fleetbus.kube.trees import read_tree

@@ -7,8 +7,9 @@ from typing import Final
 
 import structlog
 
-from fleetbus.controller.controller import Controller, Watch
+from fleetbus.controller.controller import Controller
 from fleetbus.controller.filters import read_metadata
+from fleetbus.controller.watch import Watch
 from fleetbus.errors import MalformedOwner
 from fleetbus.kube.listing import DECODE_ERRORS
 from fleetbus.ownership import OWNER_ANNOTATION, SEED_OWNER_ANNOTATION, Owner, parse_owner

@@ -13,8 +13,9 @@ import structlog
 from redis.exceptions import RedisError
 
 from fleetbus.clusters.registry import Clusters
-from fleetbus.controller.controller import Controller, Watch
+from fleetbus.controller.controller import Controller
 from fleetbus.controller.filters import read_metadata
+from fleetbus.controller.watch import Watch
 from fleetbus.errors import ClusterNotFound, StoreError
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.decision import decide
