@@ -16,7 +16,7 @@ from eventually import eventually
 from snapshot_rig import Source
 
 from fleetbus_query_api.answers.render import json_response
-from fleetbus_query_api.limits import large_answers as pace
+from fleetbus_query_api.limits import large_answers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -128,16 +128,16 @@ async def test_a8_readers_that_do_not_read_cost_bounded_memory_and_move_nobody(l
 async def test_a8_a_slow_reader_is_cut_off(
     large: QueryApi, path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(pace, "PATIENCE", timedelta(seconds=0.2))
+    monkeypatch.setattr(large_answers, "SLICE_TIMEOUT", timedelta(seconds=0.2))
     async with silent_readers(large, 1, path) as (reader,):
-        await eventually(lambda: "slow_reader_cut_off" in capsys.readouterr().out)
+        await eventually(lambda: "slow_client_disconnected" in capsys.readouterr().out)
         assert len(await reader.read()) < 9_000_000, "less than the page has"
 
 
 async def test_a8_a_reader_that_pauses_now_and_then_is_served_whole(
     large: QueryApi, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(pace, "PATIENCE", timedelta(seconds=2))
+    monkeypatch.setattr(large_answers, "SLICE_TIMEOUT", timedelta(seconds=2))
     taken = 0
     async with silent_readers(large, 1, PAGE) as (reader,):
         head = await reader.readuntil(b"\r\n\r\n")
@@ -150,7 +150,7 @@ async def test_a8_a_reader_that_pauses_now_and_then_is_served_whole(
 
 
 async def test_a8_only_so_many_lists_are_answered_at_a_time(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pace, "_WAIT", timedelta(seconds=0.1))
+    monkeypatch.setattr(large_answers, "_CAPACITY_TIMEOUT", timedelta(seconds=0.1))
     started = 0
     go_on = asyncio.Event()
 
@@ -161,17 +161,17 @@ async def test_a8_only_so_many_lists_are_answered_at_a_time(monkeypatch: pytest.
             await go_on.wait()
         await json_response(b"{}")(scope, _receive, send)
 
-    transport = httpx.ASGITransport(pace.FewLists(app))
+    transport = httpx.ASGITransport(large_answers.ListConcurrency(app))
     async with (
         httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
         asyncio.TaskGroup() as group,
     ):
-        for _ in range(pace.LISTS_AT_ONCE):
+        for _ in range(large_answers.MAX_LISTS):
             group.create_task(client.get(PAGE))
-        await eventually(lambda: started == pace.LISTS_AT_ONCE)
+        await eventually(lambda: started == large_answers.MAX_LISTS)
         refused = await client.get(PAGE)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        assert "other lists are being answered" in refused.json()["detail"]
+        assert "other lists are in progress" in refused.json()["detail"]
         assert (await client.get("/fleet/v1/clusters")).status_code == 200
         go_on.set()
         assert (await client.get(PAGE)).status_code == 200

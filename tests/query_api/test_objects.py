@@ -96,7 +96,7 @@ async def test_a8_a_scan_stops_and_goes_on_with_the_next_page(
     fleet: QueryApi, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(listing, "_SCAN_STEP", 2)
-    monkeypatch.setattr(listing, "_SCAN_AT_MOST", 2)
+    monkeypatch.setattr(listing, "_MAX_SCANNED", 2)
 
     names, pages = await all_pages(fleet, fieldSelector="status.phase=Pending")
 

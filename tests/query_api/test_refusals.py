@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 
 from fleetbus_devfleet.processes.servers import valkey_server
 from fleetbus_proto import keys
-from fleetbus_query_api.answers.catalog import Fleet, KnownResource
-from fleetbus_query_api.answers.errors import NotFound
+from fleetbus_query_api.answers.catalog import KnownFleet, KnownResource
+from fleetbus_query_api.answers.problem import NotFoundProblem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,15 +76,15 @@ def test_a_refusal_of_a_resource_names_few_of_what_is_watched_and_sorted():
         )
         for group in groups
     ]
-    with pytest.raises(NotFound) as refused:
-        Fleet({}, known[::-1]).resource("nodes")
+    with pytest.raises(NotFoundProblem) as refused:
+        KnownFleet({}, known[::-1]).find("nodes")
     first = "deployments, deployments.apps, deployments.g00.example, "
     said = str(refused.value)
     assert said.startswith(f"nodes is watched in no cluster of the fleet; watched are: {first}")
     assert said.endswith("deployments.g09.example and 2 more")
 
-    with pytest.raises(NotFound, match="nothing is watched yet"):
-        Fleet({}, ()).resource("nodes")
+    with pytest.raises(NotFoundProblem, match="nothing is watched yet"):
+        KnownFleet({}, ()).find("nodes")
 
 
 async def test_a_resource_name_that_is_none_is_400(fleet: QueryApi):

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from fleetbus.snapshot import SnapshotReader
 from fleetbus_query_api.answers.catalog import Catalog
-from fleetbus_query_api.answers.cluster_listing import FleetView
-from fleetbus_query_api.answers.object_listing import Listing
+from fleetbus_query_api.answers.cluster_listing import ClusterListing
+from fleetbus_query_api.answers.object_listing import ObjectListing
 from fleetbus_query_api.answers.openapi import (
     ClusterDetailModel,
     ClusterListModel,
@@ -21,9 +21,9 @@ from fleetbus_query_api.answers.openapi import (
 from fleetbus_query_api.answers.parameters import ListParameters, NoParameters, refuse_repeats
 from fleetbus_query_api.answers.problem import add_problem_handlers
 from fleetbus_query_api.answers.render import json_response
-from fleetbus_query_api.answers.v1 import seed_router
-from fleetbus_query_api.limits.gate import Gate
-from fleetbus_query_api.limits.large_answers import FewLists
+from fleetbus_query_api.answers.v1 import v1_router
+from fleetbus_query_api.limits.gate import RequestGate
+from fleetbus_query_api.limits.large_answers import ListConcurrency
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.limits.user_limits import UserLimits
 from fleetbus_query_api.settings import QueryApiSettings
@@ -31,8 +31,8 @@ from fleetbus_query_api.settings import QueryApiSettings
 _DESCRIPTION: Final = """\
 The objects of all clusters, as the snapshot has them. Read-only: anything but GET answers 405.
 
-Every answer says how far it can be relied on: `freshness` by cluster, and in `incomplete` the
-clusters whose part may lack something or be old.
+Every answer shows how fresh it is: `freshness` by cluster, and in `incomplete` the clusters whose
+part may lack something or be outdated.
 
 A resource is named as with kubectl: `pods`, `po`, `deployments.apps`, `v1/pods`,
 `apps/v1/deployments`, `networking.k8s.io/v1/ingresses`.
@@ -45,35 +45,35 @@ _None = Annotated[NoParameters, Query()]
 def create_app(
     *, reader: SnapshotReader, settings: QueryApiSettings, catalog: Catalog | None = None
 ) -> FastAPI:
-    """The application over one snapshot.
+    """Build the application over one snapshot.
 
     Args:
         reader: the snapshot.
-        settings: how much one user may ask.
-        catalog: what can be asked for; made from the reader if it is not given.
+        settings: the limits of one user.
+        catalog: resolves resource names; made from the reader if it is not given.
     """
     known = catalog or Catalog(reader)
     slices = TimeSlices()
-    listing = Listing(reader=reader, catalog=known, slices=slices)
+    listing = ObjectListing(reader=reader, catalog=known, slices=slices)
     app = FastAPI(
         title="fleetbus query API",
         version="1",
         description=_DESCRIPTION,
-        docs_url=None,  # their scripts come from a stranger's server
+        docs_url=None,  # their scripts come from another server
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.include_router(_cluster_router(FleetView(reader=reader)))
+    app.include_router(_cluster_router(ClusterListing(reader=reader)))
     app.include_router(_object_router(listing))
-    app.include_router(seed_router(reader=reader, catalog=known, listing=listing, slices=slices))
+    app.include_router(v1_router(reader=reader, catalog=known, listing=listing, slices=slices))
     add_problem_handlers(app)
-    app.add_middleware(FewLists)
+    app.add_middleware(ListConcurrency)
     app.add_middleware(UserLimits, settings=settings)
-    app.add_middleware(Gate)
+    app.add_middleware(RequestGate)
     return app
 
 
-def _cluster_router(view: FleetView) -> APIRouter:
+def _cluster_router(view: ClusterListing) -> APIRouter:
     router = APIRouter(
         prefix="/fleet/v1", tags=["clusters"], dependencies=[Depends(refuse_repeats)]
     )
@@ -91,14 +91,14 @@ def _cluster_router(view: FleetView) -> APIRouter:
     return router
 
 
-def _object_router(listing: Listing) -> APIRouter:
+def _object_router(listing: ObjectListing) -> APIRouter:
     router = APIRouter(prefix="/fleet/v1", tags=["objects"], dependencies=[Depends(refuse_repeats)])
 
     @router.get("/resources/{resource:path}", responses=_answers(ListModel, 404, 410))
     async def list_objects(
         resource: _Resource, asked: Annotated[ListParameters, Query()]
     ) -> Response:
-        """List the objects of a resource in every cluster, or in some."""
+        """List the objects of a resource in all clusters, or in some."""
         return json_response(await listing.list(resource, asked))
 
     @router.get(
@@ -120,9 +120,9 @@ def _object_router(listing: Listing) -> APIRouter:
 
 
 def _answers(model: type[Any], *statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What OpenAPI tells: the model goes in here, so that FastAPI never builds it.
+    """Describe answers for OpenAPI only, so that FastAPI never builds the model.
 
-    `default` keeps FastAPI from telling of its own form of errors, which we never send.
+    `default` replaces the form of errors of FastAPI, which we never send.
     """
     problem = {"application/problem+json": {"schema": ProblemModel.model_json_schema()}}
     problems = {status: {"content": problem} for status in (400, *statuses, 405, 421, 429, 503)}

@@ -33,23 +33,23 @@ async def run(
     """Serve the query API until cancelled.
 
     Args:
-        shared: where Redis is.
-        settings: where to listen, and how much one user may ask.
-        health: what the process knows of itself; made here if it is not given.
+        shared: how to reach Redis.
+        settings: where to listen, and the limits of one user.
+        health: checks of the process; made here if it is not given.
 
     Raises:
-        ConfigError: it may not or cannot listen there.
+        ConfigError: the address is not allowed, or cannot be bound.
         StoreError: Redis is unusable.
     """
-    told = health or Health()
+    checks = health or Health()
     with listen(settings) as listener:
         redis = await connect(shared.redis_url)
         try:
             reader = SnapshotReader(redis)
-            probe = StoreProbe(reader=reader, health=told)
+            probe = StoreProbe(reader=reader, health=checks)
             app = create_app(reader=reader, settings=settings)
             async with (
-                told.serve(shared.health_host, shared.health_port, shared.health_port_file),
+                checks.serve(shared.health_host, shared.health_port, shared.health_port_file),
                 asyncio.TaskGroup() as group,
             ):
                 group.create_task(serve(app, listener), name="http")
@@ -62,10 +62,10 @@ async def run(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command `fleetbus-query-api`."""
+    """Run the command `fleetbus-query-api`."""
     parser = argparse.ArgumentParser(
         prog="fleetbus-query-api",
-        description="Answers questions about the fleet from the snapshot, over HTTP on loopback; "
+        description="Serves the objects of the fleet from the snapshot, over HTTP on loopback; "
         "settings are environment variables FLEETBUS_… and FLEETBUS_QUERY_API_….",
     )
     parser.parse_args(argv)

@@ -1,4 +1,4 @@
-"""uvicorn as one loop among others: no signal handlers of its own, a clean end when cancelled."""
+"""Runs uvicorn as one loop among others: without signal handlers, with a clean end on cancel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from fleetbus.errors import ConfigError
 from fleetbus_query_api.limits.gate import is_loopback
-from fleetbus_query_api.limits.large_answers import ImpatientProtocol
+from fleetbus_query_api.limits.large_answers import SlowReaderProtocol
 from fleetbus_query_api.settings import QueryApiSettings
 
 log = structlog.get_logger()
@@ -22,15 +22,15 @@ log = structlog.get_logger()
 _BACKLOG: Final = 2048
 _FINISH_WITHIN_SECONDS: Final = 3
 _TICK_SECONDS: Final = 1.0
-_LOOK_SECONDS: Final = 0.01
+_POLL_SECONDS: Final = 0.01
 
 
 class _Server(uvicorn.Server):
-    """Signals belong to the process; a stop takes as long as what is under way, no longer.
+    """Leaves signals to the process, and stops as soon as pending requests are answered.
 
-    uvicorn's own loop looks ten times a second whether it is to end, and its shutdown sleeps a
-    tenth of a second for whatever there is: a fifth of a second at each stop, and an idle server
-    that wakes ten times as often as it has something to do.
+    The loop of uvicorn polls ten times a second whether it is to stop, and its shutdown sleeps for
+    a tenth of a second each time: that costs a fifth of a second at each stop, and an idle server
+    wakes ten times as often as it has something to do.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -38,7 +38,7 @@ class _Server(uvicorn.Server):
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Have `serve` end."""
+        """Make `serve` end."""
         self._stopping.set()
 
     @contextlib.contextmanager
@@ -47,36 +47,40 @@ class _Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         while not self._stopping.is_set():
-            await self.on_tick(0)  # the date of the answers' header
+            await self.on_tick(0)  # updates the Date header
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), _TICK_SECONDS)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for closing in (*self.servers, *(sockets or ())):
             closing.close()
-        state = self.server_state
         try:
             async with asyncio.timeout(_FINISH_WITHIN_SECONDS):
-                while state.connections or state.tasks:
-                    for connection in list(state.connections):
-                        connection.shutdown()  # at once when it is idle, else after its answer
-                    await asyncio.sleep(_LOOK_SECONDS)
+                await self._finish_requests()
         except TimeoutError:
-            log.warning("requests_cut_off", requests=len(state.tasks))
-            for task in state.tasks:
+            tasks = self.server_state.tasks
+            log.warning("requests_cancelled", requests=len(tasks))
+            for task in tasks:
                 task.cancel()
+
+    async def _finish_requests(self) -> None:
+        state = self.server_state
+        while state.connections or state.tasks:
+            for connection in list(state.connections):
+                connection.shutdown()  # at once if it is idle, else after its answer
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 def listen(settings: QueryApiSettings) -> socket.socket:
-    """A listening socket; connections wait in it until `serve` takes them.
+    """Open a listening socket, which queues connections until `serve` accepts them.
 
     Raises:
-        ConfigError: the address is not of this machine alone, or cannot be had.
+        ConfigError: the address is not a loopback address, or cannot be bound.
     """
     if not is_loopback(settings.host):
         raise ConfigError(
             f"setting FLEETBUS_QUERY_API_HOST: {settings.host!r} is not a loopback address. This "
-            "version asks nobody who they are, so it listens on loopback only"
+            "version does not authenticate, so it listens on loopback only"
         )
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
@@ -85,16 +89,16 @@ def listen(settings: QueryApiSettings) -> socket.socket:
         )
     except OSError as e:
         raise ConfigError(f"cannot listen on {settings.host}:{settings.port}: {e}") from e
-    # asyncio leaves it off on sockets made like this one, and head and body are two writes.
+    # asyncio does not set it on such sockets, and head and body are two writes.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
     return listener
 
 
 async def serve(app: FastAPI, listener: socket.socket) -> None:
-    """Serve until cancelled; requests under way are finished first."""
+    """Serve until cancelled; pending requests are answered first."""
     config = uvicorn.Config(
         app,
-        http=ImpatientProtocol,
+        http=SlowReaderProtocol,
         ws="none",
         lifespan="off",
         access_log=False,

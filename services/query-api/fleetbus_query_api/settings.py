@@ -9,7 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class QueryApiSettings(BaseSettings):
-    """Where the query API listens, and how much one user may ask."""
+    """Where the query API listens, and the limits of one user."""
 
     model_config = SettingsConfigDict(
         env_prefix="FLEETBUS_QUERY_API_",
@@ -19,23 +19,23 @@ class QueryApiSettings(BaseSettings):
     )
 
     host: str = "127.0.0.1"
-    """Address to listen on. Only loopback: nobody is asked who they are, so whoever reaches the
-    port reads the whole fleet."""
+    """Address to listen on. Only loopback: there is no authentication, so whoever reaches the port
+    can read the whole fleet."""
 
     port: int = Field(default=0, ge=0, le=65535)
     """Port to listen on; 0 takes a free one."""
 
     port_file: pathlib.Path | None = None
-    """The chosen port is written to this file, for whoever started the process."""
+    """File that the chosen port is written to, for whoever started the process."""
 
     user_requests_per_second: float = Field(default=20, gt=0)
-    """Requests that one user may send per second, over time; more are answered 429. A user is a
-    client address, as long as nobody is asked who they are."""
+    """Requests of one user per second, over time; more are answered 429. A user is a client
+    address, as there is no authentication."""
 
     user_request_burst: int = Field(default=200, ge=1)
-    """Requests that a user who was silent may send at once: a page of a browser or a script asks
-    a few dozen questions, and then none for a while."""
+    """Requests that an idle user may send at once: a web page or a script sends a few dozen, and
+    then none for a while."""
 
     user_concurrency: int = Field(default=8, ge=1)
-    """Requests of one user that are answered at a time; more are answered 429. A quarter of the
-    lists that are answered at a time for all."""
+    """Requests of one user in progress at a time; more are answered 429. A quarter of the lists
+    in progress for all users."""

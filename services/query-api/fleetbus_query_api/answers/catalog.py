@@ -1,4 +1,4 @@
-"""What can be asked for: the clusters of the fleet and the resources that are known of them."""
+"""Catalogs the clusters of the fleet and their resources, and resolves resource names."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ from itertools import chain
 from typing import Final
 
 from fleetbus.kube.resource_names import SHORT_NAMES
-from fleetbus.snapshot import ResourceRecord, SnapshotReader
+from fleetbus.snapshot import ResourceRecord, SnapshotReader, StoreEmpty
 from fleetbus_proto.resources import CORE, ResourceName, parse_resource_name
-from fleetbus_query_api.answers.errors import NotFound
-from fleetbus_query_api.answers.store import read_generation
+from fleetbus_query_api.answers.problem import NotFoundProblem
 
 _FIRST_GROUPS: Final = (CORE, "apps", "batch", "autoscaling", "networking.k8s.io")
-"""A name that several groups have means the first of these, as with kubectl."""
+"""A name that several groups have means that of the first of these, as with kubectl."""
 
-_LONGEST: Final = 100
-"""Letters of a name that are compared with others."""
-_NAMES_SHOWN: Final = 12
-"""So many resources a refusal names; a cluster may have hundreds."""
+_MAX_COMPARED: Final = 100
+"""Characters of a name that are compared with others."""
+_MAX_NAMED: Final = 12
+"""Resources that an error lists; a cluster may have hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownResource:
-    """A resource that some cluster has.
+    """A resource of some cluster.
 
     Attributes:
-        versions: those that are served, over all clusters.
+        versions: all that are served by any cluster.
     """
 
     group: str
@@ -47,23 +46,23 @@ class KnownResource:
 
     @property
     def name(self) -> str:
-        """What a person calls it, as kubectl does: `pods`, `deployments.apps`."""
+        """The name that kubectl uses: `pods`, `deployments.apps`."""
         return self.plural if self.group == CORE else f"{self.plural}.{self.group}"
 
     def rank_for(self, name: ResourceName) -> tuple[int, int, str] | None:
-        """How well a person's name means this resource, the least is the best; None: not at all."""
+        """How well a name matches this resource, the least is the best; None if it does not."""
         if name.group is not None and name.group != self.group:
             return None
         if name.version is not None and name.version not in self.versions:
             return None
-        likeness = self._likeness(name.plural)
-        if likeness is None:
+        match = self._match(name.plural)
+        if match is None:
             return None
         known = self.group in _FIRST_GROUPS
         at = _FIRST_GROUPS.index(self.group) if known else len(_FIRST_GROUPS)
-        return (likeness, at, self.group)
+        return (match, at, self.group)
 
-    def _likeness(self, word: str) -> int | None:
+    def _match(self, word: str) -> int | None:
         words = (self.plural, self.kind.lower())
         if word in words:
             return words.index(word)
@@ -71,12 +70,12 @@ class KnownResource:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class KnownFleet:
     """The fleet at one moment.
 
     Attributes:
-        watched: the resource keys that are known of each cluster.
-        resources: those of all clusters together.
+        watched: cluster → the keys of its resources.
+        resources: those of all clusters.
     """
 
     watched: Mapping[str, Collection[str]]
@@ -87,17 +86,17 @@ class Fleet:
         """The names of the members."""
         return self.watched.keys()
 
-    def is_left_out(self, cluster: str, key: str) -> bool:
-        """Whether a cluster has told of its resources, and this one is not among them."""
+    def lacks(self, cluster: str, key: str) -> bool:
+        """Whether a cluster has reported its resources, and this one is not among them."""
         known = self.watched.get(cluster, ())
         return bool(known) and key not in known
 
-    def resource(self, text: str) -> KnownResource:
-        """The resource that a person means: full names, kubectl's names, short names, kinds.
+    def find(self, text: str) -> KnownResource:
+        """Resolve a resource name: a full name, a name of kubectl, a short name or a kind.
 
         Raises:
-            InvalidName: the text is no resource name.
-            NotFound: no cluster has told of it.
+            InvalidName: it is not a resource name.
+            NotFoundProblem: no cluster has reported it.
         """
         for name in parse_resource_name(text.lower()):
             ranked = [
@@ -108,28 +107,28 @@ class Fleet:
             if ranked:
                 return min(ranked, key=lambda pair: pair[0])[1]
         hint = self._suggestion(text) or self._watched_names()
-        raise NotFound(f"{text} is watched in no cluster of the fleet; {hint}")
+        raise NotFoundProblem(f"{text} is watched in no cluster of the fleet; {hint}")
 
     def _suggestion(self, text: str) -> str:
         names = {known.name for known in self.resources} | {r.plural for r in self.resources}
-        near = get_close_matches(text[:_LONGEST], names, n=1)
+        near = get_close_matches(text[:_MAX_COMPARED], names, n=1)
         return f"do you mean {near[0]!r}?" if near else ""
 
     def _watched_names(self) -> str:
         if not self.resources:
             return "nothing is watched yet"
         names = sorted(known.name for known in self.resources)
-        more = len(names) - _NAMES_SHOWN
+        more = len(names) - _MAX_NAMED
         rest = f" and {more} more" if more > 0 else ""
-        return f"watched are: {', '.join(names[:_NAMES_SHOWN])}{rest}"
+        return f"watched are: {', '.join(names[:_MAX_NAMED])}{rest}"
 
 
 class Catalog:
-    """The fleet as the snapshot tells it, read at most once in a while.
+    """The fleet in the snapshot, cached for a moment.
 
     Args:
         reader: the snapshot.
-        max_age: how old an answer may be; each read asks once per cluster.
+        max_age: of the cache; each read takes one request per cluster.
     """
 
     def __init__(
@@ -137,33 +136,33 @@ class Catalog:
     ) -> None:
         self._reader = reader
         self._max_age = max_age.total_seconds()
-        self._fleet = Fleet({}, ())
+        self._fleet = KnownFleet({}, ())
         self._read_at = float("-inf")
         self._reading = asyncio.Lock()
 
-    async def fleet(self) -> Fleet:
-        """Who is in the fleet and what they have.
+    async def fleet(self) -> KnownFleet:
+        """Read the members of the fleet and their resources.
 
         Raises:
-            StoreEmpty: nobody can tell (rule P13).
+            StoreEmpty: the fleet is unknown (rule P13).
         """
-        async with self._reading:  # many questions at once read it once
+        async with self._reading:  # concurrent requests read it once
             if time.monotonic() - self._read_at > self._max_age:
                 self._fleet = await self._read()
                 self._read_at = time.monotonic()
         return self._fleet
 
-    async def _read(self) -> Fleet:
+    async def _read(self) -> KnownFleet:
         await read_generation(self._reader)
         records: dict[str, Sequence[ResourceRecord]] = {}
         for cluster in await self._reader.clusters():
             records[cluster.name] = await self._reader.resources(cluster.name)
         watched = {name: {known.key for known in found} for name, found in records.items()}
-        return Fleet(watched, _merge(chain.from_iterable(records.values())))
+        return KnownFleet(watched, _merge(chain.from_iterable(records.values())))
 
 
 def _merge(records: Iterable[ResourceRecord]) -> list[KnownResource]:
-    """One resource per group and plural: the served version is not identity (rule W17)."""
+    """Merge into one resource per group and plural: versions are not identity (rule W17)."""
     merged: dict[str, list[ResourceRecord]] = {}
     for record in records:
         merged.setdefault(record.key, []).append(record)
@@ -177,3 +176,17 @@ def _merge(records: Iterable[ResourceRecord]) -> list[KnownResource]:
         )
         for _, same in sorted(merged.items())
     ]
+
+
+async def read_generation(reader: SnapshotReader) -> str:
+    """Read the id of the store's content, before reading who is in the fleet.
+
+    An empty store is not an empty fleet (rule P13).
+
+    Raises:
+        StoreEmpty: the store was emptied, or not set up yet.
+    """
+    generation = await reader.generation()
+    if generation is None:
+        raise StoreEmpty("the snapshot is empty: no projector has filled it yet")
+    return generation

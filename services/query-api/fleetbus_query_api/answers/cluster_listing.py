@@ -1,4 +1,4 @@
-"""Answers questions for the clusters of the fleet: who they are, how fresh our view of each is."""
+"""Lists the clusters of the fleet, and how fresh the snapshot of each is."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fleetbus.snapshot import (
     ResourceState,
     SnapshotReader,
 )
-from fleetbus_query_api.answers.errors import NotFound
+from fleetbus_query_api.answers.catalog import read_generation
+from fleetbus_query_api.answers.problem import NotFoundProblem
 from fleetbus_query_api.answers.render import render_freshness, render_list, render_one_freshness
-from fleetbus_query_api.answers.store import read_generation
 
 
-class FleetView:
-    """Answers questions for clusters, as JSON.
+class ClusterListing:
+    """Answers requests for clusters, as JSON.
 
     Args:
         reader: the snapshot.
@@ -31,64 +31,68 @@ class FleetView:
         self._reader = reader
 
     async def list(self) -> bytes:
-        """All clusters, by name.
+        """List all clusters, by name.
 
         Raises:
-            StoreEmpty: nobody can tell (rule P13).
+            StoreEmpty: the fleet is unknown (rule P13).
         """
         await read_generation(self._reader)
         now = datetime.now(UTC)
         items: list[bytes] = []
-        judged: dict[str, Freshness] = {}
+        freshness: dict[str, Freshness] = {}
         for record in await self._reader.clusters():
             resources = await self._reader.resources(record.name)
-            judged[record.name] = judge(record, resources, now)
-            items.append(msgspec.json.encode(_render(record, resources, judged[record.name], now)))
-        return render_list(items, render_freshness(judged))
+            freshness[record.name] = cluster_freshness(record, resources, now)
+            items.append(
+                msgspec.json.encode(_render(record, resources, freshness[record.name], now))
+            )
+        return render_list(items, render_freshness(freshness))
 
     async def get(self, name: str) -> bytes:
-        """One cluster with its resources.
+        """Show one cluster with its resources.
 
         Raises:
-            NotFound: it is not in the fleet.
-            StoreEmpty: nobody can tell (rule P13).
+            NotFoundProblem: it is not in the fleet.
+            StoreEmpty: the fleet is unknown (rule P13).
         """
         await read_generation(self._reader)
         record = await self._reader.cluster(name)
         if record is None:
-            raise NotFound(f"no cluster {name!r} is in the fleet")
+            raise NotFoundProblem(f"no cluster {name!r} is in the fleet")
         now = datetime.now(UTC)
         resources = await self._reader.resources(name)
-        judged = judge(record, resources, now)
+        freshness = cluster_freshness(record, resources, now)
         rows = [
             _render_resource(known, record, await self._reader.count(name, known.key), now)
             for known in resources
         ]
         content = {
-            **_render(record, resources, judged, now),
+            **_render(record, resources, freshness, now),
             "resources": rows,
-            **render_freshness({name: judged}),
+            **render_freshness({name: freshness}),
         }
         return msgspec.json.encode(content)
 
     async def records(self, name: str = "") -> Sequence[tuple[ClusterRecord, Freshness]]:
-        """The records of all clusters, or of one, and how far each can be relied on.
+        """Read the records of all clusters, or of one, with their freshness.
 
         Raises:
-            StoreEmpty: nobody can tell (rule P13).
+            StoreEmpty: the fleet is unknown (rule P13).
         """
         await read_generation(self._reader)
         now = datetime.now(UTC)
         records = await self._reader.clusters()
         return [
-            (record, judge(record, await self._reader.resources(record.name), now))
+            (record, cluster_freshness(record, await self._reader.resources(record.name), now))
             for record in records
             if name in {"", record.name}
         ]
 
 
-def judge(record: ClusterRecord, resources: Sequence[ResourceRecord], now: datetime) -> Freshness:
-    """How far a cluster as a whole can be relied on: no further than the worst of it (rule A4)."""
+def cluster_freshness(
+    record: ClusterRecord, resources: Sequence[ResourceRecord], now: datetime
+) -> Freshness:
+    """The freshness of a whole cluster: that of its worst resource (rule A4)."""
     age = record.age(now)
     if reason := record.why_silent(now):
         return Freshness(ResourceState.STALE, age, is_complete=False, reason=reason)
@@ -105,7 +109,7 @@ def _shorten(names: Sequence[str], at_most: int = 3) -> str:
 
 
 def _render(
-    record: ClusterRecord, resources: Sequence[ResourceRecord], judged: Freshness, now: datetime
+    record: ClusterRecord, resources: Sequence[ResourceRecord], freshness: Freshness, now: datetime
 ) -> dict[str, Any]:
     complete = sum(Freshness.of(known, record, now).is_complete for known in resources)
     return {
@@ -121,7 +125,7 @@ def _render(
         "lastAnswer": record.last_answer,
         "reportedAt": record.reported_at,
         "joinedAt": record.joined_at,
-        "complete": judged.is_complete,
+        "complete": freshness.is_complete,
         "resourceCount": len(resources),
         "completeResourceCount": complete,
     }

@@ -1,4 +1,4 @@
-"""Reads objects of the snapshot for an answer: pages, one object, how far they can be relied on."""
+"""Lists objects of the snapshot in pages, and gets single ones, with their freshness."""
 
 from __future__ import annotations
 
@@ -19,9 +19,14 @@ from fleetbus.snapshot import (
 )
 from fleetbus.snapshot.reads.paging import Position, write_token
 from fleetbus_proto import keys
-from fleetbus_query_api.answers.catalog import Catalog, Fleet, KnownResource
-from fleetbus_query_api.answers.errors import NotFound
+from fleetbus_query_api.answers.catalog import (
+    Catalog,
+    KnownFleet,
+    KnownResource,
+    read_generation,
+)
 from fleetbus_query_api.answers.parameters import ListParameters, require_few
+from fleetbus_query_api.answers.problem import NotFoundProblem
 from fleetbus_query_api.answers.render import (
     body_of,
     render_freshness,
@@ -29,36 +34,35 @@ from fleetbus_query_api.answers.render import (
     render_list,
     render_one,
 )
-from fleetbus_query_api.answers.store import read_generation
 from fleetbus_query_api.limits.time_slices import TimeSlices
 
 MAX_PAGE_BYTES: Final = 16 * 1024 * 1024
 """Bodies per page (rule A8); a single object may be larger, but is never sent with another."""
 
 _SCAN_STEP: Final = 250
-_SCAN_AT_MOST: Final = 20_000
-"""Objects that one question looks into; the next page goes on from there (rule A8)."""
+_MAX_SCANNED: Final = 20_000
+"""Objects that one request matches; the next page continues from there (rule A8)."""
 
-_STRANGER: Final = Freshness(
+_NOT_A_MEMBER: Final = Freshness(
     ResourceState.UNKNOWN, None, is_complete=False, reason="not in the fleet"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """One page, and how many objects per cluster had no body to look into."""
+    """One page, and how many objects per cluster have no body to match."""
 
     page: Page
-    unjudged: Mapping[str, int]
+    undecided: Mapping[str, int]
 
 
-class Listing:
-    """Answers questions for objects, as JSON.
+class ObjectListing:
+    """Answers requests for objects, as JSON.
 
     Args:
         reader: the snapshot.
-        catalog: what can be asked for.
-        slices: in which objects are looked into.
+        catalog: resolves resource names.
+        slices: run the matching of objects.
     """
 
     def __init__(self, *, reader: SnapshotReader, catalog: Catalog, slices: TimeSlices) -> None:
@@ -67,35 +71,27 @@ class Listing:
         self._slices = slices
 
     async def list(self, resource: str, asked: ListParameters) -> bytes:
-        """One page of a resource, over clusters.
+        """List one page of a resource, over clusters.
 
         Raises:
-            BadRequest: a selector has too many requirements.
-            InvalidName: the text names no resource.
-            InvalidSelector: a selector cannot be read.
-            InvalidToken: the continue token is garbage.
+            BadRequestProblem: a selector has too many requirements.
+            InvalidName: the resource name is malformed.
+            InvalidSelector: a selector is malformed.
+            InvalidToken: the continue token is malformed.
             ExpiredToken: the continue token is of a lost store.
-            NotFound: no cluster has this resource.
+            NotFoundProblem: no cluster has this resource.
         """
         fields = FieldSelector.parse(asked.field_selector)
         labels = LabelSelector.parse(asked.label_selector)
         require_few("fieldSelector", len(fields.requirements))
         require_few("labelSelector", len(labels.requirements))
         fleet = await self._catalog.fleet()
-        known = fleet.resource(resource)
+        known = fleet.find(resource)
         clusters = sorted(set(asked.cluster)) or list(fleet.clusters)
         # Freshness first: rows read after it are at least as fresh as it says (rule A4).
         freshness = await self.freshness(fleet, clusters, known, asked.namespace)
-        query = ListQuery(
-            clusters=[name for name in clusters if name in fleet.clusters],
-            resource=known.key,
-            namespace=asked.namespace or None,
-            name=asked.name or None,
-            labels=labels or None,
-            limit=asked.limit,
-            continue_token=asked.continue_token,
-        )
-        query, rest = _push_down(query, fields)
+        members = [name for name in clusters if name in fleet.clusters]
+        query, rest = _push_down(_query(members, known, asked, labels), fields)
         found = await self._scan(query, rest) if rest else _Found(await self._page(query), {})
         return render_list(
             map(render_item, found.page.entries),
@@ -104,66 +100,66 @@ class Listing:
                 "remaining": found.page.remaining,
                 "resourceVersion": str(found.page.counter),
                 "resource": describe_resource(known),
-                **render_freshness(_with_unjudged(freshness, found.unjudged)),
+                **render_freshness(_with_undecided(freshness, found.undecided)),
             },
         )
 
     async def get(self, cluster: str, resource: str, namespace: str, name: str) -> bytes:
-        """One object.
+        """Get one object.
 
         Raises:
-            InvalidName: the text names no resource.
-            NotFound: no such resource, cluster or object; the problem says how sure that is.
+            InvalidName: the resource name is malformed.
+            NotFoundProblem: no such resource, cluster or object; it has the freshness.
         """
         fleet = await self._catalog.fleet()
-        known = fleet.resource(resource)
+        known = fleet.find(resource)
         freshness = render_freshness(await self.freshness(fleet, [cluster], known, namespace))
         entry = None
         if cluster in fleet.clusters:
             entry = await self._reader.get(cluster, known.key, namespace, name)
         if entry is None:
             # One answer for an absent cluster, namespace and name (rule A2).
-            raise NotFound("the snapshot holds no such object", **freshness)
+            raise NotFoundProblem("the snapshot has no such object", **freshness)
         return render_one(render_item(entry), {"resource": describe_resource(known), **freshness})
 
     async def freshness(
-        self, fleet: Fleet, clusters: Sequence[str], known: KnownResource, namespace: str = ""
+        self, fleet: KnownFleet, clusters: Sequence[str], known: KnownResource, namespace: str = ""
     ) -> dict[str, Freshness]:
-        """How far each cluster's answer for a resource can be relied on (rule A4)."""
+        """The freshness of a resource in each cluster (rule A4)."""
         members = [name for name in clusters if name in fleet.clusters]
         found = await self._reader.freshness(members, known.key, namespace=namespace)
         for name in members:
-            if fleet.is_left_out(name, known.key):
+            if fleet.lacks(name, known.key):
                 found[name] = replace(found[name], reason="not watched there")
-        return {name: found.get(name, _STRANGER) for name in clusters}
+        return {name: found.get(name, _NOT_A_MEMBER) for name in clusters}
 
     async def _page(self, query: ListQuery) -> Page:
-        """A page within `MAX_PAGE_BYTES`: one that is larger is read again with fewer objects."""
+        """Read a page within `MAX_PAGE_BYTES`: a larger one is read again with fewer objects."""
         page = await self._reader.list(query)
         while (fitting := _count_fitting(page.entries)) < len(page.entries):
             page = await self._reader.list(replace(query, limit=fitting))
         return page
 
     async def _scan(self, query: ListQuery, fields: FieldSelector) -> _Found:
-        """Look into objects until the page is full; what remains is not counted."""
+        """Match objects until the page is full; what remains is not counted."""
         generation = await read_generation(self._reader)
         step = replace(query, limit=_SCAN_STEP, count=False)
-        kept = _Kept(fields, query.limit or _SCAN_AT_MOST)
+        matching = _MatchingPage(fields, query.limit or _MAX_SCANNED)
         page = await self._reader.list(step)
         counter = page.counter
         while True:
-            await self._slices.run(kept.take, page.entries)
-            if kept.is_full or not page.continue_token or kept.looked_at >= _SCAN_AT_MOST:
+            await self._slices.run(matching.take, page.entries)
+            if matching.is_full or not page.continue_token or matching.scanned >= _MAX_SCANNED:
                 break
             page = await self._reader.list(replace(step, continue_token=page.continue_token))
         token = page.continue_token
-        if kept.cut_after is not None:
-            key = keys.object_key(kept.cut_after.namespace, kept.cut_after.name).encode()
-            token = write_token(Position(generation, kept.cut_after.cluster, key))
-        return _Found(Page(kept.entries, token, None, counter), kept.unjudged)
+        if (last := matching.cut_after) is not None:
+            key = keys.object_key(last.namespace, last.name).encode()
+            token = write_token(Position(generation, last.cluster, key))
+        return _Found(Page(matching.entries, token, None, counter), matching.undecided)
 
 
-class _Kept:
+class _MatchingPage:
     """The objects of a page that match a field selector, up to a number and a size."""
 
     def __init__(self, fields: FieldSelector, limit: int) -> None:
@@ -172,10 +168,10 @@ class _Kept:
         self._size = 0
         self._last: Entry | None = None
         self.entries: list[Entry] = []
-        self.unjudged: dict[str, int] = {}
-        self.looked_at = 0
+        self.undecided: dict[str, int] = {}
+        self.scanned = 0
         self.cut_after: Entry | None = None
-        """The last object that was decided, when there was no room for a later one."""
+        """The last object that was matched, if there was no room for a later one."""
 
     @property
     def is_full(self) -> bool:
@@ -183,11 +179,11 @@ class _Kept:
         return self.cut_after is not None or len(self.entries) >= self._limit
 
     def take(self, entry: Entry) -> bool:
-        """Look into the next object; whether there is no room for it."""
+        """Match the next object; answers whether there is no room for it."""
         if self._matches(entry) and not self._keep(entry):
             self.cut_after = self._last
             return True
-        self.looked_at += 1
+        self.scanned += 1
         self._last = entry
         return False
 
@@ -196,9 +192,9 @@ class _Kept:
         try:
             tree: Any = msgspec.json.decode(body) if body else None
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            tree = None  # a number that no double holds: one such object must not spoil the list
+            tree = None  # a number beyond a double: one such object must not break the list
         if tree is None:
-            self.unjudged[entry.cluster] = self.unjudged.get(entry.cluster, 0) + 1
+            self.undecided[entry.cluster] = self.undecided.get(entry.cluster, 0) + 1
             return False
         return self._fields.matches(tree)
 
@@ -212,7 +208,7 @@ class _Kept:
 
 
 def describe_resource(known: KnownResource) -> dict[str, Any]:
-    """What an answer says of the resource it is about."""
+    """Describe the resource of an answer."""
     return {
         "group": known.group,
         "plural": known.plural,
@@ -231,6 +227,20 @@ def _count_fitting(entries: Sequence[Entry]) -> int:
     return len(entries)
 
 
+def _query(
+    members: Sequence[str], known: KnownResource, asked: ListParameters, labels: LabelSelector
+) -> ListQuery:
+    return ListQuery(
+        clusters=members,
+        resource=known.key,
+        namespace=asked.namespace or None,
+        name=asked.name or None,
+        labels=labels or None,
+        limit=asked.limit,
+        continue_token=asked.continue_token,
+    )
+
+
 def _push_down(query: ListQuery, fields: FieldSelector) -> tuple[ListQuery, FieldSelector]:
     """Let the index answer what it can: namespace and name."""
     rest: list[FieldRequirement] = []
@@ -244,12 +254,12 @@ def _push_down(query: ListQuery, fields: FieldSelector) -> tuple[ListQuery, Fiel
     return query, FieldSelector(tuple(rest))
 
 
-def _with_unjudged(
-    freshness: Mapping[str, Freshness], unjudged: Mapping[str, int]
+def _with_undecided(
+    freshness: Mapping[str, Freshness], undecided: Mapping[str, int]
 ) -> dict[str, Freshness]:
-    """An object whose body is missing may match or not: the answer says that it is left out."""
+    """Mark clusters as incomplete that have objects without a body, which may match or not."""
     marked = dict(freshness)
-    for cluster, count in unjudged.items():
+    for cluster, count in undecided.items():
         held = marked[cluster]
         reason = "; ".join(filter(None, (held.reason, f"{count} objects without a body left out")))
         marked[cluster] = replace(held, is_complete=False, reason=reason)

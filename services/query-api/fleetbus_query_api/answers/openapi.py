@@ -1,7 +1,7 @@
-"""The shapes of the answers, for OpenAPI only.
+"""Models of the answers, for OpenAPI only.
 
-Answers are joined from stored bytes and never pass through these models, which would take ten
-times as long; the tests check that they have these shapes.
+Answers are joined from stored bytes and never pass through these models; tests check that the
+answers fit them.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ class _Model(BaseModel):
 
 
 class FreshnessModel(_Model):
-    """How far the answer of one cluster can be relied on."""
+    """The freshness of the answer of one cluster."""
 
     state: Literal["unknown", "listing", "synced", "stale", "degraded"]
     complete: bool
-    """Whether all that is asked for is synced and watched, and the API server answers."""
+    """Whether everything requested is synced and watched, and the API server answers."""
     ageSeconds: float | None  # noqa: N815 -- as in the answer
-    """Time since the cluster's API server last answered, in words or bytes; null: never."""
+    """Time since the API server last sent anything; null if it never did."""
     reason: str
-    """Why it is not complete."""
+    """Why it is incomplete."""
 
 
-class _Honest(_Model):
+class _WithFreshness(_Model):
     freshness: dict[str, FreshnessModel]
     """By cluster."""
     incomplete: list[str]
-    """The clusters whose part of the answer may lack something or be old."""
+    """The clusters whose part of the answer may lack something or be outdated."""
 
 
 class ResourceModel(_Model):
@@ -43,7 +43,7 @@ class ResourceModel(_Model):
     kind: str
     namespaced: bool
     versions: list[str]
-    """Those that are served, over all clusters."""
+    """All that are served by any cluster."""
 
 
 class ItemModel(_Model):
@@ -51,30 +51,30 @@ class ItemModel(_Model):
 
     cluster: str
     object: dict[str, Any] | None
-    """As its API server gave it; null when its body is not known, see `degraded`."""
+    """As the API server returned it; null if the body is unknown, see `degraded`."""
     namespace: str = ""
-    """Only when there is no object, like the next three."""
+    """Only without an object, like the next three."""
     name: str = ""
     uid: str = ""
     resourceVersion: str = ""  # noqa: N815 -- as in the answer
     degraded: str = ""
-    """Why the body is missing: `oversized` for the bus, `unreadable`, `absent`."""
+    """Why the body is missing: `oversized` (for the bus), `unreadable` or `absent`."""
 
 
-class ListModel(_Honest):
+class ListModel(_WithFreshness):
     """A page of objects in the order cluster, namespace, name."""
 
     items: list[ItemModel]
     continue_token: str = Field(alias="continue")
     """For the next page; empty on the last one."""
     remaining: int | None
-    """How many objects come after this page; null when they were not counted."""
+    """How many objects come after this page; null if they were not counted."""
     resourceVersion: str  # noqa: N815 -- as in the answer
-    """Of the whole snapshot, before the first row was read."""
+    """Of the whole snapshot, before the first object was read."""
     resource: ResourceModel
 
 
-class ObjectModel(ItemModel, _Honest):
+class ObjectModel(ItemModel, _WithFreshness):
     """One object."""
 
     resource: ResourceModel
@@ -87,13 +87,13 @@ class ClusterModel(_Model):
     labels: dict[str, str]
     hub: bool
     provider: str
-    """Where the fleet knows it from."""
+    """The provider that defines it."""
     host: str
     serverVersion: str  # noqa: N815 -- as in the answer
     connected: bool
     """As its watcher reported last."""
     reason: str
-    """Why it is not connected, or what its API server says of itself: `NotReady`."""
+    """Why it is not connected, or what its API server reports: `NotReady`."""
     message: str
     lastAnswer: str  # noqa: N815 -- as in the answer
     """When its API server last sent anything."""
@@ -106,7 +106,7 @@ class ClusterModel(_Model):
     completeResourceCount: int  # noqa: N815 -- as in the answer
 
 
-class ClusterListModel(_Honest):
+class ClusterListModel(_WithFreshness):
     """All clusters, by name."""
 
     items: list[ClusterModel]
@@ -125,7 +125,7 @@ class ClusterResourceModel(FreshnessModel):
     """When the last byte of its list or watch came; a quiet resource may have none for long."""
 
 
-class ClusterDetailModel(ClusterModel, _Honest):
+class ClusterDetailModel(ClusterModel, _WithFreshness):
     """One cluster with its resources."""
 
     resources: list[ClusterResourceModel]

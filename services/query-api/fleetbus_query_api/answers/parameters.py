@@ -1,4 +1,4 @@
-"""What may stand behind the question mark; everything else is refused, never ignored."""
+"""Query parameters; unknown ones are refused, never ignored."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Annotated, Final, cast
 from fastapi import Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from fleetbus_query_api.answers.errors import BadRequest
+from fleetbus_query_api.answers.problem import BadRequestProblem
 
 MAX_PAGE: Final = 1000
 """Objects per page (rule A8)."""
 
 MAX_REQUIREMENTS: Final = 32
-"""Conditions of a selector: each is looked at for each object that is scanned (rule A8)."""
+"""Of a selector: each is evaluated for each scanned object (rule A8)."""
 _MAX_SELECTOR: Final = 4096
 _MAX_CLUSTERS: Final = 1000
 _REPEATABLE: Final = frozenset({"cluster"})
@@ -24,7 +24,7 @@ _NAME = r"^[^/\x00-\x1f\x7f]*$"
 
 
 def _split(value: object) -> object:
-    """`cluster=a,b&cluster=c` names three."""
+    """Split at commas: `cluster=a,b&cluster=c` names three clusters."""
     if not isinstance(value, list):
         return value
     parts = cast("list[object]", value)
@@ -35,19 +35,19 @@ Names = Annotated[list[str], BeforeValidator(_split)]
 
 
 def require_few(selector: str, count: int) -> None:
-    """Refuse a selector of too many requirements.
+    """Refuse a selector with too many requirements.
 
     Raises:
         BadRequest: it has more than `MAX_REQUIREMENTS`.
     """
     if count > MAX_REQUIREMENTS:
-        raise BadRequest(
+        raise BadRequestProblem(
             f"{selector} has {count} requirements; at most {MAX_REQUIREMENTS} are allowed"
         )
 
 
 class NoParameters(BaseModel):
-    """A question without parameters."""
+    """A request without parameters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -61,9 +61,11 @@ class ListParameters(BaseModel):
         default=[],
         max_length=_MAX_CLUSTERS,
         description="Only these clusters: repeat it, or separate names by commas. "
-        "One that is not in the fleet has no objects and is named in `incomplete`.",
+        "One that is not in the fleet has no objects and is listed in `incomplete`.",
     )
-    namespace: str = Field(default="", max_length=253, pattern=_NAME, description="Only this one.")
+    namespace: str = Field(
+        default="", max_length=253, pattern=_NAME, description="Only this namespace."
+    )
     name: str = Field(
         default="", max_length=253, pattern=_NAME, description="Only objects of this name."
     )
@@ -86,12 +88,12 @@ class ListParameters(BaseModel):
         default="",
         alias="continue",
         max_length=2048,
-        description="`continue` of the page before; the other parameters must be the same.",
+        description="`continue` of the previous page; the other parameters must be the same.",
     )
 
 
 def refuse_repeats(request: Request) -> None:
-    """Refuse a parameter that is given twice: which one was meant is a guess.
+    """Refuse a parameter that is given twice, because it is ambiguous.
 
     Raises:
         BadRequest: there is one.
@@ -107,4 +109,4 @@ def check_repeats(names: Sequence[str], repeatable: frozenset[str] = frozenset()
     """
     for name, count in Counter(names).items():
         if count > 1 and name not in repeatable:
-            raise BadRequest(f"query parameter {name[:80]!r} is given {count} times")
+            raise BadRequestProblem(f"query parameter {name[:80]!r} is given {count} times")

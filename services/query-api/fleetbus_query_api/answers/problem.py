@@ -1,9 +1,22 @@
-"""Errors as answers: problem details (RFC 9457), and multi_resource_operator's form below /v1."""
+"""Errors as answers: problem details (RFC 9457), and below /v1 the form of multi_resource_operator.
+
+Problem
+├── BadRequestProblem         400: the request is invalid
+├── NotFoundProblem           404: no such resource, cluster or object
+├── MethodNotAllowedProblem   405: anything but GET (rule A7)
+├── GoneProblem               410: the continue token is of a store that was lost since
+├── MisdirectedProblem        421: the Host header is not a name of this machine
+├── TooManyRequestsProblem    429: a limit of one user was reached
+└── UnavailableProblem        503: the store of the snapshot is away, or being filled
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Final, cast
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, cast
 
 import msgspec
 import redis.exceptions
@@ -12,28 +25,98 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from fleetbus.errors import StoreError
+from fleetbus.errors import FleetbusError, StoreError
 from fleetbus.kube.selectors import InvalidSelector
 from fleetbus.snapshot import ExpiredToken, InvalidToken
 from fleetbus.store.foreign_keys import ForeignKeyError
 from fleetbus_proto.errors import InvalidName
-from fleetbus_query_api.answers.errors import ApiError, BadRequest, Gone, NotFound, Unavailable
 from fleetbus_query_api.answers.render import json_response
 
-SEED_PREFIX: Final = "/v1/"
-"""Paths of multi_resource_operator, whose clients know `{"error": …}`."""
+V1_PREFIX: Final = "/v1/"
+"""Paths of multi_resource_operator, whose clients expect `{"error": …}`."""
 
-_MEANINGS: Final[tuple[tuple[tuple[type[Exception], ...], type[ApiError]], ...]] = (
-    ((ExpiredToken,), Gone),
-    ((InvalidName, InvalidSelector, InvalidToken), BadRequest),
-    ((StoreError,), Unavailable),
+
+class Problem(FleetbusError):
+    """Why a request gets no answer.
+
+    Attributes:
+        status: the HTTP status.
+        headers: of the answer.
+        members: more members of the problem document.
+    """
+
+    status: ClassVar[int] = 500
+    headers: Mapping[str, str] = MappingProxyType({})
+
+    def __init__(self, detail: str, **members: Any) -> None:
+        super().__init__(detail)
+        self.members: Mapping[str, Any] = members
+
+
+class BadRequestProblem(Problem):
+    """The request is invalid."""
+
+    status = 400
+
+
+class NotFoundProblem(Problem):
+    """No such resource, cluster or object."""
+
+    status = 404
+
+
+class MethodNotAllowedProblem(Problem):
+    """Anything but GET (rule A7)."""
+
+    status = 405
+    headers = MappingProxyType({"Allow": "GET"})
+
+
+class GoneProblem(Problem):
+    """The page that the request continues from is lost; start from the beginning."""
+
+    status = 410
+
+
+class MisdirectedProblem(Problem):
+    """The Host header is not a name of this machine."""
+
+    status = 421
+
+
+class TooManyRequestsProblem(Problem):
+    """A limit of one user was reached.
+
+    Args:
+        detail: which limit.
+        wait_seconds: after which the next request may pass.
+    """
+
+    status = 429
+
+    def __init__(self, detail: str, *, wait_seconds: float) -> None:
+        super().__init__(detail)
+        self.headers = {"Retry-After": str(max(1, math.ceil(wait_seconds)))}
+
+
+class UnavailableProblem(Problem):
+    """The store of the snapshot does not answer, or is being filled."""
+
+    status = 503
+    headers = MappingProxyType({"Retry-After": "1"})
+
+
+_MEANINGS: Final[tuple[tuple[tuple[type[Exception], ...], type[Problem]], ...]] = (
+    ((ExpiredToken,), GoneProblem),
+    ((InvalidName, InvalidSelector, InvalidToken), BadRequestProblem),
+    ((StoreError,), UnavailableProblem),
 )
 
 
 def add_problem_handlers(app: FastAPI) -> None:
-    """Answer every error of the app, also those of the framework, as a problem."""
+    """Answer every error of the app, also those of the framework, with a problem."""
     for kind in (
-        ApiError,
+        Problem,
         HTTPException,
         RequestValidationError,
         InvalidName,
@@ -47,9 +130,9 @@ def add_problem_handlers(app: FastAPI) -> None:
         app.add_exception_handler(kind, _answer)
 
 
-def render_problem(path: str, error: ApiError) -> Response:
-    """The answer for an error, in the form that callers of this path know."""
-    if path.startswith(SEED_PREFIX):
+def render_problem(path: str, error: Problem) -> Response:
+    """Render a problem in the form that clients of the path expect."""
+    if path.startswith(V1_PREFIX):
         content: dict[str, Any] = {"error": str(error)}
         return json_response(
             msgspec.json.encode(content), status=error.status, headers=error.headers
@@ -70,26 +153,26 @@ def render_problem(path: str, error: ApiError) -> Response:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    if isinstance(error, HTTPException) and request.url.path.startswith(SEED_PREFIX):
+    if isinstance(error, HTTPException) and request.url.path.startswith(V1_PREFIX):
         return json_response(b'{"message":"Not Found handler"}', status=error.status_code)
     return render_problem(request.url.path, _translate(error))
 
 
-def _translate(error: Exception) -> ApiError:
-    if isinstance(error, ApiError):
+def _translate(error: Exception) -> Problem:
+    if isinstance(error, Problem):
         return error
     if isinstance(error, HTTPException):
-        return NotFound("there is nothing at this path; /openapi.json tells what there is")
+        return NotFoundProblem("unknown path; /openapi.json lists the paths")
     if isinstance(error, RequestValidationError):
-        return BadRequest(_first_fault(error))
+        return BadRequestProblem(_first_fault(error))
     if isinstance(error, redis.exceptions.RedisError):
-        is_foreign_key = isinstance(error, ForeignKeyError)
-        what = "holds what another program wrote: our log says where" if is_foreign_key else ""
-        return Unavailable(f"the snapshot's store {what or 'does not answer'}")
+        is_foreign = isinstance(error, ForeignKeyError)
+        what = "has keys of another program; the log names them" if is_foreign else ""
+        return UnavailableProblem(f"the snapshot's store {what or 'does not answer'}")
     for kinds, meaning in _MEANINGS:
         if isinstance(error, kinds):
             return meaning(str(error))
-    return ApiError("the question met a fault of ours; the log of the query API has it")
+    return Problem("internal error; see the log of the query API")
 
 
 def _first_fault(error: RequestValidationError) -> str:

@@ -1,7 +1,4 @@
-"""Answers as bytes: stored JSON is joined, never decoded and written anew.
-
-For 500 objects that takes 1.5 ms, through `json` it takes 7 and through models 15 or more.
-"""
+"""Renders answers as bytes: stored JSON is joined, never decoded and encoded again."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ from fleetbus.snapshot import Entry, Freshness
 
 FIXED_HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 SLICE: Final = 512 * 1024
-"""Bytes that are written before the reader has taken the ones before."""
+"""Bytes that are written at a time; the client must receive them before the next ones."""
 _UNREADABLE = "unreadable"
 
 
 class SlicedResponse(Response):
-    """A response whose slices wait until there is room in the connection."""
+    """A response in slices, which waits while the connection is full."""
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         """Send it."""
@@ -43,20 +40,20 @@ def json_response(
     headers: Mapping[str, str] | None = None,
     media_type: str = "application/json",
 ) -> Response:
-    """An answer of JSON bytes; what it tells is of this moment, so nobody keeps it."""
+    """An answer of JSON bytes, which must not be cached."""
     return SlicedResponse(content, status, {**FIXED_HEADERS, **(headers or {})}, media_type)
 
 
 def body_of(entry: Entry) -> bytes:
-    """The object's JSON; empty when there is none that can be served.
+    """The JSON of an object; empty if there is none that can be served.
 
-    What was marked unreadable may be no JSON at all, and would spoil the answer it is joined to.
+    What is marked as unreadable may be invalid JSON, and would break the answer it is part of.
     """
     return b"" if entry.degraded == _UNREADABLE else entry.body
 
 
 def render_item(entry: Entry) -> bytes:
-    """One object with its cluster; one without a body says what is known of it, and why."""
+    """Render one object with its cluster; without a body, what is known of it and the reason."""
     head = msgspec.json.encode({"cluster": entry.cluster})[:-1]
     if body := body_of(entry):
         mark = b',"degraded":' + msgspec.json.encode(entry.degraded) if entry.degraded else b""
@@ -75,17 +72,17 @@ def render_item(entry: Entry) -> bytes:
 
 
 def render_list(items: Iterable[bytes], rest: Mapping[str, Any]) -> bytes:
-    """`{"items": […], …rest}`."""
+    """Render `{"items": […], …rest}`."""
     return b'{"items":[%b],%b' % (b",".join(items), msgspec.json.encode(rest)[1:])
 
 
 def render_one(item: bytes, rest: Mapping[str, Any]) -> bytes:
-    """An item with more members."""
+    """Render an item with more members."""
     return b"%b,%b" % (item[:-1], msgspec.json.encode(rest)[1:])
 
 
 def render_freshness(freshness: Mapping[str, Freshness]) -> dict[str, Any]:
-    """How far each cluster can be relied on, and the names of those that cannot (rule A4)."""
+    """Render the freshness of each cluster, and the names of the incomplete ones (rule A4)."""
     return {
         "freshness": {name: render_one_freshness(known) for name, known in freshness.items()},
         "incomplete": [name for name, known in freshness.items() if not known.is_complete],
@@ -93,7 +90,7 @@ def render_freshness(freshness: Mapping[str, Freshness]) -> dict[str, Any]:
 
 
 def render_one_freshness(known: Freshness) -> dict[str, Any]:
-    """How far one answer of one cluster can be relied on."""
+    """Render the freshness of one cluster."""
     return {
         "state": known.state,
         "complete": known.is_complete,

@@ -1,7 +1,7 @@
-"""The reading paths of multi_resource_operator: /v1/list, /v1/list_with_cluster, /v1/list_cluster.
+"""Serves the read paths of multi_resource_operator: list, list_with_cluster and list_cluster.
 
-Same parameters, order and errors, but labels count, an unknown resource is an error, and a header
-names the clusters whose part of the answer is incomplete (rule A4).
+Parameters, order and errors are the same, but labels are supported, an unknown resource is an
+error, and a header names the clusters whose part of the answer is incomplete (rule A4).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from starlette.responses import Response, StreamingResponse
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.snapshot import Entry, Freshness, ListQuery, SnapshotReader
 from fleetbus_query_api.answers.catalog import Catalog
-from fleetbus_query_api.answers.cluster_listing import FleetView
-from fleetbus_query_api.answers.errors import BadRequest
-from fleetbus_query_api.answers.object_listing import Listing
+from fleetbus_query_api.answers.cluster_listing import ClusterListing
+from fleetbus_query_api.answers.object_listing import ObjectListing
 from fleetbus_query_api.answers.parameters import check_repeats, require_few
+from fleetbus_query_api.answers.problem import BadRequestProblem
 from fleetbus_query_api.answers.render import FIXED_HEADERS, SLICE, body_of, json_response
 from fleetbus_query_api.limits.time_slices import TimeSlices
 
@@ -56,8 +56,8 @@ _OPENAPI: Final[dict[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeedQuestion:
-    """What a client of multi_resource_operator asks; an empty text means all."""
+class V1Query:
+    """The parameters of a list; an empty string means all."""
 
     gvr: str
     name: str
@@ -69,21 +69,21 @@ class SeedQuestion:
 
     @classmethod
     def read(cls, pairs: Sequence[tuple[str, str]]) -> Self:
-        """Read query parameters.
+        """Parse query parameters.
 
         Raises:
-            BadRequest: one is missing, unknown, given twice or malformed.
-            InvalidSelector: `labels[k]=v` is no legal label.
+            BadRequestProblem: one is missing, unknown, given twice or malformed.
+            InvalidSelector: `labels[k]=v` is not a valid label.
         """
         check_repeats([name for name, _ in pairs])
         labels = {found[1]: value for name, value in pairs if (found := _LABEL.fullmatch(name))}
         for name, _ in pairs:
             if name not in _PARAMETERS and not _LABEL.fullmatch(name):
-                raise BadRequest(f"unknown query parameter {name[:80]!r}")
+                raise BadRequestProblem(f"unknown query parameter {name[:80]!r}")
         require_few("labels", len(labels))
         given = dict(pairs)
         if not given.get("gvr"):
-            raise BadRequest("not found gvr")
+            raise BadRequestProblem("not found gvr")
         return cls(
             gvr=given["gvr"],
             name=given.get("name", ""),
@@ -96,20 +96,20 @@ class SeedQuestion:
 
 def _read_limit(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise BadRequest(f"limit {text[:20]!r} is not a number; 0 means all")
-    # Python refuses to read thousands of digits, and nobody means them.
+        raise BadRequestProblem(f"limit {text[:20]!r} is not a number; 0 means all")
+    # Python refuses to parse thousands of digits.
     if len(text) > len(str(_MAX_LIMIT)) or int(text) > _MAX_LIMIT:
-        raise BadRequest(f"limit {text[:20]!r} is larger than {_MAX_LIMIT}; 0 means all")
+        raise BadRequestProblem(f"limit {text[:20]!r} is larger than {_MAX_LIMIT}; 0 means all")
     return int(text)
 
 
-def seed_router(
-    *, reader: SnapshotReader, catalog: Catalog, listing: Listing, slices: TimeSlices
+def v1_router(
+    *, reader: SnapshotReader, catalog: Catalog, listing: ObjectListing, slices: TimeSlices
 ) -> APIRouter:
-    """The routes below /v1."""
+    """Build the routes below /v1."""
     router = APIRouter(prefix="/v1", tags=["multi_resource_operator"])
-    newest = _Newest(reader=reader, catalog=catalog, listing=listing, slices=slices)
-    view = FleetView(reader=reader)
+    newest = _NewestObjects(reader=reader, catalog=catalog, listing=listing, slices=slices)
+    clusters = ClusterListing(reader=reader)
 
     @router.get("/list", openapi_extra=_OPENAPI)
     async def list_objects(request: Request) -> Response:
@@ -124,33 +124,43 @@ def seed_router(
     @router.get("/list_cluster")
     async def list_clusters(request: Request) -> Response:
         """List clusters."""
-        pairs = request.query_params.multi_items()
-        check_repeats([name for name, _ in pairs])
-        if unknown := {name for name, _ in pairs} - {"name"}:
-            raise BadRequest(f"unknown query parameter {min(unknown)[:80]!r}")
-        found = await view.records(dict(pairs).get("name", ""))
-        judged = {record.name: freshness for record, freshness in found}
-        rows = [
-            {
-                "name": record.name,
-                "version": record.server_version,
-                "host": record.host,
-                "platform": "",
-                "isMaster": str(record.hub).lower(),
-                "status": "Running" if record.connected else record.reason or "Unreachable",
-            }
-            for record, _ in found
-        ]
-        return json_response(msgspec.json.encode(rows), headers=_honesty(judged))
+        return await _list_clusters(clusters, request.query_params.multi_items())
 
     return router
 
 
-class _Newest:
+async def _list_clusters(
+    clusters: ClusterListing, parameters: Sequence[tuple[str, str]]
+) -> Response:
+    check_repeats([name for name, _ in parameters])
+    if unknown := {name for name, _ in parameters} - {"name"}:
+        raise BadRequestProblem(f"unknown query parameter {min(unknown)[:80]!r}")
+    found = await clusters.records(dict(parameters).get("name", ""))
+    rows = [
+        {
+            "name": record.name,
+            "version": record.server_version,
+            "host": record.host,
+            "platform": "",
+            "isMaster": str(record.hub).lower(),
+            "status": "Running" if record.connected else record.reason or "Unreachable",
+        }
+        for record, _ in found
+    ]
+    freshness = {record.name: known for record, known in found}
+    return json_response(msgspec.json.encode(rows), headers=_incomplete_header(freshness))
+
+
+class _NewestObjects:
     """Finds the newest objects of a resource."""
 
     def __init__(
-        self, *, reader: SnapshotReader, catalog: Catalog, listing: Listing, slices: TimeSlices
+        self,
+        *,
+        reader: SnapshotReader,
+        catalog: Catalog,
+        listing: ObjectListing,
+        slices: TimeSlices,
     ) -> None:
         self._reader = reader
         self._catalog = catalog
@@ -158,10 +168,10 @@ class _Newest:
         self._slices = slices
 
     async def answer(self, request: Request, render: Callable[[Entry], bytes]) -> Response:
-        """An array of objects."""
-        asked = SeedQuestion.read(request.query_params.multi_items())
+        """Answer with an array of objects."""
+        asked = V1Query.read(request.query_params.multi_items())
         fleet = await self._catalog.fleet()
-        known = fleet.resource(asked.gvr)
+        known = fleet.find(asked.gvr)
         clusters = [asked.cluster] if asked.cluster else list(fleet.clusters)
         freshness = await self._listing.freshness(fleet, clusters, known, asked.namespace)
         query = ListQuery(
@@ -176,12 +186,12 @@ class _Newest:
         rows = await self._find(query, asked.limit)
         return StreamingResponse(
             self._stream(request, known.key, rows, render),
-            headers={**FIXED_HEADERS, **_honesty(freshness)},
+            headers={**FIXED_HEADERS, **_incomplete_header(freshness)},
             media_type="application/json",
         )
 
     async def _find(self, query: ListQuery, limit: int) -> Iterator[_Row]:
-        """Where the newest so many are, newest first; no body is kept."""
+        """Find the newest objects, newest first, without their bodies."""
         rows = _NewestRows(limit, self._slices)
         token = ""
         while True:
@@ -198,7 +208,7 @@ class _Newest:
         rows: Iterable[_Row],
         render: Callable[[Entry], bytes],
     ) -> AsyncGenerator[bytes]:
-        """The array in chunks; the next is read when the reader has taken the one before."""
+        """Yield the array in chunks; each is read when the client has received the one before."""
         before = b"["
         for part in _parts(rows):
             if await request.is_disconnected():
@@ -206,7 +216,7 @@ class _Newest:
             found = await asyncio.gather(
                 *(self._reader.get(row.cluster, resource, row.namespace, row.name) for row in part)
             )
-            # What was deleted since is left out, as if it had been asked for a moment later.
+            # Objects that were deleted meanwhile are left out.
             if objects := b",".join(render(entry) for entry in found if entry is not None):
                 yield before + objects
                 before = b","
@@ -232,14 +242,14 @@ def _row(entry: Entry) -> _Row:
 
 
 class _NewestRows:
-    """The newest of all rows that were added, up to a number.
+    """Keeps the newest of all added rows, up to a limit.
 
-    Sorting all of them in one call would hold up every other question, so each page is sorted alone
-    and they are merged as the answer is written.
+    Sorting all of them in one call would delay every other request, so each page is sorted alone,
+    and the pages are merged while the answer is written.
 
     Args:
         limit: how many; 0 for all.
-        slices: in which the work is done.
+        slices: run the work.
     """
 
     def __init__(self, limit: int, slices: TimeSlices) -> None:
@@ -253,7 +263,7 @@ class _NewestRows:
         """Add the rows of a page.
 
         Raises:
-            BadRequest: the bodies of the answer are larger than `_MAX_BYTES`.
+            BadRequestProblem: the bodies of the answer are larger than `_MAX_BYTES`.
         """
         page: list[_Row] = []
         await self._slices.run(lambda entry: page.append(_row(entry)), entries)
@@ -262,15 +272,15 @@ class _NewestRows:
         if self._limit and (self._count > 2 * self._limit or self._size > _MAX_BYTES):
             await self._cut()
         if self._size > _MAX_BYTES:
-            raise BadRequest("more than 256 MiB: name a limit, a namespace or a cluster")
+            raise BadRequestProblem("more than 256 MiB: set a limit, a namespace or a cluster")
 
     def newest(self) -> Iterator[_Row]:
-        """The rows, newest first, and those of one time in the order in which they were added."""
+        """The rows, newest first; rows of the same time in the order in which they were added."""
         merged = heapq.merge(*self._pages, key=_CREATED_AT, reverse=True)
         return itertools.islice(merged, self._limit or None)
 
     async def _cut(self) -> None:
-        """Forget the rows that are no longer among the newest."""
+        """Drop the rows that are no longer among the newest."""
         kept: list[_Row] = []
         await self._slices.run(kept.append, self.newest())
         self._pages, self._count, self._size = [], 0, 0
@@ -283,7 +293,7 @@ class _NewestRows:
 
 
 def _parts(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
-    """The rows in parts whose bodies are held at a time."""
+    """Split the rows into parts whose bodies are in memory at a time."""
     part: list[_Row] = []
     size = 0
     for row in rows:
@@ -308,7 +318,7 @@ _dated = msgspec.json.Decoder(_Dated)
 
 
 def _created_at(entry: Entry) -> str:
-    """RFC 3339 in UTC, as API servers write it, so that texts sort like times."""
+    """RFC 3339 in UTC, as API servers write it, so that strings sort like times."""
     body = body_of(entry)
     try:
         return _dated.decode(body).metadata.creation_timestamp if body else ""
@@ -317,7 +327,7 @@ def _created_at(entry: Entry) -> str:
 
 
 def _object(entry: Entry) -> bytes:
-    """The object; without a body as much as is known, with a mark that says so."""
+    """The object; without a body what is known of it, with an annotation."""
     return body_of(entry) or msgspec.json.encode(
         {
             "metadata": {
@@ -336,20 +346,22 @@ def _object_with_cluster(entry: Entry) -> bytes:
     return b'{"Object":%b,"clusterName":%b}' % (_object(entry), name)
 
 
-def _honesty(freshness: Mapping[str, Freshness]) -> dict[str, str]:
-    """A bare array has no room for it, so a header says what is incomplete (rule A4)."""
+def _incomplete_header(freshness: Mapping[str, Freshness]) -> dict[str, str]:
+    """The header that names incomplete clusters, as the body is a plain array (rule A4)."""
     marks = [
-        _mark(name, known) for name, known in sorted(freshness.items()) if not known.is_complete
+        _incomplete_item(name, known)
+        for name, known in sorted(freshness.items())
+        if not known.is_complete
     ]
     return {INCOMPLETE_HEADER: ", ".join(marks)} if marks else {}
 
 
-def _mark(name: str, known: Freshness) -> str:
+def _incomplete_item(name: str, known: Freshness) -> str:
     age = "" if known.age is None else f";age={known.age.total_seconds():.0f}"
     return f"{_quote(name)}{age};reason={_quote(known.reason[:200])}"
 
 
 def _quote(text: str) -> str:
-    """A string of RFC 9651: printable ASCII; a reason may hold whatever a server said."""
+    """Quote as a string of RFC 9651, printable ASCII; a reason may quote any server."""
     plain = re.sub(r"[^ -~]", "?", text)
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'

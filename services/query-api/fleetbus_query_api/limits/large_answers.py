@@ -1,7 +1,7 @@
-"""Answers that cost bounded memory whoever reads them (rule A8).
+"""Bounds the memory of large answers, however slowly clients read them (rule A8).
 
-They are written in slices that wait for room, a reader who takes too little for too long is cut
-off, and so many large answers at most are under way at a time.
+They are written in slices that wait for room in the connection, a client that takes too long for a
+slice is disconnected, and the number of large answers at a time is limited.
 """
 
 from __future__ import annotations
@@ -14,74 +14,73 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from fleetbus_query_api.answers.errors import Unavailable
-from fleetbus_query_api.answers.problem import render_problem
+from fleetbus_query_api.answers.problem import UnavailableProblem, render_problem
 
 log = structlog.get_logger()
 
-PATIENCE: Final = timedelta(seconds=5)
-"""So long a reader may take for a slice; 100 KB/s is enough."""
-LISTS_AT_ONCE: Final = 32
-"""Each holds a page of 16 MiB at most."""
-_WAIT: Final = timedelta(seconds=10)
-_LISTS: Final = ("/fleet/v1/resources/", "/v1/list")
+SLICE_TIMEOUT: Final = timedelta(seconds=5)
+"""For a client to receive a slice; 100 KB/s is enough."""
+MAX_LISTS: Final = 32
+"""At a time; each holds a page of 16 MiB at most."""
+_CAPACITY_TIMEOUT: Final = timedelta(seconds=10)
+_LIST_PATHS: Final = ("/fleet/v1/resources/", "/v1/list")
 
 
-class ImpatientProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, which cuts off whoever does not take what was written."""
+class SlowReaderProtocol(HttpToolsProtocol):
+    """The protocol of uvicorn; disconnects clients that do not receive what was written."""
 
-    _cut: asyncio.TimerHandle | None = None
+    _timer: asyncio.TimerHandle | None = None
 
     def pause_writing(self) -> None:
-        """Start the clock: the connection holds a slice that nobody takes."""
+        """Start the timer: the connection holds a slice that is not received."""
         super().pause_writing()
-        self._cut = self.loop.call_later(PATIENCE.total_seconds(), self._cut_off)
+        self._timer = self.loop.call_later(SLICE_TIMEOUT.total_seconds(), self._disconnect)
 
     def resume_writing(self) -> None:
-        """Stop it."""
+        """Stop the timer."""
         super().resume_writing()
-        self._forgive()
+        self._stop_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop it for ever."""
-        self._forgive()
+        """Stop the timer."""
+        self._stop_timer()
         super().connection_lost(exc)
 
-    def _forgive(self) -> None:
-        if self._cut is not None:
-            self._cut.cancel()
-            self._cut = None
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _cut_off(self) -> None:
-        log.warning("slow_reader_cut_off", client=str(self.client))
-        self.transport.abort()  # `close` would wait for the reader
+    def _disconnect(self) -> None:
+        log.warning("slow_client_disconnected", client=str(self.client))
+        self.transport.abort()  # `close` would wait for the client
 
 
-class FewLists:
-    """An ASGI middleware: so many lists at a time, from the question to the last byte.
+class ListConcurrency:
+    """An ASGI middleware that limits lists in progress, from the request to the last byte.
 
     Args:
-        app: what is behind it.
+        app: the application behind it.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._room = asyncio.Semaphore(LISTS_AT_ONCE)
+        self._capacity = asyncio.Semaphore(MAX_LISTS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request pass, once there is room for its answer."""
+        """Let a request pass once there is capacity for its answer."""
         path = str(scope.get("path", ""))
-        if not path.startswith(_LISTS):
+        if not path.startswith(_LIST_PATHS):
             await self._app(scope, receive, send)
             return
         try:
-            async with asyncio.timeout(_WAIT.total_seconds()):
-                await self._room.acquire()
+            async with asyncio.timeout(_CAPACITY_TIMEOUT.total_seconds()):
+                await self._capacity.acquire()
         except TimeoutError:
-            busy = Unavailable(f"{LISTS_AT_ONCE} other lists are being answered; ask again")
+            busy = UnavailableProblem(f"{MAX_LISTS} other lists are in progress; try again")
             await render_problem(path, busy)(scope, receive, send)
             return
         try:
             await self._app(scope, receive, send)
         finally:
-            self._room.release()
+            self._capacity.release()

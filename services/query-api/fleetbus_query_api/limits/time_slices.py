@@ -1,7 +1,7 @@
-"""CPU work on the event loop in slices, so that no question holds up another one (rule A8).
+"""Runs CPU work on the event loop in slices, so that no request delays another (rule A8).
 
-A thread would not help: decoding and comparing hold the interpreter's lock, and the loop would wait
-for it each time it comes back from the network.
+A thread would not help: decoding and comparing hold the GIL, and the event loop would wait for it
+each time it returns from the network.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ SLICE_TIME: Final = timedelta(milliseconds=2)
 
 
 class TimeSlices:
-    """Has the questions of a process take turns: one slice for one of them, then everybody else."""
+    """Lets the requests of a process take turns, slice by slice."""
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()  # fair: the first to wait is the next
+        self._turn = asyncio.Lock()  # fair: first come, first served
 
     async def run(self, step: Callable[[T], object], items: Iterable[T]) -> bool:
-        """Call a function for one item after another until it answers something true.
+        """Call a function for one item after another until it returns something true.
 
         Args:
-            step: what to do; a single call is never interrupted.
-            items: for what.
+            step: the function; a single call is never interrupted.
+            items: the items.
 
         Returns:
-            Whether it answered something true; else all items are done.
+            Whether it returned something true; else all items are done.
         """
         rest = iter(items)
         while True:
@@ -39,11 +39,11 @@ class TimeSlices:
                 is_enough = _run_slice(step, rest)
                 if is_enough is not None:
                     return is_enough
-                await asyncio.sleep(0)  # before the next one's slice
+                await asyncio.sleep(0)  # let others run before the next slice
 
 
 def _run_slice(step: Callable[[T], object], items: Iterator[T]) -> bool | None:
-    """As far as the time goes; None when there is more to do."""
+    """Run until the slice is over; None if items are left."""
     end = time.perf_counter() + SLICE_TIME.total_seconds()
     for item in items:
         if step(item):

@@ -1,4 +1,4 @@
-"""How much one user may ask: so many requests per second, so many at a time (rule A8)."""
+"""Limits the requests of one user: per second, and at a time (rule A8)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from typing import Final
 from prometheus_client import Counter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fleetbus_query_api.answers.errors import TooManyRequests
-from fleetbus_query_api.answers.problem import render_problem
+from fleetbus_query_api.answers.problem import TooManyRequestsProblem, render_problem
 from fleetbus_query_api.settings import QueryApiSettings
 
 MAX_USERS: Final = 10_000
-"""So many are remembered; beyond that the one who has been silent longest starts anew."""
+"""Users that are tracked; beyond that the one that was idle the longest is forgotten."""
 _CONCURRENCY_RETRY_SECONDS: Final = 1.0
 
 REFUSED: Final = Counter(
     "fleetbus_query_api_refused_requests_total",
-    "Requests answered 429, by the limit of one user that was reached: rate, concurrency.",
+    "Requests answered 429, by the limit that the user has reached: rate, concurrency.",
     ["limit"],
 )
 for _limit in ("rate", "concurrency"):
@@ -29,7 +28,7 @@ for _limit in ("rate", "concurrency"):
 
 @dataclass(slots=True)
 class _Usage:
-    """A token bucket, and the requests that are being answered."""
+    """A token bucket, and the number of requests in flight."""
 
     tokens: float
     refilled_at: float
@@ -37,12 +36,12 @@ class _Usage:
 
 
 class UserLimits:
-    """An ASGI middleware: one user's requests take nothing from the others' share.
+    """An ASGI middleware that gives each user a share of the process.
 
     Args:
-        app: what is behind it.
+        app: the application behind it.
         settings: the limits.
-        clock: seconds that only go forward.
+        clock: a monotonic clock in seconds.
     """
 
     def __init__(
@@ -72,19 +71,19 @@ class UserLimits:
             usage.in_flight -= 1
 
     def _find(self, user: str) -> _Usage:
-        """The user's, which moves to the end: the first in the table is the longest silent."""
+        """Find the usage of a user, and move it to the end: the first was idle the longest."""
         usage = self._users.pop(user, None) or _Usage(self._burst, self._clock())
         self._users[user] = usage
         if len(self._users) > MAX_USERS:
             del self._users[next(iter(self._users))]
         return usage
 
-    def _take(self, usage: _Usage) -> TooManyRequests | None:
-        """Take a token; why not, if that cannot be."""
+    def _take(self, usage: _Usage) -> TooManyRequestsProblem | None:
+        """Take a token, or answer why there is none."""
         if usage.in_flight >= self._concurrency:
             REFUSED.labels("concurrency").inc()
-            reason = f"{usage.in_flight} requests of yours are being answered"
-            return TooManyRequests(reason, wait_seconds=_CONCURRENCY_RETRY_SECONDS)
+            reason = f"{usage.in_flight} of your requests are in progress"
+            return TooManyRequestsProblem(reason, wait_seconds=_CONCURRENCY_RETRY_SECONDS)
         now = self._clock()
         gained = (now - usage.refilled_at) * self._rate
         usage.tokens = min(self._burst, usage.tokens + gained)
@@ -92,15 +91,15 @@ class UserLimits:
         if usage.tokens < 1:
             REFUSED.labels("rate").inc()
             reason = f"more than {self._rate:g} requests per second"
-            return TooManyRequests(reason, wait_seconds=(1 - usage.tokens) / self._rate)
+            return TooManyRequestsProblem(reason, wait_seconds=(1 - usage.tokens) / self._rate)
         usage.tokens -= 1
         return None
 
 
 def identify_user(scope: Scope) -> str:
-    """Who asks: on loopback nobody proves who they are, so it is the client's address.
+    """Identify the user by the client address: on loopback nobody authenticates.
 
-    A token that nobody has checked is no identity: whoever invents new ones would have no limit.
+    An unverified token is not an identity: whoever makes up new ones would have no limit.
     """
     client = scope.get("client")
     return str(client[0]) if client else ""
