@@ -141,7 +141,7 @@ async def test_the_command_forgets_and_tells(open_rig: OpenRig) -> None:
     assert await forget(rig, NAME) == (
         1,
         "",
-        "fleetbus: a process of controller pods runs: stop it first\n",
+        "fleetbus: a process of controller pods is running: stop it first\n",
     )
     await rig.stop_reconciler()
     rig.start_reconciler()

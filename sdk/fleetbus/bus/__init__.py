@@ -1,1 +1,1 @@
-"""NATS: connections, the stream and who reads it, publishing, and what was lost of it."""
+"""NATS: the connection, publishing, the stream and its consumers, the key-value bucket."""

@@ -1,12 +1,12 @@
 """Atomic batches: many messages that nats-server stores together, or none of them.
 
-A batch is only another way to send messages the first time. What it is good for is a server that
-syncs to disk before it acknowledges: since nats-server 2.15 it does so once for a batch, not once
-for each message. With any doubt about a batch (a known Msg-Id in it, no answer in time, a new
-connection) the window sends its messages again singly, with the same Msg-Ids (rules B4, B6).
+A batch is only a faster way to send messages for the first time, to a server that syncs to disk
+before it acknowledges: since nats-server 2.15 it does so once per batch, not once per message. If
+the outcome of a batch is in doubt (a known Msg-Id in it, no answer in time, a new connection), the
+window sends its messages again one by one, with the same Msg-Ids (rules B4, B6).
 
-Where the server does not sync at once, or syncs each message of a batch as 2.12 and 2.14 do, a
-batch only costs more. No client can ask for that setting, so both ways are measured (`Pace`).
+If the server does not sync at once, or syncs each message of a batch as 2.12 and 2.14 do, a batch
+only costs more. A client cannot read that setting, so both ways are measured (`Pace`).
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from fleetbus.bus.acks import Settle
 from fleetbus.bus.patches.header_encoding import prepend
 
 MESSAGES: Final = 500
-"""A server takes batches of 1,000 messages, 50 at a time for one stream."""
+"""In one batch; a server allows 1,000, and 50 open batches for one stream."""
 _DEAR: Final = 100e-6
-"""Seconds for one message, below which there is nothing to gain."""
+"""Seconds per message below which batches gain nothing."""
 _WORTH_IT: Final = 0.8
 _REMEMBERED: Final = 2_000
 _ENOUGH: Final = 200
 _FORGOTTEN_AFTER: Final = 60.0
 _BUSY: Final = 100
-"""With fewer messages in flight the time between two answers says nothing about the server."""
+"""With fewer messages in flight the time between two answers says little about the server."""
 PAUSE: Final = 1.0
-"""Seconds without batches after the server had too many of them."""
+"""Seconds without batches after the server refused one because too many were open."""
 
 TOO_MANY: Final = 10210
 UNKNOWN: Final = -1
-"""Our own code for a server that takes the commit for a message like any other."""
+"""Our own code for a server that stores the commit like any other message."""
 _UNUSABLE: Final = frozenset(
     {
         UNKNOWN,
-        10174,  # the stream does not allow them
-        10175,  # no sequence
-        10177,  # 2.12.0 knows no Msg-Id in a batch
-        10179,  # the id of the batch
+        10174,  # not enabled for the stream
+        10175,  # missing sequence
+        10177,  # 2.12.0: no Msg-Id in a batch
+        10179,  # invalid batch id
         10199,  # too many messages
-        10200,  # the commit
+        10200,  # invalid commit
     }
 )
 
 
 class Outgoing(NamedTuple):
-    """One message of a batch; `settle` hears its fate once."""
+    """One message of a batch; `settle` is called once with its outcome."""
 
     subject: str
     body: bytes
@@ -57,21 +57,21 @@ class Outgoing(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch on its way."""
+    """A batch that is in flight."""
 
     id: str
     tokens: tuple[str, ...]
-    """Of its messages, in their order."""
+    """The tokens of its messages, in order."""
     sent: float
 
 
 def is_unusable(err_code: int) -> bool:
-    """Whether this refusal says that the next batch will be refused too."""
+    """Whether this error code means that further batches will be refused too."""
     return err_code in _UNUSABLE
 
 
 def batch_headers(batch: Batch, position: int, block: dict[str, str]) -> dict[str, str]:
-    """The headers of the message at a position, from 1 on; the last one is the commit."""
+    """The headers of the message at a position, counted from 1; the last one is the commit."""
     more = {"Nats-Batch-Id": batch.id, "Nats-Batch-Sequence": str(position)}
     if position == len(batch.tokens):
         more["Nats-Batch-Commit"] = "1"
@@ -79,7 +79,7 @@ def batch_headers(batch: Batch, position: int, block: dict[str, str]) -> dict[st
 
 
 class _Meter:
-    """Seconds per message, over the latest few."""
+    """The average time per message, over the latest ones."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
@@ -96,14 +96,14 @@ class _Meter:
         self._at = now
 
     def cost(self, now: float) -> float | None:
-        """None if too little is known, or nothing since long."""
+        """Seconds per message; None without enough recent measurements."""
         if self._count < _ENOUGH or now - self._at > _FORGOTTEN_AFTER:
             return None
         return self._seconds / self._count
 
 
 class Pace:
-    """Which way of sending is faster here, by the time that passed between answers."""
+    """Measures which way of sending is faster here, by the time between answers."""
 
     def __init__(self) -> None:
         self._singly = _Meter()
@@ -111,14 +111,14 @@ class Pace:
         self._answered = float("-inf")
 
     def note(self, now: float, sent: float, in_flight: int, count: int) -> None:
-        """A message was answered, or a batch of so many.
+        """Note that a message, or a batch of `count` messages, was answered.
 
         Args:
-            now: when.
-            sent: when it was sent; if nothing else was answered since, the server had nothing
-                else to do, and the time is one of the way, not of work.
-            in_flight: how many messages still wait for their answer.
-            count: 1 for a message.
+            now: when it was answered.
+            sent: when it was sent; if nothing else was answered since, the server was idle, and the
+                time measures the network and not the server.
+            in_flight: how many messages still wait for an answer.
+            count: 1 for a single message.
         """
         gap, is_busy = now - self._answered, sent < self._answered
         self._answered = now
@@ -129,7 +129,7 @@ class Pace:
             self._singly.note(gap, 1, now)
 
     def prefers_batches(self, now: float) -> bool:
-        """Whether the next messages should go together; also to learn what that costs."""
+        """Whether the next messages should be sent as a batch; also true to measure one."""
         singly, together = self._singly.cost(now), self._together.cost(now)
         if singly is None or singly < _DEAR:
             return False
@@ -137,7 +137,7 @@ class Pace:
 
 
 class BatchCount(msgspec.Struct, frozen=True):
-    """What the answer to a commit says besides; a server that knows no batches does not."""
+    """What the answer to a commit says in addition; a server without batches says nothing."""
 
     count: int = 0
 
@@ -146,5 +146,5 @@ _counts = msgspec.json.Decoder(BatchCount)
 
 
 def is_whole(batch: Batch, answer: bytes) -> bool:
-    """Whether an answer without an error means that all messages of a batch are stored."""
+    """Whether an answer without an error confirms that all messages of a batch are stored."""
     return _counts.decode(answer).count == len(batch.tokens)

@@ -1,8 +1,8 @@
-"""Bus message → handled → acknowledged, in that order (rules P9, B7, B15).
+"""Consumes the stream: receive, handle, acknowledge, in that order (rules P9, B7, B15).
 
-One durable pull consumer; messages are gathered into batches, because one script call for a
-hundred events costs a fortieth of a hundred calls. A handler that fails keeps the batch: nothing
-of it is acknowledged, pulling stops when the line is full, and the same batch is tried again.
+One durable pull consumer; messages are handled in batches, because one script call for a hundred
+events costs a fortieth of a hundred calls. If the handler fails, nothing of the batch is
+acknowledged, the same batch is retried, and pulling stops once the buffer is full.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ PULL: Final = 1000
 PULL_EXPIRES: Final = timedelta(seconds=30)
 FIRST_RETRY: Final = timedelta(milliseconds=100)
 RETRY_PAUSE: Final = timedelta(seconds=1)
-"""Between two attempts at what fails; it begins with `FIRST_RETRY` and doubles."""
+"""The longest pause between two attempts; it begins with `FIRST_RETRY` and doubles."""
 _DRAIN_TIMEOUT: Final = timedelta(seconds=2)
-"""For longer a stop waits for no server."""
+"""The longest time that a shutdown waits for the server."""
 _POLL: Final = timedelta(milliseconds=250)
 """How soon a waiting consumer notices a reconnect."""
 _NANOSECONDS: Final = 1_000_000_000
 _OLD_TOKENS: Final = 9
 _ACKS: Final = 200
-"""So many are worth a write of their own; fewer go with those of the next batch."""
+"""From this many on acknowledgements are sent at once; fewer are sent with the next batch's."""
 _YIELD_EVERY: Final = 20
-"""Messages received at one go."""
+"""Messages received before other tasks get a turn."""
 _ACK: Final = b""
 _TERM: Final = b"+TERM"
 _NAK: Final = b"-NAK"
@@ -64,9 +64,9 @@ class Consumer:
         nats: a connection.
         stream: name of the stream.
         durable: name of the consumer; its owner, the projector, has created it (rule B12).
-        handle: takes a batch; when it returns the batch is acknowledged. It is given unreadable
-            messages too, to set them aside; they are terminated afterwards.
-        line: in which order messages are handled; that of the stream unless told otherwise.
+        handle: handles a batch, which is acknowledged when this returns. It is given rejected
+            messages too, to record them; they are terminated afterwards.
+        line: holds received messages and decides their order; stream order by default.
     """
 
     def __init__(
@@ -83,27 +83,27 @@ class Consumer:
         self._durable = durable
         self._handle = handle
         self._inbox = nats.new_inbox()
-        # Messages stay in line until they are handled, so that a stop gives them back.
+        # Messages stay here until they are handled, so that a shutdown can give them back.
         self._buffer = buffer or FifoBuffer()
-        # The batches that are being handled, the oldest first.
+        # The ids of the batches that are being handled, the oldest first.
         self._busy: dict[int, None] = {}
-        # What need not be handled any more, to be acknowledged.
+        # Superseded messages that are still to be acknowledged.
         self._superseded: list[str] = []
         self._received = 0
         self._wakeup = asyncio.Event()
-        # How many messages the server may still send for the pulls that are out.
+        # How many messages the server may still send for the open pulls.
         self._outstanding = 0
         self._received_at = 0.0
         self._reconnects = nats.stats["reconnects"]
         self._missing = False
-        # The server refused a pull: the next one waits, or it would be refused as fast (B15).
+        # The server refused a pull: the next one waits, or it would be a hot loop (rule B15).
         self._refused = False
         self._pause = FIRST_RETRY
         self._log_once = LogOnce()
         self._turn: Callable[[], None] = lambda: None
 
     def on_turn(self, beat: Callable[[], None]) -> None:
-        """Call `beat` at each turn of the loop, for a liveness check."""
+        """Call `beat` at each iteration, for a liveness check."""
         self._turn = beat
 
     @property
@@ -112,7 +112,7 @@ class Consumer:
         return self._missing
 
     async def run(self) -> None:
-        """Consume until cancelled; what is not handled by then goes back to the stream."""
+        """Consume until cancelled; unhandled messages are then given back to the stream."""
         subscription = await self._nats.subscribe(
             self._inbox, cb=self._receive, pending_msgs_limit=0, pending_bytes_limit=0
         )
@@ -145,7 +145,7 @@ class Consumer:
         """Handle one batch and acknowledge it."""
         await self._handle_until_done(batch)
         for one in batch:
-            # TERM sets an unreadable message aside (B18).
+            # TERM: a rejected message is not delivered again (rule B18).
             body = _ACK if one.delivery.message is not None else _TERM
             await self._publish(one.reply, body)
         await self._ack_superseded()
@@ -163,12 +163,12 @@ class Consumer:
         return len(self._busy) < self._buffer.concurrency
 
     def _report_turn(self, batch: Sequence[Buffered]) -> None:
-        # The others do not vouch for a batch that hangs.
+        # Only the oldest batch counts: progress of others must not hide one that hangs.
         if id(batch) == next(iter(self._busy)):
             self._turn()
 
     async def _stop_receiving(self, subscription: Subscription) -> None:
-        """Hear no more, but what the server has sent: under load that is much, and to give back."""
+        """Unsubscribe, and receive what the server has already sent: it is to be given back too."""
         with contextlib.suppress(nats.errors.Error, TimeoutError):
             if self._nats.is_connected:
                 async with asyncio.timeout(_DRAIN_TIMEOUT.total_seconds()):
@@ -177,7 +177,7 @@ class Consumer:
                 await subscription.unsubscribe()
 
     async def _nak_unhandled(self) -> None:
-        """Another process, or we after a restart, need not wait until AckWait is over."""
+        """Negatively acknowledge the rest, so that nobody has to wait for the AckWait."""
         for one in self._buffer.unhandled():
             await self._publish(one.reply, _NAK)
         await self._ack_superseded()
@@ -198,11 +198,11 @@ class Consumer:
                 return
 
     def _forget_lost_pulls(self) -> None:
-        """After a reconnect the server does not know of our pulls any more."""
+        """Forget pulls that the server does not know any more after a reconnect."""
         is_lost = self._reconnects != self._nats.stats["reconnects"]
         self._reconnects = self._nats.stats["reconnects"]
         patience = PULL_EXPIRES.total_seconds() + 1
-        # Or the answer that a pull ended was lost: ask again (B15).
+        # The same if the end of a pull got lost (rule B15).
         if is_lost or time.monotonic() > self._received_at + patience:
             self._outstanding = 0
 
@@ -223,7 +223,7 @@ class Consumer:
             with cancellable():
                 await self._nats.publish(subject, body, reply)
         except nats.errors.Error as e:
-            # The connection is lost. A pull is asked again, what is not acknowledged comes again.
+            # The connection is lost: pull again; what is not acknowledged is redelivered.
             log.warning("publish_failed", durable=self._durable, error=str(e) or type(e).__name__)
             self._outstanding, self._refused = 0, True
 
@@ -239,25 +239,25 @@ class Consumer:
                 self._superseded.append(superseded.reply)
             self._received += 1
             if self._received % _YIELD_EVERY == 0:
-                # nats-py hands over all that has come without letting anybody else run.
+                # nats-py calls this for all received messages without yielding to other tasks.
                 await asyncio.sleep(0)
         elif status != _IDLE:
             self._end_pull(status, msg.headers or {})
 
     def _end_pull(self, status: str, told: Mapping[str, str]) -> None:
-        """408: a pull expired; 409: it ended early, perhaps as the consumer went; 503: nobody."""
+        """408: expired; 409: ended early, e.g. the consumer was deleted; 503: no responders."""
         self._missing = status == _NO_RESPONDERS or "Deleted" in told.get("Description", "")
         self._refused = status != _EXPIRED
         if not self._refused:
             self._pause = FIRST_RETRY
         left = told.get("Nats-Pending-Messages", "")
-        # Other pulls may still be out; only this one's rest is not coming any more.
+        # Other pulls may still be open; only the rest of this one will not come.
         rest = int(left) if left.isdigit() and not self._missing else self._outstanding
         self._outstanding = max(0, self._outstanding - rest)
 
 
 async def _uncancelled(step: Awaitable[None]) -> None:
-    """Wait; a cancellation that is not our own is a failure: nobody would notice our end."""
+    """Await `step`; turn a cancellation that is not ours into an error, so that it is retried."""
     try:
         await step
     except asyncio.CancelledError as e:
@@ -267,13 +267,13 @@ async def _uncancelled(step: Awaitable[None]) -> None:
 
 
 async def _back_off(pause: timedelta) -> timedelta:
-    """Rest; answers how long to rest the next time."""
+    """Sleep for the pause; return the next one."""
     await asyncio.sleep(min(pause, RETRY_PAUSE).total_seconds())
     return min(2 * pause, RETRY_PAUSE)
 
 
 def _read(msg: Msg) -> Delivery:
-    # As the `metadata` of nats-py, in a ninth of the time; newer ones name domain and account.
+    # Like nats-py's `metadata` in a ninth of the time; newer servers add domain and account.
     tokens = msg.reply.split(".")
     sequence = int(tokens[5] if len(tokens) == _OLD_TOKENS else tokens[7])
     found = msg.headers or {}

@@ -1,8 +1,8 @@
-"""Durable consumers: created by their one owner, the projector; bound by everyone else (B12).
+"""Durable consumers: created by the projector, their only owner; others just bind them (B12).
 
 A controller writes what it watches into the key-value bucket; the projector creates its durable,
-filtered by resource. A watch set that changed gets the other one of two fixed names, so that the
-old durable keeps delivering until the controller has bound the new one.
+filtered by resource. When the watch set changes, the new durable gets the other one of two fixed
+names, so that the old one keeps delivering until the controller has bound the new one.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _MAX_ACK_PENDING: Final = 5_000
 
 
 class ControllerRuns(BusError):
-    """What is only done to a controller that nobody runs."""
+    """A process of the controller is running, so it cannot be removed."""
 
 
 class Registration(msgspec.Struct, frozen=True, rename="camel"):
-    """What a controller watches, and which of its durables is the one to use."""
+    """What a controller watches, and which of its durables to use."""
 
     controller: str
     filters: list[str]
@@ -52,7 +52,7 @@ class Registration(msgspec.Struct, frozen=True, rename="camel"):
     synced: str = ""
     """Written by the controller: it has bound this durable and enqueued what was known before."""
     is_gone: bool = False
-    """Somebody said that the controller has gone for good; the projector removes all of it."""
+    """The controller was removed for good; the projector deletes all of it."""
 
 
 def filters_for(resources: Iterable[Resource | None]) -> list[str]:
@@ -66,12 +66,12 @@ def filters_for(resources: Iterable[Resource | None]) -> list[str]:
 
 
 def durables_of(controller: str) -> tuple[str, str]:
-    """The two names that a controller's durables have in turn."""
+    """The two names that a controller's durables alternate between."""
     return f"{controller}-a", f"{controller}-b"
 
 
 async def read_registration(kv: KeyValue, controller: str) -> Registration | None:
-    """A controller's registration; None if there is none, or nobody can read it.
+    """Read a controller's registration; None if there is none, or it is malformed.
 
     Raises:
         BusError: nothing is known.
@@ -81,7 +81,7 @@ async def read_registration(kv: KeyValue, controller: str) -> Registration | Non
 
 
 async def is_bindable(bus: Bus, durable: str, filters: Sequence[str]) -> bool:
-    """Whether a durable exists and delivers just these subjects (rule B12).
+    """Whether a durable exists and delivers exactly these subjects (rule B12).
 
     Raises:
         BusError: nothing is known.
@@ -90,7 +90,7 @@ async def is_bindable(bus: Bus, durable: str, filters: Sequence[str]) -> bool:
 
 
 async def is_pulled_from(bus: Bus, durable: str) -> bool:
-    """Whether some process waits for messages of a durable.
+    """Whether a process is pulling from a durable.
 
     Raises:
         BusError: nothing is known.
@@ -100,7 +100,7 @@ async def is_pulled_from(bus: Bus, durable: str) -> bool:
 
 
 async def register(kv: KeyValue, controller: str, filters: Sequence[str]) -> Registration:
-    """Say what a controller watches; keeps what the projector wrote, if nothing changed.
+    """Write what a controller watches; keeps what the projector wrote if nothing changed.
 
     Raises:
         BusError: it may not have been written.
@@ -109,7 +109,7 @@ async def register(kv: KeyValue, controller: str, filters: Sequence[str]) -> Reg
         found, revision = await _read(kv, controller)
         if found is not None and found.filters == list(filters) and not found.is_gone:
             return found
-        # A change that came before the last one was served still has the older durable.
+        # If the last change was not served yet, the durable before it is still in use.
         previous = (found.durable or found.previous) if found else ""
         wanted = Registration(controller, list(filters), previous=previous)
         if await _write(kv, wanted, revision):
@@ -117,47 +117,49 @@ async def register(kv: KeyValue, controller: str, filters: Sequence[str]) -> Reg
 
 
 async def tell_gone(bus: Bus, kv: KeyValue, controller: str) -> bool:
-    """Say that a controller has gone for good: the projector removes its durables (rule B12).
+    """Mark a controller as removed for good: the projector deletes its durables (rule B12).
 
-    One that registers again all the same is as new.
+    If it registers again later, it starts as a new one.
 
     Returns:
         Whether it was registered.
 
     Raises:
-        ControllerRuns: a process of it waits for messages; nothing was said.
+        ControllerRuns: a process of it is running; nothing was written.
         BusError: it may not have been written.
     """
-    for _ in range(_LOOKS):  # while messages flow there is not always a pull that waits
+    for _ in range(_LOOKS):  # while messages flow there is not always a waiting pull
         for durable in durables_of(controller):
             if await is_pulled_from(bus, durable):
-                raise ControllerRuns(f"a process of controller {controller} runs: stop it first")
+                raise ControllerRuns(
+                    f"a process of controller {controller} is running: stop it first"
+                )
         await asyncio.sleep(_LOOK_EVERY.total_seconds())
     found, revision = await _read(kv, controller)
     if found is None or found.is_gone:
         return found is not None
     if await _write(kv, Registration(controller, found.filters, is_gone=True), revision):
         return True
-    raise ControllerRuns(f"somebody else changed the registration of controller {controller}")
+    raise ControllerRuns(f"the registration of controller {controller} was changed concurrently")
 
 
 async def report_synced(kv: KeyValue, controller: str, durable: str) -> None:
-    """Say that the controller lives from this durable now; an older one may go (rule B12).
+    """Report that the controller uses this durable now; an older one may be deleted (rule B12).
 
     Raises:
         BusError: it may not have been written.
     """
     found, revision = await _read(kv, controller)
     if found is not None and found.durable == durable != found.synced:
-        # If someone wrote in between, the next look tells it again.
+        # If it was changed concurrently, the next check reports it again.
         await _write(kv, msgspec.structs.replace(found, synced=durable), revision)
 
 
 async def serve_registration(bus: Bus, kv: KeyValue, controller: str) -> None:
-    """The projector's part: create the durable that a registration asks for, name it in it.
+    """For the projector: create the durable that a registration asks for, and write its name there.
 
     Raises:
-        BusError: not done, or not wholly; to be repeated.
+        BusError: not done, or only in part; to be repeated.
     """
     wanted, revision = await _read(kv, controller)
     if wanted is None:
@@ -165,7 +167,7 @@ async def serve_registration(bus: Bus, kv: KeyValue, controller: str) -> None:
     if wanted.is_gone:
         for durable in durables_of(controller):
             await delete_consumer(bus, durable)
-        await kv.delete(kv_controller(controller), revision)  # unless it came back meanwhile
+        await kv.delete(kv_controller(controller), revision)  # unless it has registered again
     elif not wanted.durable:
         await _name_durable(bus, kv, wanted, revision)
     elif await consumer_info(bus, wanted.durable) is None:
@@ -180,11 +182,11 @@ async def _name_durable(bus: Bus, kv: KeyValue, wanted: Registration, revision: 
     held = {name: await _filters_of(bus, name) for name in (first, second)}
     fitting = [name for name, filters in held.items() if filters == wanted.filters]
     if fitting:
-        # The registration was lost, or we stopped before it was written: nothing is made again.
+        # The registration was lost, or we stopped before writing it: use the durable that exists.
         durable = fitting[0]
     else:
         durable = second if wanted.previous == first else first
-        # A free name may still hold a durable of an older watch set.
+        # The unused name may still belong to a durable of an older watch set.
         await delete_consumer(bus, durable)
         await ensure_consumer(bus, durable, wanted.filters, start=await _covered(bus) + 1)
     other = second if durable == first else first
@@ -193,9 +195,10 @@ async def _name_durable(bus: Bus, kv: KeyValue, wanted: Registration, revision: 
 
 
 async def _covered(bus: Bus) -> int:
-    """Up to here the projector has applied everything, so a full enqueue finds it (rule P12).
+    """The sequence up to which the projector has applied everything (rule P12).
 
-    A durable that began at the stream's end would miss what the projector has not applied yet.
+    A full enqueue finds what is before it. A durable that began at the end of the stream would miss
+    what the projector has not applied yet.
     """
     info = await consumer_info(bus, PROJECTOR)
     return int(info["ack_floor"]["stream_seq"]) if info is not None else 0
@@ -218,21 +221,23 @@ async def _read(kv: KeyValue, controller: str) -> tuple[Registration | None, int
         found = msgspec.json.decode(entry.value, type=Registration)
         return _checked(controller, found), entry.revision
     except DECODE_ERRORS as e:
-        # The controller writes it again; until then it is as good as none.
+        # The controller writes it again; until then it counts as absent.
         log.warning("registration_unreadable", controller=controller, error=str(e))
         return None, entry.revision
 
 
 def _checked(controller: str, found: Registration) -> Registration:
-    """Refuse what names durables of others: whoever serves it may delete them (rule S4)."""
+    """Refuse a registration that names durables of others: serving it could delete them (S4)."""
     own = {"", *durables_of(controller)}
     if found.controller != controller or not own.issuperset((found.durable, found.previous)):
-        raise msgspec.ValidationError("it names another controller, or durables of another one")
+        raise msgspec.ValidationError(
+            "it names another controller, or durables of another controller"
+        )
     return found
 
 
 async def _write(kv: KeyValue, registration: Registration, revision: int) -> bool:
-    """Compare-and-set; `revision` is 0 if there was none."""
+    """Compare-and-set; `revision` is 0 if the key did not exist."""
     key, body = kv_controller(registration.controller), msgspec.json.encode(registration)
     return await kv.update(key, body, revision) is not None
 
@@ -248,10 +253,10 @@ async def registered_controllers(bus: Bus) -> list[str]:
 
 
 async def consumer_info(bus: Bus, durable: str) -> dict[str, Any] | None:
-    """What the server says about a durable; None if there is none.
+    """The server's description of a durable; None if there is none.
 
     Raises:
-        NoStream: JetStream is not there.
+        NoStream: JetStream is not available.
     """
     try:
         return await call_jetstream(bus, f"CONSUMER.INFO.{STREAM}.{durable}")
@@ -264,13 +269,13 @@ async def consumer_info(bus: Bus, durable: str) -> dict[str, Any] | None:
 async def ensure_consumer(
     bus: Bus, durable: str, filters: Sequence[str], *, start: int = 0
 ) -> None:
-    """Create a durable, or check that it is as it must be; never change one that exists.
+    """Create a durable, or check the configuration of the one that exists; never change it.
 
     Args:
         bus: a connection.
         durable: its name.
         filters: subjects, sorted.
-        start: the first sequence to deliver; 0 for all that the stream still holds.
+        start: the first sequence to deliver; 0 for everything in the stream.
 
     Raises:
         BusError: it exists with another configuration.

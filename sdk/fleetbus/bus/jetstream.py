@@ -1,6 +1,6 @@
-"""The JetStream API, and the stream and the bucket that their owner creates (rule B12).
+"""The JetStream API; the stream and the bucket, which only their owner creates (rule B12).
 
-They are compared with what they must be at each start, and never changed.
+At each start their configuration is compared with the expected one, and never changed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _NO_STREAM: Final = 10059
 _OWNERSHIP_DOC: Final = "only its owner creates it, and nobody changes it at start"
 _SECOND_NS: Final = 1_000_000_000
 _MOST_VALUE_BYTES: Final = 512 * 1024
-"""Of a value in the bucket with its headers. The longest that we write lists the types of a
-cluster that CRDs define, of 4,000 of them; without a limit any watcher could write 64 MiB."""
+"""The largest value in the bucket, with its headers. The longest that we write lists the types
+that CRDs define, for 4,000 of them; without a limit any watcher could write 64 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """What an operator may choose about the stream of events and the bucket."""
+    """The limits of the stream and the bucket that an operator may set."""
 
     max_bytes: int = 2 * 1024**3
     max_age: timedelta = timedelta(hours=24)
@@ -40,7 +40,7 @@ class StreamLimits:
 
 
 async def ensure_stream(bus: Bus, limits: StreamLimits | None = None) -> dict[str, Any]:
-    """Create the stream of events, or check that it is as it must be; answers its info (B12).
+    """Create the stream of events, or check its configuration; return its info (rule B12).
 
     Raises:
         BusError: it exists with another configuration; nothing is changed.
@@ -66,12 +66,12 @@ async def ensure_stream(bus: Bus, limits: StreamLimits | None = None) -> dict[st
             "allow_direct": True,
             "allow_msg_ttl": True,
         },
-        allow_atomic=True,  # a stream that was made without does too (`fleetbus.bus.batch`)
+        allow_atomic=True,  # optional: an older stream without it works too (`fleetbus.bus.batch`)
     )
 
 
 async def ensure_bucket(bus: Bus, limits: StreamLimits | None = None) -> dict[str, Any]:
-    """Create the key-value bucket, or check that it is as it must be (B12).
+    """Create the key-value bucket, or check its configuration (rule B12).
 
     Raises:
         BusError: it exists with another configuration; nothing is changed.
@@ -92,11 +92,11 @@ async def ensure_bucket(bus: Bus, limits: StreamLimits | None = None) -> dict[st
             "duplicate_window": 120 * _SECOND_NS,
             "num_replicas": chosen.replicas,
             "deny_delete": True,
-            "allow_direct": True,  # without it a direct read is answered "no responders"
+            "allow_direct": True,  # without it a direct read fails with "no responders"
             # A header `Nats-Rollup: all` would let any watcher empty the bucket of the fleet (S3).
             "allow_rollup_hdrs": False,
             "allow_msg_ttl": True,
-            # A watcher writes what it likes below its cluster; the disk is the stream's, too.
+            # A watcher may write anything below its cluster, and the stream is on the same disk.
             "max_bytes": chosen.bucket_bytes,
             "max_msg_size": _MOST_VALUE_BYTES,
         },
@@ -104,7 +104,7 @@ async def ensure_bucket(bus: Bus, limits: StreamLimits | None = None) -> dict[st
 
 
 async def stream_info(bus: Bus, name: str = STREAM) -> dict[str, Any] | None:
-    """What the server says about a stream; None if there is none."""
+    """The server's description of a stream; None if there is none."""
     try:
         return await call_jetstream(bus, f"STREAM.INFO.{name}")
     except ApiError as e:
@@ -114,7 +114,7 @@ async def stream_info(bus: Bus, name: str = STREAM) -> dict[str, Any] | None:
 
 
 class ApiError(BusError):
-    """JetStream refused; `code` is its own error code."""
+    """JetStream returned an error; `code` is its `err_code`."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -133,15 +133,15 @@ async def _ensure(bus: Bus, wanted: Mapping[str, Any], **at_creation: bool) -> d
 
 
 def check_echo(what: str, wanted: Mapping[str, Any], echoed: Mapping[str, Any]) -> None:
-    """Compare every field we asked for with what the server says it has.
+    """Compare every requested field with the server's configuration.
 
-    An old server drops fields that it does not know, and a stream that exists may be another.
+    An old server ignores unknown fields, and an existing stream may be configured differently.
 
     Raises:
         BusError: one differs; both values are in the message.
     """
     for field, value in wanted.items():
-        # The server leaves out what is false, zero or empty.
+        # The server omits values that are false, zero or empty.
         found = echoed.get(field, type(value)())
         if found != value:
             raise BusError(
@@ -169,7 +169,7 @@ async def call_jetstream(
 
 
 async def check_jetstream(bus: Bus) -> None:
-    """Check that JetStream is on and new enough; needs the right to `$JS.API.INFO`.
+    """Check that JetStream is enabled and recent enough; needs the right to `$JS.API.INFO`.
 
     Raises:
         BusError: it is not.

@@ -1,6 +1,6 @@
-"""Many messages of a stream by batched direct gets: one request per thousand, or per MiB.
+"""Batched direct gets: one request for a thousand messages of a stream, or a MiB.
 
-All keys below a prefix of the bucket; the last message of each of many subjects.
+Reads all keys below a prefix of the bucket, or the last message of each of many subjects.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fleetbus_proto.keys import KV_BUCKET
 
 _BATCH: Final = 1_000
 _BATCH_BYTES: Final = 1024**2
-"""Of a page: a watcher may fill the bucket with values as long as the bucket takes."""
+"""Of a page: a watcher may fill the bucket with values of the largest size."""
 _STREAM: Final = f"KV_{KV_BUCKET}"
 _PREFIX: Final = f"$KV.{KV_BUCKET}."
 _END: Final = "204"
@@ -31,13 +31,13 @@ _NO_RESPONDERS: Final = "503"
 
 
 async def scan_keys(bus: Bus, prefix: str) -> dict[str, Entry]:
-    """What the keys below a prefix hold, deleted ones left out; a token of it may be `*`.
+    """Read all keys below a prefix, without deleted ones; a token of the prefix may be `*`.
 
-    A key that is written meanwhile comes with its old value or its new one.
+    A key that is written meanwhile is returned with its old or its new value.
 
     Raises:
         NoStream: there is no bucket.
-        NoAnswer: not in time.
+        NoAnswer: no answer in time.
         BusError: the server refused.
     """
     found: dict[str, Entry] = {}
@@ -47,7 +47,7 @@ async def scan_keys(bus: Bus, prefix: str) -> dict[str, Entry]:
 
 
 async def scan_pages(bus: Bus, prefix: str) -> AsyncGenerator[dict[str, Entry]]:
-    """The same, page by page: for keys that others may write, too many for one answer perhaps.
+    """The same page by page, for keys of others, which may be too many to hold at once.
 
     Raises:
         NoStream, NoAnswer, BusError: as for `scan_keys`.
@@ -68,7 +68,7 @@ class _Page:
     is_more: bool = False
 
     def take(self, message: Msg, headers: Mapping[str, str]) -> None:
-        """Note one key; the bucket keeps one message of each."""
+        """Add one key; the bucket keeps one message of each."""
         self.last = int(headers["Nats-Sequence"])
         if "KV-Operation" not in headers:
             key = headers["Nats-Subject"].removeprefix(_PREFIX)
@@ -79,8 +79,8 @@ async def _read_page(bus: Bus, subject: str, start: int) -> _Page:
     page = _Page()
     size = {"batch": _BATCH, "max_bytes": _BATCH_BYTES}
     request = {"seq": start, "next_by_subj": subject, **size}
-    told = await _batch(bus, _STREAM, request, subject, page.take)
-    page.is_more = _is_more(_STREAM, told)
+    end = await _batch(bus, _STREAM, request, subject, page.take)
+    page.is_more = _is_more(_STREAM, end)
     return page
 
 
@@ -94,12 +94,12 @@ class LastMessage(NamedTuple):
 
 
 async def last_messages(bus: Bus, stream: str, subjects: str) -> list[LastMessage]:
-    """The last message of every subject that matches; the server answers for 1,024 at most.
+    """Read the last message of every matching subject; the server returns 1,024 at most.
 
     Raises:
         NoStream: there is no such stream.
-        NoAnswer: not in time.
-        BusError: the server refused, also because there are too many.
+        NoAnswer: no answer in time.
+        BusError: the server refused, for instance because there are too many.
     """
     found: list[LastMessage] = []
 
@@ -107,8 +107,8 @@ async def last_messages(bus: Bus, stream: str, subjects: str) -> list[LastMessag
         stored_at = datetime.fromisoformat(headers["Nats-Time-Stamp"])
         found.append(LastMessage(headers["Nats-Subject"], headers, message.data, stored_at))
 
-    told = await _batch(bus, stream, {"multi_last": [subjects]}, subjects, take)
-    _is_more(stream, told)
+    end = await _batch(bus, stream, {"multi_last": [subjects]}, subjects, take)
+    _is_more(stream, end)
     return found
 
 
@@ -119,7 +119,7 @@ async def _batch(
     what: str,
     take: Callable[[Msg, Mapping[str, str]], None],
 ) -> Mapping[str, str]:
-    """Hand each message of a batched direct get to `take`; answers the headers of its end."""
+    """Call `take` for each message of a batched direct get; return the headers of its end."""
     ended: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
 
     async def on_message(message: Msg) -> None:
@@ -141,12 +141,12 @@ async def _batch(
         raise NoAnswer(f"no answer for {what}: {e or type(e).__name__}") from e
 
 
-def _is_more(stream: str, told: Mapping[str, str]) -> bool:
-    status = told.get("Status", "")
+def _is_more(stream: str, end: Mapping[str, str]) -> bool:
+    status = end.get("Status", "")
     if status == _NOT_FOUND:
         return False
     if status == _NO_RESPONDERS:
-        raise NoStream(f"nobody answers for {stream}")
+        raise NoStream(f"no responders for {stream}")
     if status != _END:
-        raise BusError(f"a batch of {stream}: {dict(told)}")
-    return int(told.get("Nats-Num-Pending", "0")) > 0
+        raise BusError(f"a batched get of {stream} failed: {dict(end)}")
+    return int(end.get("Nats-Num-Pending", "0")) > 0

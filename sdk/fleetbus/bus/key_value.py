@@ -1,7 +1,7 @@
 """Raw access to the key-value bucket: direct reads, compare-and-set writes.
 
-With plain requests, because a watcher's rights end at its own keys (rule S3): the helpers of
-nats-py ask for stream information first and would fail.
+It uses plain requests, because a watcher has rights to its own keys only (rule S3): nats-py's
+helpers ask for stream information first and would fail.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from fleetbus.errors import BusError
 from fleetbus_proto.keys import KV_BUCKET
 
 DECODE_ERRORS: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-"""What the decoding of a value can raise: whoever has the right to write there may write anything,
-and that is nobody else's trouble (rule B18)."""
+"""What decoding a value can raise: a writer with the right to a key may write anything there, which
+must not harm others (rule B18)."""
 WRONG_LAST_SEQUENCE: Final = 10071
 _KEY = re.compile(r"[-/_=.a-zA-Z0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A value, and the revision that a compare-and-set needs."""
+    """A value and its revision, for a compare-and-set."""
 
     value: bytes
     revision: int
@@ -38,7 +38,7 @@ class Entry:
 class KeyValue:
     """Raw access to a bucket of NATS: direct reads, compare-and-set writes.
 
-    Every method raises NoStream when there is no bucket, NoAnswer when nothing is known.
+    Every method raises NoStream if there is no bucket, NoAnswer if the outcome is unknown.
     """
 
     def __init__(self, bus: Bus, bucket: str = KV_BUCKET) -> None:
@@ -52,14 +52,14 @@ class KeyValue:
         return None if is_deleted else entry
 
     async def put(self, key: str, value: bytes, *, ttl: str = "") -> int:
-        """Write a key whatever it holds, for a time like `10m` or for ever; the revision."""
+        """Write a key unconditionally, with a TTL like `10m` or for ever; return its revision."""
         written = await self._write(key, value, {"Nats-TTL": ttl} if ttl else {})
         if written is None:
-            raise BusError(f"key {key!r}: an unconditional write was refused")
+            raise BusError(f"key {key!r}: the write was refused although it has no condition")
         return written
 
     async def update(self, key: str, value: bytes, revision: int) -> int | None:
-        """Write a key that must still be at this revision, 0 if it must not exist; else None."""
+        """Write a key only at this revision, 0 for no key; return the new revision, else None."""
         expected = "Nats-Expected-Last-Subject-Sequence"
         written = await self._write(key, value, {expected: str(revision)})
         if written is not None or revision:
@@ -68,7 +68,7 @@ class KeyValue:
         return await self.update(key, value, entry.revision) if entry and is_deleted else None
 
     async def delete(self, key: str, revision: int | None = None) -> None:
-        """Delete a key, which need not exist; given a revision, unless it was written since."""
+        """Delete a key if it exists; with a revision, only if it was not written since."""
         headers = {"KV-Operation": "DEL"}
         if revision is not None:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(revision)
@@ -76,11 +76,11 @@ class KeyValue:
 
     @asynccontextmanager
     async def follow(self, prefix: str, wake: Callable[[str, bytes], None]) -> AsyncGenerator[None]:
-        """Call `wake(key, value)` at each later write below a prefix, as long as it lasts.
+        """Call `wake(key, value)` at each later write below a prefix, while the block lasts.
 
-        A token of the prefix may be `*`. A plain subscription: a write may be missed while
-        disconnected, so read after a reconnect; it may be heard before the bucket holds it, and
-        one that lost its compare-and-set is heard too.
+        A token of the prefix may be `*`. It is a plain subscription: writes are missed while
+        disconnected, so read again after a reconnect; a write may be received before the bucket has
+        it, and also if its compare-and-set failed.
         """
 
         async def on_message(message: Msg) -> None:
@@ -119,7 +119,7 @@ def below(prefix: str) -> str:
 
 
 def _checked(key: str) -> str:
-    # B8: keys hold no object names; whatever else they hold must be readable by every client.
+    # Every client must be able to read a key, and no key has the name of an object (rule B8).
     if not _KEY.fullmatch(key):
         raise BusError(f"{key!r} is not a key of a NATS bucket")
     return key

@@ -1,4 +1,4 @@
-"""Messages that a consumer refuses: counted, logged, never handled (rules B8, B18)."""
+"""Messages that a consumer rejects: counted, logged, never handled (rules B8, B18)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ log = structlog.get_logger()
 
 
 class RejectedMessages:
-    """Tells of refused messages, once and then every 30 s for each cluster: it may send millions.
+    """Counts rejected messages, and logs them at most every 30 s per cluster: it may send millions.
 
     They count for the cluster of their subject, whatever their body says.
 
     Args:
         consumer: the name of the controller, or of the projector.
-        is_member: whether a cluster is in the fleet; others count together.
+        is_member: whether a cluster is in the fleet; all others are counted together.
     """
 
     def __init__(self, consumer: str, is_member: Callable[[str], bool]) -> None:
@@ -33,7 +33,7 @@ class RejectedMessages:
         metrics.REJECTED_MESSAGES.labels(consumer, "")
 
     def record(self, delivery: Delivery) -> None:
-        """Count a message that could not be read."""
+        """Count and log a rejected message."""
         named = cluster_of(delivery.subject)
         cluster = named if self._is_member(named) else ""
         metrics.REJECTED_MESSAGES.labels(self._consumer, cluster).inc()
@@ -50,6 +50,6 @@ class RejectedMessages:
             )
 
     def forget_cluster(self, cluster: str) -> None:
-        """A cluster left; its series are the caller's to forget."""
+        """Forget a cluster that left; its metric series are the caller's to remove."""
         self._log_once.reset(cluster)
         self._unlogged.pop(cluster, None)

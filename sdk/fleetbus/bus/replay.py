@@ -1,8 +1,8 @@
-"""The stream, read again after the store was lost or went back in time (rules P11, P12).
+"""Reads the stream again after the store was lost or rolled back (rules P11, P12).
 
-What stood in the queue went with the store. After a loss of everything new lists bring back every
-object that lives, and with it its request; only the stream still names what was deleted. After a
-loss of the last writes all of them are on the stream.
+The queue was lost with the store. After a total loss new lists bring back every object that exists,
+and with it its request; only the stream still has the deletions. After a loss of the last writes
+all of them are on the stream.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _LOOK_EVERY: Final = timedelta(milliseconds=100)
 async def replay(
     bus: Bus, consumer: str, filters: Sequence[str], handle: Handle, *, first: int, last: int
 ) -> None:
-    """Hand what the stream holds between two sequences to `handle` again, in batches and in order.
+    """Hand the messages between two sequences to `handle` again, in batches and in order.
 
     Args:
         bus: a connection.
-        consumer: whose; the name of the consumer that reads follows from it (rule S4).
+        consumer: whose messages; the replaying consumer is named after it (rule S4).
         filters: what it watches, as subjects.
-        handle: a batch whose handling failed is handed over again.
-        first: where to begin.
-        last: up to here everything is handled when this returns; later messages may be, too.
+        handle: handles a batch; a batch that failed is handed over again.
+        first: the first sequence.
+        last: when this returns, everything up to here is handled; perhaps also later messages.
 
     Raises:
-        BusError: not all was read; to be repeated. So it is for one of two processes that replay
-            at the same time, which have one consumer between them: see `claimed`.
+        BusError: not everything was read; to be repeated. It also hits one of two processes that
+            replay at the same time, because they share one consumer: see `claimed`.
     """
     await _read_again(bus, consumer, sorted(filters), handle, first=first, last=last)
 
@@ -49,7 +49,7 @@ async def replay(
 async def replay_deletions(
     bus: Bus, controller: str, filters: Sequence[str], handle: Handle
 ) -> None:
-    """Hand every deletion that the stream still holds to `handle`; see `replay`."""
+    """Hand every deletion that is still in the stream to `handle`; see `replay`."""
     deletions = sorted(_deletions(subject) for subject in filters)
     await _read_again(bus, controller, deletions, handle, first=0, last=None)
 
@@ -77,19 +77,19 @@ async def _read_again(
 async def _info(bus: Bus, name: str) -> dict[str, Any]:
     info = await consumer_info(bus, name)
     if info is None:
-        raise BusError(f"the consumer {name} has gone; is another process replaying?")
+        raise BusError(f"consumer {name} is gone; is another process replaying?")
     return info
 
 
 def _is_through(info: dict[str, Any], last: int | None) -> bool:
     if info["num_pending"] == 0 and info["num_ack_pending"] == 0:
         return True
-    # While more and more comes there is always something left to do.
+    # With a steady flow of new messages something is always pending.
     return last is not None and info["ack_floor"]["stream_seq"] >= last
 
 
 def _deletions(subject: str) -> str:
-    """Of a filter for all events of a resource, or for all events."""
+    """The subject of the deletions among the events of a filter."""
     prefix = subject.removesuffix(">")
     places = "*.*." if subject != EVENTS_ALL else "*.*.*.*.*."
     return f"{prefix}{places}{Verb.DELETED.value}"

@@ -1,11 +1,11 @@
 """Publish with acknowledgements: pipelined, bounded, with own deadlines (rules B4, B6, B14, W14).
 
-nats-py's own pipelining has futures that never time out. Here each message waits in a window,
+nats-py's own pipelining has futures that never time out. Here each message stays in a window,
 bounded by count and bytes, until JetStream has stored it; when the window is full `publish` waits,
-so that the reader behind it stops reading. A message without an answer is sent again with the
-same Msg-Id; after half the duplicate window it is given up, because a later repeat could be
-stored behind newer ones. Messages that may wait for each other can go as a batch
-(`fleetbus.bus.batch`), which changes nothing of all this: each of them waits in the window.
+which pushes back on the reader. A message without an answer is sent again with the same Msg-Id;
+after half the duplicate window it is given up, because a later repeat could be stored behind newer
+messages. Messages that may wait for each other can be sent as a batch (`fleetbus.bus.batch`);
+otherwise nothing changes: each of them is in the window.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _SHORTEST_TICK: Final = 0.01
 _FIRST_RETRY: Final = 0.05
 _LONGEST_RETRY: Final = 1.0
 _LARGE: Final = 64 * 1024
-"""A larger body goes alone: nothing is gained, and its headers may leave no room for more."""
+"""A larger body is sent alone: a batch gains nothing, and its headers may make it too large."""
 _FEW: Final = 20
-"""A batch has a price of its own on the server, a few files that come and go."""
+"""Fewer messages are sent one by one: each batch makes the server create a few files."""
 _OVERHEAD: Final = 512
-"""Headers and subject, roughly, so that the bound in bytes holds for small bodies too."""
+"""For headers and subject, roughly, so that the bound in bytes also holds for small bodies."""
 
 
 class _Pending:
@@ -69,7 +69,7 @@ class _Waiter(NamedTuple):
 
 
 class Window:
-    """All unacknowledged messages of one connection; make it with `open_window`.
+    """All unacknowledged messages of one connection; created by `open_window`.
 
     Attributes:
         inbox: the subject below which the acknowledgements come.
@@ -92,13 +92,13 @@ class Window:
         self._loop = asyncio.get_running_loop()
         self.inbox = bus.nc.new_inbox() + "."
         self._count = 0
-        self._pending: dict[str, _Pending] = {}  # in the order of the first sending
+        self._pending: dict[str, _Pending] = {}  # in the order in which they were first sent
         self._size = 0
-        self._waiters: deque[_Waiter] = deque()  # who came later waits behind
+        self._waiters: deque[_Waiter] = deque()  # first come, first served
         self._batches: dict[str, Batch] = {}
-        self._batches_after = 0.0  # when they may be used again
+        self._batches_after = 0.0  # the time from which they may be used
         self._pace = Pace()
-        self._has_told = False  # that there are no batches here
+        self._has_told = False  # that the server refuses batches
         self._overdue = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -110,7 +110,7 @@ class Window:
 
     @property
     def size(self) -> int:
-        """How many bytes they hold."""
+        """How many bytes they have."""
         return self._size
 
     @property
@@ -123,7 +123,7 @@ class Window:
     async def publish(
         self, subject: str, body: bytes, headers: dict[str, str], settle: Settle
     ) -> None:
-        """Send one message as soon as the window has room; `settle` hears its fate later.
+        """Send one message once the window has capacity; `settle` is called with its outcome later.
 
         A cancellation while it is handed to nats-py leaves it in the window: it may be stored.
 
@@ -141,21 +141,21 @@ class Window:
 
     @property
     def prefers_batches(self) -> bool:
-        """Whether messages that may wait for each other should go together now."""
+        """Whether messages that may wait for each other should be sent as batches now."""
         now = self._loop.time()
         return now >= self._batches_after and self._pace.prefers_batches(now)
 
     @property
     def batch_limits(self) -> tuple[int, int]:
-        """How many messages, and how many bytes, a batch may have: two are in flight at least."""
+        """The most messages and bytes of a batch, so that at least two fit into the window."""
         return min(batch.MESSAGES, self._max_messages // 2), self._max_size // 4
 
     async def publish_batch(self, messages: Sequence[Outgoing]) -> None:
-        """Send messages as one atomic batch as soon as the window has room for all of them.
+        """Send messages as one atomic batch once the window has capacity for all of them.
 
-        No more than `batch_limits` says. Each of them hears its own fate: should the batch be
-        refused, or nothing be known of it, they are sent again singly. A cancellation leaves them
-        in the window.
+        No more than `batch_limits`. Each gets its own outcome: if the batch is refused, or its
+        outcome is unknown, they are sent again one by one. A cancellation leaves them in the
+        window.
 
         Raises:
             ValueError: a header is not plain ASCII (B10); none is sent.
@@ -174,7 +174,7 @@ class Window:
         await self._send_batch(token, made)
 
     async def send(self, subject: str, body: bytes, headers: dict[str, str]) -> Ack:
-        """Publish one message and wait for its fate."""
+        """Publish one message and wait for its outcome."""
         fate: asyncio.Future[Ack] = self._loop.create_future()
 
         def settle(ack: Ack) -> None:
@@ -203,25 +203,25 @@ class Window:
 
     async def _send(self, token: str, entry: _Pending) -> None:
         task = asyncio.current_task()
-        # More than none in a task that cleans up after its cancellation.
+        # Not 0 in a task that cleans up after its cancellation.
         cancelled = task.cancelling() if task is not None else 0
         try:
             await self._bus.nc.publish(entry.subject, entry.body, self.inbox + token, entry.headers)
         except nats.errors.OutboundBufferLimitError:
-            pass  # the connection was lost this moment: it goes out again after the reconnect
+            pass  # the connection was just lost: it is sent again after the reconnect
         except nats.errors.MaxPayloadError as e:
-            # The limit fell since the caller read it: a reconnect to another server.
+            # The limit is lower since the caller read it: a reconnect to another server.
             self._settle(token, Ack(error=ApiRefusal(PERMANENT, description=str(e))))
         except nats.errors.ConnectionClosedError:
             self._settle(token, GAVE_UP)
-        # nats-py swallows the cancellation of a publish that waits for its buffer (B14).
+        # nats-py swallows a cancellation while it waits for its buffer (rule B14).
         if task is not None and task.cancelling() > cancelled:
             raise asyncio.CancelledError
 
     async def _send_batch(self, token: str, made: Batch) -> None:
         is_out = False
         try:
-            # Whatever is wrong with one of them, it meets its error when it is sent by itself.
+            # A message that is itself at fault fails again when it is sent alone.
             with suppress(nats.errors.Error):
                 is_out = await self._send_parts(token, made)
         finally:
@@ -229,13 +229,13 @@ class Window:
                 self._send_singly(made)
 
     async def _send_parts(self, token: str, made: Batch) -> bool:
-        """Whether all were sent; some may have been sent singly meanwhile, which ends it."""
+        """Whether all were sent; stops if one was sent singly in the meantime."""
         task = asyncio.current_task()
         cancelled = task.cancelling() if task is not None else 0
         for position, part in enumerate(made.tokens, 1):
             entry = self._pending.get(part)
             if entry is None or entry.sent != made.sent:
-                return False  # it took too long, or the connection is new
+                return False  # overdue, or the connection is new
             reply = self.inbox + token if position == len(made.tokens) else ""
             headers = batch.batch_headers(made, position, entry.headers)
             await self._bus.nc.publish(entry.subject, entry.body, reply, headers)
@@ -243,7 +243,7 @@ class Window:
                 raise asyncio.CancelledError
         return True
 
-    # --- room ---------------------------------------------------------------------------------
+    # --- capacity -----------------------------------------------------------------------------
 
     def _has_capacity(self, count: int, size: int) -> bool:
         if not self._pending:
@@ -252,7 +252,7 @@ class Window:
         return messages <= self._max_messages and self._size + size <= self._max_size
 
     async def _reserve(self, count: int, size: int) -> None:
-        """Wait for room, behind those who came earlier."""
+        """Wait for capacity, behind earlier waiters."""
         is_first = not self._waiters
         while not (is_first and self._has_capacity(count, size) and self._bus.is_connected):
             if self._bus.is_connected:
@@ -260,8 +260,8 @@ class Window:
                     _Waiter(self._loop.create_future(), count, size), is_first
                 )
             else:
-                # Nothing new goes into the buffer of nats-py meanwhile: it would be delivered
-                # later, when nobody knows any more whether it should be.
+                # Do not fill the buffer of nats-py meanwhile: its content would be delivered later,
+                # when the message may have been given up.
                 await self._bus.wait_connected()
             is_first = True
 
@@ -273,7 +273,7 @@ class Window:
         try:
             await waiter.turn
         except asyncio.CancelledError:
-            self._wake()  # the room that was ours, or that we waited for, goes to the next
+            self._wake()  # pass on the capacity that was given to us, or that we waited for
             raise
         finally:
             with suppress(ValueError):
@@ -292,7 +292,7 @@ class Window:
     # --- answers ------------------------------------------------------------------------------
 
     async def on_ack(self, message: Msg) -> None:
-        """Take one answer of JetStream."""
+        """Handle one answer of JetStream."""
         token = message.subject[len(self.inbox) :]
         entry = self._pending.get(token)
         if entry is None:
@@ -303,7 +303,7 @@ class Window:
             self._settle(token, ack)
             self._pace.note(self._loop.time(), entry.sent, len(self._pending), 1)
             return
-        # No stream (yet), no leader: ask again soon, but not in a hot loop (B15).
+        # No stream (yet), or no leader: retry soon, but not in a hot loop (rule B15).
         entry.sent = self._loop.time() - self._deadline + entry.retry_after
         entry.retry_after = min(2 * entry.retry_after, _LONGEST_RETRY)
         self._overdue.set()
@@ -320,7 +320,7 @@ class Window:
                 self._settle(part, Ack(seq=ack.seq - count + position))
             return
         self._on_batch_refused(
-            ack.error or ApiRefusal(PERMANENT, batch.UNKNOWN, "batches are unknown")
+            ack.error or ApiRefusal(PERMANENT, batch.UNKNOWN, "the server does not support batches")
         )
         self._send_singly(made)
 
@@ -353,14 +353,14 @@ class Window:
     # --- deadlines ----------------------------------------------------------------------------
 
     def resend_all(self) -> None:
-        """Send everything again now: the connection is new, and nobody knows what arrived."""
+        """Send everything again now: after a reconnect it is unknown what arrived."""
         for entry in self._pending.values():
             entry.sent = float("-inf")
-        self._batches_after = 0.0  # perhaps another server
+        self._batches_after = 0.0  # it may be another server
         self._overdue.set()
 
     async def resend_for_ever(self) -> None:
-        """Send what is overdue again, give up what is too old (rules B4, B6)."""
+        """Resend overdue messages, give up those that are too old (rules B4, B6)."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._next_tick()):
@@ -385,7 +385,7 @@ class Window:
             self._settle(token, GAVE_UP)
 
     def _forget_batches(self) -> None:
-        """Those without an answer whose messages have all met their fate."""
+        """Drop batches without an answer whose messages are all settled."""
         for token, made in tuple(self._batches.items()):
             if not any(part in self._pending for part in made.tokens):
                 del self._batches[token]
@@ -401,9 +401,9 @@ class Window:
 
 
 class Gathering:
-    """Messages that come one after the other and may wait for each other: those of a list.
+    """Collects messages that may wait for each other, those of a list, into batches.
 
-    Call `flush` when the last has come.
+    Call `flush` after the last one.
     """
 
     def __init__(self, window: Window) -> None:
@@ -412,7 +412,7 @@ class Gathering:
         self._size = 0
 
     async def publish(self, message: Outgoing) -> None:
-        """Send a message now or with the next ones; waits while the window is full (W14).
+        """Send a message now or with the next ones; waits while the window is full (rule W14).
 
         Raises:
             ValueError: a header is not plain ASCII (B10).
@@ -427,7 +427,7 @@ class Gathering:
             await self.flush()
 
     async def flush(self) -> None:
-        """Send what is held."""
+        """Send the messages that are held back."""
         held, self._held, self._size = self._held, [], 0
         if len(held) >= _FEW:
             await self._window.publish_batch(held)
@@ -445,7 +445,7 @@ async def open_window(
     deadline: timedelta = DEADLINE,
     patience: timedelta = PATIENCE,
 ) -> AsyncGenerator[Window]:
-    """A publish window that works as long as the block lasts; drain it before you leave."""
+    """A publish window for the duration of the block; drain it before leaving."""
     window = Window(bus, messages=messages, size=size, deadline=deadline, patience=patience)
     subscription = await bus.nc.subscribe(
         f"{window.inbox}*",

@@ -1,1 +1,1 @@
-"""Corrections of library defects on the way to NATS, one module per defect."""
+"""Workarounds for defects and slow paths of nats-py and asyncio, one module each."""

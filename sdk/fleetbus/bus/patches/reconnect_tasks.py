@@ -1,9 +1,9 @@
-"""A cure for nats-py 2.16: a connection that breaks while it is made again leaves tasks behind.
+"""A workaround for nats-py 2.16, which leaks tasks when a reconnect breaks half-way.
 
-`Client._attempt_reconnect` starts the pinger and the flusher of a connection, and when its
-first writes fail goes on to the next attempt, whose own take their place unstopped. Each server
-that is killed at that moment leaves two tasks for the life of the process, and a pinger more
-that counts the pongs of the others as its own.
+`Client._attempt_reconnect` starts the ping and flush tasks of a connection, and when its first
+writes fail goes on to the next attempt, which starts new ones without stopping the old. Each server
+that is killed at that moment leaves two tasks behind for the life of the process, one of them a
+second ping task that counts the pongs of the other as its own.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from nats.aio.client import Client
 
 
 def cancel_abandoned_tasks(nc: Client) -> None:
-    """End the tasks of the attempt that failed; to be called by the client's `error_cb`."""
-    of_client = vars(nc)  # nothing public tells
+    """Cancel the tasks of a failed attempt; to be called by the client's `error_cb`."""
+    of_client = vars(nc)  # there is no public access
     if asyncio.current_task() is not of_client["_reconnection_task"]:
         return
     for name in ("_reading_task", "_ping_interval_task", "_flusher_task"):

@@ -1,7 +1,7 @@
-"""A cure for asyncio's `writelines` of Python 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 (B14).
+"""A fix for asyncio's `writelines` in Python 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 (rule B14).
 
-There it never tells the writer to pause (CVE-2024-12254), and nats-py writes with it: a stalled
-server grew the buffer to 1.1 GB in two seconds. uvloop has its own transports and needs no cure.
+There it never pauses the writer (CVE-2024-12254), and nats-py writes with it: with a stalled server
+the buffer grew to 1.1 GB in two seconds. uvloop has its own transports and is not affected.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _AFFECTED: Final = (((3, 12, 0), (3, 12, 9)), ((3, 13, 0), (3, 13, 2)))
 
 def is_affected(version: tuple[int, ...]) -> bool:
     """Whether this Python's transports never pause their writer."""
-    return any(first <= version < mended for first, mended in _AFFECTED)
+    return any(first <= version < fixed for first, fixed in _AFFECTED)
 
 
 def patch_writelines(version: tuple[int, ...] = sys.version_info[:3]) -> bool:
-    """Make asyncio's socket transport pause its writer; answers whether it had to be mended."""
+    """Make asyncio's socket transport pause its writer; return whether it was affected."""
     if not is_affected(version):
         return False
     transport = cast("Any", asyncio).selector_events._SelectorSocketTransport  # noqa: SLF001
@@ -29,7 +29,7 @@ def patch_writelines(version: tuple[int, ...] = sys.version_info[:3]) -> bool:
 
 
 def patch_transport(transport: Any) -> None:
-    """Mend one transport class, once."""
+    """Patch one transport class, once."""
     plain = transport.writelines
     if getattr(plain, "is_patched", False):
         return
