@@ -22,7 +22,7 @@ from fleetbus.bus.durables import (
     consumer_info,
     ensure_consumer,
     register,
-    serve_registration,
+    apply_registration,
 )
 from fleetbus.bus.jetstream import (
     StreamLimits,
@@ -125,7 +125,7 @@ async def handle_all(rig: ProjectorRig) -> None:
 async def add_quiet(rig: ProjectorRig) -> None:
     """A controller of services, of which there never are any."""
     await register(rig.connections.kv, "quiet", [events_filter(group="core", resource="services")])
-    await serve_registration(rig.bus, rig.connections.kv, "quiet")
+    await apply_registration(rig.bus, rig.connections.kv, "quiet")
 
 
 async def first_sequence(rig: ProjectorRig) -> int:
@@ -226,7 +226,7 @@ async def test_b17_another_stream_is_no_gap_and_a_break_for_every_consumer(
     await call_jetstream(rig.bus, f"STREAM.DELETE.{STREAM}")
     await ensure_stream(rig.bus, StreamLimits(max_bytes=FULL))
     await ensure_consumer(rig.bus, PROJECTOR, list(STREAM_SUBJECTS))
-    await serve_registration(rig.bus, rig.connections.kv, "quiet")
+    await apply_registration(rig.bus, rig.connections.kv, "quiet")
     await rig.publish(SOURCE.added("a", 1))
     assert await looking.check() == 0
     assert await looking.breaks(PROJECTOR) == await looking.breaks(QUIET) == 1

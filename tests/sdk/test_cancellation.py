@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fleetbus.process.cancellation import cancellable, ended, patch_wait_for
+from fleetbus.process.cancellation import cancellable, cancel_and_wait, patch_wait_for
 
 
 async def swallow() -> None:
@@ -100,7 +100,7 @@ async def test_b14_a_cancellation_while_a_task_is_being_ended_is_ours():
     async def end() -> None:
         task = asyncio.create_task(slow_to_end())
         await asyncio.sleep(0)
-        await ended(task)
+        await cancel_and_wait(task)
 
     ending = asyncio.create_task(end())
     await closing.wait()
@@ -116,4 +116,4 @@ async def test_the_failure_of_a_task_that_is_ended_is_not_raised():
 
     task = asyncio.create_task(fail())
     await asyncio.wait([task])
-    await ended(task)
+    await cancel_and_wait(task)

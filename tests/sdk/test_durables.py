@@ -30,7 +30,7 @@ from fleetbus.bus.durables import (
     register,
     registered_controllers,
     report_synced,
-    serve_registration,
+    apply_registration,
 )
 from fleetbus.bus.jetstream import call_jetstream, ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue
@@ -65,7 +65,7 @@ async def bus(nats_url: str) -> AsyncGenerator[Bus]:
 
 async def served(bus: Bus) -> Registration:
     kv = KeyValue(bus)
-    await serve_registration(bus, kv, NAME)
+    await apply_registration(bus, kv, NAME)
     found = await read_registration(kv, NAME)
     assert found is not None
     return found
@@ -229,7 +229,7 @@ async def test_an_unreadable_registration_is_as_good_as_none_and_is_written_agai
 ) -> None:
     kv = KeyValue(bus)
     await kv.put(kv_controller(NAME), b"\xff")
-    await serve_registration(bus, kv, NAME)
+    await apply_registration(bus, kv, NAME)
     assert await read_registration(kv, NAME) is None
     await register(kv, NAME, PODS)
     assert (await served(bus)).durable == "copier-a"
@@ -249,7 +249,7 @@ async def serving(bus: Bus) -> AsyncGenerator[None]:
     async def serve() -> None:
         while True:
             with contextlib.suppress(BusError):
-                await serve_registration(bus, KeyValue(bus), NAME)
+                await apply_registration(bus, KeyValue(bus), NAME)
             await asyncio.sleep(0.02)
 
     task = asyncio.create_task(serve())

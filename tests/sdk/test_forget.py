@@ -14,13 +14,13 @@ from programs import installed
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import (
-    ControllerRuns,
+    ControllerRunning,
     consumer_info,
     durables_of,
     read_registration,
     register,
-    serve_registration,
-    tell_gone,
+    apply_registration,
+    mark_removed,
 )
 from fleetbus.bus.jetstream import stream_info
 from fleetbus.bus.key_value import KeyValue
@@ -76,7 +76,7 @@ async def test_all_of_a_controller_goes_and_it_comes_back_as_a_new_one(open_rig:
     rig.start_watcher("a")
     await eventually(lambda: recorder.keys() and others.keys(), SOON)
     async with connected(rig.shared.nats_url, name="test") as bus:
-        with pytest.raises(ControllerRuns, match="a process of controller pods runs"):
+        with pytest.raises(ControllerRunning, match="a process of controller pods runs"):
             await forget_controller(bus, rig.redis, NAME, within=SOON)
         assert len(await traces_of(rig, bus, NAME)) > 3
         await rig.stop_reconciler()
@@ -126,11 +126,11 @@ async def test_b12_one_that_registers_again_before_the_projector_looks_stays(
 
         await eventually(is_registered, SOON)
         await rig.stop_reconciler()
-        assert await tell_gone(bus, kv, NAME)
+        assert await mark_removed(bus, kv, NAME)
         assert await read_registration(kv, NAME) is None
         fresh = await register(kv, NAME, filters)
-        assert not fresh.is_gone
-        await serve_registration(bus, kv, NAME)
+        assert not fresh.is_removed
+        await apply_registration(bus, kv, NAME)
         found = await read_registration(kv, NAME)
         assert found is not None
         assert await consumer_info(bus, found.durable)

@@ -65,7 +65,7 @@ async def test_readiness_and_liveness_are_asked_apart(health: Health, client: ht
 async def test_w11_a_loop_that_stops_turning_makes_the_process_not_alive(
     health: Health, client: httpx.AsyncClient
 ):
-    beat = health.pulse("watch", timedelta(milliseconds=500))
+    beat = health.liveness("watch", timedelta(milliseconds=500))
     assert (await client.get("/healthz")).status_code == 200
 
     async def is_dead() -> bool:
@@ -73,7 +73,7 @@ async def test_w11_a_loop_that_stops_turning_makes_the_process_not_alive(
 
     await eventually(is_dead)
     assert (await client.get("/healthz")).text.startswith("watch: no turn for ")
-    health.pulse("other", timedelta(hours=1))()
+    health.liveness("other", timedelta(hours=1))()
     beat()
     assert (await client.get("/healthz")).status_code == 200
 

@@ -17,7 +17,7 @@ from watcher_rig import Rig
 from fleetbus.errors import FleetbusError, Forbidden, NotFound, ServerError, Unreachable
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.backoff import BackoffPolicy
-from fleetbus.process.cancellation import ended
+from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus_emulator.apiserver import Fail, Hang
 from fleetbus_watcher.reachability import Reach
 
@@ -131,7 +131,7 @@ async def reaching(rig: Rig) -> AsyncGenerator[Reach]:
         try:
             yield reach
         finally:
-            await ended(task)
+            await cancel_and_wait(task)
 
 
 @asynccontextmanager

@@ -35,7 +35,7 @@ _ACK_WAIT: Final = timedelta(seconds=30)
 _MAX_ACK_PENDING: Final = 5_000
 
 
-class ControllerRuns(BusError):
+class ControllerRunning(BusError):
     """A process of the controller is running, so it cannot be removed."""
 
 
@@ -51,7 +51,7 @@ class Registration(msgspec.Struct, frozen=True, rename="camel"):
     """A durable of an older watch set; the projector removes it once `synced` is `durable`."""
     synced: str = ""
     """Written by the controller: it has bound this durable and enqueued what was known before."""
-    is_gone: bool = False
+    is_removed: bool = False
     """The controller was removed for good; the projector deletes all of it."""
 
 
@@ -77,7 +77,7 @@ async def read_registration(kv: KeyValue, controller: str) -> Registration | Non
         BusError: nothing is known.
     """
     found, _ = await _read(kv, controller)
-    return None if found is None or found.is_gone else found
+    return None if found is None or found.is_removed else found
 
 
 async def is_bindable(bus: Bus, durable: str, filters: Sequence[str]) -> bool:
@@ -107,7 +107,7 @@ async def register(kv: KeyValue, controller: str, filters: Sequence[str]) -> Reg
     """
     while True:
         found, revision = await _read(kv, controller)
-        if found is not None and found.filters == list(filters) and not found.is_gone:
+        if found is not None and found.filters == list(filters) and not found.is_removed:
             return found
         # If the last change was not served yet, the durable before it is still in use.
         previous = (found.durable or found.previous) if found else ""
@@ -116,7 +116,7 @@ async def register(kv: KeyValue, controller: str, filters: Sequence[str]) -> Reg
             return wanted
 
 
-async def tell_gone(bus: Bus, kv: KeyValue, controller: str) -> bool:
+async def mark_removed(bus: Bus, kv: KeyValue, controller: str) -> bool:
     """Mark a controller as removed for good: the projector deletes its durables (rule B12).
 
     If it registers again later, it starts as a new one.
@@ -131,16 +131,16 @@ async def tell_gone(bus: Bus, kv: KeyValue, controller: str) -> bool:
     for _ in range(_LOOKS):  # while messages flow there is not always a waiting pull
         for durable in durables_of(controller):
             if await is_pulled_from(bus, durable):
-                raise ControllerRuns(
+                raise ControllerRunning(
                     f"a process of controller {controller} is running: stop it first"
                 )
         await asyncio.sleep(_LOOK_EVERY.total_seconds())
     found, revision = await _read(kv, controller)
-    if found is None or found.is_gone:
+    if found is None or found.is_removed:
         return found is not None
-    if await _write(kv, Registration(controller, found.filters, is_gone=True), revision):
+    if await _write(kv, Registration(controller, found.filters, is_removed=True), revision):
         return True
-    raise ControllerRuns(f"the registration of controller {controller} was changed concurrently")
+    raise ControllerRunning(f"the registration of controller {controller} was changed concurrently")
 
 
 async def report_synced(kv: KeyValue, controller: str, durable: str) -> None:
@@ -155,7 +155,7 @@ async def report_synced(kv: KeyValue, controller: str, durable: str) -> None:
         await _write(kv, msgspec.structs.replace(found, synced=durable), revision)
 
 
-async def serve_registration(bus: Bus, kv: KeyValue, controller: str) -> None:
+async def apply_registration(bus: Bus, kv: KeyValue, controller: str) -> None:
     """For the projector: create the durable that a registration asks for, and write its name there.
 
     Raises:
@@ -164,14 +164,16 @@ async def serve_registration(bus: Bus, kv: KeyValue, controller: str) -> None:
     wanted, revision = await _read(kv, controller)
     if wanted is None:
         return
-    if wanted.is_gone:
+    if wanted.is_removed:
         for durable in durables_of(controller):
             await delete_consumer(bus, durable)
         await kv.delete(kv_controller(controller), revision)  # unless it has registered again
     elif not wanted.durable:
         await _name_durable(bus, kv, wanted, revision)
     elif await consumer_info(bus, wanted.durable) is None:
-        await ensure_consumer(bus, wanted.durable, wanted.filters, start=await _covered(bus) + 1)
+        await ensure_consumer(
+            bus, wanted.durable, wanted.filters, start=await _applied_sequence(bus) + 1
+        )
     elif wanted.previous and wanted.synced == wanted.durable:
         await delete_consumer(bus, wanted.previous)
         await _write(kv, msgspec.structs.replace(wanted, previous=""), revision)
@@ -188,13 +190,13 @@ async def _name_durable(bus: Bus, kv: KeyValue, wanted: Registration, revision: 
         durable = second if wanted.previous == first else first
         # The unused name may still belong to a durable of an older watch set.
         await delete_consumer(bus, durable)
-        await ensure_consumer(bus, durable, wanted.filters, start=await _covered(bus) + 1)
+        await ensure_consumer(bus, durable, wanted.filters, start=await _applied_sequence(bus) + 1)
     other = second if durable == first else first
     previous = other if held[other] is not None else ""
     await _write(kv, msgspec.structs.replace(wanted, durable=durable, previous=previous), revision)
 
 
-async def _covered(bus: Bus) -> int:
+async def _applied_sequence(bus: Bus) -> int:
     """The sequence up to which the projector has applied everything (rule P12).
 
     A full enqueue finds what is before it. A durable that began at the end of the stream would miss

@@ -26,7 +26,7 @@ from fleetbus.bus.acks import GAVE_UP, PERMANENT, Ack, ApiRefusal, Settle, read_
 from fleetbus.bus.batch import Batch, Outgoing, Pace
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.patches.header_encoding import to_block
-from fleetbus.process.cancellation import ended
+from fleetbus.process.cancellation import cancel_and_wait
 
 log = structlog.get_logger()
 
@@ -459,7 +459,7 @@ async def open_window(
         yield window
     finally:
         try:
-            await ended(resender)
+            await cancel_and_wait(resender)
         finally:
             with suppress(nats.errors.Error):
                 await subscription.unsubscribe()

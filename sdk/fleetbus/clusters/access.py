@@ -30,14 +30,14 @@ _ANSWERS_WITHIN: Final = timedelta(seconds=5)
 Access = tuple[KubeConfig | None, str]
 """Access data, or why there is none."""
 
-Read = Callable[[str, Object], Access]
+ReadSecret = Callable[[str, Object], Access]
 """From what names a Secret in messages, and the Secret."""
 
 
 class SecretReader:
     """What the Secrets hold; each is parsed once per version of it, not at each change of any."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: ReadSecret) -> None:
         self._read = read
         self._known: dict[Place, tuple[Object, Access]] = {}
         self._mirrors: Sequence[Mirror] = ()

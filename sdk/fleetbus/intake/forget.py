@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, cast
 from redis.asyncio import Redis
 
 from fleetbus.bus.connection import Bus
-from fleetbus.bus.durables import consumer_info, durables_of, tell_gone
+from fleetbus.bus.durables import consumer_info, durables_of, mark_removed
 from fleetbus.bus.key_value import KeyValue
 from fleetbus_proto import keys
 
@@ -53,7 +53,7 @@ async def forget_controller(
         BusError: as of a bus that does not answer; to be repeated.
         redis.exceptions.RedisError: the store is away; to be repeated.
     """
-    was_registered = await tell_gone(bus, KeyValue(bus), controller)
+    was_registered = await mark_removed(bus, KeyValue(bus), controller)
     has_durables = await _are_left(bus, controller, within) if was_registered else False
     return Forgotten(was_registered, has_durables, await _remove_keys(redis, controller))
 

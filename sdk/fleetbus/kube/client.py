@@ -99,7 +99,7 @@ class KubeClient:
         """Close every connection; from now on every request is refused as `Unreachable`."""
         self._closed = True
         await self.discovery.aclose()
-        await self.cut()
+        await self.close_connections()
 
     def use(self, config: KubeConfig | None) -> None:
         """Show other access data for the same API server from now on; open requests go on."""
@@ -110,9 +110,9 @@ class KubeClient:
         self.identity_check = identity
         self.verify_connection = identity.verify_new_connection
 
-    async def cut(self) -> None:
+    async def close_connections(self) -> None:
         """Close every connection, as they may lead nowhere; who waits on one gets `Unreachable`."""
-        self.liveness.cut()
+        self.liveness.close_responses()
         await self._sessions.close()
 
     # --- objects ------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from fleetbus import errors
-from fleetbus.process.cancellation import ended
+from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus_proto.resources import CORE, Resource, ResourceName, parse_resource_name
 
 _REFRESH: Final = timedelta(seconds=3)
@@ -105,7 +105,7 @@ class Discovery:
     async def aclose(self) -> None:
         """Stop a reading that is under way."""
         if self._reading is not None:
-            await ended(self._reading)
+            await cancel_and_wait(self._reading)
 
     async def refresh(self) -> list[ApiResource]:
         """Read everything anew; a group version that fails is left out and told by `failed`.

@@ -73,7 +73,7 @@ async def _wait_for(fut: Awaitable[T], timeout: float | None) -> T:  # noqa: ASY
         return await fut
 
 
-async def ended(task: asyncio.Task[Any]) -> None:
+async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
     """Cancel a task of ours and wait for its end, whatever that is.
 
     `suppress(CancelledError): await task` would take our own cancellation for the task's.

@@ -46,7 +46,7 @@ class Health:
         """Register what must be right or the process is better restarted."""
         self._alive[name] = check
 
-    def pulse(self, name: str, within: timedelta) -> Callable[[], None]:
+    def liveness(self, name: str, within: timedelta) -> Callable[[], None]:
         """A loop calls the answer at each turn; a turn longer than `within` means it hangs."""
         last = [time.monotonic()]
 

@@ -23,7 +23,7 @@ from fleetbus.intake.fleet_follow import background_loops
 from fleetbus.intake.intake import Intake
 from fleetbus.intake.record import Record
 from fleetbus.intake.routing import Router
-from fleetbus.process.cancellation import ended
+from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus.reconcile import Outcome, Request
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.write import SnapshotWriter
@@ -184,7 +184,7 @@ class ControllerRunner:
     async def aclose(self) -> None:
         """Stop; what still runs is cancelled."""
         for task in reversed(self._tasks):
-            await ended(task)
+            await cancel_and_wait(task)
         for hosted in self._hosted:
             await hosted.queue.aclose()
 

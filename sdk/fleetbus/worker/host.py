@@ -136,7 +136,7 @@ class _Hosted:
             handle=self._handle,
             on_return=self._initial_sync.enqueue_recent,
         )
-        self._beat = health.pulse(f"consumer {controller.name}", _TURN_WITHIN)
+        self._beat = health.liveness(f"consumer {controller.name}", _TURN_WITHIN)
         self._weights = QueueWeights()
         self._is_fleet_awaited = False
         self._rejected = RejectedMessages(controller.name, connections.fleet.has)
@@ -150,7 +150,7 @@ class _Hosted:
         self._connections.clusters.on_change(self._note_change)
         self._note_change()
         name = self._controller.name
-        turn = self._health.pulse(f"worker {name}", _TURN_WITHIN)
+        turn = self._health.liveness(f"worker {name}", _TURN_WITHIN)
         worker = Worker(
             controller=self._controller,
             queue=self._queue,

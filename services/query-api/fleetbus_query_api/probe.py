@@ -30,7 +30,7 @@ class StoreProbe:
     def __init__(self, *, reader: SnapshotReader, health: Health) -> None:
         self._reader = reader
         self._problem = "not probed yet"
-        self._beat = health.pulse("store-probe", _TURN_WITHIN)
+        self._beat = health.liveness("store-probe", _TURN_WITHIN)
         health.ready_when("snapshot", lambda: self._problem)
 
     async def run(self) -> None:

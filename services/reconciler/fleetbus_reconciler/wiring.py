@@ -57,7 +57,7 @@ async def run_projector(
         parts = _Parts(connections, settings, window)
         await parts.resources.ensure()
         await connections.writer.ensure_generation()
-        turn = health.pulse("projector", _TURN_WITHIN)
+        turn = health.liveness("projector", _TURN_WITHIN)
         await parts.projector.converge()
         is_bound.set()
         async with asyncio.TaskGroup() as group:

@@ -77,7 +77,7 @@ async def run_pool(settings: WatcherSettings, pool: PoolSettings, shared: Shared
         health = Health()
         health.ready_when("pool", made.waiting)
         health.ready_when("sync", made.unsettled)
-        beat = health.pulse("pool", HANGS_AFTER)
+        beat = health.liveness("pool", HANGS_AFTER)
         async with health.serve(shared.health_host, shared.health_port, shared.health_port_file):
             await race(
                 clusters=clusters.run(),

@@ -23,7 +23,7 @@ async def pulse(health: Health, cluster: str, window: Window) -> NoReturn:
         cluster: under which name the window is shown.
         window: that of this process.
     """
-    beat = health.pulse("loop", HANGS_AFTER)
+    beat = health.liveness("loop", HANGS_AFTER)
     while True:
         beat()
         metrics.show_window(cluster, window)

@@ -36,7 +36,7 @@ from fleetbus.errors import (
 )
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.backoff import BackoffPolicy, RequestBackoff
-from fleetbus.process.cancellation import ended
+from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus.process.clock import rfc3339
 from fleetbus_watcher import metrics
 
@@ -144,8 +144,8 @@ class Reach:
                         return asked.result()
                 finally:
                     returned.cancel()  # at once: a second stop may cut off the wait for the other
-                    await ended(asked)
-                    await ended(returned)
+                    await cancel_and_wait(asked)
+                    await cancel_and_wait(returned)
 
     @contextmanager
     def _waits(self) -> Generator[None]:
@@ -216,7 +216,7 @@ class Reach:
         self._unanswered += 1
         if self._unanswered == _UNANSWERED:
             self._log.warning("api_server_is_away", error=str(error))
-            await self._client.cut()
+            await self._client.close_connections()
             self._tell(str(error), ("", ""))
         return error
 

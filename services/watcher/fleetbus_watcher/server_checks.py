@@ -56,7 +56,9 @@ class Identity:
             KubeError: it does not say.
         """
         self._client.verify_connection = None
-        await self._client.cut()  # what stands may lead to the one that was there before
+        await (
+            self._client.close_connections()
+        )  # what stands may lead to the one that was there before
         self.uid = await self._reach.ask(self._client.kube_system_uid)
         self._client.verify_connection = self._verify_connection
 
@@ -90,7 +92,7 @@ class Identity:
         """
         uid = await self._client.kube_system_uid(alone=True)
         if uid != self.uid:
-            await self._client.cut()
+            await self._client.close_connections()
             raise NotAccepted(0, "NotAccepted", f"kube-system has UID {uid} now, it was {self.uid}")
 
 

@@ -34,7 +34,7 @@ class Liveness:
         self._responses.add(response)
         return response
 
-    def cut(self) -> None:
+    def close_responses(self) -> None:
         """Wake whoever waits for more of an answer: closing a session of aiohttp does not."""
         for response in list(self._responses):
             response.close()

@@ -17,7 +17,7 @@ from fleetbus.bus.durables import (
     PROJECTOR,
     ensure_consumer,
     registered_controllers,
-    serve_registration,
+    apply_registration,
 )
 from fleetbus.bus.jetstream import StreamLimits, ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue
@@ -123,7 +123,7 @@ class BusResources:
 
     async def _serve_one(self, name: str) -> None:
         try:
-            await serve_registration(self._bus, self._kv, name)
+            await apply_registration(self._bus, self._kv, name)
         except BusError as e:
             # The other controllers are served all the same; the next turn tries again.
             log.warning("registration_failed", controller=name, error=str(e))

@@ -28,7 +28,7 @@ from fleetbus.errors import BusError, FleetbusError, Gone, KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.backoff import RequestBackoff
 from fleetbus.kube.listing import ListPage, WatchTarget, list_pages
-from fleetbus.process.cancellation import ended
+from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus.process.clock import now_ms, utc_now
 from fleetbus.watchers.grant_requests import GrantRequest
 from fleetbus.watchers.resync import ResyncRequest, read_resync
@@ -327,7 +327,7 @@ class ResourceWatcher:
             if found.done():
                 await found
         finally:
-            await ended(found)
+            await cancel_and_wait(found)
 
     async def _heal(self, stream: Stream) -> NoReturn:
         """W16: after a loss list once more; what that list cannot read either stays degraded.

@@ -22,7 +22,7 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.backoff import RequestBackoff
 from fleetbus.kube.listing import WatchTarget
 from fleetbus.kube.reflect import Observer, WatchEvent, WatchType
-from fleetbus.process.cancellation import ended
+from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus_proto.versions import is_newer
 from fleetbus_watcher.errgroup import race
 from fleetbus_watcher.errors import Unpublishable
@@ -254,4 +254,4 @@ class WatchReader:
 async def close(readers: Iterable[WatchReader]) -> None:
     """End watches, whatever they do."""
     for task in [reader.cancel() for reader in readers]:
-        await ended(task)
+        await cancel_and_wait(task)

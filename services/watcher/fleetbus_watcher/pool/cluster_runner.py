@@ -16,7 +16,7 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import FleetbusError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.backoff import RequestBackoff
-from fleetbus.process.cancellation import cancellable, ended
+from fleetbus.process.cancellation import cancellable, cancel_and_wait
 from fleetbus.watchers.spec import SUSPENDED
 from fleetbus_watcher import metrics, pool_metrics
 from fleetbus_watcher.cluster_watcher import ClusterWatcher
@@ -91,7 +91,7 @@ class Scope:
         self._says_goodbye = says_goodbye
         self._unusable = unusable
         if self._task is not None:
-            await ended(self._task)
+            await cancel_and_wait(self._task)
         metrics.forget_cluster(self.info.name)
 
     @property
