@@ -19,10 +19,10 @@ from fleetbus.bus.connection import NoAnswer
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import (
     PROJECTOR,
+    apply_registration,
     consumer_info,
     ensure_consumer,
     register,
-    apply_registration,
 )
 from fleetbus.bus.jetstream import (
     StreamLimits,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fleetbus.process.cancellation import cancellable, cancel_and_wait, patch_wait_for
+from fleetbus.process.cancellation import cancel_and_wait, cancellable, patch_wait_for
 
 
 async def swallow() -> None:

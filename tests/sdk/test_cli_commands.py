@@ -122,7 +122,7 @@ def test_run_without_a_kubeconfig_file_says_which_is_missing(
 @pytest.mark.parametrize(
     ("text", "more", "said"),
     [
-        ("clusters: [\n", (), "not valid YAML"),
+        ("clusters: [\n", (), "invalid YAML"),
         ("clusters: []\n", (), "it has no context"),
         ("clusters: []\ncontexts: [{name: a}]\n", ("--contexts=b",), "there are: a"),
     ],

@@ -158,10 +158,10 @@ def test_a_wrong_entry_with_a_name_is_a_cluster_with_a_problem(folder: pathlib.P
         ("", "field 'clusters' is missing or not a list"),
         ("[]", "field 'clusters' is missing or not a list"),
         ("clusters: {a: b}", "field 'clusters' is missing or not a list"),
-        ("clusters: [", "not valid YAML"),
-        ("clusters: [2024-13-45]", "not valid YAML"),
-        ("clusters: " + "[" * 1000, "not valid YAML"),
-        ("clusters: \xff\x00", "not valid YAML"),
+        ("clusters: [", "invalid YAML"),
+        ("clusters: [2024-13-45]", "invalid YAML"),
+        ("clusters: " + "[" * 1000, "invalid YAML"),
+        ("clusters: \xff\x00", "invalid YAML"),
     ],
 )
 def test_a_broken_file_is_one_line_that_names_it(folder: pathlib.Path, text: str, reason: str):

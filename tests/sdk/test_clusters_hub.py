@@ -133,7 +133,7 @@ async def test_t8_secrets_come_change_and_go(hub: Cluster, access: KubeConfig):
     [
         ({"some-other-key": "x"}, "Secret default/bad has no data key 'kubeconfig'"),
         ({"kubeconfig": ""}, "Secret default/bad has no data key 'kubeconfig'"),
-        ({"kubeconfig": "{"}, "Secret default/bad: not valid YAML"),
+        ({"kubeconfig": "{"}, "Secret default/bad: invalid YAML"),
         (
             {"kubeconfig": kubeconfig(exec={"command": "sh"})},
             "Secret default/bad: user 'a': 'exec' is not allowed",

@@ -124,7 +124,7 @@ async def test_a_malformed_list_of_groups_or_core_group_is_a_kube_error(
     served: Served, client: KubeClient, path: str
 ):
     served.documents[path] = {"groups": [{}], "resources": [{}]}
-    with pytest.raises(Unreachable, match="no discovery document"):
+    with pytest.raises(Unreachable, match="not a discovery document"):
         await client.discovery.refresh()
 
 

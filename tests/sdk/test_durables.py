@@ -22,6 +22,7 @@ from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import (
     PROJECTOR,
     Registration,
+    apply_registration,
     consumer_info,
     delete_consumer,
     ensure_consumer,
@@ -30,7 +31,6 @@ from fleetbus.bus.durables import (
     register,
     registered_controllers,
     report_synced,
-    apply_registration,
 )
 from fleetbus.bus.jetstream import call_jetstream, ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue

@@ -15,12 +15,12 @@ from programs import installed
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import (
     ControllerRunning,
+    apply_registration,
     consumer_info,
     durables_of,
+    mark_removed,
     read_registration,
     register,
-    apply_registration,
-    mark_removed,
 )
 from fleetbus.bus.jetstream import stream_info
 from fleetbus.bus.key_value import KeyValue

@@ -117,11 +117,11 @@ def test_a_name_that_yaml_reads_as_a_number_is_a_name():
         ("[]", "has no field 'clusters'"),
         ("just text", "has no field 'clusters'"),
         ("a: b", "has no field 'clusters'"),
-        ("clusters: [\n  - }", "not valid YAML at line 2"),
-        ("clusters: 2024-13-45", "not valid YAML"),
-        ("clusters: " + "[" * 1000, "not valid YAML"),
-        ("clusters: \x00", "not valid YAML"),
-        ("clusters: !!python/object:os.system {}", "not valid YAML"),
+        ("clusters: [\n  - }", "invalid YAML at line 2"),
+        ("clusters: 2024-13-45", "invalid YAML"),
+        ("clusters: " + "[" * 1000, "invalid YAML"),
+        ("clusters: \x00", "invalid YAML"),
+        ("clusters: !!python/object:os.system {}", "invalid YAML"),
         ("clusters: []\ncontexts: text", "field 'contexts' is not a list"),
         ("clusters: []\ncontexts: [a]", "an entry of 'contexts' has no name"),
         ("clusters: []\ncontexts: [{context: {}}]", "an entry of 'contexts' has no name"),
@@ -364,6 +364,6 @@ async def test_credentials_that_cannot_be_loaded_are_a_configuration_error(confi
 async def test_outside_a_pod_there_is_no_service_account(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(
-        ConfigError, match=r"^service account of a pod, as no kubeconfig is named: "
+        ConfigError, match=r"^the pod's service account, as no kubeconfig is given: "
     ):
         await connect(None)

@@ -17,7 +17,7 @@ from fleetbus.bus.patches.header_parsing import FastHeadersClient
 from fleetbus.bus.patches.reconnect_tasks import cancel_abandoned_tasks
 from fleetbus.bus.patches.writelines import patch_writelines
 from fleetbus.errors import BusError
-from fleetbus.process.cancellation import cancellable, cancel_and_wait, patch_wait_for
+from fleetbus.process.cancellation import cancel_and_wait, cancellable, patch_wait_for
 from fleetbus.process.log_once import LogOnce
 from fleetbus.process.redact import without_secrets
 

@@ -1,1 +1,1 @@
-"""One API server: requests, lists and watches, and the forms in which it says things."""
+"""The client of one API server: requests, lists, watches, discovery, and their formats."""

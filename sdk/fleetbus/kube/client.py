@@ -50,7 +50,7 @@ PAGE_SIZE: Final = 500
 _BUFFER: Final = 2**18
 _USER_AGENT: Final = "fleetbus"
 ACTING_USER: Final = ContextVar("acting_user", default="")
-"""In whose name requests are sent; empty for our own. `ActingClient` sets it for one request."""
+"""The user to impersonate; empty for none. `ActingClient` sets it for one request."""
 
 
 class KubeClient:
@@ -60,25 +60,25 @@ class KubeClient:
 
     Args:
         config: access data; None means the service account of the pod.
-        user_agent: what the server's logs and managedFields show.
-        buffer: bytes that one response may hold unread, about; each watch has its own while its
-            reader waits (W14).
+        user_agent: shown in the server's logs and in managedFields.
+        buffer: roughly how many unread bytes one response may hold; each watch has its own buffer
+            while its reader waits (rule W14).
     """
 
     def __init__(
         self, config: KubeConfig | None, *, user_agent: str = _USER_AGENT, buffer: int = _BUFFER
     ) -> None:
         self.breaker: ApiBreaker | None = None
-        """Refuses requests at once while nobody answers; None to try each for itself."""
+        """Refuses requests at once while the server does not answer; None to always try."""
         self.verify_connection: Callable[[], Awaitable[None]] | None = None
         """Raises KubeError unless new connections lead to the right cluster; called before anything
         is sent through one (rule W13). None where any cluster will do."""
         self.cluster = ""
-        """The name that its errors tell, if its owner has set one."""
+        """The name shown in errors, if its owner has set one."""
         self.liveness = Liveness()
         """When the API server last sent anything."""
         self.shows_marks = False
-        """Whether its reads may show the watcher's marks in place of values, as in a replay."""
+        """Whether reads may return redaction marks in place of values, as in a replay."""
         self._credentials = Credentials(config)
         self._user_agent = user_agent
         guard = config.policy.open_socket if config is not None else None
@@ -102,16 +102,16 @@ class KubeClient:
         await self.close_connections()
 
     def use(self, config: KubeConfig | None) -> None:
-        """Show other access data for the same API server from now on; open requests go on."""
+        """Use other access data for the same API server from now on; open requests continue."""
         self._credentials.use(config)
 
     def verify_identity(self, identity: IdentityCheck) -> None:
-        """Let answers count only while the accepted cluster gives them (rule W13)."""
+        """Let responses count only while the accepted cluster gives them (rule W13)."""
         self.identity_check = identity
         self.verify_connection = identity.verify_new_connection
 
     async def close_connections(self) -> None:
-        """Close every connection, as they may lead nowhere; who waits on one gets `Unreachable`."""
+        """Close every connection, as it may be dead; whoever waits on one gets `Unreachable`."""
         self.liveness.close_responses()
         await self._sessions.close()
 
@@ -121,8 +121,8 @@ class KubeClient:
     async def get(self, resource: str | Resource, namespace: str, name: str) -> Object | None:
         """Read one object; None only if the server says that it does not exist.
 
-        That its type is not served says nothing about it: the type may be away for a while, with
-        its API server or its definition, in another version, or be misspelt (rule R6).
+        A type that is not served proves nothing about the object: the type may be unavailable for a
+        while, be served in another version, or be misspelt (rule R6).
 
         Raises:
             NotFound: the server does not serve the type.
@@ -151,12 +151,12 @@ class KubeClient:
         """Read all objects, in pages, from a consistent state.
 
         Raises:
-            NotFound: the server does not know the type.
+            NotFound: the server does not serve the type.
         """
         query = {"limit": str(PAGE_SIZE), **selector_query(label_selector, field_selector)}
         with name_cluster_in_errors(self.cluster):
             found = await all_objects(self._lister(path_of(resource, namespace)), query)
-        await self.confirm()  # whatever is not among them is absent
+        await self.confirm()  # objects that are not in the list are absent
         return found
 
     @must_be_awaited
@@ -164,7 +164,7 @@ class KubeClient:
         """Whether there is any object of a resource, in any namespace; reads one at most.
 
         Raises:
-            NotFound: the server does not know the type.
+            NotFound: the server does not serve the type.
         """
         with name_cluster_in_errors(self.cluster):
             found = await first_object(self._lister(path_of(resource)), {})
@@ -187,7 +187,7 @@ class KubeClient:
         """Create an object.
 
         Raises:
-            AlreadyExists: an object of this name is there.
+            AlreadyExists: there is an object of this name.
             NotFound: the namespace or the type is missing.
         """
         path = path_of(resource, namespace_of(obj))
@@ -245,7 +245,7 @@ class KubeClient:
         force: bool = False,
         dry_run: bool = False,
     ) -> Object:
-        """Apply an object on the server: own these fields, leave all others alone.
+        """Server-side apply: own these fields, leave all others alone.
 
         Raises:
             Conflict: another manager owns a field; `details["causes"]` names manager and field.
@@ -267,19 +267,19 @@ class KubeClient:
         resource_version: str = "",
         propagation: str = "Background",
     ) -> bool:
-        """Delete an object; False if it was not there.
+        """Delete an object; False if it did not exist.
 
         The propagation policy is always sent, because the default for a Job is Orphan.
 
         Raises:
-            NotFound: the server does not serve the type, which says nothing about the object.
+            NotFound: the server does not serve the type, which proves nothing about the object.
             Conflict: the object has another uid or resourceVersion.
         """
         preconditions = {"uid": uid, "resourceVersion": resource_version}
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
         options["propagationPolicy"] = propagation
-        if said := {key: value for key, value in preconditions.items() if value}:
-            options["preconditions"] = said
+        if given := {key: value for key, value in preconditions.items() if value}:
+            options["preconditions"] = given
         path = path_of(resource, namespace, name)
         try:
             answer = await self.request("DELETE", path, body=orjson.dumps(options))
@@ -315,18 +315,18 @@ class KubeClient:
         return str((await self.get_json("/version")).get("gitVersion", ""))
 
     async def kube_system_uid(self, *, alone: bool = False) -> str:
-        """The UID of the namespace kube-system of whatever cluster answers: its identity.
+        """The UID of the namespace kube-system of the cluster that answers: its identity.
 
         Args:
-            alone: ask through a connection that is opened for this.
+            alone: use a new connection of its own.
 
         Raises:
             NotFound: the server has no such namespace, so it has no identity.
         """
         call = Call("GET", KUBE_SYSTEM, alone=alone)
-        # One that is sent while another request connects asks no breaker, which has admitted that.
+        # With `alone` another request is connecting, which the breaker has already admitted.
         ask = self._ask if alone else self._answer
-        token = ACTING_USER.set("")  # whoever is acted for need not have the right to read it
+        token = ACTING_USER.set("")  # the impersonated user need not have the right to read it
         try:
             answer = await ask(call, REQUEST_TIMEOUT)
         finally:
@@ -335,7 +335,7 @@ class KubeClient:
             return str(require_name(parse_object(answer), "kube-system")["metadata"]["uid"])
 
     async def accepted_uid(self) -> str:
-        """The UID of the namespace kube-system of the accepted cluster, which answers now.
+        """The UID of the accepted cluster, which has just answered.
 
         Raises:
             NotAccepted: another cluster answers.
@@ -345,7 +345,7 @@ class KubeClient:
         )
 
     async def confirm(self) -> None:
-        """Make sure that what the answers so far lack is really absent: the right cluster spoke.
+        """Confirm that what the responses so far lack is absent: the accepted cluster has answered.
 
         Raises:
             NotAccepted: another cluster answers.
@@ -354,13 +354,13 @@ class KubeClient:
             await self.identity_check.verify_anew()
 
     async def discover(self, api_version: str, kind: str) -> ApiResource | None:
-        """The resource that serves a kind; None if the server does not know it."""
+        """The resource that serves a kind; None if the server has none."""
         return await self.discovery.by_kind(api_version, kind)
 
     # --- requests -----------------------------------------------------------------------------
 
     async def get_json(self, path: str, *, query: Mapping[str, str] | None = None) -> Object:
-        """GET a path and parse the answer."""
+        """GET a path and parse the response."""
         answer = await self.request("GET", path, query=query)
         with name_cluster_in_errors(self.cluster):
             return parse_object(answer)
@@ -375,10 +375,10 @@ class KubeClient:
         content_type: str = JSON,
         within: timedelta = REQUEST_TIMEOUT,
     ) -> bytes:
-        """Send one request, return the body of a 2xx answer.
+        """Send one request and return the body of a 2xx response.
 
         Raises:
-            KubeError: any other answer, one that is too large, or none (`Unreachable`).
+            KubeError: any other response, one that is too large, or none (`Unreachable`).
             ConfigError: the credentials cannot be loaded.
             LeaseLostError: a run whose lease is lost wants to write (rule R4); nothing was sent.
         """
@@ -390,11 +390,11 @@ class KubeClient:
         with run.trace_write(self.cluster, method, path) if run else nullcontext():
             answer = await self._answer(call, within)
         if identity is not None:
-            await identity.verify()  # it may have been long under way
+            await identity.verify()  # the request may have taken long
         return answer
 
     async def _answer(self, call: Call, within: timedelta) -> bytes:
-        """What a server says, if it is worth asking."""
+        """Send a request unless the breaker refuses it, and report its outcome to the breaker."""
         breaker = self.breaker
         try:
             with name_cluster_in_errors(self.cluster):
@@ -420,7 +420,7 @@ class KubeClient:
         return await read_response(await self._open(call, limit), call.limit)
 
     async def _probe(self) -> None:
-        """Ask for the version, for as long as a connect may take: does anybody answer?"""
+        """Request the version with the timeout of a connect, to see whether the server answers."""
         limit = aiohttp.ClientTimeout(total=CONNECT_TIMEOUT.total_seconds())
         response = await self.stream("/version", limit=limit)
         response.release()
@@ -433,10 +433,10 @@ class KubeClient:
         accept: str = JSON,
         limit: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
-        """GET a path, return a 2xx answer unread; the caller releases or closes it.
+        """GET a path and return a 2xx response unread; the caller releases or closes it.
 
         Raises:
-            KubeError: any other answer, or none (`Unreachable`).
+            KubeError: any other response, or none (`Unreachable`).
         """
         return await self._open(Call("GET", path, query, accept=accept), limit)
 
@@ -445,7 +445,7 @@ class KubeClient:
             connection = await self._credentials.connection()
             response = await self._send(call, limit, connection)
             if response.status == 401:  # noqa: PLR2004 -- HTTP
-                # Tokens run out and are rotated: read them anew, once for each request (W19).
+                # Tokens expire and are rotated: reload them, once per request (rule W19).
                 response.release()
                 await self._credentials.refused(connection)
                 response = await self._send(call, limit, await self._credentials.connection())
@@ -476,7 +476,7 @@ class KubeClient:
                 data=call.body,
                 headers=headers,
                 timeout=limit,
-                allow_redirects=False,  # no API server sends us elsewhere; another might (S7)
+                allow_redirects=False,  # no API server redirects; something else might (rule S7)
                 ssl=connection.ssl if connection.ssl is not None else True,
                 proxy=connection.proxy,
                 server_hostname=connection.server_hostname,

@@ -1,4 +1,4 @@
-"""What an API server serves: kinds, plurals, short names."""
+"""Discovery: the resources that an API server serves, with kinds and short names."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus_proto.resources import CORE, Resource, ResourceName, parse_resource_name
 
 _REFRESH: Final = timedelta(seconds=3)
-"""A kind that is not known may have been installed a moment ago, but do not ask all the time."""
+"""An unknown kind may just have been installed, but discovery is not repeated more often."""
 _PATIENCE: Final = timedelta(seconds=5)
-"""For one group version: an aggregated API that hangs must not hold up all others."""
+"""For one group version: an aggregated API that hangs must not delay all others."""
 _AT_ONCE: Final = 8
 _VERSIONS: Final = 2_000
-"""Group versions of one server at most: each is a request (S7)."""
+"""The most group versions of one server: each is a request (rule S7)."""
 _RESOURCES: Final = 50_000
-"""Of all its group versions together; large clusters have some thousands."""
+"""Of all group versions together; large clusters have a few thousand."""
 
 
 class _Served(msgspec.Struct):
@@ -73,13 +73,13 @@ class ApiResource:
 
 
 class Discovery:
-    """A cached view of a server's discovery documents; whoever makes it closes it.
+    """A cached view of a server's discovery documents; its creator closes it.
 
     Args:
         get_json: reads one path of the server.
         patience: how long to wait for one group version.
-        cluster: tells the name that its errors are to have.
-        confirm: makes sure that the documents count, by which types are absent; see
+        cluster: returns the cluster's name, for errors.
+        confirm: makes sure that the accepted cluster has answered, because types may be absent; see
             `KubeClient.confirm`.
     """
 
@@ -99,26 +99,28 @@ class Discovery:
         self._failed: dict[str, errors.KubeError] = {}
         self._read_at = float("-inf")
         self._count = 0
-        """How many resources the reading that is under way has found."""
+        """How many resources the current run has found."""
         self._reading: asyncio.Task[list[ApiResource]] | None = None
 
     async def aclose(self) -> None:
-        """Stop a reading that is under way."""
+        """Stop a run in progress."""
         if self._reading is not None:
             await cancel_and_wait(self._reading)
 
     async def refresh(self) -> list[ApiResource]:
-        """Read everything anew; a group version that fails is left out and told by `failed`.
+        """Read all documents again; group versions that fail are left out and listed in `failed`.
 
         Raises:
             KubeError: the list of groups or the core group cannot be read.
         """
         if self._reading is not None:
-            await asyncio.wait([self._reading])  # it may have begun before what the caller knows
+            await asyncio.wait(
+                [self._reading]
+            )  # it may have begun before the change that the caller waits for
         return await self._join()
 
     async def resources(self) -> list[ApiResource]:
-        """All resources, read once.
+        """All resources; the documents are read once.
 
         Raises:
             KubeError: as `refresh`.
@@ -126,7 +128,7 @@ class Discovery:
         return self._resources or await self._join()
 
     async def _join(self) -> list[ApiResource]:
-        """Wait for the one reading, which outlives a caller that is cancelled."""
+        """Wait for the one shared run, which survives the cancellation of a caller."""
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read(), name="discovery")
             self._reading.add_done_callback(_see)
@@ -141,18 +143,18 @@ class Discovery:
 
     @property
     def failed(self) -> dict[str, errors.KubeError]:
-        """Group versions whose document could not be read: absent from it proves nothing."""
+        """Group versions whose document could not be read: for them absence proves nothing."""
         return self._failed
 
     async def serves(self, resource: Resource) -> bool:
-        """Whether the server has this type, in any version; read anew.
+        """Whether the server serves this type in any version; reads all documents again.
 
         Raises:
-            KubeError: nobody knows; never NotFound.
+            KubeError: it is unknown; never NotFound.
         """
         try:
             found = await self.refresh()
-        except errors.NotFound as e:  # every API server has discovery: none spoke
+        except errors.NotFound as e:  # every API server has discovery: this is none
             raise self._named(_unknown(str(e))) from e
         failed = [v for v in self._failed if v.rpartition("/")[0] == resource.group]
         if any(api.resource.key == resource.key for api in found):
@@ -162,11 +164,11 @@ class Discovery:
         return False
 
     async def by_kind(self, api_version: str, kind: str) -> ApiResource | None:
-        """The resource that serves a kind, read anew if it is not known."""
+        """The resource that serves a kind; unknown kinds are looked up again."""
         return await self._find(lambda r: r.kind == kind and r.resource.api_version == api_version)
 
     async def by_name(self, text: str) -> ApiResource | None:
-        """The resource a person means: full names, kubectl's names, plurals, short names.
+        """The resource of a name as users write it: full, kubectl's, plural or short.
 
         Raises:
             InvalidName: the text is not a resource name.
@@ -207,7 +209,7 @@ class Discovery:
     async def _read_version(
         self, at_once: asyncio.Semaphore, group: str, version: str, preferred: bool
     ) -> list[ApiResource] | errors.KubeError:
-        """What a group version serves, or why nobody knows; the core must be known."""
+        """The resources of a group version, or why it cannot be read; raises for the core group."""
         path = f"/apis/{group}/{version}" if group else f"/api/{version}"
         async with at_once:
             try:
@@ -215,7 +217,7 @@ class Discovery:
                     document = await self._get_json(path)
                 return self._bounded(_resources_of(document, group or CORE, version, preferred))
             except TimeoutError:
-                error: errors.KubeError = _unknown(f"{path} was not answered in time")
+                error: errors.KubeError = _unknown(f"no answer for {path} in time")
             except errors.KubeError as e:
                 error = e
         if not group:
@@ -224,7 +226,7 @@ class Discovery:
 
     def _bounded(self, found: list[ApiResource]) -> list[ApiResource]:
         if self._count + len(found) > _RESOURCES:
-            raise _unknown(f"the API server tells more than {_RESOURCES} resources")
+            raise _unknown(f"the API server has more than {_RESOURCES} resources")
         self._count += len(found)
         return found
 
@@ -239,14 +241,14 @@ def _versions_of(document: dict[str, Any]) -> list[tuple[str, str, bool]]:
     try:
         groups = msgspec.convert(document, _Groups).groups or []
     except msgspec.ValidationError as e:
-        raise _unknown(f"/apis is no discovery document: {e}") from e
+        raise _unknown(f"/apis is not a discovery document: {e}") from e
     versions = [
         (group.name, served.version, served == group.preferred_version)
         for group in groups
         for served in group.versions or []
     ]
     if len(versions) > _VERSIONS:
-        raise _unknown(f"the API server tells more than {_VERSIONS} group versions")
+        raise _unknown(f"the API server has more than {_VERSIONS} group versions")
     return versions
 
 
@@ -256,7 +258,7 @@ def _resources_of(
     try:
         entries = msgspec.convert(document, _Resources).resources or []
     except msgspec.ValidationError as e:
-        raise _unknown(f"{group}/{version} is no discovery document: {e}") from e
+        raise _unknown(f"{group}/{version} is not a discovery document: {e}") from e
     return [
         ApiResource(
             resource=Resource(group, version, entry.name),
@@ -273,7 +275,7 @@ def _resources_of(
 
 
 def _see(reading: asyncio.Task[list[ApiResource]]) -> None:
-    """Nobody may be left to hear how it ended, and that is no fault."""
+    """Retrieve the exception: there may be no caller left, which is no error."""
     if not reading.cancelled():
         reading.exception()
 

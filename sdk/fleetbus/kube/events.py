@@ -1,9 +1,8 @@
-"""Kubernetes Events: what a controller says about an object, where `kubectl describe` shows it.
+"""Kubernetes Events: messages of a controller about an object, shown by `kubectl describe`.
 
-As in client-go, repeats raise the count of one Event instead of adding objects, and whoever has too
-much to say about one object is cut short. Its name follows from what is said, so that every process
-finds the same Event. To say something is never worth a failed reconcile: errors are logged and
-counted.
+As in client-go, a repetition raises the count of one Event instead of adding an object, and the
+rate per object is limited. The name of an Event is derived from its content, so that every process
+finds the same one. A failed Event never fails a reconcile: errors are logged and counted.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ EventType: TypeAlias = Literal["Normal", "Warning"]
 _EVENTS: Final = "v1/events"
 _BURST: Final = 25
 _REFILL: Final = timedelta(minutes=5)
-"""client-go's numbers: an object may have so many at once, then one more every five minutes."""
+"""client-go's values: an object may have a burst of 25, then one more every five minutes."""
 _WITHIN: Final = timedelta(seconds=5)
 _REMEMBERED: Final = 4096
 _MESSAGE_LENGTH: Final = 1024
@@ -41,7 +40,7 @@ _ATTEMPTS: Final = 3
 
 @dataclass(slots=True)
 class _Bucket:
-    """How much may still be said about one object."""
+    """The token bucket of one object."""
 
     tokens: float
     at: float
@@ -57,7 +56,7 @@ class _Bucket:
 
 
 class EventRecorder:
-    """Writes Kubernetes Events for one process; it remembers the latest few thousand."""
+    """Writes Kubernetes Events for one process; remembers the latest few thousand."""
 
     def __init__(self) -> None:
         self._buckets: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
@@ -73,12 +72,12 @@ class EventRecorder:
         message: str,
         type_: EventType,
     ) -> None:
-        """Say something about an object of a cluster; see `Cluster.event`."""
+        """Write an Event about an object of a cluster; see `Cluster.event`."""
         run = current_run()
         controller = run.request.controller if run else ""
         event = _event(obj, reason, message, type_, controller)
         place = (cluster, event["metadata"]["namespace"], event["metadata"]["name"])
-        if not self._may_speak(cluster, event["involvedObject"]):
+        if not self._take_token(cluster, event["involvedObject"]):
             metrics.KUBE_EVENTS.labels(controller, "limited").inc()
             return
         try:
@@ -95,7 +94,7 @@ class EventRecorder:
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
 
-    def _may_speak(self, cluster: str, about: Object) -> bool:
+    def _take_token(self, cluster: str, about: Object) -> bool:
         who = (cluster, str(about.get("uid") or about))
         bucket = self._buckets.setdefault(who, _Bucket(_BURST, time.monotonic()))
         self._buckets.move_to_end(who)
@@ -106,7 +105,7 @@ class EventRecorder:
     async def _write(
         self, client: KubeClient, place: tuple[str, str, str], event: Object
     ) -> Object:
-        """Create the Event, or raise its count; another process may do the same meanwhile."""
+        """Create the Event or raise its count; another process may do the same concurrently."""
         _, namespace, name = place
         known = self._known.get(place)
         for _ in range(_ATTEMPTS):
@@ -114,13 +113,13 @@ class EventRecorder:
                 if known is None:
                     return await client.create(_EVENTS, event)
                 return await client.patch(_EVENTS, namespace, name, _repeat(known, event))
-            except Conflict:  # it is there already, or another count was quicker
+            except Conflict:  # it exists already, or another process raised the count first
                 known = await client.get(_EVENTS, namespace, name)
             except NotFound:
                 if known is None:
                     raise  # the namespace is missing
-                known = None  # its hour was over
-        raise Conflict(409, "Conflict", "others count faster")
+                known = None  # it has expired
+        raise Conflict(409, "Conflict", "the count of the Event was changed concurrently")
 
 
 def _event(obj: Object, reason: str, message: str, type_: EventType, controller: str) -> Object:

@@ -1,4 +1,4 @@
-"""A client that acts as somebody else: the server checks that user's rights, and logs both."""
+"""A client that impersonates a user: the server checks that user's rights, and logs both."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from fleetbus.kube.client import ACTING_USER, REQUEST_TIMEOUT, KubeClient
 
 
 class ActingClient(KubeClient):
-    """Requests of another user through a client; that one is closed, not this.
+    """Sends requests as another user through an existing client, which its owner closes.
 
-    All of them go through the client itself: its connections, its breaker, and where it only
-    plays an API server, as in a replay, that play (rule R9).
+    It uses the connections and the breaker of that client, and during a replay its recorded
+    responses (rule R9).
 
     Args:
-        client: whose server; its own user needs the verb `impersonate`.
-        user: whose rights count.
+        client: the client; its own user needs the verb `impersonate`.
+        user: the user to impersonate.
     """
 
     def __init__(self, client: KubeClient, user: str) -> None:
@@ -46,7 +46,7 @@ class ActingClient(KubeClient):
             ACTING_USER.reset(token)
 
     async def confirm(self) -> None:
-        """Make sure that the right cluster spoke; see `KubeClient.confirm`."""
+        """Confirm that the accepted cluster has answered; see `KubeClient.confirm`."""
         await self._client.confirm()
 
     async def accepted_uid(self) -> str:

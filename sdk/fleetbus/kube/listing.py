@@ -20,29 +20,29 @@ from fleetbus.kube.split import LINE_LIMIT, ItemSplitter
 from fleetbus_proto.resources import Resource
 
 IDLE_TIMEOUT: Final = timedelta(seconds=90)
-"""An answer without a byte for so long is given up."""
+"""A response is given up after this long without data."""
 _CONNECT_SECONDS: Final = 5
 _WHOLE_LIMIT: Final = 32 * MIB
-"""A page up to this size is decoded at once, which is ten times as fast as to cut it."""
+"""A page up to this size is decoded as a whole, which is ten times as fast as cutting it."""
 _TURN_BYTES: Final = 64 * 1024
-"""What is cut into items at once: some 25 ms of a hostile text, between which others go on (S7)."""
+"""How much is cut into items before other tasks get a turn: 25 ms for a hostile text (S7)."""
 _WAITING_LIMIT: Final = 128 * MIB
-"""What is held of a list whose version is not known yet."""
+"""The most that is held of a list whose version is not known yet."""
 
 JSON: Final = "application/json"
 METADATA: Final = f"{JSON};as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,{JSON}"
-"""Only metadata, where the server can leave out the rest; some aggregated ones cannot."""
+"""Metadata only, where the server supports it; some aggregated ones do not."""
 
 RawObject = dict[str, msgspec.Raw]
-"""The top level of an object; its values are still bytes."""
+"""The top level of an object; the values are undecoded."""
 
 DECODE_ERRORS: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-"""What a decoder raises for bytes of a server that it cannot read."""
+"""What decoding the bytes of a server can raise."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchTarget:
-    """What is listed and watched: a resource, perhaps narrowed."""
+    """What to list and watch: a resource, optionally one namespace and selectors."""
 
     resource: Resource
     namespace: str = ""
@@ -62,15 +62,15 @@ class WatchTarget:
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """A part of a list; `resource_version` is that of the whole list, equal on all pages."""
+    """A part of a list; `resource_version` is that of the whole list, the same on all pages."""
 
     api_version: str
     kind: str
-    """The kind of the items, from the kind of the list; they often carry none."""
+    """The kind of the items, from the kind of the list; items often have none."""
     resource_version: str
     items: list[msgspec.Raw]
     remaining: int | None = None
-    """How many come after this page; None if the server does not say."""
+    """How many items follow this page; None if the server does not say."""
 
 
 class _ListMeta(msgspec.Struct):
@@ -92,7 +92,7 @@ _text_decoder = msgspec.json.Decoder(str)
 
 
 def read_map(raw: msgspec.Raw | bytes) -> RawObject:
-    """One level of a JSON map.
+    """Decode one level of a JSON object.
 
     Raises:
         msgspec.DecodeError: it is something else.
@@ -101,7 +101,7 @@ def read_map(raw: msgspec.Raw | bytes) -> RawObject:
 
 
 def read_text(raw: msgspec.Raw | bytes) -> str:
-    """A JSON string.
+    """Decode a JSON string.
 
     Raises:
         msgspec.DecodeError: it is something else.
@@ -117,7 +117,7 @@ async def list_pages(
     idle_timeout: timedelta = IDLE_TIMEOUT,
     accept: str = JSON,
 ) -> AsyncGenerator[ListPage]:
-    """One consistent list from etcd or an equally fresh cache (rule W2); `limit` 0 means unpaged.
+    """Read one consistent list, from etcd or an equally fresh cache (rule W2); limit 0 is unpaged.
 
     Args:
         client: the API server.
@@ -137,7 +137,7 @@ async def list_pages(
         parts = _read_page(client, target.path, query, idle_timeout, accept)
         async with aclosing(parts):
             async for found, is_last in parts:
-                # RV="" on the first request: never 0, which any stale cache may answer.
+                # No resourceVersion on the first request: 0 could be served by a stale cache.
                 version = version or found.metadata.resource_version
                 token = found.metadata.token if is_last else ""
                 remaining = found.metadata.remaining if token or not limit else 0
@@ -158,13 +158,13 @@ async def _read_list(body: bytes) -> _List:
 
 
 async def _read_list_by_items(body: bytes, error: Exception) -> _List:
-    """One item cannot be read, or is nested too deeply: cut the list without parsing (rule W16)."""
+    """Cut the list without parsing it: one item is unreadable or nested too deeply (rule W16)."""
     splitter = ItemSplitter()
     items = [
         msgspec.Raw(item) async for part in yielding_chunks(body) for item in splitter.feed(part)
     ]
     if not splitter.is_complete:
-        raise invalid_response(f"the answer is not a list: {error}") from error
+        raise invalid_response(f"the response is not a list: {error}") from error
     return msgspec.structs.replace(_read_skeleton(splitter), items=items)
 
 
@@ -172,11 +172,11 @@ def _read_skeleton(splitter: ItemSplitter) -> _List:
     try:
         return _list_decoder.decode(splitter.skeleton)
     except DECODE_ERRORS as e:
-        raise invalid_response(f"the answer is not a list: {e}") from e
+        raise invalid_response(f"the response is not a list: {e}") from e
 
 
 def _read_head(head: bytes) -> _List | None:
-    """What a list says before its items; None if it says more after them."""
+    """The fields of a list before its items; None if others follow the items."""
     try:
         return _checked(_list_decoder.decode(head + b"]}"))
     except DECODE_ERRORS:
@@ -185,7 +185,7 @@ def _read_head(head: bytes) -> _List | None:
 
 def _checked(found: _List) -> _List:
     if not found.kind.endswith("List") or not found.metadata.resource_version:
-        raise invalid_response(f"the answer is a {found.kind!r} without a list's resourceVersion")
+        raise invalid_response(f"the response is a {found.kind!r} without a list's resourceVersion")
     return found
 
 
@@ -202,10 +202,10 @@ def _page(found: _List, version: str, remaining: int | None = None) -> ListPage:
 async def _read_page(
     client: KubeClient, path: str, query: dict[str, str], idle_timeout: timedelta, accept: str
 ) -> AsyncGenerator[tuple[_List, bool]]:
-    """One answer as lists that follow each other, each with whether it is the last.
+    """Read one response as successive lists, each with whether it is the last.
 
-    An ordinary page is read as a whole. What is larger, or was asked for without a limit, is cut
-    into items while it is read, so that memory stays bounded (W2, S7).
+    An ordinary page is decoded as a whole. A larger one, or one without a limit, is cut into items
+    while it is received, so that memory stays bounded (rules W2, S7).
     """
     response = await client.stream(
         path, query=query, accept=accept, limit=stream_limits(idle_timeout)
@@ -249,20 +249,20 @@ async def _cut_items(
                 raise too_large_error(LINE_LIMIT, "an object of the list")
         if begins and splitter.head:
             head = _read_head(splitter.head)
-        # Custom resources tell the version last; then all of them have to wait for it.
+        # Lists of custom resources have the version at the end, so all items have to wait for it.
         if head is not None and waiting:
             yield msgspec.structs.replace(head, items=waiting), False
             waiting, held = [], 0
         if held > _WAITING_LIMIT:
-            raise too_large_error(_WAITING_LIMIT, "the list, which tells its version last,")
+            raise too_large_error(_WAITING_LIMIT, "the list, whose version comes last,")
         chunk = await anext(chunks, None)
     if not splitter.is_complete:
-        raise invalid_response("the answer is not a complete list")
+        raise invalid_response("the response is not a complete list")
     yield msgspec.structs.replace(_checked(_read_skeleton(splitter)), items=waiting), True
 
 
 async def yielding_chunks(data: bytes) -> AsyncGenerator[bytes]:
-    """Parts that take a few milliseconds to cut into items; between them other tasks run."""
+    """Yield parts that take a few milliseconds to process; other tasks run in between."""
     yield data[:_TURN_BYTES]
     for at in range(_TURN_BYTES, len(data), _TURN_BYTES):
         await asyncio.sleep(0)
@@ -270,14 +270,14 @@ async def yielding_chunks(data: bytes) -> AsyncGenerator[bytes]:
 
 
 def stream_limits(idle_timeout: timedelta) -> aiohttp.ClientTimeout:
-    """As long as bytes keep coming, an answer may last."""
+    """A response may take as long as data keeps coming."""
     return aiohttp.ClientTimeout(
         total=None, sock_connect=_CONNECT_SECONDS, sock_read=idle_timeout.total_seconds()
     )
 
 
 def cut_off_error(what: str, error: Exception, client: KubeClient) -> errors.Unreachable:
-    """The error for an answer that broke off."""
+    """The error for a response that broke off."""
     text = str(error) or type(error).__name__
     cut = errors.Unreachable(0, "Unreachable", f"the {what} was cut: {text}")
     cut.cluster = client.cluster

@@ -1,4 +1,4 @@
-"""JSON merge patches: the smallest one, and whether one changes anything."""
+"""JSON merge patches: compute the smallest one, apply one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Object = dict[str, Any]
 def smallest_patch(before: Object, after: Object) -> Object:
     """The merge patch that turns one tree into the other; empty when they are equal.
 
-    Lists are replaced as a whole. A null in `after` is the same as no field.
+    Lists are replaced as a whole. A null in `after` counts as an absent field.
     """
     patch: Object = {key: None for key in before.keys() - after.keys() if before[key] is not None}
     for key, value in after.items():
@@ -24,7 +24,7 @@ def smallest_patch(before: Object, after: Object) -> Object:
 
 
 def merged(tree: Any, patch: Any) -> Any:
-    """What a merge patch makes of a tree (RFC 7396); neither is changed."""
+    """Apply a merge patch to a tree (RFC 7396); neither is modified."""
     if not isinstance(patch, dict):
         return patch
     result = dict(cast("Object", tree)) if isinstance(tree, dict) else {}
@@ -42,7 +42,7 @@ def is_merged(tree: Object, patch: Object) -> bool:
 
 
 def _is_same(old: Any, new: Any) -> bool:
-    """1 and true are equal in Python, and not in JSON."""
+    """Compare as JSON: 1 and true are equal in Python only."""
     if isinstance(old, bool) or isinstance(new, bool):
         return old is new
     if isinstance(old, list) and isinstance(new, list):

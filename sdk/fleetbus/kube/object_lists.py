@@ -1,4 +1,4 @@
-"""Lists that become trees: read page by page, bounded as a whole (rule S7)."""
+"""Lists of parsed objects: read page by page, with bounds on the whole (rule S7)."""
 
 from __future__ import annotations
 
@@ -18,45 +18,47 @@ from fleetbus.kube.responses import (
 )
 
 FetchPage: TypeAlias = Callable[[Mapping[str, str]], Awaitable[bytes]]
-"""Answers one page of a list, by its query."""
+"""Requests one page of a list, given its query."""
 
 _BYTES: Final = 128 * MIB
-"""Of all pages together; their trees take several times as much."""
+"""Of all pages together; parsed they take several times as much memory."""
 _OBJECTS: Final = 100_000
 """Of all pages together; larger ones are for the watcher, which streams them (`list_pages`)."""
 _PATIENCE: Final = timedelta(minutes=2)
-"""For all pages together; after five, a real server has forgotten of what state they are."""
+"""For all pages together; after five minutes a real server has dropped the list's state."""
 
 
-async def all_objects(ask: FetchPage, query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """All objects of a list.
+async def all_objects(fetch: FetchPage, query: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Read all objects of a list.
 
     Raises:
-        ServerError: it is endless, too large, or in doubt.
+        ServerError: it is endless, too large, or inconsistent.
         Unreachable: it took too long.
-        KubeError: as `ask`.
+        KubeError: as `fetch`.
     """
-    async with _in_time(), aclosing(_pages(ask, query)) as pages:
+    async with _in_time(), aclosing(_pages(fetch, query)) as pages:
         return [item async for page in pages for item in page]
 
 
-async def first_object(ask: FetchPage, query: Mapping[str, str]) -> dict[str, Any] | None:
-    """Any object of a list; None if it has none.
+async def first_object(fetch: FetchPage, query: Mapping[str, str]) -> dict[str, Any] | None:
+    """Read one object of a list; None if it is empty.
 
     Raises:
         KubeError: as `all_objects`.
     """
-    async with _in_time(), aclosing(_pages(ask, {**query, "limit": "1"})) as pages:
+    async with _in_time(), aclosing(_pages(fetch, {**query, "limit": "1"})) as pages:
         async for page in pages:
             if page:
                 return page[0]
     return None
 
 
-async def _pages(ask: FetchPage, query: Mapping[str, str]) -> AsyncGenerator[list[dict[str, Any]]]:
+async def _pages(
+    fetch: FetchPage, query: Mapping[str, str]
+) -> AsyncGenerator[list[dict[str, Any]]]:
     size = count = 0
     while True:
-        answer = await ask(query)
+        answer = await fetch(query)
         size += len(answer)
         if size > _BYTES:
             raise too_large_error(_BYTES, "the list")

@@ -36,7 +36,7 @@ class Call(NamedTuple):
 
 
 class ApiPath(NamedTuple):
-    """An object, a collection (without a name), or a part of an object."""
+    """An object, a collection (without a name), or a subresource."""
 
     resource: Resource
     namespace: str
@@ -45,10 +45,10 @@ class ApiPath(NamedTuple):
 
 
 def path_of(resource: str | Resource, namespace: str = "", name: str = "") -> str:
-    """The URL path of a collection or an object; any legal name is escaped.
+    """The URL path of a collection or an object; names are escaped.
 
     Raises:
-        InvalidName: no object can have this name, and the path would lead elsewhere.
+        InvalidName: no object can have this name; the path would mean something else.
     """
     if {namespace, name} & {".", ".."}:
         raise InvalidName("neither '.' nor '..' can be the name of an object")
@@ -63,10 +63,10 @@ def path_of(resource: str | Resource, namespace: str = "", name: str = "") -> st
 
 
 def read_path(path: str) -> ApiPath:
-    """Take the path of a resource apart.
+    """Parse the path of a resource.
 
     Raises:
-        InvalidName: it is none: discovery, `/version` and the like.
+        InvalidName: it is another path: discovery, `/version` and the like.
     """
     parts = [unquote(part) for part in path.strip("/").split("/")]
     if parts[0] == "api" and len(parts) >= _GROUP_PARTS:
@@ -76,7 +76,7 @@ def read_path(path: str) -> ApiPath:
     else:
         raise InvalidName(f"{path!r} is not the path of a resource")
     namespace = ""
-    # `namespaces/NAME/status` is a part of a namespace, not a resource in it.
+    # `namespaces/NAME/status` is a subresource of a namespace, not a resource in it.
     is_namespaced = rest[0] == "namespaces" and rest[2:3] not in ([], ["status"], ["finalize"])
     if is_namespaced:
         namespace, rest = rest[1], rest[2:]
@@ -85,7 +85,7 @@ def read_path(path: str) -> ApiPath:
 
 
 def namespace_of(obj: Mapping[str, Any]) -> str:
-    """The namespace in which an object is to be written; empty for a cluster-scoped one."""
+    """The namespace of an object to be written; empty for a cluster-scoped one."""
     return str(obj.get("metadata", {}).get("namespace") or "")
 
 
@@ -96,6 +96,6 @@ def write_query(field_manager: str, dry_run: bool = False) -> dict[str, str]:
 
 
 def selector_query(label_selector: str, field_selector: str) -> dict[str, str]:
-    """The query of what is selected; without selectors it is empty."""
+    """The query parameters of the selectors; empty without any."""
     selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
     return {name: text for name, text in selectors.items() if text}

@@ -82,9 +82,9 @@ _ALL_NAMES: Final = _by_name(slice(None))
 
 
 def with_plural(name: ResourceName) -> ResourceName:
-    """The same resource by its plural, and by its group if only one has that name.
+    """The same resource by its plural, and by its group if the name is unique.
 
-    A name that is not known is taken for a plural: nobody asks an API server here.
+    An unknown name counts as a plural: no API server is asked.
     """
     keys = [key.split("/") for key in _ALL_NAMES.get(name.plural, ())]
     found = [(group, plural) for group, plural in keys if name.group in (None, group)]

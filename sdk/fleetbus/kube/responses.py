@@ -1,4 +1,4 @@
-"""What an API server answered, or that it did not."""
+"""Decodes responses and maps failures to errors."""
 
 from __future__ import annotations
 
@@ -14,45 +14,47 @@ from fleetbus.kube.trees import read_tree
 
 MIB: Final = 1024 * 1024
 RESPONSE_LIMIT: Final = 16 * MIB
-"""Of one answer, decompressed: an object has 1.5 MiB at most, discovery of a large cluster some."""
+"""Of one decompressed response: an object has 1.5 MiB at most, discovery a few."""
 _ERROR_LIMIT: Final = 1 * MIB
 _NO_SUCH_PATH: Final = (404, 405)
 
 
-def parse_object(answer: bytes) -> dict[str, Any]:
-    """The object that an answer holds.
+def parse_object(response: bytes) -> dict[str, Any]:
+    """Parse the JSON object of a response.
 
     Raises:
-        Unreachable: it holds none, so no API server spoke.
+        Unreachable: it is something else, so it is not from an API server.
     """
     try:
-        found: object = read_tree(answer)
+        found: object = read_tree(response)
     except ValueError as e:
-        raise unreachable_error(e) from e  # a proxy's page, or a login form: no API server spoke
+        raise unreachable_error(e) from e  # the page of a proxy, or a login form
     if not isinstance(found, dict):
-        raise errors.Unreachable(0, "Unreachable", "the API server answered no JSON object")
+        raise errors.Unreachable(
+            0, "Unreachable", "the response of the API server is not a JSON object"
+        )
     return cast("dict[str, Any]", found)
 
 
 def require_name(found: dict[str, Any], name: str) -> dict[str, Any]:
-    """The object of an answer, which is the one of this name.
+    """Return the object of a response if it has this name.
 
     Raises:
-        Unreachable: it is another one, so no API server spoke.
+        Unreachable: it is another one, so it is not from an API server.
     """
     metadata = found.get("metadata")
     if not isinstance(metadata, dict) or cast("dict[str, Any]", metadata).get("name") != name:
-        raise errors.Unreachable(0, "Unreachable", f"the answer is not the object {name!r}")
+        raise errors.Unreachable(0, "Unreachable", f"the response is not the object {name!r}")
     return found
 
 
-def parse_list(answer: bytes) -> dict[str, Any]:
-    """The list that an answer holds, with its items.
+def parse_list(response: bytes) -> dict[str, Any]:
+    """Parse the list of a response, with its items.
 
     Raises:
-        Unreachable: it holds none, so no API server spoke.
+        Unreachable: it is not a list, so it is not from an API server.
     """
-    found = parse_object(answer)
+    found = parse_object(response)
     if found.get("items") is None:
         found["items"] = []  # Go writes an empty slice as null
     items = cast("object", found["items"])
@@ -61,47 +63,47 @@ def parse_list(answer: bytes) -> dict[str, Any]:
         isinstance(item, dict) for item in cast("list[object]", items)
     )
     if not is_list or not has_objects or not isinstance(found.get("metadata"), dict):
-        raise errors.Unreachable(0, "Unreachable", "the API server answered no list")
+        raise errors.Unreachable(0, "Unreachable", "the response of the API server is not a list")
     return found
 
 
-def require_deletion(answer: bytes, name: str) -> None:
-    """Make sure that an API server took the deletion of an object.
+def require_deletion(response: bytes, name: str) -> None:
+    """Make sure that the response confirms the deletion of an object.
 
     Raises:
         Unreachable: it is neither the object nor a Status of success.
     """
-    found = parse_object(answer)
+    found = parse_object(response)
     if found.get("kind") != "Status" or found.get("status") != "Success":
         require_name(found, name)
 
 
 def is_object_not_found(error: errors.NotFound, path: str) -> bool:
-    """Whether an API server says that exactly the object at this path does not exist.
+    """Whether the API server says that exactly the object at this path does not exist.
 
-    A proxy, a gateway or an aggregated API that is down answer 404 too, about something else.
+    A proxy, a gateway or an aggregated API that is down returns 404 too, about something else.
     """
     collection, _, name = path.rpartition("/")
     plural = collection.rpartition("/")[2]
-    told = (error.details.get("name"), error.details.get("kind"))
-    return error.reason == "NotFound" and told == (unquote(name), plural)
+    reported = (error.details.get("name"), error.details.get("kind"))
+    return error.reason == "NotFound" and reported == (unquote(name), plural)
 
 
 def unreachable_error(error: Exception) -> errors.Unreachable:
-    """The error for an answer that did not come."""
+    """The error for a response that did not come."""
     text = str(error) or type(error).__name__
     return errors.Unreachable(0, "Unreachable", f"no answer from the API server: {text}")
 
 
-def too_large_error(limit: int, what: str = "the answer") -> errors.ServerError:
-    """The error for what no API server would send (rule S7)."""
+def too_large_error(limit: int, what: str = "the response") -> errors.ServerError:
+    """The error for more data than an API server would send (rule S7)."""
     return errors.ServerError(200, "TooLarge", f"{what} is larger than {limit // MIB} MiB")
 
 
 async def read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The body of an answer, as long as it has no more than so many bytes when decompressed.
+    """Read the body of a response of at most `limit` decompressed bytes.
 
-    Not `response.read()`: a megabyte on the wire may be a gigabyte afterwards (rule S7).
+    Not `response.read()`: one megabyte may decompress to a gigabyte (rule S7).
 
     Raises:
         ServerError: it is larger; the connection is closed.
@@ -119,7 +121,7 @@ async def read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
 
 
 async def read_response(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The body of an answer, which is done with then.
+    """Read the body of a response and release it.
 
     Raises:
         ServerError: it is larger than the limit.
@@ -141,7 +143,7 @@ def _no_such_path_message(response: aiohttp.ClientResponse) -> str:
 
 
 async def error_from_response(response: aiohttp.ClientResponse) -> errors.KubeError:
-    """The error for an answer that is none of 2xx."""
+    """The error for a response that is not 2xx."""
     try:
         body = await read_bounded(response, _ERROR_LIMIT)
     except (aiohttp.ClientError, TimeoutError) as e:
@@ -155,7 +157,7 @@ async def error_from_response(response: aiohttp.ClientResponse) -> errors.KubeEr
     except orjson.JSONDecodeError:
         status = None
     if not isinstance(status, dict) or cast("dict[str, Any]", status).get("kind") != "Status":
-        # Unknown paths are answered in plain text, and by a proxy in a form of its own.
+        # Unknown paths are answered in plain text, and proxies have formats of their own.
         text = body[:200].decode("utf-8", "replace").strip()
         status = {
             "message": _no_such_path_message(response) if response.status in _NO_SUCH_PATH else text
@@ -164,29 +166,30 @@ async def error_from_response(response: aiohttp.ClientResponse) -> errors.KubeEr
 
 
 def check_continuation(query: Mapping[str, str], count: int, token: str) -> None:
-    """Doubt a page that has nothing although the one before it said that there is more (W8).
+    """Refuse a page that is empty although the one before it announced more (rule W8).
 
-    Believed, it would be the end of a list that lacks everything behind it. Only what a selector
-    leaves of a page may be nothing. A page that says to go on where it began would make a list
-    without an end (S7).
+    It would end the list, which would then lack everything behind it; only with a selector a page
+    may be empty. Also refuse a page that continues where it began: the list would never end (S7).
 
     Args:
         query: of the request for the page.
         count: how many objects the page has.
-        token: where the list goes on, as the page says.
+        token: the continue token of the page.
 
     Raises:
-        ServerError: it is so.
+        ServerError: the page is one of these.
     """
     is_narrowed = "labelSelector" in query or "fieldSelector" in query
     if "continue" in query and not count and not is_narrowed:
         raise invalid_response(
-            "a page of a list is empty, and the one before it said that there is more"
+            "a page of the list is empty, although the one before it announced more"
         )
     if token and token == query.get("continue"):
-        raise invalid_response("a page of a list says that the list goes on where the page begins")
+        raise invalid_response(
+            "a page of the list has the continue token with which it was requested"
+        )
 
 
 def invalid_response(message: str) -> errors.ServerError:
-    """The error for an answer that may not be believed (W8)."""
+    """The error for a response that must not be trusted (rule W8)."""
     return errors.ServerError(200, "Unreadable", message)

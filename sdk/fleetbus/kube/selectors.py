@@ -21,11 +21,11 @@ _MAX_PREFIX: Final = 253
 
 
 class InvalidSelector(FleetbusError, ValueError):
-    """A selector that cannot be read; the message says where and why."""
+    """A malformed selector; the message says where and why."""
 
 
 class Operator(StrEnum):
-    """What a requirement asks of a label, in the words of matchExpressions."""
+    """The operators of matchExpressions."""
 
     IN = "In"
     NOT_IN = "NotIn"
@@ -56,7 +56,7 @@ class Requirement:
 
     @property
     def term(self) -> str | None:
-        """`<name>=<value>` when exactly this pair is asked for, which an index can answer."""
+        """`<name>=<value>` if the requirement is exactly this pair, which an index can answer."""
         if self.operator is Operator.IN and len(self.values) == 1:
             return f"{self.name}={self.values[0]}"
         return None
@@ -114,7 +114,7 @@ class LabelSelector:
 
     @property
     def terms(self) -> tuple[str, ...]:
-        """The `<name>=<value>` pairs that every match carries."""
+        """The `<name>=<value>` pairs that every match has."""
         terms = (requirement.term for requirement in self.requirements)
         return tuple(term for term in terms if term is not None)
 
@@ -134,7 +134,7 @@ class LabelSelector:
 class FieldRequirement:
     """`path` equals, or does not equal, `value`.
 
-    An absent field reads as the empty text; a map or a list equals no text.
+    An absent field equals the empty string; a map or a list equals nothing.
     """
 
     path: str
@@ -212,7 +212,7 @@ class _LabelParser:
         return tuple(sorted(values))
 
     def _value(self) -> str:
-        """A value may be left out: `a=` asks for the empty one."""
+        """A value may be omitted: `a=` selects the empty one."""
         return "" if self._peek() in {None, ",", ")"} else self._word("a value")
 
     def _word(self, what: str) -> str:
@@ -258,16 +258,18 @@ def _checked(requirement: Requirement, text: str) -> Requirement:
     prefix, slash, name = requirement.name.rpartition("/")
     has_prefix = bool(_PREFIX.fullmatch(prefix)) and len(prefix) <= _MAX_PREFIX
     if not _NAME.fullmatch(name) or (slash and not has_prefix):
-        raise InvalidSelector(f"label selector {text!r}: {requirement.name!r} is no label name")
+        raise InvalidSelector(
+            f"label selector {text!r}: {requirement.name!r} is not a valid label name"
+        )
     for value in requirement.values:
         if value and not _NAME.fullmatch(value):
-            raise InvalidSelector(f"label selector {text!r}: {value!r} is no label value")
+            raise InvalidSelector(f"label selector {text!r}: {value!r} is not a valid label value")
     return requirement
 
 
 def _from_expression(expression: Any) -> Requirement:
     if not isinstance(expression, Mapping):
-        raise InvalidSelector(f"matchExpressions holds {expression!r}, which is not a map")
+        raise InvalidSelector(f"matchExpressions has an entry that is not a map: {expression!r}")
     given = cast("Mapping[str, Any]", expression)
     values = tuple(sorted({str(value) for value in given.get("values") or ()}))
     try:
@@ -285,7 +287,7 @@ def _from_expression(expression: Any) -> Requirement:
 
 
 def _split_fields(text: str) -> list[str]:
-    """Split at commas that no backslash stands before; empty parts mean nothing, as in kubectl."""
+    """Split at unescaped commas; empty parts are ignored, as in kubectl."""
     parts = re.findall(r"((?:\\.|[^,\\])+|\\$)", text.strip())
     return [cast("str", part) for part in parts]
 
@@ -299,7 +301,7 @@ def _field_requirement(part: str) -> FieldRequirement:
 
 
 def _field_text(tree: Mapping[str, Any], path: str) -> str | None:
-    """The text of a field; None for a map or a list, which may be as large as the object."""
+    """A field as a string; None for a map or a list, which may be as large as the object."""
     here: Any = tree
     for part in path.removeprefix(".").split("."):
         if not isinstance(here, Mapping):

@@ -1,4 +1,4 @@
-"""Cut a byte stream into JSON documents without parsing them."""
+"""Cuts a byte stream into JSON documents without parsing them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final
 
 LINE_LIMIT: Final = 32 * 1024 * 1024
 _BODY: Final = rb'[^"\\]*+(?:\\.[^"\\]*+)*+(?:(")|(\\?)\Z)'
-"""A string from behind its first quote to its last one, or to the end of what is there.
+"""A string from after its first quote to its last one, or to the end of the data.
 
-Possessive, and tried once, or a hostile text would cost its length squared.
+Possessive, so that a hostile text does not take quadratic time.
 """
 _REST: Final = re.compile(_BODY, re.DOTALL)
 _TOKEN: Final = re.compile(rb'"' + _BODY + rb"|[{}\[\]]", re.DOTALL)
@@ -21,10 +21,10 @@ _ITEMS: Final = b'"items"'
 
 
 class LineSplitter:
-    """Lines of a watch: give it chunks, it gives complete lines.
+    """Splits the chunks of a watch into lines.
 
-    The parts of an unfinished line are kept in a list: joining them each time is quadratic.
-    A line over the limit is dropped and counted; memory stays bounded.
+    The parts of an unfinished line are kept in a list: joining them each time would be quadratic.
+    A line over the limit is dropped and counted, so memory stays bounded.
     """
 
     def __init__(self, limit: int = LINE_LIMIT) -> None:
@@ -66,26 +66,26 @@ class LineSplitter:
 
 
 class ItemSplitter:
-    """Items of a Kubernetes list, while it is read: give it chunks, it gives complete items.
+    """Splits the chunks of a Kubernetes list into items while it is received.
 
-    What is inside an item does not matter, so one hostile item spoils only itself; what is between
-    them does (W8). A byte is scanned once and copied a bounded number of times, whatever the
-    chunks: a string that no chunk ends is taken up where the last chunk left it.
+    The content of an item does not matter, so a malformed item affects only itself; what is between
+    items does matter (rule W8). A byte is scanned once and copied a bounded number of times: a
+    string that spans chunks is continued where the last chunk ended.
 
     Attributes:
-        head: what stands before the first item; built-in kinds have kind and metadata there.
-        is_complete: whether the end of the list object was seen, and nothing but items between.
+        head: what precedes the first item; for built-in kinds that is kind and metadata.
+        is_complete: whether the end of the list was seen, with only items in between.
     """
 
     def __init__(self) -> None:
         self.head = b""
         self.is_complete = False
         self._kept = bytearray()
-        """What earlier chunks hold since the last cut: cuts are around items, head and tail."""
+        """The data of earlier chunks since the last cut; cuts are around items, head and tail."""
         self._cut_at = 0
         self._is_in_string = False
         self._is_escaped = False
-        """Whether the last chunk ended behind a backslash of a string."""
+        """Whether the last chunk ended after a backslash in a string."""
         self._last_string = b""
         self._depth = 0
         self._in_items = False
@@ -94,12 +94,12 @@ class ItemSplitter:
 
     @property
     def skeleton(self) -> bytes:
-        """The list without its items, once it is complete; custom resources put all else last."""
+        """The complete list without items; custom resources have all other fields at the end."""
         return (self.head + b"]" if self.head else b"") + self._kept
 
     @property
     def pending(self) -> int:
-        """How many bytes wait for more: of an unfinished item, above all."""
+        """How many bytes are kept, mostly of an unfinished item."""
         return len(self._kept)
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -124,7 +124,7 @@ class ItemSplitter:
         return items
 
     def _end_of_string(self, chunk: bytes) -> int:
-        """Where the string ends that an earlier chunk began; 0 if none did."""
+        """The end of the string that an earlier chunk began; 0 if there is none."""
         if self._is_in_string and (match := _REST.match(chunk, int(self._is_escaped))):
             self._follow_string(match)
             return match.end()
@@ -139,7 +139,7 @@ class ItemSplitter:
             self._last_string = (self._last_string + match.group()[:longest])[:longest]
 
     def _cut(self, chunk: bytes, end: int) -> bytes:
-        """Everything from the last cut up to here."""
+        """Return everything from the last cut up to here."""
         part = chunk[self._cut_at : end]
         self._cut_at = end
         if self._kept:
@@ -148,21 +148,21 @@ class ItemSplitter:
         return part
 
     def _check_gap(self, gap: bytes, token: bytes) -> None:
-        """Objects with one comma between them, or the list may lack some."""
+        """Check for objects with one comma in between; otherwise some may be missing."""
         comma = b"," if self._has_items and token == b"{" else b""
         if gap.strip() != comma or token not in (b"{", b"]"):
             self._is_sound = False
 
     def _open(self, chunk: bytes, token: bytes, end: int) -> None:
         if self._depth == 1 and token == b"[" and self._last_string == _ITEMS:
-            self._is_sound = self._is_sound and not self.head  # two lists of items: which one?
+            self._is_sound = self._is_sound and not self.head  # two lists of items are ambiguous
             if not self.head:
                 self._in_items = True
                 self.head = self._cut(chunk, end)
         self._depth += 1
 
     def _close(self, chunk: bytes, end: int) -> bytes:
-        """Answers the item that ends here, if one does."""
+        """Return the item that ends here, if any."""
         self._depth -= 1
         if self._in_items and self._depth == _ITEM_DEPTH:
             self._has_items = True
@@ -175,10 +175,10 @@ class ItemSplitter:
 
 
 def cut_object(document: bytes) -> dict[str, bytes]:
-    """The values of a JSON object by their keys, whatever they hold; plain keys only.
+    """Cut a JSON object into its undecoded values by key; for plain keys only.
 
-    For documents that a real decoder refuses. What is no object, or is not one whole object and
-    nothing else, gives nothing: of two on one line the second must not be lost unseen.
+    For documents that a decoder refuses. The result is empty unless the document is exactly one
+    complete object: of two on one line the second must not be lost silently.
     """
     found: dict[str, bytes] = {}
     key: str | None = None

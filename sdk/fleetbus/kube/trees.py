@@ -1,4 +1,4 @@
-"""An object's bytes as a tree of Python values."""
+"""Parses the bytes of an object into a tree of Python values."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, Final
 import orjson
 
 _LONGEST: Final = 4000
-"""Python refuses to make an int of more than 4,300 digits."""
+"""Digits of an int; Python refuses more than 4,300."""
 
 
 def read_tree(body: bytes) -> Any:
-    """Read JSON; a number that no double holds is legal there, and becomes infinity or an int.
+    """Parse JSON; a number that does not fit a double is legal, and becomes infinity or an int.
 
     Raises:
-        ValueError: it is no JSON, or nested more deeply than Python likes.
+        ValueError: it is not valid JSON, or nested too deeply for Python.
     """
     try:
         return orjson.loads(body)
@@ -31,4 +31,4 @@ def _number(digits: str) -> int | float:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not valid JSON")

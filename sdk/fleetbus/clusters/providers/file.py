@@ -196,7 +196,7 @@ def _raw_entries(path: pathlib.Path) -> list[Any]:
     except OSError as e:
         raise ConfigError(f"{path}: cannot be read: {e.strerror or e}") from e
     except UnicodeDecodeError as e:
-        raise ConfigError(f"{path}: not valid YAML: {e}") from e
+        raise ConfigError(f"{path}: invalid YAML: {e}") from e
     except ValueError as e:
         raise ConfigError(f"{path}: {e}") from e
     document = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
@@ -237,7 +237,7 @@ def _config_of(path: pathlib.Path, entry: _Entry, kubeconfigs: KubeconfigFiles) 
     found = kubeconfigs.read(file)
     context = entry.context or found.current
     if not context:
-        raise ConfigError(f"{file}: it has no current-context, and no context is named")
+        raise ConfigError(f"{file}: it has no current-context, and no context was given")
     if context not in found.configs:
         known = ", ".join(found.configs) or "none"
         raise ConfigError(f"{file}: context {context!r} is not one of {known}")

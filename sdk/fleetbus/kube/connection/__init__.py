@@ -1,1 +1,1 @@
-"""The way to one API server: kubeconfig, TLS, credentials, sessions, and who answers there."""
+"""The connection to one API server: kubeconfig, TLS, credentials, sessions, identity checks."""

@@ -1,8 +1,8 @@
-"""Which addresses an API server may have (rule S7).
+"""The policy for addresses of API servers (rule S7).
 
-Never a link-local or metadata address, plain http and loopback only where allowed. The address is
-checked as it is written, and each IP address again when a socket to it is opened: a name may
-resolve to something else at each request.
+Link-local and metadata addresses are never allowed, plain http and loopback only on request. The
+address is checked as it is written, and each IP address again when a socket to it is opened: a name
+may resolve differently at each request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
-"""What getaddrinfo answers."""
+"""A result of getaddrinfo."""
 _IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 _SCHEMES: Final = ("https", "http")
 _METADATA_NAMES: Final = frozenset(
@@ -42,11 +42,11 @@ _METADATA: Final = frozenset(
         ),
     )
 )
-"""Those that are not link-local."""
+"""Metadata services whose address is not link-local."""
 _NAT64: Final = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
 _COMPATIBLE: Final = ipaddress.IPv6Network("::/96")
 _THIS_NETWORK: Final = ipaddress.IPv4Network("0.0.0.0/8")
-"""Linux connects to this machine."""
+"""On Linux these lead to this machine."""
 _BROADCAST: Final = ipaddress.IPv4Address("255.255.255.255")
 _IPV4_BITS: Final = 0xFFFF_FFFF
 _LOOPBACK: Final = "{} is loopback, which only FLEETBUS_ALLOW_LOOPBACK=1 (for development) allows"
@@ -59,7 +59,7 @@ class AddressRefused(OSError):
 
 @dataclass(frozen=True, slots=True)
 class AddressPolicy:
-    """Which addresses one API server may have.
+    """The addresses that one API server may have.
 
     Args:
         http: plain http is allowed; over loopback it always is.
@@ -70,8 +70,8 @@ class AddressPolicy:
     loopback: bool
 
     def refusal(self, url: str) -> str:
-        """Why a server's URL is not allowed, as far as it says so itself; empty if it is."""
-        # Parsers disagree about such characters, and another one opens the connection.
+        """Why a server's URL is not allowed, before its name is resolved; empty if it is."""
+        # URL parsers disagree about such characters, and another one opens the connection.
         if not url.isascii() or any(c in _NOT_IN_URLS or not c.isprintable() for c in url):
             return "the server address is not a URL"
         try:
@@ -89,7 +89,7 @@ class AddressPolicy:
         return ""
 
     def proxy_refusal(self, url: str) -> str:
-        """The same for a proxy, to which plain http is usual."""
+        """The same for a proxy, for which plain http is common."""
         return AddressPolicy(http=True, loopback=self.loopback).refusal(url)
 
     def host_refusal(self, host: str) -> str:
@@ -102,10 +102,10 @@ class AddressPolicy:
         return self._ip_refusal(ip) if ip is not None else ""
 
     def open_socket(self, found: AddressInfo) -> socket.socket:
-        """Make a socket for one resolved address: the `socket_factory` of aiohttp.
+        """Create a socket for one resolved address: the `socket_factory` of aiohttp.
 
         Raises:
-            AddressRefused: that address is not allowed.
+            AddressRefused: the address is not allowed.
         """
         family, kind, proto, _, address = found
         if refused := self.host_refusal(str(address[0])):
@@ -119,7 +119,7 @@ class AddressPolicy:
             if candidate in _METADATA:
                 return f"{ip} is a metadata service"
             if candidate.is_multicast or candidate == _BROADCAST:
-                return f"{ip} is not the address of one server"
+                return f"{ip} is not a unicast address"
             if _is_this_machine(candidate) and not self.loopback:
                 return _LOOPBACK.format(ip)
         return ""
@@ -142,14 +142,14 @@ def _ip_of(host: str) -> _IP | None:
     except ValueError:
         pass
     try:
-        # Decimal, hexadecimal, octal and short spellings, as the resolver reads them.
+        # Decimal, hexadecimal, octal and short forms, as the resolver reads them.
         return ipaddress.IPv4Address(socket.inet_aton(host))
     except (OSError, ValueError):
         return None
 
 
 def _embedded(ip: _IP) -> list[ipaddress.IPv4Address]:
-    """The IPv4 addresses that an IPv6 address may lead to."""
+    """The IPv4 addresses that are embedded in an IPv6 address."""
     if isinstance(ip, ipaddress.IPv4Address):
         return []
     teredo = ip.teredo or ()

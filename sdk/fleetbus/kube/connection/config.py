@@ -1,7 +1,7 @@
-"""From a kubeconfig to a connection: host, TLS, credentials.
+"""Turns a kubeconfig into a connection: host, TLS, credentials.
 
-kubernetes_asyncio reads the file and runs its credential plugins; the connection is then plain
-aiohttp, because the client's own request path costs ten times as much.
+kubernetes_asyncio reads the file and runs its credential plugins; requests then use plain aiohttp,
+because that library's own request path costs ten times as much.
 Importing kubernetes_asyncio costs 1.7 s and 97 MB, nearly all of it typed models that we never
 use. `import_light` leaves them out; processes that run user code do not call it.
 """
@@ -26,7 +26,7 @@ from fleetbus.process.redact import without_secrets
 from fleetbus.process.settings import allows_loopback
 
 MAX_UPLOAD: Final = 256 * 1024
-"""Bytes of a kubeconfig that someone uploaded (rule S7)."""
+"""Bytes of an uploaded kubeconfig (rule S7)."""
 _REFUSED_OF_USERS: Final = frozenset(
     {"exec", "auth-provider", "tokenFile", "client-certificate", "client-key"}
 )
@@ -40,7 +40,7 @@ _STRINGS_OF_CLUSTERS: Final = frozenset({"server", "certificate-authority-data",
 
 
 Renew: TypeAlias = Callable[[], Awaitable["KubeConfig | None"]]
-"""Answers None if that is not possible now."""
+"""Reads access data again; returns None if that is not possible now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +51,20 @@ class KubeConfig:
     """
 
     document: str
-    """The kubeconfig as YAML or JSON text; it may hold secrets and is never logged."""
+    """The kubeconfig as YAML or JSON text; it may contain secrets and is never logged."""
     context: str = ""
     source: str = "kubeconfig"
-    """Where it came from, for messages."""
+    """Its origin, for messages."""
     insecure: bool = False
     """The certificate is not verified."""
     http: bool = False
-    """Plain http is allowed, as an explicit field of the Cluster or the entry says (rule S7)."""
+    """Plain http is allowed by an explicit field of the Cluster or the entry (rule S7)."""
     own: bool = False
-    """A file of whoever runs this process: it may lead to this machine and have YAML aliases."""
+    """A file of the user of this process: it may lead to this machine and have YAML aliases."""
     renew: Renew | None = field(default=None, compare=False)
-    """Reads it anew where it came from, once it is refused (rule W19); None for a file."""
+    """Reads it again from its origin after a 401 (rule W19); None for a file."""
     addresses: list[str] = field(default_factory=list[str], init=False, compare=False)
-    """Server and proxy, once they are known: they are asked for at each change of a fleet."""
+    """Server and proxy, cached: they are read at each change of the fleet."""
 
     @property
     def policy(self) -> AddressPolicy:
@@ -77,7 +77,7 @@ class KubeConfig:
 
 @dataclass(slots=True)
 class Connection:
-    """What aiohttp needs to talk to one API server."""
+    """What aiohttp needs to connect to one API server."""
 
     host: str
     ssl: ssl.SSLContext | None
@@ -87,7 +87,7 @@ class Connection:
 
 
 def read_kube_config(path: str | os.PathLike[str], context: str = "") -> KubeConfig:
-    """Read a kubeconfig file of whoever runs this process.
+    """Read and check a kubeconfig file of the user who runs this process.
 
     Raises:
         ConfigError: the file cannot be read, is not a kubeconfig, or lacks the context.
@@ -100,7 +100,7 @@ def read_kube_config(path: str | os.PathLike[str], context: str = "") -> KubeCon
 
 
 def load_kube_config(path: str | os.PathLike[str], context: str = "") -> KubeConfig:
-    """The same, not parsed yet.
+    """Read a kubeconfig file of the user who runs this process, without parsing it.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -113,7 +113,7 @@ def load_kube_config(path: str | os.PathLike[str], context: str = "") -> KubeCon
 
 
 def signature_of(config: KubeConfig | None) -> tuple[int, ...]:
-    """What changes when the file of a kubeconfig does; empty if it is from no file of ours."""
+    """A value that changes with the file of a kubeconfig; empty if it is not from our file."""
     if config is None or not config.own:
         return ()
     try:
@@ -124,13 +124,13 @@ def signature_of(config: KubeConfig | None) -> tuple[int, ...]:
 
 
 def read_again(config: KubeConfig) -> KubeConfig:
-    """The access data as their file has them now (rule W19); the same if it cannot be used."""
+    """Read the access data from their file again (rule W19); the old ones if it is unusable."""
     if not signature_of(config):
         return config
     try:
         found = load_kube_config(config.source, config.context)
         server_of(found)
-    except ConfigError:  # perhaps it is half written
+    except ConfigError:  # it may be half-written
         return config
     return replace(config, document=found.document)
 
@@ -139,7 +139,7 @@ def expand_home(path: str | os.PathLike[str]) -> pathlib.Path:
     """The path with a leading `~` replaced.
 
     Raises:
-        ConfigError: that user has no home.
+        ConfigError: that user has no home directory.
     """
     try:
         return pathlib.Path(path).expanduser()
@@ -148,7 +148,7 @@ def expand_home(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def contexts(config: KubeConfig) -> list[str]:
-    """The names of the contexts in a kubeconfig, in their order.
+    """The names of the contexts in a kubeconfig, in order.
 
     Raises:
         ConfigError: the document is not a kubeconfig.
@@ -157,9 +157,9 @@ def contexts(config: KubeConfig) -> list[str]:
 
 
 def by_context(config: KubeConfig) -> dict[str, KubeConfig]:
-    """Every context of a document, each with its own part of it and nothing else.
+    """Each context of a document with only its own part of it.
 
-    So another context that comes, goes or becomes current is no change of this one.
+    So an added or removed context, or another current one, does not change this one.
 
     Raises:
         ConfigError: the document is not a kubeconfig.
@@ -175,23 +175,23 @@ def _by_context(config: KubeConfig, document: Document) -> dict[str, KubeConfig]
 
 
 def current_context(config: KubeConfig) -> str:
-    """The context to use: the one asked for, or the document's own."""
+    """The context to use: the chosen one, or the document's current one."""
     return config.context or _document(config).current_context
 
 
 def server_of(config: KubeConfig) -> str:
-    """The API server's address, without connecting; empty if the document does not say.
+    """The API server's address; empty if the document has none.
 
-    It may be shown: a user and password inside it are left out.
+    It may be shown: a user and password in it are left out.
 
     Raises:
-        ConfigError: the document does not hold what its context names.
+        ConfigError: the document lacks something that its context names.
     """
     return without_secrets(_addresses(config)[0])
 
 
 def _addresses(config: KubeConfig) -> list[str]:
-    """The API server's URL and that of its proxy, parsed once; empty if there is none."""
+    """The URLs of the API server and of its proxy, parsed once; empty for none."""
     if not config.addresses:
         cluster = _document(config).cluster_of(config.context)
         config.addresses.extend(str(cluster.get(name) or "") for name in ("server", "proxy-url"))
@@ -199,7 +199,7 @@ def _addresses(config: KubeConfig) -> list[str]:
 
 
 def is_same_server(one: KubeConfig, other: KubeConfig) -> bool:
-    """Whether both lead to the same API server and trust it alike: only who we are may differ."""
+    """Whether both lead to the same API server with the same trust; credentials may differ."""
     if (one.insecure, one.http, one.own) != (other.insecure, other.http, other.own):
         return False
     try:
@@ -213,7 +213,7 @@ def check_server(config: KubeConfig) -> None:
     """Check the addresses of the API server and of its proxy as they are written (rule S7).
 
     Raises:
-        ConfigError: one is not allowed, or the document does not hold what its context names.
+        ConfigError: one is not allowed, or the document lacks something that its context names.
     """
     server, proxy = _addresses(config)
     if not server:
@@ -226,7 +226,7 @@ def check_server(config: KubeConfig) -> None:
 
 
 def read_upload(text: str, source: str) -> KubeConfig:
-    """The current context of a kubeconfig that someone uploaded, and nothing else of it.
+    """The current context of an uploaded kubeconfig, without the rest of it.
 
     Its addresses are not checked yet: that needs the fields of the Cluster; see `check_server`.
 
@@ -241,10 +241,10 @@ def read_upload(text: str, source: str) -> KubeConfig:
 
 
 def upload_refusal(config: KubeConfig) -> str:
-    """Why a kubeconfig that someone uploaded must not be used; empty if it may (rule S7).
+    """Why an uploaded kubeconfig must not be used; empty if it may (rule S7).
 
-    Plugins run code and file names read files where we run, and TLS may be left unverified only
-    by the explicit field of the Cluster.
+    Plugins would run code and file names read files in this process, and TLS may be left unverified
+    only by the explicit field of the Cluster.
     """
     try:
         _check_size(config)
@@ -261,7 +261,7 @@ def _check_size(config: KubeConfig) -> None:
 
 
 def _check_upload(document: Document, context: str) -> None:
-    # An entry that no context names is looked at too: another context may become current.
+    # Entries that no context names are checked too: another context may become current.
     for entry in document.entries("users"):
         _check_entry(document.source, "user", entry, _REFUSED_OF_USERS, _STRINGS_OF_USERS)
     for entry in document.entries("clusters"):
@@ -273,10 +273,10 @@ def _check_entry(
     source: str, kind: str, entry: dict[str, Any], refused: frozenset[str], strings: frozenset[str]
 ) -> None:
     where = f"{source}: {kind} {entry['name']!r}"
-    said: object = entry.get(kind) or {}
-    if not isinstance(said, dict):
+    found: object = entry.get(kind) or {}
+    if not isinstance(found, dict):
         raise ConfigError(f"{where} is not a map")
-    fields = cast("dict[str, Any]", said)
+    fields = cast("dict[str, Any]", found)
     for name in sorted(refused & fields.keys()):
         raise ConfigError(f"{where}: {name!r} is not allowed")
     for name in sorted(strings & fields.keys()):
@@ -291,7 +291,7 @@ async def connect(config: KubeConfig | None) -> Connection:
         ConfigError: the document is incomplete, or a credential plugin failed.
     """
     import_light_or_full()
-    from kubernetes_asyncio.client.configuration import (  # noqa: PLC0415 -- see the module's text
+    from kubernetes_asyncio.client.configuration import (  # noqa: PLC0415 -- see the docstring of the module
         Configuration,
     )
 
@@ -305,18 +305,18 @@ async def connect(config: KubeConfig | None) -> Connection:
     except ConfigError:
         raise
     except Exception as e:  # the loader raises anything, KeyError and binascii.Error included
-        source = config.source if config else "service account of a pod, as no kubeconfig is named"
+        source = config.source if config else "the pod's service account, as no kubeconfig is given"
         raise ConfigError(f"{source}: {type(e).__name__}: {e}") from e
 
 
 def import_client() -> None:
-    """Import what `connect` needs, which takes seconds: best before anything else runs."""
+    """Import what `connect` needs, which takes seconds: call it before anything else runs."""
     import_light_or_full()
     importlib.import_module("kubernetes_asyncio.client.configuration")
 
 
 def import_light_or_full() -> None:
-    """Import kubernetes_asyncio as the process wants it; see `import_light`."""
+    """Import kubernetes_asyncio as the process is configured; see `import_light`."""
     if "kubernetes_asyncio" not in sys.modules and os.environ.get("FLEETBUS_LIGHT_KUBE") == "1":
         import_light()
 
@@ -335,7 +335,7 @@ def import_light() -> None:
         return
     try:
         _stub_packages(root)
-    except Exception:  # noqa: BLE001 -- a release with another layout: the plain import is right
+    except Exception:  # noqa: BLE001 -- a release with another layout: use the plain import
         for name in [n for n in sys.modules if n.split(".")[0] == "kubernetes_asyncio"]:
             del sys.modules[name]
 
@@ -388,7 +388,7 @@ async def _load_document(config: KubeConfig, target: Any) -> None:
 
 
 def _folder_of(config: KubeConfig) -> str:
-    """Where relative paths inside the document start."""
+    """The folder for relative paths in the document."""
     return str(pathlib.Path(config.source).expanduser().absolute().parent)
 
 

@@ -1,8 +1,8 @@
-"""The access data that a client of one API server shows, and how they are read anew (rule W19).
+"""The access data of a client, and how they are reloaded (rule W19).
 
-Tokens run out and are rotated. A kubeconfig file is looked at before each request. After a 401 the
-access data are read anew wherever they came from: the file, the files that it names, the pod's
-service account, or the Secret of the hub.
+Tokens expire and are rotated. A kubeconfig file is checked for changes before each request. After a
+401 the access data are reloaded from their origin: the file, the files that it names, the pod's
+service account, or the Secret on the hub.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class Credentials:
     def __init__(self, config: KubeConfig | None) -> None:
         self._config = config
         self._connection: Connection | None = None
-        # Of the kubeconfig's file when it was read last.
+        # Of the kubeconfig file when it was last read.
         self._signature = signature_of(config)
-        # Held while they are read: of many requests that are refused together one reads.
+        # Held while reloading: of many requests that are refused together only one reloads.
         self._reading = asyncio.Lock()
 
     def use(self, config: KubeConfig | None) -> None:
-        """Show these from the next request on."""
+        """Use these from the next request on."""
         if config != self._config:
             self._signature = signature_of(config)
         self._replace(config)
 
     async def connection(self) -> Connection:
-        """Where to connect to, and what to show there.
+        """The address and the credentials for the next request.
 
         Raises:
             ConfigError: the access data cannot be used.
@@ -54,29 +54,29 @@ class Credentials:
             while self._connection is None:
                 config = self._config
                 made = await connect(config)
-                if config is self._config:  # else `use` was called meanwhile
+                if config is self._config:  # else `use` was called in between
                     self._connection = made
             return self._connection
 
     async def refused(self, connection: Connection) -> None:
-        """Read the access data anew after a 401, unless that was done since.
+        """Reload the access data after a 401, unless that has been done since.
 
         Args:
-            connection: what was shown.
+            connection: the one that was refused.
         """
         async with self._reading:
             if connection is self._connection:
-                self._connection = None  # it may hold a token from a file of its own
-                await self._read_anew()
+                self._connection = None  # it may have a token from a separate file
+                await self._reload()
 
     async def _follow_file(self) -> None:
         if self._config is not None and signature_of(self._config) != self._signature:
-            await self._read_anew()
+            await self._reload()
 
-    async def _read_anew(self) -> None:
+    async def _reload(self) -> None:
         config = self._config
         if config is None:
-            return  # whoever connects reads the pod's token
+            return  # connecting reads the pod's token
         if config.renew is not None:
             found = await _renewed(config, config.renew)
         else:
@@ -91,14 +91,14 @@ class Credentials:
 
 
 async def _renewed(config: KubeConfig, renew: Renew) -> KubeConfig:
-    """The access data as the hub has them now; the same if they cannot be used."""
+    """The access data as the hub has them now; the old ones if those cannot be used."""
     found = await renew()
     if found is None:
         return config
-    # What is told beside the document, as by the fields of a Cluster, stays true of it.
+    # Settings outside the document, like the fields of a Cluster, still apply.
     renewed = replace(config, document=found.document, context=found.context)
     try:
         check_server(renewed)
-    except ConfigError:  # the provider tells it as the cluster's problem
+    except ConfigError:  # the provider reports it as the cluster's problem
         return config
     return renewed

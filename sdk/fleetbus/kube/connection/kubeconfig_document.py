@@ -13,7 +13,7 @@ from fleetbus.kube.connection.yaml_document import parse_yaml
 
 _SECTIONS: Final = ("clusters", "contexts", "users")
 _Scalar = str | int | float
-"""What YAML makes of a name; a number is read as one, as kubectl does."""
+"""The types that a name may have in YAML; kubectl accepts numbers too."""
 
 
 class Document:
@@ -21,7 +21,7 @@ class Document:
 
     Args:
         text: YAML or JSON.
-        source: where it came from, for messages.
+        source: its origin, for messages.
         aliases: whether YAML aliases are allowed.
 
     Raises:
@@ -37,7 +37,7 @@ class Document:
 
     @property
     def current_context(self) -> str:
-        """The context that it names itself; empty if it names none."""
+        """Its current context; empty if it has none."""
         return _name(self.fields.get("current-context"))
 
     def entries(self, field: str) -> list[dict[str, Any]]:
@@ -62,16 +62,16 @@ class Document:
         """The cluster of a context, empty for the current one.
 
         Raises:
-            ConfigError: the document does not hold what the context names.
+            ConfigError: the document lacks something that the context names.
         """
         name = context or self.current_context
         if not name:
-            raise ConfigError(f"{self.source}: it has no current-context, and no context is named")
+            raise ConfigError(f"{self.source}: it has no current-context, and no context was given")
         found = self._named("contexts", name)
         return self._named("clusters", _name(found.get("cluster")))
 
     def parts(self) -> dict[str, str]:
-        """Every context with its own part of the document and nothing else, as JSON.
+        """Each context with only its own part of the document, as JSON.
 
         Raises:
             ConfigError: a section is not a list of maps with names.
@@ -92,13 +92,13 @@ class Document:
             for field, entries in sections.items()
         }
         try:
-            # YAML knows dates and endless loops, JSON does not.
+            # YAML has dates and recursive structures, JSON does not.
             return json.dumps({**part, "current-context": name}, default=str)
         except (ValueError, TypeError, RecursionError) as e:
             raise ConfigError(f"{self.source}: context {name!r} cannot be read: {e}") from e
 
     def _by_name(self, field: str) -> dict[str, dict[str, Any]]:
-        """A section by name; the first of two equal names counts."""
+        """The entries of a section by name; of two equal names the first counts."""
         found: dict[str, dict[str, Any]] = {}
         for entry in self.entries(field):
             found.setdefault(str(entry["name"]), entry)
@@ -109,10 +109,10 @@ class Document:
         entry = self._by_name(field).get(name)
         if entry is None:
             raise ConfigError(f"{self.source}: {field} has no entry named {name!r}")
-        said: object = entry.get(kind)
-        if not isinstance(said, dict):
+        fields: object = entry.get(kind)
+        if not isinstance(fields, dict):
             raise ConfigError(f"{self.source}: {kind} {name!r} is not a map")
-        return cast("dict[str, Any]", said)
+        return cast("dict[str, Any]", fields)
 
 
 def _parse(text: str, source: str, *, aliases: bool) -> object:
@@ -120,7 +120,7 @@ def _parse(text: str, source: str, *, aliases: bool) -> object:
         try:
             return orjson.loads(text)  # what `parts` wrote
         except orjson.JSONDecodeError:
-            pass  # YAML may begin like this too
+            pass  # YAML may also begin like this
     try:
         return parse_yaml(text, aliases=aliases)
     except ValueError as e:
@@ -128,5 +128,5 @@ def _parse(text: str, source: str, *, aliases: bool) -> object:
 
 
 def _name(value: object) -> str:
-    """A name that the document refers to; empty if it is none, whatever else stands there."""
+    """A name that the document refers to; empty if it is of another type."""
     return str(value) if isinstance(value, _Scalar) else ""

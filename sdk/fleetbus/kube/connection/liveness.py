@@ -1,4 +1,4 @@
-"""When an API server last sent anything; that proves that it lives (rule W11)."""
+"""Records when an API server last sent anything, which proves that it is alive (rule W11)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from weakref import WeakSet
 import aiohttp
 
 _OF_A_GATEWAY: Final = (502, 503, 504)
-"""What is between us and an API server says these when the server itself does not answer."""
+"""Returned by proxies and gateways when the server itself does not answer."""
 
 
 class Liveness:
-    """What one API server has sent, and may still send.
+    """The responses of one API server, and when it last sent anything.
 
     Attributes:
         answered_at: when it last sent anything, in `time.monotonic()`.
@@ -24,17 +24,17 @@ class Liveness:
         self._responses: WeakSet[aiohttp.ClientResponse] = WeakSet()
 
     def note(self) -> None:
-        """It has sent something: an answer, or a byte of one that lasts."""
+        """Note that it has sent something: a response, or data of a streamed one."""
         self.answered_at = time.monotonic()
 
     def take(self, response: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
-        """Note the head of an answer; its body may be long in coming."""
+        """Note the head of a response; its body may be long in coming."""
         if response.status not in _OF_A_GATEWAY:
             self.note()
         self._responses.add(response)
         return response
 
     def close_responses(self) -> None:
-        """Wake whoever waits for more of an answer: closing a session of aiohttp does not."""
+        """Close all responses: closing an aiohttp session does not wake their readers."""
         for response in list(self._responses):
             response.close()

@@ -1,7 +1,7 @@
-"""Parse YAML that somebody else wrote, with bounds on what it may cost.
+"""Parses untrusted YAML within bounds.
 
-Depth is counted first, because the C parser overflows the stack of the process; aliases are refused
-unless the author is trusted, because a few hundred bytes of them stand for gigabytes.
+The depth is checked first, because the C parser overflows the stack of the process; aliases are
+refused unless the author is trusted, because a few hundred bytes of them can expand to gigabytes.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Any, Final, cast
 import yaml
 
 MAX_DEPTH: Final = 64
-# libyaml where PyYAML was built with it: ten times as fast.
+# libyaml, if PyYAML was built with it, is ten times as fast.
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Start = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
 _End = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 
 
 def parse_yaml(text: str, *, aliases: bool = False) -> object:
-    """The tree that a YAML or JSON text describes.
+    """Parse a YAML or JSON text.
 
     Args:
         text: the document.
-        aliases: whether it may have aliases.
+        aliases: whether aliases are allowed.
 
     Raises:
-        ValueError: it is not valid or not allowed; the message quotes nothing of the text, which
-            may hold secrets.
+        ValueError: it is invalid or not allowed; the message does not quote the text, which may
+            contain secrets.
     """
     try:
         _check_events(text, aliases=aliases)
@@ -35,11 +35,11 @@ def parse_yaml(text: str, *, aliases: bool = False) -> object:
     except yaml.YAMLError as e:
         mark = getattr(e, "problem_mark", None)
         line = f" at line {mark.line + 1}" if mark else ""
-        raise ValueError(f"not valid YAML{line}") from None  # the cause quotes the text
+        raise ValueError(f"invalid YAML{line}") from None  # the cause quotes the text
     except _Refused as e:
         raise ValueError(str(e)) from None
-    except (ValueError, TypeError, RecursionError) as e:  # a date that is none, a map as a key
-        raise ValueError(f"not valid YAML: {type(e).__name__}") from None
+    except (ValueError, TypeError, RecursionError) as e:  # an invalid date, a map as a key
+        raise ValueError(f"invalid YAML: {type(e).__name__}") from None
 
 
 class _Refused(Exception):
@@ -56,4 +56,4 @@ def _check_events(text: str, *, aliases: bool) -> None:
         elif isinstance(event, _End):
             depth -= 1
         if depth > MAX_DEPTH:
-            raise _Refused(f"not valid YAML: nested more than {MAX_DEPTH} deep")
+            raise _Refused(f"invalid YAML: nested more than {MAX_DEPTH} levels deep")

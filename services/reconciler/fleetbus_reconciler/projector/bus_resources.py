@@ -15,9 +15,9 @@ from redis.exceptions import RedisError
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.durables import (
     PROJECTOR,
+    apply_registration,
     ensure_consumer,
     registered_controllers,
-    apply_registration,
 )
 from fleetbus.bus.jetstream import StreamLimits, ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue

@@ -16,7 +16,7 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import FleetbusError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.backoff import RequestBackoff
-from fleetbus.process.cancellation import cancellable, cancel_and_wait
+from fleetbus.process.cancellation import cancel_and_wait, cancellable
 from fleetbus.watchers.spec import SUSPENDED
 from fleetbus_watcher import metrics, pool_metrics
 from fleetbus_watcher.cluster_watcher import ClusterWatcher
