@@ -37,7 +37,7 @@ SOON = timedelta(seconds=10)
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetbus.intake.binding.LOOK_EVERY", timedelta(milliseconds=100))
-    monkeypatch.setattr("fleetbus.bus.durables._LOOK_EVERY", timedelta(milliseconds=10))
+    monkeypatch.setattr("fleetbus.bus.durables._CHECK_EVERY", timedelta(milliseconds=10))
 
 
 def recording(name: str = NAME) -> tuple[Controller, Recorder]:
@@ -76,7 +76,7 @@ async def test_all_of_a_controller_goes_and_it_comes_back_as_a_new_one(open_rig:
     rig.start_watcher("a")
     await eventually(lambda: recorder.keys() and others.keys(), SOON)
     async with connected(rig.shared.nats_url, name="test") as bus:
-        with pytest.raises(ControllerRunning, match="a process of controller pods runs"):
+        with pytest.raises(ControllerRunning, match="a process of controller pods is running"):
             await forget_controller(bus, rig.redis, NAME, within=SOON)
         assert len(await traces_of(rig, bus, NAME)) > 3
         await rig.stop_reconciler()

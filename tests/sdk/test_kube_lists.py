@@ -65,7 +65,7 @@ async def test_w8_a_list_that_ends_with_an_empty_page_is_refused(
     for number in range(3):
         cluster.create(MAPS, {"metadata": {"name": f"a{number}"}}, "default")
     cluster.faults.add(PartialList(), verb="list", resource="configmaps", skip=1, count=1)
-    with pytest.raises(errors.ServerError, match="said that there is more"):
+    with pytest.raises(errors.ServerError, match="announced more"):
         await client.list(MAPS)
     assert len(await client.list(MAPS)) == 3
     selected = await client.list(MAPS, field_selector="metadata.name=a0")

@@ -50,7 +50,7 @@ def test_s7_a_bomb_of_aliases_is_refused_at_once():
 
 @pytest.mark.parametrize("bracket", ["[", "{a: ", "- "])
 def test_s7_depth_is_refused_before_the_parser_of_c_overflows_its_stack(bracket: str):
-    with pytest.raises(ValueError, match="nested more than 64 deep"):
+    with pytest.raises(ValueError, match="nested more than 64 levels deep"):
         parse_yaml(bracket * 50_000)
 
 

@@ -28,8 +28,8 @@ log = structlog.get_logger()
 PROJECTOR: Final = "projector"
 RESERVED_NAMES: Final = frozenset({PROJECTOR})
 _NO_CONSUMER: Final = 10014
-_LOOKS: Final = 5
-_LOOK_EVERY: Final = timedelta(milliseconds=100)
+_CHECKS: Final = 5
+_CHECK_EVERY: Final = timedelta(milliseconds=100)
 _SECOND_NS: Final = 1_000_000_000
 _ACK_WAIT: Final = timedelta(seconds=30)
 _MAX_ACK_PENDING: Final = 5_000
@@ -128,13 +128,13 @@ async def mark_removed(bus: Bus, kv: KeyValue, controller: str) -> bool:
         ControllerRuns: a process of it is running; nothing was written.
         BusError: it may not have been written.
     """
-    for _ in range(_LOOKS):  # while messages flow there is not always a waiting pull
+    for _ in range(_CHECKS):  # while messages flow there is not always a waiting pull
         for durable in durables_of(controller):
             if await is_pulled_from(bus, durable):
                 raise ControllerRunning(
                     f"a process of controller {controller} is running: stop it first"
                 )
-        await asyncio.sleep(_LOOK_EVERY.total_seconds())
+        await asyncio.sleep(_CHECK_EVERY.total_seconds())
     found, revision = await _read(kv, controller)
     if found is None or found.is_removed:
         return found is not None

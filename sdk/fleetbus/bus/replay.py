@@ -23,7 +23,7 @@ from fleetbus_proto.subjects import EVENTS_ALL, STREAM, Verb
 
 log = structlog.get_logger()
 
-_LOOK_EVERY: Final = timedelta(milliseconds=100)
+_POLL: Final = timedelta(milliseconds=100)
 
 
 async def replay(
@@ -64,7 +64,7 @@ async def _read_again(
     reading = asyncio.create_task(reader.run(), name=f"replay {consumer}")
     try:
         while not _is_through(await _info(bus, name), last):
-            await asyncio.wait([reading], timeout=_LOOK_EVERY.total_seconds())
+            await asyncio.wait([reading], timeout=_POLL.total_seconds())
             if reading.done():
                 await reading
     finally:
