@@ -155,7 +155,7 @@ async def test_s7_a_list_holds_no_object_and_no_wait_over_its_limit(
     monkeypatch.setattr(listing, "_WAITING_LIMIT", 3 * MIB)
     for body, what in (
         (bomb(listed(1, 0)[:-4], 5), "an object of the list is larger than 2 MiB"),
-        (bomb(listed(400, 20_000, is_custom=True), 0), "version last, is larger than 3 MiB"),
+        (bomb(listed(400, 20_000, is_custom=True), 0), "version comes last, is larger than 3 MiB"),
     ):
         server.body = body
         with pytest.raises(ServerError, match=what):
