@@ -117,15 +117,15 @@ async def measure_relist(
         canned_apiserver(folder, objects, 0) as url,
         nats_with_stream(folder, sync_always=sync_always) as nats,
         epoch_ends(nats.url) as ends,
-        connected(nats.url, name="wish") as link,
+        connected(nats.url, name="resync") as link,
     ):
         write_kubeconfig(folder, url)
         async with process(command, FLEETBUS_NATS_URL=nats.url, **ALONE) as child:
             await next_end(ends)
             forget_peak(child.pid)
-            wish = ResyncRequest(min_epoch=time.time_ns() // 1_000_000 + 1, reason="bench")
+            resync = ResyncRequest(min_epoch=time.time_ns() // 1_000_000 + 1, reason="bench")
             begun, cpu = time.perf_counter(), (cpu_seconds(child.pid), cpu_seconds(nats.pid))
-            await request_resync(link, KeyValue(link), "eu1", PODS, wish)
+            await request_resync(link, KeyValue(link), "eu1", PODS, resync)
             await next_end(ends)
             seconds = time.perf_counter() - begun
             spent = (cpu_seconds(child.pid) - cpu[0]) / objects * 1e6

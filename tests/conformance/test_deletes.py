@@ -242,5 +242,5 @@ def test_a_pod_without_a_node_goes_at_once(api: Api, space: Space, name: str):
     assert api.get(path).status == 404
     one = f"metadata.name={name}"
     stream = api.watch(space.core("pods"), resourceVersion=created.rv, fieldSelector=one)
-    assert stream.told == [f"MODIFIED:{name}", f"DELETED:{name}"]
+    assert stream.changes == [f"MODIFIED:{name}", f"DELETED:{name}"]
     assert [m["deletionGracePeriodSeconds"] for m in stream.metas] == [0, 0]

@@ -172,7 +172,7 @@ def test_custom_resources_are_selected_by_the_fields_of_their_definition(api: Ap
         assert api.get(gadgets, fieldSelector=selector).names == names, selector
     assert api.get(gadgets, fieldSelector="spec.note=x").failed == (400, "BadRequest")
     seen = api.watch(gadgets, 2, fieldSelector="spec.color=red")
-    assert seen.told == ["ADDED:a", "ADDED:c"]
+    assert seen.changes == ["ADDED:a", "ADDED:c"]
 
 
 @pytest.mark.since("1.32")

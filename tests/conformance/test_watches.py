@@ -71,14 +71,14 @@ def test_false_is_false(api: Api, space: Space, value: str):
 
 @pytest.mark.usefixtures("two")
 def test_one_object_is_watched_by_its_name_in_a_selector(api: Api, space: Space, name: str):
-    assert api.watch(space.widgets, **only(f"{name}-a")).told == [f"ADDED:{name}-a"]
+    assert api.watch(space.widgets, **only(f"{name}-a")).changes == [f"ADDED:{name}-a"]
     assert api.get(f"{space.widgets}/{name}-a", watch="1").kind == "Widget"
 
 
 def test_the_old_prefix_watches_too(api: Api, space: Space, two: dict[str, str], name: str):
     path = f"/apis/{space.group}/v1/watch/namespaces/{space.namespace}/widgets"
     stream = api.watch(path, 2, **{**two, "watch": "0"})
-    assert sorted(stream.told) == [f"ADDED:{name}-a", f"ADDED:{name}-b"]
+    assert sorted(stream.changes) == [f"ADDED:{name}-a", f"ADDED:{name}-b"]
 
 
 def test_who_leaves_the_selection_is_deleted_as_it_was(api: Api, space: Space, name: str):
@@ -88,7 +88,7 @@ def test_who_leaves_the_selection_is_deleted_as_it_was(api: Api, space: Space, n
         last = api.merge(one, {"metadata": {"labels": labels}})
     api.delete(one)
     stream = api.watch(space.widgets, resourceVersion=rv, labelSelector=f"case={name}")
-    assert stream.told == [f"ADDED:{name}", f"DELETED:{name}"]
+    assert stream.changes == [f"ADDED:{name}", f"DELETED:{name}"]
     assert stream.metas[1]["labels"] == {"case": name}
     assert stream.metas[1]["resourceVersion"] == last.rv
 
@@ -99,7 +99,7 @@ def test_the_last_finalizer_is_still_seen_in_the_end(api: Api, space: Space, nam
     api.delete(one)
     api.merge(one, {"metadata": {"finalizers": None}})
     stream = api.watch(space.widgets, 2, resourceVersion=held.rv, **only(name))
-    assert stream.told == [f"MODIFIED:{name}", f"DELETED:{name}"]
+    assert stream.changes == [f"MODIFIED:{name}", f"DELETED:{name}"]
     assert [meta["finalizers"] for meta in stream.metas] == [["example.com/f"]] * 2
     assert [meta["generation"] for meta in stream.metas] == [2, 2]
 

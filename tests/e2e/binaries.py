@@ -98,8 +98,8 @@ def _staging(folder: Path) -> dict[str, str]:
     Its go.mod names them by folders, which a module that requires it does not have.
     """
     asked = ["go", "mod", "download", "-json", f"k8s.io/kubernetes@{KUBERNETES}"]
-    told = json.loads(_run(asked, folder).stdout)
-    names = re.findall(r"(k8s\.io/[a-z0-9-]+) => \./staging", Path(told["GoMod"]).read_text())
+    module = json.loads(_run(asked, folder).stdout)
+    names = re.findall(r"(k8s\.io/[a-z0-9-]+) => \./staging", Path(module["GoMod"]).read_text())
     return dict.fromkeys(sorted(set(names)), KUBERNETES.replace("v1", "v0", 1))
 
 

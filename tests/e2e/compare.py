@@ -118,19 +118,22 @@ async def _rows(redis: Redis, place: Place) -> Found:
     }
 
 
-def _differences(what: str, place: Place, listed: Found, told: Found) -> list[str]:
+def _differences(what: str, place: Place, listed: Found, reported: Found) -> list[str]:
     groups = {
-        "lost": listed.keys() - told.keys(),
-        "not gone": told.keys() - listed.keys(),
-        "old": {key for key in listed.keys() & told.keys() if listed[key] != told[key]},
+        "lost": listed.keys() - reported.keys(),
+        "not gone": reported.keys() - listed.keys(),
+        "old": {key for key in listed.keys() & reported.keys() if listed[key] != reported[key]},
     }
     return [
-        f"{what} {' '.join(place)}: {len(names)} {kind}, like {_told(sorted(names), listed, told)}"
+        f"{what} {' '.join(place)}: {len(names)} {kind}, "
+        f"like {_shown(sorted(names), listed, reported)}"
         for kind, names in groups.items()
         if names
     ]
 
 
-def _told(names: list[str], listed: Found, told: Found) -> str:
+def _shown(names: list[str], listed: Found, reported: Found) -> str:
     shown = names[:_SHOWN]
-    return "; ".join(f"{name}: {listed.get(name)} told as {told.get(name)}" for name in shown)
+    return "; ".join(
+        f"{name}: {listed.get(name)} reported as {reported.get(name)}" for name in shown
+    )

@@ -47,9 +47,9 @@ async def run(arguments: argparse.Namespace) -> Json:
         began = time.monotonic()
         with scratch_folder(f"e2e-{part}") as folder:
             print(f"--- {part}, seed {arguments.seed}", flush=True)
-            told = await _run_part(part, folder, programs, arguments)
-        found[part] = {"seconds": round(time.monotonic() - began), **told}
-        print(f"{part}: {found[part]['seconds']} s, {len(told['failures'])} failures", flush=True)
+            result = await _run_part(part, folder, programs, arguments)
+        found[part] = {"seconds": round(time.monotonic() - began), **result}
+        print(f"{part}: {found[part]['seconds']} s, {len(result['failures'])} failures", flush=True)
     return found
 
 

@@ -30,7 +30,7 @@ from fleetbus_emulator.ports import LOOPBACK, HeldPort
 
 ADMIN_TOKEN = "e2e-admin"
 EXTENSION = "fleetbus.dev/test-cluster"
-"""What tests/support/real_cluster.py wants to be told of a cluster."""
+"""What tests/support/real_cluster.py needs to know of a cluster."""
 
 _READY = timedelta(seconds=120)
 _STOP = timedelta(seconds=20)
@@ -266,11 +266,11 @@ def kubeconfig_of(planes: dict[str, tuple[Plane, str]]) -> Json:
 
     def cluster(plane: Plane) -> Json:
         authority = base64.b64encode(plane.authority.read_bytes()).decode()
-        told = {"disposable": True, "auditLog": str(plane.audit_log)}
+        extension = {"disposable": True, "auditLog": str(plane.audit_log)}
         return {
             "server": plane.url,
             "certificate-authority-data": authority,
-            "extensions": [{"name": EXTENSION, "extension": told}],
+            "extensions": [{"name": EXTENSION, "extension": extension}],
         }
 
     return {

@@ -225,8 +225,8 @@ async def run_quiet(folder: Path, programs: Path, length: timedelta) -> Json:
         failures += [f"end: {text}" for text in (await scene.settled()).differences]
         versions = _versions(scene.planes)
     print(f"shown failing: {len(shown)} resources; asked meanwhile: {asked}", flush=True)
-    told = {"minutes": length.total_seconds() / 60, "objects": settled.objects, "asked": asked}
-    return {"versions": versions, **told, "shown_failing": len(shown), "failures": failures}
+    figures = {"minutes": length.total_seconds() / 60, "objects": settled.objects, "asked": asked}
+    return {"versions": versions, **figures, "shown_failing": len(shown), "failures": failures}
 
 
 async def _look(scene: Scene, length: timedelta) -> dict[tuple[str, str], float]:

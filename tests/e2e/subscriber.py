@@ -31,7 +31,7 @@ class Subscriber:
     not the order in which events arrive. Another uid under the same name takes the place.
 
     Attributes:
-        deleted: every uid of which a deletion was told, by place.
+        deleted: every uid of which a deletion was received, by place.
         verbs: how many events there were.
     """
 
@@ -43,11 +43,11 @@ class Subscriber:
 
     @property
     def places(self) -> set[Place]:
-        """Where anything was ever told of."""
+        """Where anything was ever received of."""
         return set(self._last)
 
     def alive(self, place: Place) -> Found:
-        """What is there, as far as was told."""
+        """What is there, as far as was received."""
         return {
             key: (event.uid, event.resource_version)
             for key, (_, event) in self._last.get(place, {}).items()

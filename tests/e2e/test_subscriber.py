@@ -19,7 +19,7 @@ PLACE: Place = (SAMPLE.cluster, f"{SAMPLE.group}/{SAMPLE.resource}")
 KEY = f"{SAMPLE.namespace}/{SAMPLE.name}"
 
 
-async def told(*messages: Message) -> Subscriber:
+async def subscriber_of(*messages: Message) -> Subscriber:
     subscriber = Subscriber()
     for message in messages:
         await subscriber.hear(Msg(_client=None, data=codec.encode(message)))  # type: ignore[reportArgumentType]
@@ -31,13 +31,13 @@ def said(verb: Verb, version: str, uid: str = "first", **changes: Any) -> Messag
 
 
 async def test_a_late_copy_of_another_watcher_does_not_bring_an_object_back():
-    subscriber = await told(said(Verb.DELETED, "7"), said(Verb.MODIFIED, "6"))
+    subscriber = await subscriber_of(said(Verb.DELETED, "7"), said(Verb.MODIFIED, "6"))
     assert not subscriber.alive(PLACE)
     assert not stream_differences({PLACE: {}}, subscriber)
 
 
 async def test_another_uid_takes_the_place_of_an_object():
-    subscriber = await told(said(Verb.ADDED, "5"), said(Verb.LISTED, "8", uid="second"))
+    subscriber = await subscriber_of(said(Verb.ADDED, "5"), said(Verb.LISTED, "8", uid="second"))
     assert subscriber.alive(PLACE) == {KEY: ("second", "8")}
 
 
@@ -54,7 +54,7 @@ async def test_w17_with_a_type_all_of_its_objects_are_gone():
         removed=True,
         observed_at=SAMPLE.observed_at,
     )
-    subscriber = await told(said(Verb.ADDED, "5"), end)
+    subscriber = await subscriber_of(said(Verb.ADDED, "5"), end)
     assert not stream_differences({}, subscriber)
 
 
@@ -70,12 +70,12 @@ async def test_w17_with_a_type_all_of_its_objects_are_gone():
 async def test_what_differs_from_the_lists_is_named(
     listed: dict[str, tuple[str, str]], difference: str
 ):
-    subscriber = await told(said(Verb.ADDED, "5"))
+    subscriber = await subscriber_of(said(Verb.ADDED, "5"))
     (found,) = stream_differences({PLACE: listed}, subscriber)
     assert difference in found
 
 
 async def test_the_deletion_of_an_object_that_is_there_is_found_also_when_it_came_back():
-    subscriber = await told(said(Verb.DELETED, "6"), said(Verb.LISTED, "9"))
+    subscriber = await subscriber_of(said(Verb.DELETED, "6"), said(Verb.LISTED, "9"))
     (found,) = stream_differences({PLACE: {KEY: ("first", "9")}}, subscriber)
     assert "`deleted` of 1 that are there" in found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wire_samples import event
 
 from faults.rig.recorder import StreamReader
-from faults.watchers.campaign import Told
+from faults.watchers.campaign import StreamState
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import ensure_stream
 from fleetbus_proto import codec
@@ -13,11 +13,16 @@ from fleetbus_proto.subjects import event_subject
 
 
 async def publish(bus: Bus, version: str, name: str = "web") -> None:
-    told = event(resource_version=version, name=name)
+    change = event(resource_version=version, name=name)
     subject = event_subject(
-        told.cluster, told.group, told.resource, told.namespace, told.name, told.verb
+        change.cluster,
+        change.group,
+        change.resource,
+        change.namespace,
+        change.name,
+        change.verb,
     )
-    await bus.request(subject, codec.encode(told))
+    await bus.request(subject, codec.encode(change))
 
 
 async def test_i1_nothing_has_settled_before_the_stream_tells_all_that_the_clusters_hold(
@@ -25,13 +30,13 @@ async def test_i1_nothing_has_settled_before_the_stream_tells_all_that_the_clust
 ):
     final = {"eu1": {"apps/deployments": {"prod/web": [event().uid, "4720"]}}}
     async with connected(nats_url, name="test") as bus:
-        told = Told(StreamReader(bus), believes_epochs=True)
-        assert not await told.agrees(final)  # there is no stream yet
+        state = StreamState(StreamReader(bus), believes_epochs=True)
+        assert not await state.agrees(final)  # there is no stream yet
         await ensure_stream(bus)
-        assert not await told.agrees(final)
+        assert not await state.agrees(final)
         await publish(bus, "4719")
-        assert not await told.agrees(final)
+        assert not await state.agrees(final)
         await publish(bus, "4720")
-        assert await told.agrees(final)
+        assert await state.agrees(final)
         await publish(bus, "4721", "another")
-        assert not await told.agrees(final)
+        assert not await state.agrees(final)

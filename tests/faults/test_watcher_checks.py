@@ -11,6 +11,7 @@ from faults.watchers.records import Records
 from faults.watchers.request_checks import check_alarms, check_lists, reasons_of
 from faults.watchers.state_checks import (
     check_deletions,
+    check_deletions_sent,
     check_duplicates,
     check_ended,
     check_memory,
@@ -18,18 +19,17 @@ from faults.watchers.state_checks import (
     check_settled,
     check_snapshot,
     check_stream,
-    check_told,
     check_writes,
 )
-from fleetbus_proto.keys import kv_resync
+from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_incarnation, kv_resync
 
 MAPS = ("eu1", "core/configmaps")
 AT = "2026-11-22T10:00:00.000000Z"
 
 
 def message(kind: str, name: str, rv: int, **more: Any) -> dict[str, Any]:
-    told = {"type": kind, "cluster": "eu1", "resource": MAPS[1], "key": f"default/{name}"}
-    return told | {"number": 1, "uid": f"u-{name}", "rv": str(rv), "id": "", "at": AT} | more
+    message = {"type": kind, "cluster": "eu1", "resource": MAPS[1], "key": f"default/{name}"}
+    return message | {"number": 1, "uid": f"u-{name}", "rv": str(rv), "id": "", "at": AT} | more
 
 
 def listed(name: str, rv: int, epoch: int, **more: Any) -> dict[str, Any]:
@@ -128,10 +128,10 @@ def test_w24_a_deletion_that_nobody_is_told_of_is_found_where_only_the_store_was
     silent, told_late = records(truth=truth, log=lost), records(swept, truth=truth, log=lost)
     for each in (silent, told_late):
         each.meta.update(began=3.0, ended=9.0)
-    assert rules(check_told(silent)) == ["deletion-untold"]
-    assert rules(check_told(told_late)) == []
+    assert rules(check_deletions_sent(silent)) == ["deletion-missing"]
+    assert rules(check_deletions_sent(told_late)) == []
     silent.log.append({"t": 5.0, "kind": "fault", "fault": "nats-wiped", "phase": "begin"})
-    assert rules(check_told(silent)) == []
+    assert rules(check_deletions_sent(silent)) == []
 
 
 def test_w15_an_id_that_is_stored_twice_counts_inside_the_window_only():
@@ -179,13 +179,13 @@ def list_at(seconds: float, **query: str) -> dict[str, Any]:
 def checkpoint(seconds: float, epoch: int, number: int = 1) -> list[dict[str, Any]]:
     value = f'{{"incarnation":{{"number":{number}}},"rank":{{"id":{epoch}}}}}'
     return [
-        {"t": 0.0, "key": "eu1.incarnation", "value": f'{{"number":{number}}}'},
-        {"t": seconds, "key": "eu1.checkpoint.core.configmaps.all", "value": value},
+        {"t": 0.0, "key": kv_incarnation("eu1"), "value": f'{{"number":{number}}}'},
+        {"t": seconds, "key": kv_checkpoint("eu1", "core", "configmaps", ""), "value": value},
     ]
 
 
 def audit(seconds: float, **value: Any) -> dict[str, Any]:
-    key = "eu1.audit.core.configmaps.all"
+    key = kv_audit("eu1", "core", "configmaps", "")
     return {"t": seconds, "key": key, "value": json.dumps(value)}
 
 
@@ -193,7 +193,7 @@ def started(seconds: float) -> dict[str, Any]:
     return {"t": seconds, "kind": "start", "process": "alpha-1"}
 
 
-def told(seconds: float, event: str, **more: Any) -> dict[str, Any]:
+def logged(seconds: float, event: str, **more: Any) -> dict[str, Any]:
     line = {"event": event, "resource": "v1/configmaps"} | more
     return line | {"timestamp": f"1970-01-01T00:00:{seconds:09.6f}Z"}
 
@@ -213,14 +213,14 @@ def test_w5_a_restart_with_a_checkpoint_that_lists_is_found():
     [
         ({"bucket": []}, "no checkpoint"),
         ({"bucket": [*checkpoint(5, 100), *checkpoint(0, 0, number=2)[:1]]}, "no checkpoint"),
-        ({"told": {"alpha-1": [told(19.5, "resource_failed", reason="Expired")]}}, "too old"),
-        ({"wanted": 101}, "wanted"),
+        ({"logs": {"alpha-1": [logged(19.5, "resource_failed", reason="Expired")]}}, "too old"),
+        ({"resync": 101}, "resync"),
         ({"bucket": [*checkpoint(5, 100), audit(18, id=7)]}, "audit"),
     ],
 )
 def test_w5_a_list_with_a_reason_is_none_too_many(more: dict[str, Any], reason: str):
     bucket = more.pop("bucket", checkpoint(5, 100))
-    if (least := more.pop("wanted", 0)) > 0:
+    if (least := more.pop("resync", 0)) > 0:
         key = kv_resync("eu1", "core", "configmaps")
         bucket = [*bucket, {"t": 18.0, "key": key, "value": f'{{"minEpoch":{least}}}'}]
     asked = {"eu1": [list_at(20)]}

@@ -114,10 +114,10 @@ def test_q5_two_owners_at_a_time_are_found_unless_one_stood_still():
 
 
 def test_q5_a_lease_that_is_lost_for_no_reason_is_found():
-    assert rules(check_losses(records(told=lost(20)))) == ["lease-lost"]
+    assert rules(check_losses(records(logs=lost(20)))) == ["lease-lost"]
     stopped = fault("sigstop", 16, 19.9, process="worker-1")
-    assert rules(check_losses(records(told=lost(20), log=stopped))) == []
-    assert rules(check_losses(records(told=lost(20), log=fault("kill-valkey", 18, 19)))) == []
+    assert rules(check_losses(records(logs=lost(20), log=stopped))) == []
+    assert rules(check_losses(records(logs=lost(20), log=fault("kill-valkey", 18, 19)))) == []
 
 
 def test_q6_a_key_of_a_killed_worker_that_is_taken_before_its_lease_is_over_is_found():
@@ -206,7 +206,7 @@ def test_q2_i8_i5_what_is_left_runs_without_end_and_deletions_are_found():
 def test_q4_a_campaign_that_refused_nobody_has_shown_nothing():
     stops = [line for n in range(3) for line in fault("sigstop", n, n + 0.5, process="worker-1")]
     assert rules(check_refusals(records(log=stops))) == ["no-refusal"]
-    assert rules(check_refusals(records(log=stops, told=lost(2)))) == []
+    assert rules(check_refusals(records(log=stops, logs=lost(2)))) == []
 
 
 def test_a_process_that_ends_is_found_unless_it_starts_while_a_server_is_away():
@@ -216,8 +216,8 @@ def test_a_process_that_ends_is_found_unless_it_starts_while_a_server_is_away():
     away = fault("kill-nats", 17, 19)
     assert rules(check_ended(records(log=[*away, ended]))) == ["process-ended"]
     assert rules(check_ended(records(log=[*away, started, ended]))) == []
-    told = {"worker-1": [{"event": "reconciler_started", "timestamp": "1970-01-01T00:00:19Z"}]}
-    assert rules(check_ended(records(log=[*away, started, ended], told=told))) == ["process-ended"]
+    logs = {"worker-1": [{"event": "reconciler_started", "timestamp": "1970-01-01T00:00:19Z"}]}
+    assert rules(check_ended(records(log=[*away, started, ended], logs=logs))) == ["process-ended"]
     projector = [{**started, "process": "projector"}, {**ended, "process": "projector"}]
     assert rules(check_ended(records(log=[*away, *projector]))) == []
     assert rules(check_ended(records(log=[*away, {**projector[0], "t": 14.0}, projector[1]]))) == [
@@ -227,13 +227,13 @@ def test_a_process_that_ends_is_found_unless_it_starts_while_a_server_is_away():
 
 def test_the_lines_of_a_run_are_put_together():
     common = {"key": KEY, "fence": "5000000.t.s", "worker": "worker-1", "pid": 1}
-    told: list[Json] = [
+    lines: list[Json] = [
         {"t": 5.1, "what": "begin", "attempt": 2, **common},
         {"t": 5.2, "what": "starved", "since": 5.1, "worker": "worker-1"},
         {"t": 5.3, "what": "read", "asked": 5.2, "rv": "", **common},
         {"t": 5.4, "what": "end", "outcome": "again", **common},
     ]
-    (found,) = runs_of(told)
+    (found,) = runs_of(lines)
     assert (found.taken, found.attempt, found.read, found.end) == (5.0, 2, "", 5.4)
     assert found.is_success
 

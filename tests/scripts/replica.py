@@ -57,7 +57,7 @@ def controller_of(options: dict[str, Any]) -> fleetbus.Controller:
 
 
 async def main(options: dict[str, Any]) -> None:
-    """Run until told to stop."""
+    """Run until stopped."""
     set_up_logs("text", "warning")
     shared = load_settings(
         SharedSettings,
@@ -83,5 +83,5 @@ async def main(options: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    told = json.loads(os.environ["REPLICA_OPTIONS"])
-    sys.exit(run_service("replica", lambda: main(told)))
+    options = json.loads(os.environ["REPLICA_OPTIONS"])
+    sys.exit(run_service("replica", lambda: main(options)))

@@ -50,7 +50,7 @@ async def woken(rig: IntakeRig, provider: Provider, **filters: Any) -> set[str]:
     following = asyncio.create_task(follow_fleet(rig.controller, rig.queue, fleet))
     try:
         await asyncio.sleep(0.02)  # it has seen the fleet as it is
-        provider.told.put_nowait({"eu1": "asia", "us1": "us"})
+        provider.regions.put_nowait({"eu1": "asia", "us1": "us"})
 
         async def is_enqueued() -> bool:
             assert not following.done(), following

@@ -101,7 +101,7 @@ async def test_t12_a_changed_label_of_a_cluster_lets_its_objects_come_and_go(
     assert rig.runs == [seen("a", 1)]
     changed = asyncio.Event()
     rig.clusters.on_change(changed.set)
-    provider.told.put_nowait({"eu1": "asia", "us1": "eu"})
+    provider.regions.put_nowait({"eu1": "asia", "us1": "eu"})
     await changed.wait()
     runs = [run for name in ("eu1", "us1") for run in await rig.enqueue_all(Reason.RESYNC, name)]
     assert runs == [seen("a", 1, left=True), Seen("us1/prod/b", "2", left=False)]

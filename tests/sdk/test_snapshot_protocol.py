@@ -47,7 +47,7 @@ def answer(model: SnapshotModel, ask: Ask) -> Any:
         return [(name, model.rows[name].uid) for name in sorted(found)]
     if kind == "audit":
         return model.audit(message)
-    return model.judge("") if kind == "judge" else model.collect()
+    return model.evaluate("") if kind == "evaluate" else model.collect()
 
 
 def play_on_model(run: Run, model: SnapshotModel) -> dict[str, tuple[str, int]]:
@@ -105,11 +105,11 @@ def test_p15_a_floor_that_an_audit_raises_wrongly_is_caught(wrong: type[Snapshot
     pytest.fail("no history ends apart from the truth")
 
 
-def test_w24_no_history_in_which_watches_stand_leaves_a_deletion_untold():
+def test_w24_no_history_in_which_watches_stand_leaves_a_deletion_unseen():
     for seed in range(HISTORIES // 3):
         run = Run(seed, is_gapless=True)
         assert play_on_model(run, SnapshotModel()) == run.truth.objects, f"seed {seed}"
-        assert run.untold() == [], f"seed {seed}"
+        assert run.unseen() == [], f"seed {seed}"
 
 
 class OnTheStore:
@@ -147,7 +147,7 @@ async def answer_on_store(snapshot: Snapshot, history: OnTheStore) -> Any:
         return found
     if kind == "audit":
         return await Audits(snapshot.redis).add_page(message)
-    if kind == "judge":
+    if kind == "evaluate":
         return await judge(snapshot, history.run)
     return await snapshot.writer.collect_tombstones("eu1", f"core/{history.run.resource}")
 
@@ -158,9 +158,9 @@ async def judge(snapshot: Snapshot, run: Run) -> None:
     for incarnation in range(1, run.incarnation + 1):
         await audits.receive(beat(run, incarnation))
     async for audit in audits.due(timedelta()):
-        verdict = await audits.evaluate(audit)
-        if verdict is not None:
-            await audits.end(audit, is_clean=not any(verdict.counts.values()))
+        decision = await audits.evaluate(audit)
+        if decision is not None:
+            await audits.end(audit, is_clean=not any(decision.counts.values()))
 
 
 def beat(run: Run, incarnation: int) -> Heartbeat:

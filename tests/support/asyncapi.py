@@ -105,7 +105,7 @@ def _channel(address: str, description: str, *kinds: type[msgspec.Struct]) -> Js
 
 
 def _operations() -> JsonObject:
-    told = {
+    channels = {
         "publishEvents": ("events", "A watcher publishes each change of an object."),
         "publishEpochs": ("epochs", "A watcher ends a complete list, or audits."),
         "publishStatus": ("status", "A watcher says that it lives and how far it is."),
@@ -116,7 +116,7 @@ def _operations() -> JsonObject:
             "channel": {"$ref": f"#/channels/{channel}"},
             "summary": summary,
         }
-        for name, (channel, summary) in told.items()
+        for name, (channel, summary) in channels.items()
     }
 
 
@@ -138,9 +138,9 @@ def _schemas() -> JsonObject:
     schemas: JsonObject = {}
     for name, schema in found.items():
         kind = getattr(events, name)
-        told = _field_docstrings(kind)
+        described = _field_docstrings(kind)
         properties = {
-            field: {**said, **({"description": told[field]} if field in told else {})}
+            field: {**said, **({"description": described[field]} if field in described else {})}
             for field, said in schema.get("properties", {}).items()
         }
         schemas[name] = {**schema, "description": _first_line(kind)}
@@ -192,11 +192,11 @@ def _field_docstrings(kind: type) -> dict[str, str]:
     wire = {f.name: f.encode_name for f in msgspec.structs.fields(kind)}
     (definition,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(definition, ast.ClassDef)
-    told: dict[str, str] = {}
+    described: dict[str, str] = {}
     for before, after in zip(definition.body, definition.body[1:], strict=False):
         match before, after:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(str(said))):
-                told[wire[name]] = " ".join(said.split())
+                described[wire[name]] = " ".join(said.split())
             case _:
                 pass
-    return told
+    return described

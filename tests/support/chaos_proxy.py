@@ -63,7 +63,7 @@ class Link:
         target: the port of the server that new connections lead to.
         port: where the client connects.
         is_refusing: whether new connections end at once.
-        speaks_nats: whether commands of NATS are told apart; without it, any protocol passes.
+        speaks_nats: whether commands of NATS are recognised; without it, any protocol passes.
         loses: which publishes never arrive, by their subject; None for none.
         lost: how many did not.
     """
@@ -84,7 +84,7 @@ class Link:
 
     @property
     def url(self) -> str:
-        """What the client is told."""
+        """The URL for the client."""
         return f"nats://{_LOOPBACK}:{self.port}"
 
     def heal(self) -> None:

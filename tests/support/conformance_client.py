@@ -35,7 +35,7 @@ class Server:
         url: The base URL.
         headers: What authenticates a cluster administrator.
         verify: How to check the server's certificate.
-        compaction: Where an emulator is told to forget history; None on a real server.
+        compaction: Where an emulator is asked to forget history; None on a real server.
     """
 
     url: str
@@ -123,7 +123,7 @@ class Stream:
     ended: bool = False
 
     @property
-    def told(self) -> list[str]:
+    def changes(self) -> list[str]:
         """The events as TYPE:name."""
         return [f"{e['type']}:{e['object']['metadata'].get('name')}" for e in self.events]
 
@@ -185,7 +185,7 @@ class Api:
         return self.call("PATCH", path, body, content=APPLY, fieldManager=manager, **options)
 
     def watch(self, path: str, count: int = 0, silence: float = 0.3, /, **options: str) -> Stream:
-        """Read a watch until it has told `count` events, is silent for so long, or ends.
+        """Read a watch until it has sent `count` events, is silent for so long, or ends.
 
         With a count, silence is waited out for as long as a request may take.
         """

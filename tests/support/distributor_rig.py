@@ -151,7 +151,7 @@ class Rig:
         """Begin with a fresh distributor, as after a crash.
 
         Args:
-            status_after: clusters that take longer are told of as in progress meanwhile.
+            status_after: clusters that take longer are reported as in progress meanwhile.
             settled: for so long a round for all clusters is spared where it has nothing to do; by
                 default each one asks all of them.
         """

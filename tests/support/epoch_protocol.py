@@ -30,7 +30,7 @@ NAMES = [f"n{i}" for i in range(10)]
 
 
 def is_deletion(message: Message) -> TypeGuard[Event]:
-    """Whether a subscriber is told that an object is gone."""
+    """Whether a subscriber learns that an object is gone."""
     return isinstance(message, Event) and message.verb is Verb.DELETED
 
 
@@ -214,15 +214,15 @@ class Run:
         if self.dice.random() >= self._loss:
             self._queue.append(message)
 
-    def untold(self) -> list[Change]:
-        """The deletions that a subscriber who knows nothing of epochs has not heard of."""
-        told = {(m.name, m.resource_version) for m in self._bus if is_deletion(m)}
+    def unseen(self) -> list[Change]:
+        """The deletions that a subscriber who knows nothing of epochs has not received."""
+        received = {(m.name, m.resource_version) for m in self._bus if is_deletion(m)}
         return [
             change
             for change in self.truth.log
             if change[1] == "deleted"
             and change[0] > self._began_at
-            and (change[2], str(change[0])) not in told
+            and (change[2], str(change[0])) not in received
         ]
 
     def play(self, steps: int) -> Play:
@@ -262,7 +262,7 @@ class Run:
         elif chance < 0.972:
             dice.choice(self._watchers).audit()
         elif chance < 0.975:
-            yield ("judge", None)
+            yield ("evaluate", None)
         elif chance < 0.985 and self._bus:
             yield from self._hand_over(dice.choice(self._bus))  # a zombie, or a very late repeat
         else:

@@ -163,7 +163,7 @@ class Rig:
                 raise failure
 
     async def stop_quietly(self, name: str) -> None:
-        with contextlib.suppress(Exception):  # told already, as the failure that came first
+        with contextlib.suppress(Exception):  # logged already, as the failure that came first
             await self.stop(name)
 
 

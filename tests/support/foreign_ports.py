@@ -35,7 +35,7 @@ def taken_by_chance(port: int) -> Generator[list[str]]:
 
 
 def _narrow(stranger: socket.socket, port: int) -> None:
-    """Leave the kernel one port to choose from; an older one has to be told it."""
+    """Leave the kernel one port to choose from; an older one has to get it."""
     both_ends = struct.pack("=I", port << 16 | port)
     try:
         stranger.setsockopt(socket.IPPROTO_IP, _IP_LOCAL_PORT_RANGE, both_ends)

@@ -195,7 +195,7 @@ NO_EVENTS = {
     "not UTF-8": b"\xff\xff\xff",
     "a line over 32 MiB": watch_line(document("big", "9", data=b'"' + b"x" * 33 * 2**20 + b'"')),
 }
-"""Lines of which nobody can say what they told."""
+"""Lines of which nobody can say what they mean."""
 
 
 def damaged(random: Random, body: bytes) -> bytes:

@@ -43,8 +43,8 @@ class HostileServer:
         self.lists = 0
         self.is_custom = False
         self._said: list[bytes] = []
-        self._heard = 0
-        """How many of these a watch was told; the next watch begins behind them."""
+        self._sent = 0
+        """How many of these a watch was sent; the next watch begins behind them."""
         self._more = asyncio.Event()
         self._is_over = False
         self._port = 0
@@ -65,7 +65,7 @@ class HostileServer:
         """Send lines to every watch that is open, or to the next one.
 
         What is said into a connection that was just closed is lost; have it in `items` too, or say
-        it until it is heard. `version` should be past all that is said (W12).
+        it until it is received. `version` should be past all that is said (W12).
         """
         self._said += lines
         self._wake()
@@ -109,12 +109,12 @@ class HostileServer:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
         await response.prepare(request)
-        told = self._heard
+        sent = self._sent
         with contextlib.suppress(ConnectionError):
             while not self._is_over:
-                while told < len(self._said):
-                    await response.write(self._said[told] + b"\n")
-                    told += 1
-                    self._heard = max(self._heard, told)
+                while sent < len(self._said):
+                    await response.write(self._said[sent] + b"\n")
+                    sent += 1
+                    self._sent = max(self._sent, sent)
                 await self._more.wait()
         return response

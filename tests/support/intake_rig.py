@@ -138,12 +138,12 @@ class Provider:
     name = "test"
 
     def __init__(self) -> None:
-        self.told: asyncio.Queue[dict[str, str]] = asyncio.Queue()
-        self.told.put_nowait({"eu1": "eu", "us1": "us"})
+        self.regions: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+        self.regions.put_nowait({"eu1": "eu", "us1": "us"})
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         while True:
-            regions = await self.told.get()
+            regions = await self.regions.get()
             yield [
                 ClusterInfo(name=name, labels={"region": region}, provider="test", config=None)
                 for name, region in regions.items()

@@ -99,7 +99,7 @@ def heartbeat(
 
 
 class SetProvider:
-    """A provider whose set the test changes; nothing is told before the first `tell`."""
+    """A provider whose set the test changes; nothing is reported before the first `tell`."""
 
     name = "test"
 
@@ -174,8 +174,8 @@ class ProjectorRig:
                 subject_of(message), codec.encode(message), headers.build(message, MESSAGE_KEY)
             )
 
-    async def publish_raw(self, subject: str, body: bytes, told: dict[str, str]) -> None:
-        answer = await self.bus.request(subject, body, headers=told)
+    async def publish_raw(self, subject: str, body: bytes, sent_headers: dict[str, str]) -> None:
+        answer = await self.bus.request(subject, body, headers=sent_headers)
         assert b'"error"' not in answer.data, answer.data
 
     async def publish_epoch(self, source: Source, **objects: int) -> None:

@@ -212,8 +212,8 @@ class RealCluster:
 
     def _done(self, reply: Reply) -> Json:
         if reply.status >= 400:
-            told: Json = reply.body or {}
-            raise ApiError(reply.status, told.get("reason"), told.get("message", reply.text))
+            status: Json = reply.body or {}
+            raise ApiError(reply.status, status.get("reason"), status.get("message", reply.text))
         return reply.body
 
 
@@ -351,9 +351,9 @@ async def real_clusters(
         for name, entry in entries.items():
             port = urlsplit(str(entry["cluster"]["server"])).port or 443
             links[name] = await exits.enter_async_context(chaos_link(port, speaks_nats=False))
-            told = entry["cluster"].pop("extensions")[0]["extension"]
+            extension = entry["cluster"].pop("extensions")[0]["extension"]
             api = Api(from_kubeconfig(path, entry["context"]))
-            log = Path(told["auditLog"]) if "auditLog" in told else None
+            log = Path(extension["auditLog"]) if "auditLog" in extension else None
             clusters[name] = RealCluster(name, api, log)
             exits.callback(clusters[name].close)
             exits.callback(clusters[name].clean)

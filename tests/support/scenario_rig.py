@@ -109,8 +109,8 @@ class Scenario:
         pool = PoolSettings() if FULL else PoolSettings(lease=timedelta(seconds=0.5))
         self.rig.start(member, run_pool(watcher, pool, self.rig.shared))
         if self.rig.is_wide:
-            other = watcher.model_copy(update={"replica": f"{member}-twin"})
-            self.rig.start(f"{member}-twin", run_pool(other, pool, self.rig.shared))
+            other = watcher.model_copy(update={"replica": f"{member}-peer"})
+            self.rig.start(f"{member}-peer", run_pool(other, pool, self.rig.shared))
 
     def start_reconciler(self, *recorders: Recorder, **settings: Any) -> None:
         """The projector, and controllers that take notes."""
@@ -283,8 +283,8 @@ class Scenario:
 
     def _check_logs(self, errors: set[str]) -> None:
         """No error but the expected ones, and no line of a reconcile that does not say which."""
-        told = [line for line in self.logs if line["log_level"] in ("error", "critical")]
-        unexpected = [line for line in told if line["event"] not in errors]
+        failed = [line for line in self.logs if line["log_level"] in ("error", "critical")]
+        unexpected = [line for line in failed if line["event"] not in errors]
         assert not unexpected, f"errors: {unexpected[:3]}"
         reconciles = [line for line in self.logs if "reconcile_id" in line]
         bare = [line for line in reconciles if not line.keys() >= _RECONCILE_FIELDS]

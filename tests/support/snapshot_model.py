@@ -126,7 +126,7 @@ class SnapshotModel:
             self.raise_floor(page)
         return not held.names
 
-    def judge(self, scope: str) -> None:
+    def evaluate(self, scope: str) -> None:
         """Look again at what differed; if nothing does any more the floor rises."""
         held = self.audits.pop(scope, None)
         if held is None or not self.is_comparable(held.page):

@@ -142,7 +142,7 @@ async def apply_batch(snapshot: Snapshot, batch: list[tuple[Lane, Event]]) -> No
     result = await snapshot.writer.apply([event for _, event in batch])
     for (lane, event), outcome in zip(batch, result.outcomes, strict=True):
         assert lane.model.apply(event) == outcome, f"seed {lane.seed}: {event}"
-    told = {
+    stored = {
         (e.resource, e.scope, e.incarnation.number, int(e.rank.resource_version), e.rank.id)
         for e in result.completed
     }
@@ -152,7 +152,7 @@ async def apply_batch(snapshot: Snapshot, batch: list[tuple[Lane, Event]]) -> No
         for i, lane in lanes.items()
         for scope, incarnation, rank in lane.model.completed[known[i] :]
     }
-    assert told == expected
+    assert stored == expected
     for completed in result.completed:
         lane = next(lane for lane in lanes.values() if lane.resource == completed.resource)
         rank = (int(completed.rank.resource_version), completed.rank.id)

@@ -193,9 +193,9 @@ async def running_fleet(folder: Path, seed: int, *, mutation: str = "") -> Async
             log=folder / "world.log",
         )
         exits.callback(world.stop_blocking)
-        told = folder / "admin"
-        await world.wait_until(told.exists, within=_READY)
-        admin = await exits.enter_async_context(AdminClient(told.read_text()))
+        admin_file = folder / "admin"
+        await world.wait_until(admin_file.exists, within=_READY)
+        admin = await exits.enter_async_context(AdminClient(admin_file.read_text()))
         port = int(nats.url.rpartition(":")[2])
         links = {name: await exits.enter_async_context(chaos_link(port)) for name in WATCHERS}
         fleet = Fleet(
@@ -204,7 +204,7 @@ async def running_fleet(folder: Path, seed: int, *, mutation: str = "") -> Async
             valkey=valkey,
             world=world,
             admin=admin,
-            admin_url=told.read_text(),
+            admin_url=admin_file.read_text(),
             links=links,
             mutation=mutation,
         )

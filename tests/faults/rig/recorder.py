@@ -27,18 +27,24 @@ from fleetbus_proto import keys as key_names
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.headers import MSG_ID
 from fleetbus_proto.resources import parse_resource
-from fleetbus_proto.subjects import STREAM
+from fleetbus_proto.subjects import EPOCHS_ALL, STATUS_ALL, STREAM
 
 _BATCH = 20_000
 _SAMPLE = 1.0
-_HEARD = ("fleetbus.status.>", "fleetbus.epochs.>", "$KV.FLEETBUS_STATE.>")
+_SUBJECTS = (STATUS_ALL, EPOCHS_ALL, f"$KV.{key_names.KV_BUCKET}.>")
 KEYS = tuple(parse_resource(resource).key for resource in RESOURCES)
 
 Json = dict[str, Any]
 
 
+def checkpoints_of(cluster: str) -> str:
+    """How the subjects of writes to the checkpoints of a cluster begin."""
+    one = key_names.kv_checkpoint(cluster, "core", "pods", "")
+    return f"$KV.{key_names.KV_BUCKET}.{one.partition('core')[0]}"
+
+
 class Taps:
-    """Hears markers, heartbeats and the bucket's writes while they happen.
+    """Receives markers, heartbeats and the bucket's writes while they happen.
 
     Args:
         bus: a connection of its own, not through any link.
@@ -51,20 +57,20 @@ class Taps:
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
 
     async def start(self) -> None:
-        for subject in _HEARD:
+        for subject in _SUBJECTS:
             await self._bus.nc.subscribe(subject, cb=self._hear)
 
     async def wait(self, prefix: str, within: float) -> bool:
         """Wait for a message below a prefix; False if none came."""
-        heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((prefix, heard))
+        received: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((prefix, received))
         try:
             async with asyncio.timeout(within):
-                await heard
+                await received
         except TimeoutError:
             return False
         finally:
-            self._waiting = [w for w in self._waiting if w[1] is not heard]
+            self._waiting = [w for w in self._waiting if w[1] is not received]
         return True
 
     async def delete_stream(self, name: str) -> None:
@@ -77,9 +83,9 @@ class Taps:
             line = {"t": time.time(), "key": message.subject.split(".", 2)[2], "value": value}
             self._file.write(orjson.dumps(line) + b"\n")
             self._file.flush()
-        for prefix, heard in self._waiting:
-            if message.subject.startswith(prefix) and not heard.done():
-                heard.set_result(None)
+        for prefix, received in self._waiting:
+            if message.subject.startswith(prefix) and not received.done():
+                received.set_result(None)
 
 
 @contextlib.asynccontextmanager
@@ -240,8 +246,8 @@ async def _read_batch(bus: Bus, first: int) -> Sequence[Msg]:
 
 def _line(message: Msg) -> Json:
     headers = message.headers or {}
-    told = {"seq": int(headers["Nats-Sequence"]), "at": headers["Nats-Time-Stamp"]}
-    return told | {"id": headers.get(MSG_ID, "")} | _content(message.data)
+    record = {"seq": int(headers["Nats-Sequence"]), "at": headers["Nats-Time-Stamp"]}
+    return record | {"id": headers.get(MSG_ID, "")} | _content(message.data)
 
 
 def _content(data: bytes) -> Json:

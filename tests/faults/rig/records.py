@@ -46,5 +46,5 @@ def settled_within(meta: Json) -> float:
 
     A backlog is worked off by the share of the machine that is left to us.
     """
-    crowd = meta.get("load_average", 0.0) / (2 * meta.get("cores", 1))
-    return SETTLED_SECONDS * max(1.0, crowd)
+    busy = meta.get("load_average", 0.0) / (2 * meta.get("cores", 1))
+    return SETTLED_SECONDS * max(1.0, busy)

@@ -26,7 +26,7 @@ class BaseScene(Generic[AnyFleet]):
         await asyncio.sleep(self.random.uniform(least, most))
 
     @asynccontextmanager
-    async def told(self, kind: str, **more: Any) -> AsyncGenerator[None]:
+    async def noted(self, kind: str, **more: Any) -> AsyncGenerator[None]:
         """Note when a fault began and when it was over, however it ends."""
         self.fleet.note("fault", fault=kind, phase="begin", **more)
         try:

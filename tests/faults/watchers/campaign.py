@@ -129,8 +129,8 @@ async def _phase(
     await _mend(fleet)
     is_lost = lost or _was_lost_before(folder)
     async with connected(fleet.nats.url, name="settled") as bus:
-        told = Told(StreamReader(bus), believes_epochs=is_lost)
-        settled = await _settle(fleet, folder, told)
+        state = StreamState(StreamReader(bus), believes_epochs=is_lost)
+        settled = await _settle(fleet, folder, state)
     count = await write_stream(fleet, folder / "stream.jsonl")
     write_meta(
         folder,
@@ -178,12 +178,12 @@ async def _sync(fleet: Fleet, folder: Path) -> None:
         await asyncio.sleep(_POLL_SECONDS)
 
 
-class Told:
+class StreamState:
     """What consumers make of the stream so far.
 
     Args:
         reader: the stream; nothing of it is lost any more.
-        believes_epochs: as `checker.Fold`, which judges the records by the same.
+        believes_epochs: as `state_checks.Fold`, which checks the records by the same rules.
     """
 
     def __init__(self, reader: StreamReader, *, believes_epochs: bool) -> None:
@@ -201,7 +201,7 @@ class Told:
         return not any(differences("stream", places_of(final), self._fold.live()))
 
 
-async def _settle(fleet: Fleet, folder: Path, told: Told) -> float:
+async def _settle(fleet: Fleet, folder: Path, state: StreamState) -> float:
     """Wait until clusters, snapshot and stream agree; answers how long it took.
 
     Clusters and snapshot are written down. The stream is waited for as well: after its loss the
@@ -210,23 +210,23 @@ async def _settle(fleet: Fleet, folder: Path, told: Told) -> float:
     begun = time.monotonic()
     took = 0.0
     while took < _SETTLE_SECONDS:
-        agrees = await _agree(fleet, folder / "final.json", _SETTLE_SECONDS - took, told)
+        agrees = await _agree(fleet, folder / "final.json", _SETTLE_SECONDS - took, state)
         took = time.monotonic() - begun
         await asyncio.sleep(_STAYS_SECONDS)
-        if agrees and await _agree(fleet, folder / "final.json", 0, told):
+        if agrees and await _agree(fleet, folder / "final.json", 0, state):
             break
     snapshot = await read_snapshot(fleet)
     (folder / "snapshot.json").write_bytes(orjson.dumps(snapshot))
     return took
 
 
-async def _agree(fleet: Fleet, path: Path, within: float, told: Told | None = None) -> bool:
+async def _agree(fleet: Fleet, path: Path, within: float, state: StreamState | None = None) -> bool:
     deadline = time.monotonic() + within
     while True:
         await fleet.dump(path)
         final = orjson.loads(path.read_bytes())
         is_kept = orjson.loads(orjson.dumps(await read_snapshot(fleet))) == final
-        if is_kept and (told is None or await told.agrees(final)):
+        if is_kept and (state is None or await state.agrees(final)):
             return True
         if time.monotonic() > deadline:
             return False

@@ -10,6 +10,7 @@ from faults.watchers.records import Records
 from faults.watchers.request_checks import check_alarms, check_lists
 from faults.watchers.state_checks import (
     check_deletions,
+    check_deletions_sent,
     check_duplicates,
     check_ended,
     check_memory,
@@ -17,7 +18,6 @@ from faults.watchers.state_checks import (
     check_settled,
     check_snapshot,
     check_stream,
-    check_told,
     check_writes,
 )
 
@@ -28,7 +28,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_snapshot,
     check_settled,
     check_deletions,
-    check_told,
+    check_deletions_sent,
     check_duplicates,
     check_rows,
     check_writes,

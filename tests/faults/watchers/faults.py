@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 from faults.rig.fleet import Fleet
-from faults.rig.recorder import Taps
+from faults.rig.recorder import Taps, checkpoints_of
 from faults.rig.scene import BaseScene
 from faults.rig.settings import CLUSTERS, WATCHERS
 from fleetbus_emulator.apiserver import (
@@ -37,6 +37,7 @@ from fleetbus_emulator.apiserver import (
 )
 from fleetbus_emulator.apiserver.admin import AdminError
 from fleetbus_emulator.apiserver.faults import Action
+from fleetbus_proto.subjects import status_subject
 
 _LAST_LOST = 0.3
 _EMPTY_AGAIN_AFTER = 60.0
@@ -78,7 +79,7 @@ class Scene(BaseScene[Fleet]):
         self, kind: str, cluster: str, action: Action, **match: Any
     ) -> AsyncGenerator[None]:
         """A rule of an emulated cluster while the block lasts."""
-        async with self.told(kind, cluster=cluster):
+        async with self.noted(kind, cluster=cluster):
             added = await self.fleet.admin.add_fault(cluster, action, **match)
             try:
                 yield
@@ -150,18 +151,18 @@ async def _at_the_end_of_an_epoch(scene: Scene, watcher: str) -> None:
 
 async def _at_a_heartbeat(scene: Scene, watcher: str) -> None:
     """Between the heartbeat and the checkpoint that it covers (W10)."""
-    place = f"fleetbus.status.{WATCHERS[watcher]}.{watcher}"
+    place = status_subject(WATCHERS[watcher], watcher)
     await scene.taps.wait(place, _POINT_PATIENCE)
 
 
 async def _at_a_checkpoint(scene: Scene, watcher: str) -> None:
-    place = f"$KV.FLEETBUS_STATE.{WATCHERS[watcher]}.checkpoint."
+    place = checkpoints_of(WATCHERS[watcher])
     await scene.taps.wait(place, _POINT_PATIENCE)
     await scene.pause(0, 0.005)
 
 
 async def _before_an_answer(scene: Scene, watcher: str) -> None:
-    """Its publishes are stored, but it never hears of it."""
+    """Its publishes are stored, but the acknowledgements never reach it."""
     scene.fleet.links[watcher].hold(up=False)
     await scene.pause(0.05, 0.5)
 
@@ -179,7 +180,7 @@ async def _with_lost_publishes(scene: Scene, watcher: str) -> None:
         subject.startswith("fleetbus.events.") and scene.random.random() < 0.05
     )
     await scene.pause(0.5, 1.0)
-    place = f"$KV.FLEETBUS_STATE.{WATCHERS[watcher]}.checkpoint."
+    place = checkpoints_of(WATCHERS[watcher])
     await scene.taps.wait(place, _POINT_PATIENCE)
     scene.fleet.note("lost", process=watcher, publishes=link.lost)
 
@@ -189,7 +190,7 @@ async def finish(scene: Scene) -> None:
 
     A checkpoint that covers what is not stored would never be made good by a later change.
     """
-    async with scene.told("last-changes"):
+    async with scene.noted("last-changes"):
         for link in scene.fleet.links.values():
             link.loses = lambda subject: (
                 subject.startswith("fleetbus.events.") and scene.random.random() < _LAST_LOST
@@ -197,7 +198,7 @@ async def finish(scene: Scene) -> None:
         await asyncio.sleep(1)
         await scene.fleet.load(0)
         clusters = sorted(set(WATCHERS.values()))
-        places = [f"$KV.FLEETBUS_STATE.{cluster}.checkpoint." for cluster in clusters]
+        places = [checkpoints_of(cluster) for cluster in clusters]
         await asyncio.gather(*(scene.taps.wait(place, _POINT_PATIENCE) for place in places))
         await asyncio.sleep(0.2)
         for watcher in WATCHERS:
@@ -272,7 +273,7 @@ async def _compact(scene: Scene) -> None:
     """A watcher that is down meanwhile finds its checkpoint too old."""
     cluster, watchers = scene.cluster(), None
     watchers = scene.fleet.replicas_of(cluster)
-    async with scene.told("compact", cluster=cluster):
+    async with scene.noted("compact", cluster=cluster):
         for watcher in watchers:
             scene.fleet.signal(watcher, signal.SIGSTOP)
         await scene.pause(0.5, 1.5)
@@ -322,7 +323,7 @@ async def _stale_lists(scene: Scene) -> None:
 
 async def _part_cluster(scene: Scene) -> None:
     cluster, how = scene.cluster(), scene.random.choice(list(Partition))
-    async with scene.cluster_locks[cluster], scene.told(f"partition-{how}", cluster=cluster):
+    async with scene.cluster_locks[cluster], scene.noted(f"partition-{how}", cluster=cluster):
         await scene.fleet.admin.partition(cluster, how)
         try:
             await scene.pause(1, 6)
@@ -332,7 +333,7 @@ async def _part_cluster(scene: Scene) -> None:
 
 async def _pause_watcher(scene: Scene) -> None:
     watcher = scene.watcher()
-    async with scene.told("sigstop", process=watcher):
+    async with scene.noted("sigstop", process=watcher):
         scene.fleet.signal(watcher, signal.SIGSTOP)
         try:
             await scene.pause(0.5, 5)
@@ -341,7 +342,7 @@ async def _pause_watcher(scene: Scene) -> None:
 
 
 async def _kill_projector(scene: Scene) -> None:
-    async with scene.told("kill-projector"):
+    async with scene.noted("kill-projector"):
         scene.fleet.kill("projector", "any-time")
         await scene.pause(0, 1)
         scene.fleet.start("projector")
@@ -351,7 +352,7 @@ async def _part_bus(scene: Scene) -> None:
     """The way between a watcher and NATS: both directions, one, or refused."""
     watcher, how = scene.watcher(), scene.random.choice(["hold", "hold-up", "hold-down", "refuse"])
     link = scene.fleet.links[watcher]
-    async with scene.told(f"bus-{how}", process=watcher):
+    async with scene.noted(f"bus-{how}", process=watcher):
         if how == "refuse":
             link.refuse()
         else:
@@ -367,7 +368,7 @@ async def _part_bus(scene: Scene) -> None:
 async def _lose_publishes(scene: Scene) -> None:
     watcher = scene.watcher()
     link = scene.fleet.links[watcher]
-    async with scene.told("lost-publishes", process=watcher):
+    async with scene.noted("lost-publishes", process=watcher):
         link.loses = lambda _subject: scene.random.random() < 0.05
         try:
             await scene.pause(1, 3)
@@ -376,7 +377,7 @@ async def _lose_publishes(scene: Scene) -> None:
 
 
 async def _kill_nats(scene: Scene) -> None:
-    async with scene.bus_lock, scene.told("kill-nats"):
+    async with scene.bus_lock, scene.noted("kill-nats"):
         scene.fleet.nats.kill()
         await scene.pause(0, 2)
         await scene.fleet.nats.restart()
@@ -384,7 +385,7 @@ async def _kill_nats(scene: Scene) -> None:
 
 
 async def _pause_nats(scene: Scene) -> None:
-    async with scene.bus_lock, scene.told("sigstop-nats"):
+    async with scene.bus_lock, scene.noted("sigstop-nats"):
         scene.fleet.nats.process.send_signal(signal.SIGSTOP)
         try:
             await scene.pause(0.5, 4)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from faults.rig.load import RESOURCES
 from faults.rig.settings import STORE_LOST, WATCHERS
 from faults.watchers.faults import Fault, Scene
+from fleetbus_proto.keys import KV_BUCKET
 
 _STORE_LOSSES = 2
 _RESTORED_COMMITS = (100, 1_000)
@@ -39,26 +40,26 @@ async def _replace_store(scene: Scene, *, keep: bool) -> None:
 
 
 async def _wipe_nats(scene: Scene) -> None:
-    async with scene.bus_lock, scene.told("nats-wiped"):
+    async with scene.bus_lock, scene.noted("nats-wiped"):
         await _replace_store(scene, keep=False)
 
 
 async def _roll_back_nats(scene: Scene) -> None:
-    async with scene.bus_lock, scene.told("nats-rolled-back"):
+    async with scene.bus_lock, scene.noted("nats-rolled-back"):
         await _replace_store(scene, keep=True)
 
 
 async def _lose_bucket(scene: Scene) -> None:
-    async with scene.bus_lock, scene.told("bucket-lost"):
+    async with scene.bus_lock, scene.noted("bucket-lost"):
         down = await _with_watchers_down(scene)
-        await scene.taps.delete_stream("KV_FLEETBUS_STATE")
+        await scene.taps.delete_stream(f"KV_{KV_BUCKET}")
         await scene.pause(0, 1)
         for name in down:
             scene.fleet.start(name)
 
 
 async def _lose_stream(scene: Scene) -> None:
-    async with scene.bus_lock, scene.told("stream-lost"):
+    async with scene.bus_lock, scene.noted("stream-lost"):
         await scene.taps.delete_stream("FLEETBUS_EVENTS")
         await scene.pause(0, 1)
 
@@ -66,12 +67,12 @@ async def _lose_stream(scene: Scene) -> None:
 async def _lose_store(scene: Scene) -> None:
     """The snapshot is gone, again and again, with the projector or without it (P13, W24).
 
-    The bus and the clusters have everything, so no deletion may stay untold; nor does it when a
+    The bus and the clusters have everything, so no deletion may go unseen; nor does it when a
     watcher dies in the middle.
     """
     for _ in range(_STORE_LOSSES):
         served = _projectors_served(scene)
-        async with scene.told(STORE_LOST):
+        async with scene.noted(STORE_LOST):
             if scene.random.random() < 0.5:
                 scene.fleet.kill("projector", "with-the-store")
             scene.fleet.valkey.kill()  # it keeps nothing on disk
@@ -107,7 +108,7 @@ async def _restore_etcd(scene: Scene) -> None:
     """
     cluster = scene.cluster()
     watches = len(RESOURCES) * len(scene.fleet.replicas_of(cluster))
-    async with scene.told("etcd-restored", cluster=cluster):
+    async with scene.noted("etcd-restored", cluster=cluster):
         down = await _with_watchers_down(scene)
         await scene.fleet.load(0)
         at = (await scene.fleet.admin.cluster(cluster)).resource_version

@@ -32,7 +32,7 @@ class Records:
         requests: of the watchers, by cluster.
         log: what was done in this phase, in order.
         all_log: the same of this phase and those before it.
-        told: what each watcher logged.
+        logs: what each watcher logged.
         bucket: the writes of the bucket, in order.
     """
 
@@ -46,7 +46,7 @@ class Records:
     requests: dict[str, list[Json]] = field(default_factory=dict[str, list[Json]])
     log: list[Json] = field(default_factory=list[Json])
     all_log: list[Json] = field(default_factory=list[Json])
-    told: dict[str, list[Json]] = field(default_factory=dict[str, list[Json]])
+    logs: dict[str, list[Json]] = field(default_factory=dict[str, list[Json]])
     bucket: list[Json] = field(default_factory=list[Json])
 
     @property
@@ -73,7 +73,7 @@ def read_records(folder: Path) -> Records:
         requests=requests,
         log=list(read_lines(folder / "log.jsonl")),
         all_log=_logs_until(seed, meta["ended"]),
-        told={name: log_of(seed / f"{name}.log") for name in WATCHERS},
+        logs={name: log_of(seed / f"{name}.log") for name in WATCHERS},
         bucket=[w for w in read_lines(seed / "kv.jsonl") if w["t"] <= meta["ended"]],
     )
 

@@ -20,9 +20,9 @@ from faults.rig.settings import WATCHERS
 from faults.watchers.records import Records
 
 _SLACK_SECONDS = 0.5
-"""Between what a process did and when others heard of it."""
+"""Between what a process did and when others received it."""
 _HEARD_SECONDS = 7.0
-"""Until a replica has heard of another number: a heartbeat, and a write that is not answered."""
+"""Until a replica has received another number: a heartbeat, and a write that is not answered."""
 _SHOWN = 5
 
 
@@ -56,24 +56,24 @@ class _Evidence:
 
     def __init__(self, records: Records) -> None:
         self._checkpoints: dict[tuple[str, str], list[tuple[float, int, int]]] = defaultdict(list)
-        self._wishes: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
+        self._resyncs: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
         self._audits: dict[tuple[str, str], list[tuple[float, bool]]] = defaultdict(list)
         self._numbers: dict[str, list[tuple[float, int]]] = defaultdict(list)
         self._losses: list[float] = []
         for write in records.bucket:
             self._take(write)
         self._starts: dict[str, list[float]] = defaultdict(list)
-        self._told: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
+        self._logged: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
         for line in records.all_log:
             if line["kind"] == "start":
                 self._starts[line["process"]].append(line["t"])
             if line["kind"] == "fault" and line["fault"] in _BUCKET_LOSSES:
                 self._losses.append(line["t"])
-        for replica, lines in records.told.items():
+        for replica, lines in records.logs.items():
             for line in lines:
                 if plural := line.get("resource", "").rpartition("/")[2]:
-                    told = f"{line['event']} {line.get('reason', '')}"
-                    self._told[replica, plural].append((_time(line), told))
+                    text = f"{line['event']} {line.get('reason', '')}"
+                    self._logged[replica, plural].append((_time(line), text))
 
     def _take(self, write: Json) -> None:
         cluster, kind, *rest = write["key"].removeprefix("_hub.").split(".")
@@ -88,8 +88,8 @@ class _Evidence:
             self._checkpoints[cluster, rest[1]].append((write["t"], number, epoch))
         elif kind == "audit":
             self._audits[cluster, rest[1]].append((write["t"], "complete" in value))
-        elif kind == "wanted":
-            self._wishes[cluster, rest[1]].append((write["t"], value["minEpoch"]))
+        elif kind == "resync":
+            self._resyncs[cluster, rest[1]].append((write["t"], value["minEpoch"]))
 
     def reason(self, start: ListStart, before: float) -> str:
         """Why it listed; `before` is its previous list, of whatever life. Empty: for no reason."""
@@ -111,8 +111,8 @@ class _Evidence:
             return "no checkpoint"
         if start.at - moved < _HEARD_SECONDS:
             return "another number"
-        if any(t <= now and least > max(held) for t, least in self._wishes[place]):
-            return "wanted"
+        if any(t <= now and least > max(held) for t, least in self._resyncs[place]):
+            return "resync"
         # Its list looks like any other; one that was claimed and is not complete runs.
         audits = self._audits[place]
         before = [is_complete for t, is_complete in audits if t <= start.at]
@@ -122,11 +122,11 @@ class _Evidence:
     def _reason_in_log(self, start: ListStart, before: float) -> str:
         life = self._life(start)
         since = max(life, before)
-        lines = self._told[start.replica, start.plural]
-        told = [text for t, text in lines if since <= t <= start.at]
-        if any("Expired" in text for text in told):
+        lines = self._logged[start.replica, start.plural]
+        logged = [text for t, text in lines if since <= t <= start.at]
+        if any("Expired" in text for text in logged):
             return "too old"
-        is_again = before >= life and not any(text.startswith("epoch_complete") for text in told)
+        is_again = before >= life and not any(text.startswith("epoch_complete") for text in logged)
         return "again" if is_again else ""
 
     def _life(self, start: ListStart) -> float:

@@ -102,16 +102,16 @@ def differences(
 ) -> Iterator[Violation]:
     """What is lost, left over or old in one view of the clusters, by place."""
     for place in sorted({*final, *found}):
-        truth, told = final.get(place, {}), found.get(place, {})
+        truth, seen = final.get(place, {}), found.get(place, {})
         groups = {
-            "lost": truth.keys() - told.keys(),
-            "extra": told.keys() - truth.keys(),
-            "old": {key for key in truth.keys() & told.keys() if truth[key] != told[key]},
+            "lost": truth.keys() - seen.keys(),
+            "extra": seen.keys() - truth.keys(),
+            "old": {key for key in truth.keys() & seen.keys() if truth[key] != seen[key]},
         }
         for kind, names in groups.items():
             if names:
                 where = " ".join(place)
-                shown = [f"{n!r} {truth.get(n)} {told.get(n)}" for n in sorted(names)[:_SHOWN]]
+                shown = [f"{n!r} {truth.get(n)} {seen.get(n)}" for n in sorted(names)[:_SHOWN]]
                 yield Violation(
                     f"{what}-{kind}", f"{where}: {len(names)} objects, like {'; '.join(shown)}"
                 )
@@ -148,24 +148,24 @@ def check_deletions(records: Records) -> Iterator[Violation]:
             yield Violation("false-deletion", f"{cluster}: {len(false)}, like {false[:_SHOWN]}")
 
 
-def check_told(records: Records) -> Iterator[Violation]:
-    """W24: when only the store was lost, a plain subscriber is told of each deletion."""
+def check_deletions_sent(records: Records) -> Iterator[Violation]:
+    """W24: when only the store was lost, a plain subscriber receives each deletion."""
     lost = (line for line in records.log if line["kind"] == "fault")
     if {line["fault"] for line in lost} != {STORE_LOST}:
         return
     began, ended = records.meta["began"], records.meta["ended"]
-    told = {message["uid"] for message in records.stream if message["type"] == "deleted"}
+    deleted = {message["uid"] for message in records.stream if message["type"] == "deleted"}
     for cluster, commits in records.truth.items():
         gone = [
             commit
             for commit in commits
             if commit["type"] == "DELETED" and began <= _time_of(commit) <= ended
         ]
-        untold = [c for c in gone if c["uid"] not in told]
-        if untold:
-            shown = [f"{c['resource']} {c['name']!r} at {c['rv']}" for c in untold[:_SHOWN]]
-            text = f"{cluster}: {len(untold)} of {len(gone)} deletions, like {shown}"
-            yield Violation("deletion-untold", text)
+        missing = [c for c in gone if c["uid"] not in deleted]
+        if missing:
+            shown = [f"{c['resource']} {c['name']!r} at {c['rv']}" for c in missing[:_SHOWN]]
+            text = f"{cluster}: {len(missing)} of {len(gone)} deletions, like {shown}"
+            yield Violation("deletion-missing", text)
 
 
 def _time_of(commit: Json) -> float:
@@ -191,7 +191,7 @@ def check_duplicates(records: Records) -> Iterator[Violation]:
 def check_rows(records: Records) -> Iterator[Violation]:
     """I4: the version of a row never falls within one incarnation, and the incarnation never.
 
-    Unless the store is lost in between: what is told again there begins with older versions.
+    Unless the store is lost in between: what is sent again there begins with older versions.
     """
     held: dict[tuple[str, str, str], tuple[int, Any]] = {}
     fallen: list[str] = []

@@ -229,7 +229,7 @@ async def _queue(fleet: WorkerFleet) -> dict[str, int]:
 
 
 async def _start_again(fleet: WorkerFleet) -> None:
-    """Like a kubelet: what ends by itself is started, and noted unless it was told to die."""
+    """Like a kubelet: what ends by itself is started, and noted unless it was ordered to die."""
     while True:
         await asyncio.sleep(0.1)
         for name, child in fleet.services.items():

@@ -28,7 +28,7 @@ _USUAL_KB: Final = 110_000
 """Most workers of a campaign die young, so the median of all says little."""
 _STARTING: Final = 5.0
 _BACK: Final = 1.0
-"""What was lost while a worker was stopped is told when it goes on."""
+"""What was lost while a worker was stopped is reported when it goes on."""
 
 
 def _some(rule: str, found: Sequence[str]) -> Iterator[Violation]:
@@ -76,7 +76,7 @@ def check_effects(records: WorkerRecords) -> Iterator[Violation]:
 def check_owners(records: WorkerRecords) -> Iterator[Violation]:
     """Q4, Q5: two runs of one key overlap only if the older one's worker stood still.
 
-    Or the store did: then a handler that blocks its loop cannot be told that its lease is lost.
+    Or the store did: then a handler that blocks its loop cannot learn that its lease is lost.
     """
     doubles: list[str] = []
     for key, runs in records.by_key().items():
@@ -139,14 +139,14 @@ def check_target(records: WorkerRecords) -> Iterator[Violation]:
     for write in accepted(records):
         key = key_of(write)
         run = fences[write["query"]["fieldManager"] + key]
-        told = f"{key} by {run.worker} {run.fence} at {write['t']:.3f}"
+        write_line = f"{key} by {run.worker} {run.fence} at {write['t']:.3f}"
         if run.taken < newest[key]:
-            replaced.append(told)
+            replaced.append(write_line)
         newest[key] = max(newest[key], run.taken)
         if any(r.taken > run.taken and r.begin < write["t"] - _TICK for r in runs[key]):
             sent = run.sends or run.begin
             if not records.stops[run.worker].meets(sent, write["t"]):
-                stale.append(told)
+                stale.append(write_line)
     yield from _some("stale-write", stale)
     yield from _some("replaced", replaced)
 
@@ -286,8 +286,8 @@ def _is_starting(records: WorkerRecords, process: str, at: float) -> bool:
     started = max((t for t in starts if t <= at), default=0.0)
     if process not in WORKERS:
         return at - started < _STARTING
-    told = [t for who, t, _ in records.lines("reconciler_started") if who == process]
-    return bool(started) and not any(started < t < at for t in told)
+    starts = [t for who, t, _ in records.lines("reconciler_started") if who == process]
+    return bool(started) and not any(started < t < at for t in starts)
 
 
 def check_deletes(records: WorkerRecords) -> Iterator[Violation]:

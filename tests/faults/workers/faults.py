@@ -148,7 +148,7 @@ async def _pause_worker(scene: WorkerScene, name: str) -> None:
     if not child.is_running:
         await scene.pause(0.1, 0.2)
         return
-    async with scene.told("sigstop", process=name, pid=child.pid):
+    async with scene.noted("sigstop", process=name, pid=child.pid):
         scene.fleet.signal(name, signal.SIGSTOP)
         try:
             await scene.pause(*PAUSE_SECONDS)
@@ -162,14 +162,14 @@ async def _pause_worker(scene: WorkerScene, name: str) -> None:
 
 
 async def _kill_valkey(scene: WorkerScene) -> None:
-    async with scene.told("kill-valkey"):
+    async with scene.noted("kill-valkey"):
         scene.fleet.valkey.kill()
         await scene.pause(0, _AWAY)
         await scene.fleet.valkey.restart()
 
 
 async def _pause_valkey(scene: WorkerScene) -> None:
-    async with scene.told("sigstop-valkey"):
+    async with scene.noted("sigstop-valkey"):
         scene.fleet.valkey.process.send_signal(signal.SIGSTOP)
         try:
             await scene.pause(0.3, 1.5 * LEASE_SECONDS)
@@ -178,14 +178,14 @@ async def _pause_valkey(scene: WorkerScene) -> None:
 
 
 async def _kill_nats(scene: WorkerScene) -> None:
-    async with scene.told("kill-nats"):
+    async with scene.noted("kill-nats"):
         scene.fleet.nats.kill()
         await scene.pause(0, _AWAY)
         await scene.fleet.nats.restart()
 
 
 async def _pause_nats(scene: WorkerScene) -> None:
-    async with scene.told("sigstop-nats"):
+    async with scene.noted("sigstop-nats"):
         scene.fleet.nats.process.send_signal(signal.SIGSTOP)
         try:
             await scene.pause(0.3, 3)
@@ -194,7 +194,7 @@ async def _pause_nats(scene: WorkerScene) -> None:
 
 
 async def _kill_projector(scene: WorkerScene) -> None:
-    async with scene.told("kill-projector"):
+    async with scene.noted("kill-projector"):
         scene.fleet.kill("projector", "any-time")
         await scene.pause(0, _AWAY)
         scene.fleet.start("projector")
@@ -243,7 +243,7 @@ async def _all_act(scene: WorkerScene) -> None:
 @asynccontextmanager
 async def _last_changes_held(scene: WorkerScene) -> AsyncGenerator[None]:
     """The load ends while the workers stand still: they have its last changes in few batches."""
-    async with scene.told("last-changes"):
+    async with scene.noted("last-changes"):
         _signal_workers(scene, signal.SIGSTOP)
         try:
             await asyncio.sleep(_HELD)
@@ -254,7 +254,7 @@ async def _last_changes_held(scene: WorkerScene) -> AsyncGenerator[None]:
 
 
 async def _lose_all(scene: WorkerScene) -> None:
-    """All die before the store, which stands still, has been told of anything."""
+    """All die before the store, which stands still, has received anything."""
     valkey = scene.fleet.valkey.process
     valkey.send_signal(signal.SIGSTOP)
     try:

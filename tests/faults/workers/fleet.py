@@ -105,15 +105,15 @@ async def running_worker_fleet(
         words = [str(folder), str(seed), *SOURCES, "--only", CONFIG_MAPS, "--target", TARGET]
         world = Child("world", module("faults.rig.world", *words), log=folder / "world.log")
         exits.callback(world.stop_blocking)
-        told = folder / "admin"
-        await world.wait_until(told.exists, within=_READY)
+        admin_file = folder / "admin"
+        await world.wait_until(admin_file.exists, within=_READY)
         fleet = WorkerFleet(
             folder=folder,
             nats=nats,
             valkey=valkey,
             world=world,
-            admin=await exits.enter_async_context(AdminClient(told.read_text())),
-            admin_url=told.read_text(),
+            admin=await exits.enter_async_context(AdminClient(admin_file.read_text())),
+            admin_url=admin_file.read_text(),
             links={},
             mutation=mutation,
             seed=seed,

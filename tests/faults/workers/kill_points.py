@@ -1,7 +1,7 @@
-"""Named points at which a worker of the campaign kills itself when it is told to.
+"""Named points at which a worker of the campaign kills itself on demand.
 
 Product code has no such points: the methods around them are wrapped here, in the worker's process.
-A worker is told by SIGUSR1, and dies at the point that its file names when it next gets there.
+SIGUSR1 arms a worker: it dies at the point that its file names when it next gets there.
 """
 
 # The points are around private methods, and pyright is to know when one is gone.
@@ -46,7 +46,7 @@ class Armed:
         signal.signal(signal.SIGUSR1, self._read)
 
     def reach(self, point: str) -> None:
-        """Die here, if told so."""
+        """Die here, if armed for it."""
         if self._point == point:
             die()
 

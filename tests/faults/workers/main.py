@@ -175,7 +175,7 @@ def check(phase: Path) -> PhaseFigures:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     arguments = read_arguments(argv)
-    set_up_logs("text", "error")  # whoever breaks connections is told so by each of his own
+    set_up_logs("text", "error")  # each broken connection would be an error of its own
     seeds = Seeds(
         "faults-workers",
         run_workers,

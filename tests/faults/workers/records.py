@@ -119,7 +119,7 @@ class WorkerRecords:
         starved: when a worker was not given the processor: since when, until when.
         writes: the requests that the target was sent, in order.
         log: what was done.
-        told: what each worker logged.
+        logs: what each worker logged.
         memory: time, process, kilobytes.
         queue: what was left in it.
     """
@@ -133,7 +133,7 @@ class WorkerRecords:
     )
     writes: list[Json] = field(default_factory=list[Json])
     log: list[Json] = field(default_factory=list[Json])
-    told: dict[str, list[Json]] = field(default_factory=dict[str, list[Json]])
+    logs: dict[str, list[Json]] = field(default_factory=dict[str, list[Json]])
     memory: list[tuple[float, str, int]] = field(default_factory=list[tuple[float, str, int]])
     queue: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -187,7 +187,7 @@ class WorkerRecords:
         """What workers logged under this name: who, when, the line."""
         return [
             (name, time_of(line), line)
-            for name, lines in self.told.items()
+            for name, lines in self.logs.items()
             for line in lines
             if line.get("event") == event
         ]
@@ -216,7 +216,7 @@ def read_worker_records(folder: Path) -> WorkerRecords:
     for line in lines:
         if line["what"] == "starved":
             starved[line["worker"]].append((line["since"], line["t"]))
-    told = {name: log_of(seed / f"{name}.log") for name in WORKERS}
+    logs = {name: log_of(seed / f"{name}.log") for name in WORKERS}
     return WorkerRecords(
         meta=meta,
         truth=truth,
@@ -228,7 +228,7 @@ def read_worker_records(folder: Path) -> WorkerRecords:
             (line for line in read_lines(seed / "log.jsonl") if line["t"] <= end),
             key=lambda line: line["t"],
         ),
-        told={name: [x for x in lines if time_of(x) <= end] for name, lines in told.items()},
+        logs={name: [x for x in lines if time_of(x) <= end] for name, lines in logs.items()},
         memory=[tuple(line) for line in read_lines(seed / "memory.jsonl")],
         queue=orjson.loads((folder / "queue.json").read_bytes()),
     )

@@ -234,15 +234,15 @@ def _outcome(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _tell_lease() -> None:
+def _keep_lease() -> None:
     """The lease of a run, for its function: authors do not get the fence itself."""
     inner = Worker._run_of
 
-    def told(self: Worker, lease: Lease) -> Run:
+    def run_of(self: Worker, lease: Lease) -> Run:
         _lease.set(lease)
         return inner(self, lease)
 
-    Worker._run_of = told
+    Worker._run_of = run_of
 
 
 async def _main(controller: Controller) -> None:
@@ -258,7 +258,7 @@ def main(folder: Path, worker: str, seed: int, longest: float, mutation: str = "
     replace(durables, "_ACK_WAIT", ACK_WAIT)
     armed = Armed(folder / f"{worker}.point")
     armed.listen()
-    _tell_lease()
+    _keep_lease()
     wrap(armed)
     if mutation:
         WORKER_MUTATIONS[mutation]()
