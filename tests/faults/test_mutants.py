@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator
-from importlib import resources
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -62,12 +62,8 @@ def test_v6_a_mutation_replaces_what_is_there(name: str, changed: Callable[[], l
 def test_v6_a_mutation_of_lua_finds_the_text_that_it_changes(
     name: str, changed: Callable[[], list[Attribute]]
 ):
-    folder = resources.files(scripts.__package__ or "")
-    names = [
-        path.name.removesuffix(".lua")
-        for path in folder.iterdir()
-        if path.name.endswith(".lua") and path.name != "state.lua"
-    ]
+    folder = Path(str(scripts.__file__)).parent
+    names = [path.stem for path in folder.rglob("*.lua") if path.stem != "state"]
     before = {script: scripts.load(script).text for script in names}
     WORKER_MUTATIONS[name]()
     assert changed()
