@@ -23,7 +23,7 @@ from snapshot_rig import Source
 
 from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.consume import Consumer
-from fleetbus.bus.durables import PROJECTOR, ensure_consumer
+from fleetbus.bus.durables import PROJECTOR, BoundDurable, ensure_consumer
 from fleetbus.bus.jetstream import ensure_stream
 from fleetbus.snapshot.offsets.checkpoint import Loss, OffsetCheckpoint
 from fleetbus.snapshot.offsets.checkpoint_store import CheckpointStore, Offset
@@ -238,15 +238,14 @@ class Handled:
         self.losses.append(loss)
 
     def checkpoint(self) -> OffsetCheckpoint:
-        made = OffsetCheckpoint(
+        return OffsetCheckpoint(
             bus=self.rig.bus,
             redis=self.rig.redis,
             consumer=PROJECTOR,
+            durable=BoundDurable(STREAM_SUBJECTS, PROJECTOR),
             handle=self.handle,
             on_loss=self.note,
         )
-        made.follow(PROJECTOR, STREAM_SUBJECTS)
-        return made
 
     async def consume(self) -> None:
         consumer = Consumer(self.rig.bus.nc, stream=STREAM, durable=PROJECTOR, handle=self.handle)

@@ -19,6 +19,7 @@ from fleetbus.bus.connection import NoAnswer
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import (
     PROJECTOR,
+    BoundDurable,
     apply_registration,
     consumer_info,
     ensure_consumer,
@@ -54,17 +55,24 @@ class Looking:
 
     def restart(self) -> None:
         self.watch = self._checkpoint(
-            PROJECTOR, on_loss=self._note, on_stream_state=update_stream_metrics
+            PROJECTOR,
+            BoundDurable(STREAM_SUBJECTS, PROJECTOR),
+            on_loss=self._note,
+            on_stream_state=update_stream_metrics,
         )
-        self.watch.follow(PROJECTOR, STREAM_SUBJECTS)
-        self.quiet = self._checkpoint("quiet")
-        self.quiet.follow(QUIET)
+        self.quiet = self._checkpoint("quiet", BoundDurable((), QUIET))
 
-    def _checkpoint(self, consumer: str, **options: Any) -> OffsetCheckpoint:
+    def _checkpoint(self, consumer: str, durable: BoundDurable, **options: Any) -> OffsetCheckpoint:
         async def handle(_deliveries: Sequence[Delivery]) -> None: ...
 
-        bus, redis = self.rig.bus, self.rig.redis
-        return OffsetCheckpoint(bus=bus, redis=redis, consumer=consumer, handle=handle, **options)
+        return OffsetCheckpoint(
+            bus=self.rig.bus,
+            redis=self.rig.redis,
+            consumer=consumer,
+            durable=durable,
+            handle=handle,
+            **options,
+        )
 
     async def _note(self, loss: Loss, _reason: str) -> None:
         self.losses.append(loss)

@@ -41,8 +41,8 @@ QUICK: dict[str, Any] = {
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_checks(monkeypatch, timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
-    monkeypatch.setattr("fleetbus.worker.initial_sync.LOOK_EVERY", timedelta(milliseconds=100))
-    monkeypatch.setattr("fleetbus.intake.binding.LOOK_EVERY", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.initial_sync.CHECK_EVERY", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.intake.binding.CHECK_EVERY", timedelta(milliseconds=100))
 
 
 def recording() -> tuple[Controller, Recorder]:

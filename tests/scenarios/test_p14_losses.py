@@ -53,8 +53,8 @@ SCALED: dict[str, Any] = {
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         *(
-            "fleetbus.worker.initial_sync.LOOK_EVERY",
-            "fleetbus.intake.binding.LOOK_EVERY",
+            "fleetbus.worker.initial_sync.CHECK_EVERY",
+            "fleetbus.intake.binding.CHECK_EVERY",
             "fleetbus.snapshot.offsets.checkpoint.CHECK_EVERY",
         ),
         "fleetbus.bus.consume.RETRY_PAUSE",

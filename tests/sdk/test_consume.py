@@ -95,9 +95,14 @@ class Handled:
 
 @asynccontextmanager
 async def consuming(
-    bus: Bus, handled: Handle, line: Buffer | None = None
+    bus: Bus,
+    handled: Handle,
+    line: Buffer | None = None,
+    on_turn: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[Consumer]:
-    consumer = Consumer(bus.nc, stream=STREAM, durable=DURABLE, handle=handled, buffer=line)
+    consumer = Consumer(
+        bus.nc, stream=STREAM, durable=DURABLE, handle=handled, buffer=line, on_turn=on_turn
+    )
     task = asyncio.create_task(consumer.run(), name="consume")
     try:
         yield consumer
@@ -406,8 +411,7 @@ async def test_a_batch_that_hangs_is_not_vouched_for_by_the_others(bus: Bus) -> 
     def count() -> None:
         turns[0] += 1
 
-    async with consuming(bus, handle, FairBuffer()) as consumer:
-        consumer.on_turn(count)
+    async with consuming(bus, handle, FairBuffer(), on_turn=count):
         await publish(bus, 0)
         await hangs.wait()
         before = turns[0]

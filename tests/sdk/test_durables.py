@@ -50,7 +50,7 @@ NAME = "copier"
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetbus.intake.binding.LOOK_EVERY", timedelta(milliseconds=50))
+    monkeypatch.setattr("fleetbus.intake.binding.CHECK_EVERY", timedelta(milliseconds=50))
     monkeypatch.setattr("fleetbus.intake.binding.PAUSE", timedelta(milliseconds=20))
 
 
@@ -327,7 +327,7 @@ async def test_b12_another_release_keeps_the_stream_as_long_as_it_pulls(bus: Bus
 async def test_b12_a_controller_goes_on_after_its_durable_and_registration_were_lost(
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus.worker.initial_sync.LOOK_EVERY", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.initial_sync.CHECK_EVERY", timedelta(milliseconds=100))
     shorten_checks(monkeypatch, timedelta(milliseconds=300))
     rig = await open_rig("a")
     controller = Controller("watcher-of-pods")

@@ -34,7 +34,7 @@ SOON = timedelta(seconds=20)
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetbus.worker.initial_sync.LOOK_EVERY", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.initial_sync.CHECK_EVERY", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.worker.initial_sync._FIRST_RESYNC", timedelta(milliseconds=100))
     shorten_checks(monkeypatch, timedelta(milliseconds=200))
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
@@ -110,7 +110,7 @@ async def test_a_map_that_failed_for_a_while_is_tried_again_without_another_chan
 async def test_p9_what_is_owed_to_several_clusters_outlives_a_store_that_fails_for_the_first(
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus.worker.initial_sync.LOOK_EVERY", timedelta(milliseconds=400))
+    monkeypatch.setattr("fleetbus.worker.initial_sync.CHECK_EVERY", timedelta(milliseconds=400))
     rig = await open_rig("a", "b")
     is_broken = [True]
     keys_of_fleet = [resources("a"), resources("b")]

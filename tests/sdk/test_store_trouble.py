@@ -46,7 +46,7 @@ class Seen:
 async def rig(
     store: ValkeyServer, nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Rig]:
-    monkeypatch.setattr("fleetbus.worker.initial_sync.LOOK_EVERY", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.initial_sync.CHECK_EVERY", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.worker.handler._LAG_PAUSE", timedelta(milliseconds=100))
     shorten_checks(monkeypatch, timedelta(milliseconds=200))
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))

@@ -66,7 +66,8 @@ class Consumer:
         durable: name of the consumer; its owner, the projector, has created it (rule B12).
         handle: handles a batch, which is acknowledged when this returns. It is given rejected
             messages too, to record them; they are terminated afterwards.
-        line: holds received messages and decides their order; stream order by default.
+        buffer: holds received messages and decides their order; stream order by default.
+        on_turn: called at each iteration, for a liveness check.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Consumer:
         durable: str,
         handle: Handle,
         buffer: Buffer | None = None,
+        on_turn: Callable[[], None] = lambda: None,
     ) -> None:
         self._nats = nats
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}"
@@ -100,11 +102,7 @@ class Consumer:
         self._refused = False
         self._pause = FIRST_RETRY
         self._log_once = LogOnce()
-        self._turn: Callable[[], None] = lambda: None
-
-    def on_turn(self, beat: Callable[[], None]) -> None:
-        """Call `beat` at each iteration, for a liveness check."""
-        self._turn = beat
+        self._on_turn = on_turn
 
     @property
     def is_missing(self) -> bool:
@@ -126,7 +124,7 @@ class Consumer:
 
     async def _work_once(self, group: asyncio.TaskGroup) -> None:
         if not self._busy:
-            self._turn()
+            self._on_turn()
         self._forget_lost_pulls()
         if self._outstanding < min(PULL // 2, self._buffer.capacity):
             await self._pull()
@@ -165,7 +163,7 @@ class Consumer:
     def _report_turn(self, batch: Sequence[Buffered]) -> None:
         # Only the oldest batch counts: progress of others must not hide one that hangs.
         if id(batch) == next(iter(self._busy)):
-            self._turn()
+            self._on_turn()
 
     async def _stop_receiving(self, subscription: Subscription) -> None:
         """Unsubscribe, and receive what the server has already sent: it is to be given back too."""

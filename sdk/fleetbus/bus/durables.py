@@ -8,7 +8,7 @@ names, so that the old one keeps delivering until the controller has bound the n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, cast
 
@@ -53,6 +53,30 @@ class Registration(msgspec.Struct, frozen=True, rename="camel"):
     """Written by the controller: it has bound this durable and enqueued what was known before."""
     is_removed: bool = False
     """The controller was removed for good; the projector deletes all of it."""
+
+
+class BoundDurable:
+    """The durable that this process consumes from; it changes when another takes over (rule B12).
+
+    Args:
+        filters: its subjects.
+        name: empty while this process is not bound.
+    """
+
+    def __init__(self, filters: Sequence[str], name: str = "") -> None:
+        self.filters = filters
+        self.name = name
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` each time this process is bound, or is not any more."""
+        self._listeners.append(listener)
+
+    def bind(self, name: str) -> None:
+        """Consume from this one from now on; from none if the name is empty."""
+        self.name = name
+        for listener in self._listeners:
+            listener()
 
 
 def filters_for(resources: Iterable[Resource | None]) -> list[str]:

@@ -29,10 +29,10 @@ from fleetbus.errors import BusError
 
 log = structlog.get_logger()
 
-LOOK_EVERY: Final = timedelta(seconds=2)
+CHECK_EVERY: Final = timedelta(seconds=2)
 _FIRST_PAUSE: Final = timedelta(milliseconds=25)
 PAUSE: Final = timedelta(milliseconds=200)
-_LOOKS_BEFORE_TAKEOVER: Final = 3
+_CHECKS_BEFORE_TAKEOVER: Final = 3
 T = TypeVar("T")
 
 
@@ -61,7 +61,7 @@ class Binding:
         self._controller = controller
         self._filters = list(filters)
         self._beat = beat
-        self._idle_looks = 0
+        self._idle_checks = 0
 
     async def bind(self) -> str:
         """Register, wait until the projector has created the durable, and return its name."""
@@ -80,7 +80,7 @@ class Binding:
     async def lost(self, durable: str) -> None:
         """Wait until the durable is not ours any more."""
         while True:
-            await asyncio.sleep(LOOK_EVERY.total_seconds())
+            await asyncio.sleep(CHECK_EVERY.total_seconds())
             if await self._try("check the binding", self._is_lost(durable)):
                 log.warning("durable_lost", controller=self._controller, durable=durable)
                 return
@@ -119,7 +119,7 @@ class Binding:
 
     async def _is_abandoned(self, durable: str) -> bool:
         if durable and not await is_pulled_from(self._bus, durable):
-            self._idle_looks += 1
+            self._idle_checks += 1
         else:
-            self._idle_looks = 0
-        return self._idle_looks > _LOOKS_BEFORE_TAKEOVER
+            self._idle_checks = 0
+        return self._idle_checks > _CHECKS_BEFORE_TAKEOVER

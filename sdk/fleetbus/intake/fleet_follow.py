@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-_LOOK_EVERY: Final = timedelta(milliseconds=500)
+_CHECK_EVERY: Final = timedelta(milliseconds=500)
 _PAGE: Final = 500
 
 
@@ -62,7 +62,7 @@ async def follow_fleet(controller: Controller, queue: Queue, fleet: Fleet) -> No
                 log.warning("fleet_change_waits", controller=controller.name, error=str(e))
                 now = seen
         seen = now
-        await asyncio.sleep(_LOOK_EVERY.total_seconds())
+        await asyncio.sleep(_CHECK_EVERY.total_seconds())
 
 
 async def enqueue_known(controller: Controller, queue: Queue, fleet: Fleet) -> None:

@@ -16,7 +16,7 @@ from fleetbus.bus.key_value import KeyValue
 from fleetbus_proto import keys
 
 _COUNT: Final = 1000
-_LOOK_EVERY: Final = timedelta(milliseconds=100)
+_CHECK_EVERY: Final = timedelta(milliseconds=100)
 
 
 class Forgotten(NamedTuple):
@@ -64,7 +64,7 @@ async def _are_left(bus: Bus, controller: str, within: timedelta) -> bool:
         infos = [await consumer_info(bus, durable) for durable in durables_of(controller)]
         if not any(infos):
             return False
-        await asyncio.sleep(_LOOK_EVERY.total_seconds())
+        await asyncio.sleep(_CHECK_EVERY.total_seconds())
     return True
 
 

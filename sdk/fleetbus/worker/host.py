@@ -1,15 +1,15 @@
-"""Runs controllers in a process: bus → snapshot → queue → workers.
+"""Hosts controllers in a process: bus → snapshot → queue → workers.
 
-For each controller: register its watch set, bind the durable that the projector makes, and only
-then enqueue what the snapshot already knows, never the reverse: a change between the two steps
-would be lost (rule P12).
+For each controller: register its watch set, bind the durable that the projector creates, and only
+then enqueue what the snapshot already has. The other way round a change between the two steps would
+be lost (rule P12).
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final
@@ -18,7 +18,7 @@ import structlog
 
 from fleetbus.bus.buffer import Delivery, FairBuffer
 from fleetbus.bus.consume import Consumer
-from fleetbus.bus.durables import RESERVED_NAMES, filters_for
+from fleetbus.bus.durables import RESERVED_NAMES, BoundDurable, filters_for
 from fleetbus.bus.rejected import RejectedMessages
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.controller.controller import Controller
@@ -34,7 +34,7 @@ from fleetbus.process.health import Health
 from fleetbus.snapshot.offsets.checkpoint import OffsetCheckpoint
 from fleetbus.worker import tracing
 from fleetbus.worker.connections import Connections
-from fleetbus.worker.initial_sync import LOOK_EVERY, InitialSync, PendingResyncs
+from fleetbus.worker.initial_sync import CHECK_EVERY, InitialSync, PendingResyncs
 from fleetbus.worker.loop_guard import contain_exits, report_blocked_loop
 from fleetbus.worker.worker import Worker
 from fleetbus.workqueue.heartbeat import Heartbeat, connect_blocking
@@ -54,7 +54,7 @@ _NUMBER: Final = re.compile(r"[1-9]\d{0,2}")
 
 
 def check_controllers(controllers: Sequence[Controller]) -> None:
-    """Check that controllers are whole and their names differ.
+    """Check that controllers are complete and their names differ.
 
     Raises:
         ConfigError: one is not.
@@ -80,7 +80,7 @@ async def run_controllers(
     """Run controllers until cancelled.
 
     Raises:
-        ConfigError: a controller is not whole.
+        ConfigError: a controller is incomplete.
         BaseExceptionGroup: NATS refuses us for good (rule B13), or a loop failed.
     """
     check_controllers(controllers)
@@ -92,16 +92,18 @@ async def run_controllers(
 
 
 class _Hosted:
-    """One controller in this process."""
+    """One controller in this process, with everything that only it uses."""
 
     def __init__(
         self, controller: Controller, connections: Connections, health: Health, policy: QueuePolicy
     ) -> None:
+        name = controller.name
         self._controller = controller
         self._connections = connections
-        self._health = health
         self._policy = policy.with_backoff(controller.backoff)
-        self._filters = filters_for(watch.resource for watch in controller.watches)
+        self._durable = BoundDurable(filters_for(watch.resource for watch in controller.watches))
+        self._queue = RedisQueue(connections.redis, name, policy=self._policy)
+        self._record = Record(connections.redis, controller)
         resyncs = PendingResyncs()
         self._router = Router(
             controller,
@@ -109,71 +111,71 @@ class _Hosted:
             fleet=connections.fleet,
             schedule_resync=resyncs.add,
         )
-        self._queue = RedisQueue(connections.redis, controller.name, policy=self._policy)
-        self._record = Record(connections.redis, controller)
         self._intake = Intake(
             self._router, queue=self._queue, record=self._record, reader=connections.reader
         )
+        self._initial_sync = self._make_initial_sync(resyncs)
+        self._checkpoint = OffsetCheckpoint(
+            bus=connections.bus,
+            redis=connections.redis,
+            consumer=name,
+            durable=self._durable,
+            handle=self._handle,
+            on_return=self._initial_sync.enqueue_recent,
+        )
+        self._consumer_turn = health.liveness(f"consumer {name}", _TURN_WITHIN)
+        self._worker_turn = health.liveness(f"worker {name}", _TURN_WITHIN)
+        self._weights = QueueWeights()
+        self._rejected = RejectedMessages(name, connections.fleet.has)
+        self._is_fleet_awaited = False
+        metrics.create_controller_metrics(name)
+        health.ready_when(
+            f"controller {name}",
+            lambda: "" if self._initial_sync.is_synced else "not bound to the bus yet",
+        )
+
+    def _make_initial_sync(self, resyncs: PendingResyncs) -> InitialSync:
         full = FullEnqueue(
-            controller,
+            self._controller,
             router=self._router,
             intake=self._intake,
             record=self._record,
-            reader=connections.reader,
+            reader=self._connections.reader,
         )
-        self._initial_sync = InitialSync(
-            controller,
-            connections,
-            filters=self._filters,
+        return InitialSync(
+            self._controller,
+            self._connections,
+            durable=self._durable,
             intake=self._intake,
             full=full,
             resyncs=resyncs,
         )
-        self._checkpoint = OffsetCheckpoint(
-            bus=connections.bus,
-            redis=connections.redis,
-            consumer=controller.name,
-            handle=self._handle,
-            on_return=self._initial_sync.enqueue_recent,
-        )
-        self._beat = health.liveness(f"consumer {controller.name}", _TURN_WITHIN)
-        self._weights = QueueWeights()
-        self._is_fleet_awaited = False
-        self._rejected = RejectedMessages(controller.name, connections.fleet.has)
-        metrics.create_controller_metrics(controller.name)
-        health.ready_when(
-            f"controller {controller.name}",
-            lambda: "" if self._initial_sync.is_synced else "not bound to the bus yet",
-        )
 
-    async def run(self) -> None:
-        self._connections.clusters.on_change(self._note_change)
-        self._note_change()
-        name = self._controller.name
-        turn = self._health.liveness(f"worker {name}", _TURN_WITHIN)
-        worker = Worker(
+    def _make_worker(self) -> Worker:
+        url, name = self._connections.settings.redis_url, self._controller.name
+        return Worker(
             controller=self._controller,
             queue=self._queue,
             make_heartbeat=lambda on_lost: Heartbeat(
-                connect_blocking(self._connections.settings.redis_url, self._policy),
-                self._controller.name,
-                policy=self._policy,
-                on_lost=on_lost,
+                connect_blocking(url, self._policy), name, policy=self._policy, on_lost=on_lost
             ),
             fleet=self._connections.fleet,
             record=self._record,
-            on_turn=turn,
-            before_take=lambda: self._wait_for_store(turn),
+            before_take=self._wait_for_store,
+            on_turn=self._worker_turn,
         )
+
+    async def run(self) -> None:
+        self._connections.clusters.on_change(self._note_fleet)
+        self._note_fleet()
+        name, fleet = self._controller.name, self._connections.fleet
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._checkpoint.run(), name=f"offset checkpoint {name}")
+                group.create_task(self._checkpoint.run(), name=f"checkpoint {name}")
                 group.create_task(self._consume(), name=f"consume {name}")
-                group.create_task(worker.run(), name=f"work {name}")
-                group.create_task(self._initial_sync.run(), name=f"prime {name}")
-                for loop in background_loops(
-                    self._controller, self._queue, self._connections.fleet
-                ):
+                group.create_task(self._make_worker().run(), name=f"work {name}")
+                group.create_task(self._initial_sync.run(), name=f"initial sync {name}")
+                for loop in background_loops(self._controller, self._queue, fleet):
                     group.create_task(loop, name=f"beside {name}")
         finally:
             await self._queue.aclose()
@@ -184,39 +186,40 @@ class _Hosted:
             self._connections.bus,
             self._connections.kv,
             controller=self._controller.name,
-            filters=self._filters,
-            beat=self._beat,
+            filters=self._durable.filters,
+            beat=self._consumer_turn,
         )
         while True:
             durable = await binding.bind()
-            self._checkpoint.follow(durable, self._filters)
-            self._initial_sync.follow(durable)
-            line = FairBuffer(
-                metrics.SUPERSEDED.labels(self._controller.name).inc,
-                is_skippable=self._router.is_skippable,
-            )
-            consumer = Consumer(
-                self._connections.bus.nc,
-                stream=STREAM,
-                durable=durable,
-                handle=self._handle,
-                buffer=line,
-            )
-            consumer.on_turn(self._beat)
+            self._durable.bind(durable)
+            consumer = self._make_consumer(durable)
             async with asyncio.TaskGroup() as group:
                 consuming = group.create_task(consumer.run(), name=f"pull {durable}")
                 await binding.lost(durable)
-                self._checkpoint.follow("")
-                self._initial_sync.follow("")
+                self._durable.bind("")
                 consuming.cancel()
 
-    async def _wait_for_store(self, turn: Callable[[], None]) -> None:
-        """Pause while the store is empty, or lacks what we did (rules P11, P13).
+    def _make_consumer(self, durable: str) -> Consumer:
+        buffer = FairBuffer(
+            metrics.SUPERSEDED.labels(self._controller.name).inc,
+            is_skippable=self._router.is_skippable,
+        )
+        return Consumer(
+            self._connections.bus.nc,
+            stream=STREAM,
+            durable=durable,
+            handle=self._handle,
+            buffer=buffer,
+            on_turn=self._consumer_turn,
+        )
 
-        At the start also for the fleet, a while: a run would find none of its clusters engaged.
+    async def _wait_for_store(self) -> None:
+        """Wait while the store is empty, or has lost writes of ours (rules P11, P13).
+
+        At the start also for the fleet, for a while: a run would find no cluster engaged.
         """
-        while not await self._checkpoint.settled(LOOK_EVERY):
-            turn()
+        while not await self._checkpoint.settled(CHECK_EVERY):
+            self._worker_turn()
         if not self._is_fleet_awaited:
             self._is_fleet_awaited = True
             with suppress(TimeoutError):  # a provider that is away may not hold up other clusters
@@ -230,8 +233,8 @@ class _Hosted:
         events = [event for event, _ in found]
         traces = [headers.get(tracing.HEADER, "") for _, headers in found]
         consumed = tracing.Consumed(name, events, traces)
-        # Nothing is refused here for a cluster this process has not heard of yet: the worker
-        # retries what is not engaged and ends what has left.
+        # Nothing is refused for a cluster that this process does not know yet: the worker retries
+        # a request whose cluster is not engaged, and ends one whose cluster has left.
         with consumed.enqueuing() as carried:
             applied = self._connections.writer.apply(events)
             await self._intake.take(events, traces=carried, after=applied)
@@ -242,7 +245,7 @@ class _Hosted:
         for cluster in filter(self._connections.fleet.has, {event.cluster for event in events}):
             metrics.create_cluster_metrics(name, cluster)
 
-    def _note_change(self) -> None:
+    def _note_fleet(self) -> None:
         now = {info.name: info for info in self._connections.clusters.all()}
         self._queue.weigh(self._weights.read(now.values()))
         for name in self._initial_sync.note_fleet(now):

@@ -17,7 +17,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from fleetbus.bus.buffer import Delivery
-from fleetbus.bus.durables import consumer_info, report_synced
+from fleetbus.bus.durables import BoundDurable, consumer_info, report_synced
 from fleetbus.bus.replay import replay_deletions
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.controller.controller import Controller
@@ -37,8 +37,8 @@ from fleetbus_proto.keys import queue as queue_key
 
 log = structlog.get_logger()
 
-LOOK_EVERY: Final = timedelta(seconds=2)
-_LOOK_EVERY_AT_FIRST: Final = timedelta(milliseconds=100)
+CHECK_EVERY: Final = timedelta(seconds=2)
+_CHECK_EVERY_AT_FIRST: Final = timedelta(milliseconds=100)
 """Until the first sync is done: the process is not ready before."""
 _FIRST_RESYNC: Final = timedelta(seconds=30)
 _LONGEST_RESYNC: Final = timedelta(seconds=1000)
@@ -91,7 +91,7 @@ class InitialSync:
     Args:
         controller: whose.
         connections: bus, store and fleet.
-        filters: the subjects that it watches.
+        durable: the one that this process is bound to.
         intake: turns events into requests.
         full: enqueues everything that is known.
         resyncs: the clusters for which user code failed.
@@ -102,7 +102,7 @@ class InitialSync:
         controller: Controller,
         connections: Connections,
         *,
-        filters: Sequence[str],
+        durable: BoundDurable,
         intake: Intake,
         full: FullEnqueue,
         resyncs: PendingResyncs,
@@ -111,14 +111,12 @@ class InitialSync:
         self._fleet_key = queue_key(controller.name, "fleet")
         self._has_mapped = not all(watch.is_identity for watch in controller.watches)
         self._connections = connections
-        self._filters = filters
+        self._bound = durable
         self._intake = intake
         self._full = full
         self._resyncs = resyncs
         self._watch_check = WatchCheck(controller, connections)
         self._log_once = LogOnce()
-        self._durable = ""
-        """The one that this process is bound to; empty while there is none."""
         self._reported = ""
         """The durable that was reported to the projector as synced."""
         self._is_synced = False
@@ -134,16 +132,15 @@ class InitialSync:
         self._is_fleet_compared = False
         """Whether it was compared with the fleet that the last process has stored."""
         self._wake = asyncio.Event()
+        durable.on_change(self._rebind)
 
     @property
     def is_synced(self) -> bool:
         """Whether all that was known when this process bound its durable is enqueued."""
         return self._is_synced
 
-    def follow(self, durable: str) -> None:
-        """This durable is ours from now on; none while the name is empty."""
-        self._durable = durable
-        if durable:
+    def _rebind(self) -> None:
+        if self._bound.name:
             self._reported = ""
             self._wake.set()
 
@@ -182,7 +179,7 @@ class InitialSync:
             except (RedisError, FleetbusError, WorkqueueError) as e:
                 # NATS or Redis is away, or the store was emptied meanwhile: the next turn does it.
                 self._log_failure(e)
-            pause = LOOK_EVERY if self._is_synced else _LOOK_EVERY_AT_FIRST
+            pause = CHECK_EVERY if self._is_synced else _CHECK_EVERY_AT_FIRST
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause.total_seconds()):
                     await self._wake.wait()
@@ -198,7 +195,7 @@ class InitialSync:
             log.warning("initial_sync_failed", controller=name, error=reason)
 
     async def _sync(self) -> None:
-        durable = self._durable
+        durable = self._bound.name
         token = await self._token(durable) if durable else ""
         if not token:
             return  # not bound, or there is no store yet: binding comes first (P12)
@@ -276,7 +273,9 @@ class InitialSync:
         async with claimed(self._connections.redis, name) as is_ours:
             if not is_ours:
                 raise SyncedElsewhere("another process of this controller reads the stream again")
-            await replay_deletions(self._connections.bus, name, self._filters, self._enqueue_again)
+            await replay_deletions(
+                self._connections.bus, name, self._bound.filters, self._enqueue_again
+            )
 
     async def _enqueue_for_new_code(self) -> None:
         """Enqueue everything if other code than ours was the last to run; checked once per process.
@@ -313,5 +312,5 @@ class InitialSync:
         low, born, breaks = cast("list[bytes | None]", answer)
         if low is None:
             return ""
-        parts = (generation, durable, info["created"], ",".join(self._filters))
+        parts = (generation, durable, info["created"], ",".join(self._bound.filters))
         return " ".join([*parts, (born or b"-").decode(), str(int(breaks or 0))])

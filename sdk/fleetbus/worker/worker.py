@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
@@ -128,9 +129,16 @@ class Worker:
         Raises:
             BaseExceptionGroup: a loop beside the work failed; the running ones end as above.
         """
-        self._heartbeat.start()
         self._reaper.share_slots()
-        await warn_of_failing_requests(self._queue, self._controller.name)
+        async with self._keeping_leases():
+            await warn_of_failing_requests(self._queue, self._controller.name)
+            while True:
+                await self._work_once()
+
+    @asynccontextmanager
+    async def _keeping_leases(self) -> AsyncGenerator[None]:
+        """Keep, end and reap leases; at the end of the block drain what runs."""
+        self._heartbeat.start()
         try:
             async with asyncio.TaskGroup() as group:
                 beside = [
@@ -138,12 +146,11 @@ class Worker:
                     group.create_task(self._reaper.run(), name="reap-leases"),
                 ]
                 try:
-                    while True:
-                        await self._work_once()
+                    yield
                 finally:
-                    # Leases still end meanwhile, so keys are free as soon as their run has ended.
+                    # Leases still end meanwhile: a request is free as soon as its run has ended.
                     await self._drain()
-                    # Not cut off in the middle: the store may carry out a cut call any time later.
+                    # Not cancelled halfway: the store may still execute a cancelled call later.
                     await self._releases.emptied(within=_RELEASE_WITHIN)
                     for task in beside:
                         task.cancel()

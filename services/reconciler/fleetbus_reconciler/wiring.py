@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.consume import Consumer
-from fleetbus.bus.durables import PROJECTOR
+from fleetbus.bus.durables import PROJECTOR, BoundDurable
 from fleetbus.bus.jetstream import StreamLimits
 from fleetbus.bus.window import Window, open_window
 from fleetbus.process import metrics
@@ -94,8 +94,7 @@ async def _consume(parts: _Parts, turn: Callable[[], None]) -> None:
         await parts.projector.handle(deliveries)
         parts.checkpoint.note([delivery.sequence for delivery in deliveries])
 
-    consumer = Consumer(parts.bus.nc, stream=STREAM, durable=PROJECTOR, handle=handle)
-    consumer.on_turn(turn)
+    consumer = Consumer(parts.bus.nc, stream=STREAM, durable=PROJECTOR, handle=handle, on_turn=turn)
     while not await parts.checkpoint.settled(_RETRY):
         turn()
     await consumer.run()
@@ -211,17 +210,16 @@ class _Parts:
 
     @cached_property
     def checkpoint(self) -> OffsetCheckpoint:
-        made = OffsetCheckpoint(
+        return OffsetCheckpoint(
             bus=self.bus,
             redis=self.redis,
             consumer=PROJECTOR,
+            durable=BoundDurable(STREAM_SUBJECTS, PROJECTOR),
             handle=self.projector.handle,
             on_loss=self.recovery.recover,
             on_return=self.recovery.request_audits,
             on_stream_state=update_stream_metrics,
         )
-        made.follow(PROJECTOR, STREAM_SUBJECTS)
-        return made
 
     @cached_property
     def status(self) -> ClusterStatus:

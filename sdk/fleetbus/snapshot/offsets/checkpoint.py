@@ -31,7 +31,7 @@ from redis.exceptions import RedisError
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.consume import Handle
-from fleetbus.bus.durables import consumer_info
+from fleetbus.bus.durables import BoundDurable, consumer_info
 from fleetbus.bus.jetstream import stream_info
 from fleetbus.bus.replay import replay
 from fleetbus.errors import FleetbusError
@@ -93,6 +93,7 @@ class OffsetCheckpoint:
         bus: a connection.
         redis: the snapshot's store, in which the queue is too.
         consumer: its name; what reads the stream again is named after it.
+        durable: the one whose checkpoint is kept; none is while this process is not bound.
         handle: what it does with messages, to be done again.
         on_loss: what else a loss needs; until it returns the loss stands. A controller needs
             nothing: a full enqueue follows from the checkpoint.
@@ -106,6 +107,7 @@ class OffsetCheckpoint:
         bus: Bus,
         redis: Redis,
         consumer: str,
+        durable: BoundDurable,
         handle: Handle,
         on_loss: OnLoss = _nothing,
         on_return: Callable[[], Awaitable[None]] = _nothing,
@@ -119,8 +121,8 @@ class OffsetCheckpoint:
         self._on_return = on_return
         self._on_stream_state = on_stream_state
         self._store = CheckpointStore(redis)
+        self._bound = durable
         self._durable = ""
-        self._filters: Sequence[str] = ()
         self._settled = asyncio.Event()
         self._wake = asyncio.Event()
         self._log_once = LogOnce()
@@ -130,6 +132,8 @@ class OffsetCheckpoint:
         # What was handled last by this process, without a hole: first and last sequence.
         self._handled = (0, 0)
         REPLAYS.labels(consumer)
+        durable.on_change(self._rebind)
+        self._rebind()
 
     @property
     def is_settled(self) -> bool:
@@ -143,15 +147,6 @@ class OffsetCheckpoint:
                 await self._settled.wait()
         return self._settled.is_set()
 
-    def follow(self, durable: str, filters: Sequence[str] = ()) -> None:
-        """Keep the checkpoint of this durable from now on; of none while the name is empty."""
-        if durable != self._durable:
-            self._durable, self._filters = durable, filters
-            self._remembered, self._handled = None, (0, 0)
-            if durable:
-                GAPS.labels(durable)
-        self._wake.set()
-
     def note(self, sequences: Sequence[int]) -> None:
         """This process has handled these messages, in stream order.
 
@@ -163,6 +158,15 @@ class OffsetCheckpoint:
                 start = start if sequence == end + 1 else sequence
                 end = sequence
         self._handled = (start, end)
+
+    def _rebind(self) -> None:
+        durable = self._bound.name
+        if durable != self._durable:
+            self._durable = durable
+            self._remembered, self._handled = None, (0, 0)
+            if durable:
+                GAPS.labels(durable)
+        self._wake.set()
 
     async def run(self) -> None:
         """Look at once, and again and again, until cancelled."""
@@ -312,7 +316,7 @@ class OffsetCheckpoint:
             return
         if found.last > held.low:
             await replay(
-                *(self._bus, self._consumer, self._filters, self._handle),
+                *(self._bus, self._consumer, self._bound.filters, self._handle),
                 first=held.low + 1,
                 last=found.last,
             )
