@@ -22,7 +22,7 @@ from fleetbus.intake.fleet_follow import follow_fleet
 
 @pytest.fixture
 def provider(monkeypatch: pytest.MonkeyPatch) -> Provider:
-    monkeypatch.setattr(fleet_follow, "_LOOK_EVERY", timedelta(milliseconds=5))
+    monkeypatch.setattr(fleet_follow, "_CHECK_EVERY", timedelta(milliseconds=5))
     return Provider()
 
 
