@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fleetbus.process.settings import load_settings
-from fleetbus_reconciler.list_grants.allotment import Allotment, Patience, StreamRoom
+from fleetbus_reconciler.list_grants.allotment import Allotment, StreamCapacity, WaitBudget
 from fleetbus_reconciler.settings import ReconcilerSettings
 
 MIB = 1024**2
@@ -15,7 +15,7 @@ MIB = 1024**2
 
 def allotment(*, budget: int | None = 100 * MIB, backlog: int = 0, **settings: Any) -> Allotment:
     made = load_settings(ReconcilerSettings, **settings)
-    return Allotment(made, StreamRoom(budget=budget, unread=backlog // 2048, message=2048))
+    return Allotment(made, StreamCapacity(budget=budget, unread=backlog // 2048, message=2048))
 
 
 def test_w7_no_more_epochs_run_than_the_fleet_and_the_cluster_may():
@@ -71,20 +71,20 @@ def test_w7_one_cluster_takes_no_more_than_half_of_the_bytes():
 
 def test_w7_a_cluster_holds_up_the_others_for_a_minute_and_then_not_for_ten():
     now = 0.0
-    patience = Patience(clock=lambda: now)
+    patience = WaitBudget(clock=lambda: now)
     for cluster in ["a"] * 59 + ["b"]:
-        patience.hold_up(cluster)
+        patience.block_others(cluster)
         now += 1
         patience.begin_turn()
     assert patience.is_left("a")
-    patience.hold_up("a")
+    patience.block_others("a")
     now += 2
     patience.begin_turn()
     assert not patience.is_left("a")
     assert patience.is_left("b")
     now += 600
     patience.begin_turn()
-    patience.hold_up("a")
+    patience.block_others("a")
     now += 59
     patience.begin_turn()
     assert patience.is_left("a")
@@ -95,28 +95,28 @@ def test_w7_nothing_is_listed_while_more_than_the_budget_is_unread():
 
 
 def test_w7_what_is_read_is_told_by_the_floor_or_by_an_empty_backlog():
-    room = StreamRoom(budget=None, message=1, unread=3, last=20, floor=17)
+    room = StreamCapacity(budget=None, message=1, unread=3, last=20, floor=17)
     assert room.is_read(17)
     assert not room.is_read(18)
     # A consumer that has nothing left to read need not have seen the newest sequence.
-    assert StreamRoom(budget=None, message=1, unread=0, last=20, floor=17).is_read(20)
+    assert StreamCapacity(budget=None, message=1, unread=0, last=20, floor=17).is_read(20)
 
 
 def test_w7_a_size_is_what_the_watcher_says_else_what_the_snapshot_holds_else_a_share():
     made = allotment(epochs_at_once=10)
-    assert made.size(told=30 * MIB, known=5) == 30 * MIB
-    assert made.size(told=0, known=10_000) == 10_000 * 2048
-    assert made.size(told=0, known=0) == 10 * MIB
+    assert made.size(expected=30 * MIB, known=5) == 30 * MIB
+    assert made.size(expected=0, known=10_000) == 10_000 * 2048
+    assert made.size(expected=0, known=0) == 10 * MIB
 
 
 def test_w7_a_small_epoch_has_room_to_grow_but_never_more_than_a_share():
-    assert allotment(epochs_at_once=10).size(told=500, known=0) == MIB
-    assert allotment(budget=4 * MIB, epochs_at_once=16).size(told=500, known=0) == MIB // 4
+    assert allotment(epochs_at_once=10).size(expected=500, known=0) == MIB
+    assert allotment(budget=4 * MIB, epochs_at_once=16).size(expected=500, known=0) == MIB // 4
 
 
 def test_w7_a_stream_without_a_limit_limits_nothing():
     made = allotment(budget=None, backlog=1000 * MIB)
-    assert made.size(told=500 * MIB, known=0) == 0
+    assert made.size(expected=500 * MIB, known=0) == 0
     made.take("a", 2**62, whole=False)  # granted under a limit, or forged
     assert made.has_share("a", 0)
     assert made.fits(0, whole=True)

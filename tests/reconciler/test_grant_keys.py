@@ -69,7 +69,7 @@ async def test_s3_long_values_and_endless_keys_that_are_written_are_not_kept(key
     before = refused()
     keys.receive(kv_grant("eu1", "core", "pods"), b"x" * 8 * MIB)
     assert refused() == before + 1
-    assert keys.look_within() > 1
+    assert keys.next_read_in() > 1
     for number in range(2_100):
         keys.receive(kv_grant("eu1", "core", f"r{number}"), value())
     assert refused() == before + 101
@@ -81,12 +81,12 @@ async def test_w7_a_write_that_was_received_is_read(bus: Bus, keys: GrantKeys):
     key = kv_grant("eu1", "core", "pods")
     await keys.read()
     keys.receive(key, value())
-    assert keys.look_within() == 0
+    assert keys.next_read_in() == 0
     await keys.read()
     assert keys.held == {}  # received before the bucket has it
     await KeyValue(bus).put(key, value())
     while not keys.held:
         async with asyncio.timeout(15):
-            await asyncio.sleep(keys.look_within())
+            await asyncio.sleep(keys.next_read_in())
             await keys.read()
     assert keys.held[key].value == value()

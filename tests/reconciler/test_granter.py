@@ -27,10 +27,10 @@ MIB = 1024**2
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    monkeypatch.setattr(grants, "_TICK", timedelta(milliseconds=50))
+    monkeypatch.setattr(grants, "_INTERVAL", timedelta(milliseconds=50))
     # On a busy machine half a second may pass before a test that was granted begins.
     monkeypatch.setattr(grants, "_BEGIN_WITHIN", timedelta(minutes=1))
-    monkeypatch.setattr(grants, "_PAUSE", timedelta(milliseconds=100))
+    monkeypatch.setattr(grants, "_RETRY", timedelta(milliseconds=100))
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ async def is_told(asker: Asker) -> bool:
 async def test_w7_asks_that_claim_everything_hold_up_the_others_only_for_a_time(
     rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(allotment, "_MAY_HOLD_UP", timedelta(seconds=0.5))
+    monkeypatch.setattr(allotment, "_MAX_BLOCKING", timedelta(seconds=0.5))
     rig.settings |= {"stream_max_bytes": 20 * MIB}
     await rig.started("eu1", "eu2")
     for resource in RESOURCES:
@@ -122,7 +122,7 @@ async def test_w7_asks_that_claim_everything_hold_up_the_others_only_for_a_time(
 async def test_w7_a_large_epoch_gets_its_turn_although_a_hostile_one_never_ends(
     rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(allotment, "_MAY_HOLD_UP", timedelta(seconds=0.5))
+    monkeypatch.setattr(allotment, "_MAX_BLOCKING", timedelta(seconds=0.5))
     rig.settings |= {"stream_max_bytes": 20 * MIB}
     await rig.started("eu1", "eu2")
     await write(rig, ask(answer=GRANTED | {"bytes": 1}, epoch=5))
@@ -140,7 +140,7 @@ async def test_w7_a_large_epoch_gets_its_turn_although_a_hostile_one_never_ends(
 async def test_w7_a_large_ask_that_never_fits_is_passed_over(
     rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(allotment, "_MAY_HOLD_UP", timedelta(seconds=0.5))
+    monkeypatch.setattr(allotment, "_MAX_BLOCKING", timedelta(seconds=0.5))
     monkeypatch.setattr(grants, "_BEGIN_WITHIN", timedelta(minutes=1))
     rig.settings |= {"stream_max_bytes": 20 * MIB}
     await rig.started("a", "b", "c", "d")
@@ -184,7 +184,7 @@ async def test_w7_more_asks_than_a_cluster_needs_are_refused_and_cost_no_turn(ri
 async def test_w7_an_impatient_ask_is_not_answered_at_each_turn(
     rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(grants, "_TICK", timedelta(milliseconds=10))
+    monkeypatch.setattr(grants, "_INTERVAL", timedelta(milliseconds=10))
     rig.settings |= {"epochs_at_once": 1}
     await rig.started("eu1", "eu2")
     running = Asker(rig.connections.kv, "eu2")

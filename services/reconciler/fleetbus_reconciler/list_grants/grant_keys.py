@@ -1,7 +1,7 @@
-"""The grant keys of the bucket as the projector knows them (rule W7).
+"""Follows the grant keys of the whole fleet in the bucket (rule W7).
 
-They are read in pages, and their writes are received. A watcher writes what it likes below its own
-cluster, so what is kept of one cluster has limits: in keys, in asks and in bytes.
+They are read in pages, and their writes are received. A watcher may write anything below its own
+cluster, so what is kept of one cluster is limited: in keys, in requests and in bytes.
 """
 
 from __future__ import annotations
@@ -30,51 +30,51 @@ from fleetbus.watchers.grant_requests import (
     read_grant_requests,
 )
 from fleetbus_proto.keys import KV_GRANTS, split_kv_grant
-from fleetbus_reconciler.list_grants.turn import Place
+from fleetbus_reconciler.list_grants.decisions import Candidate
 
 log = structlog.get_logger()
 
 T = TypeVar("T")
 
-AT_ONCE: Final = 32
+CONCURRENCY: Final = 32
 _READ_ALL: Final = timedelta(minutes=5)
 """Writes are received; this is for one that was lost."""
 _SETTLES: Final = timedelta(milliseconds=4)
 _SETTLED: Final = timedelta(seconds=1)
-"""A write is received when it is sent, and the bucket holds it a moment later: we look at once,
-then after twice the time again and again. One that lost its compare-and-set never comes."""
-_ASKS_OF_CLUSTER: Final = 500
+"""A write is received when it is sent, and is in the bucket a moment later: it is read at once,
+then with doubling pauses. A write that lost its compare-and-set never comes."""
+_REQUESTS_OF_CLUSTER: Final = 500
 """Many more than lists that a cluster's watchers run at once; each costs time in every turn."""
 _BYTES_OF_CLUSTER: Final = 1024**2
-"""Ten times what so many asks with their answers take."""
+"""Ten times what so many requests with their answers take."""
 _WRITES_PER_CLUSTER: Final = 2_000
-"""Keys that wait for a look; more are found when all keys are read."""
+"""Keys that wait to be read; more are found when all keys are read."""
 
 REFUSED: Final = Counter(
-    "fleetbus_grant_keys_refused_total", "Values of grant keys that were no asks, or too many."
+    "fleetbus_grant_keys_refused_total", "Values of grant keys that were malformed, or too many."
 )
 
 
 @dataclass(slots=True)
 class _Write:
-    """A write that was received, and when to look for it (again)."""
+    """A write that was received, and when to read it (again)."""
 
     digest: int
-    """Of the value: that one may be long, and is read from the bucket."""
+    """Of the value, which may be long and is read from the bucket."""
     since: float
-    look_at: float
+    due_at: float
     pause: float = _SETTLES.total_seconds()
 
-    def look_later(self) -> bool:
-        """It is not there yet; False if it will not come any more."""
+    def postpone(self) -> bool:
+        """Try again later; False if it will not come any more."""
         now = time.monotonic()
-        self.look_at = now + self.pause
+        self.due_at = now + self.pause
         self.pause *= 2
         return now - self.since < _SETTLED.total_seconds()
 
 
 class GrantKeys:
-    """The grant keys of the whole fleet.
+    """Keeps the requests of all grant keys.
 
     Args:
         bus: to read all of them.
@@ -82,7 +82,7 @@ class GrantKeys:
         on_write: called when there is something to read.
 
     Attributes:
-        held: the keys with asks, as they were last seen.
+        held: the keys with requests, as they were last read.
     """
 
     def __init__(self, *, bus: Bus, kv: KeyValue, on_write: Callable[[], None]) -> None:
@@ -90,28 +90,28 @@ class GrantKeys:
         self._kv = kv
         self._on_write = on_write
         self.held: dict[str, StoredGrantRequests] = {}
-        # How many asks and bytes of each cluster these are, and the writes since then.
-        self._asks_of: collections.Counter[str] = collections.Counter()
+        # How many requests and bytes of each cluster these are, and the writes since then.
+        self._requests_of: collections.Counter[str] = collections.Counter()
         self._bytes_of: collections.Counter[str] = collections.Counter()
         self._written: dict[str, dict[str, _Write]] = {}
         self._read_all_at = float("-inf")
         self._refused = LogOnce()
 
-    def places(self) -> Iterator[Place]:
-        """Every ask that is known."""
+    def candidates(self) -> Iterator[Candidate]:
+        """Yield every known request."""
         for key, held in self.held.items():
-            for ask in held.requests:
-                yield Place(key, ask)
+            for request in held.requests:
+                yield Candidate(key, request)
 
     def read_again(self) -> None:
-        """Writes may have been missed, or the bucket lost: the next `read` reads all keys."""
+        """Make the next `read` read all keys: writes may have been missed, or the bucket lost."""
         self._read_all_at = float("-inf")
 
     def receive(self, key: str, value: bytes) -> None:
-        """Somebody writes a key."""
+        """Receive a write of a key."""
         if not _is_ours(key):
             return
-        if len(value) > MOST_BYTES:  # kept by the bucket or not, it is no ask
+        if len(value) > MOST_BYTES:  # too long for a request, whether the bucket keeps it or not
             self._refuse(key, f"more than {MOST_BYTES} bytes")
         elif self.held.get(key, NO_GRANT_REQUESTS).value != value:  # else it is our own write
             write = self._written.setdefault(_cluster(key), {})
@@ -119,17 +119,17 @@ class GrantKeys:
                 self._refuse(key, f"more than {_WRITES_PER_CLUSTER} keys of one cluster at a time")
                 return
             now = time.monotonic()
-            write[key] = _Write(hash(value), since=now, look_at=now)
+            write[key] = _Write(hash(value), since=now, due_at=now)
             self._on_write()
 
-    def look_within(self) -> float:
-        """In how many seconds there is something to read."""
-        looks = [write.look_at for of in self._written.values() for write in of.values()]
+    def next_read_in(self) -> float:
+        """Seconds until there is something to read."""
+        looks = [write.due_at for of in self._written.values() for write in of.values()]
         now, read_all_in = time.monotonic(), _READ_ALL.total_seconds()
         return min(read_all_in, max(min(looks) - now, 0)) if looks else read_all_in
 
     async def read(self) -> None:
-        """Read what was written, and all keys now and then.
+        """Read what was written, and all keys every few minutes.
 
         Raises:
             BusError: not everything was read.
@@ -143,15 +143,15 @@ class GrantKeys:
         cluster, problem = _cluster(key), held.problem
         before = self.held.pop(key, NO_GRANT_REQUESTS)
         if before.requests:
-            self._asks_of[cluster] -= len(before.requests)
+            self._requests_of[cluster] -= len(before.requests)
             self._bytes_of[cluster] -= len(before.value)
-        if self._asks_of[cluster] + len(held.requests) > _ASKS_OF_CLUSTER:
-            problem = f"more than {_ASKS_OF_CLUSTER} asks of one cluster"
+        if self._requests_of[cluster] + len(held.requests) > _REQUESTS_OF_CLUSTER:
+            problem = f"more than {_REQUESTS_OF_CLUSTER} requests of one cluster"
         elif self._bytes_of[cluster] + len(held.value) > _BYTES_OF_CLUSTER:
-            problem = f"more than {_BYTES_OF_CLUSTER} bytes of asks of one cluster"
+            problem = f"more than {_BYTES_OF_CLUSTER} bytes of requests of one cluster"
         elif held.requests and _is_ours(key):
             self.held[key] = held
-            self._asks_of[cluster] += len(held.requests)
+            self._requests_of[cluster] += len(held.requests)
             self._bytes_of[cluster] += len(held.value)
         if problem:
             self._refuse(key, problem)
@@ -159,7 +159,7 @@ class GrantKeys:
     def _refuse(self, key: str, problem: str) -> None:
         REFUSED.inc()
         if self._refused.should_log(key=_cluster(key)):
-            log.warning("asks_refused", key=key, error=problem)
+            log.warning("grant_requests_refused", key=key, error=problem)
 
     async def _read_all(self) -> None:
         lost = set(self.held)
@@ -172,26 +172,26 @@ class GrantKeys:
             await self._restore(key)
 
     async def _restore(self, key: str) -> None:
-        """No key ever goes: one that is gone was lost with its bucket, and runs all the same."""
-        asks, held = self.held[key].requests, await read_grant_requests(self._kv, key)
+        """Write a key again that was lost with the bucket: keys are never deleted on purpose."""
+        requests, held = self.held[key].requests, await read_grant_requests(self._kv, key)
         if not held.revision:
-            log.warning("grant_was_lost", key=key)
-            held = await change_grant_requests(self._kv, key, lambda found: found or asks, held)
+            log.warning("grant_requests_restored", key=key)
+            held = await change_grant_requests(self._kv, key, lambda found: found or requests, held)
         self.keep(key, held)
 
     async def _read_written(self) -> None:
         now = time.monotonic()
         due: list[tuple[str, _Write]] = []
         for of_cluster in self._written.values():
-            looks = [(key, write) for key, write in of_cluster.items() if write.look_at <= now]
-            # One that writes without end waits for the next turn, not the others for it.
-            due.extend(looks[:AT_ONCE])
-        for chunk in chunks(due, AT_ONCE):
+            looks = [(key, write) for key, write in of_cluster.items() if write.due_at <= now]
+            # A cluster that writes without end waits for the next turn, not the others for it.
+            due.extend(looks[:CONCURRENCY])
+        for chunk in chunks(due, CONCURRENCY):
             await asyncio.gather(*(self._look(key, write) for key, write in chunk))
         self._written = {cluster: of for cluster, of in self._written.items() if of}
 
     async def _look(self, key: str, write: _Write) -> None:
-        # A key that nobody asks by is not kept; that we have emptied it is no news either.
+        # A key without requests is not kept; our own write that emptied it needs no read.
         held = self.held.get(key, NO_GRANT_REQUESTS)
         if hash(held.value) != write.digest:
             held = await read_grant_requests(self._kv, key)
@@ -199,23 +199,23 @@ class GrantKeys:
         is_there = hash(held.value) == write.digest
         of_cluster = self._written[_cluster(key)]
         # Another write may have been received meanwhile.
-        if of_cluster.get(key) is write and (is_there or not write.look_later()):
+        if of_cluster.get(key) is write and (is_there or not write.postpone()):
             del of_cluster[key]
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Parts of so many items, the last one of what is left."""
+    """Split into parts of so many items."""
     for at in range(0, len(items), size):
         yield items[at : at + size]
 
 
 def _cluster(key: str) -> str:
-    """Whose key it is, also of one that is not the key of a grant."""
+    """The cluster of a key, even if it is not the key of a grant."""
     return key.partition(".")[0]
 
 
 def _is_ours(key: str) -> bool:
-    """Whether it is a key of a grant; a watcher may write any below its cluster (B18)."""
+    """Whether it is the key of a grant; a watcher may write any below its cluster (rule B18)."""
     try:
         split_kv_grant(key)
     except ValueError:

@@ -1,13 +1,13 @@
-"""Grant epochs to watchers, few at once over the whole fleet (rule W7).
+"""Grants epochs to watchers, few at a time over the whole fleet (rule W7).
 
-What runs is in the grant keys, so a restarted projector, or a second one, goes on with what it
-reads there. A turn of the loop: read the keys that were written, end what is over, grant what fits
-in the order of asking, and give those who wait a sign of life. A grant is over when the epoch's end
-has been read from the stream, when its watcher took its ask back, or when nothing of it arrives any
-more.
+What runs is recorded in the grant keys, so a restarted projector, or a second one, continues from
+what it reads there. A turn of the loop: read the keys that were written, remove what is finished,
+grant what fits in the order of the requests, and send keep-alives to those who wait. A grant ends
+when the end of its epoch has been read from the stream, when its watcher withdraws the request, or
+when nothing of it arrives any more.
 
-A watcher can write its own answers. So the order of asking is what this process has seen, and what
-runs counts as no more than its cluster's share unless this process has granted it.
+A watcher can write its own answers. So the order of requests is the one this process has seen, and
+what runs counts as no more than the share of its cluster unless this process has granted it.
 """
 
 from __future__ import annotations
@@ -42,62 +42,69 @@ from fleetbus.watchers.grant_requests import (
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.keys import KV_GRANTS
 from fleetbus_proto.subjects import Verb
-from fleetbus_reconciler.list_grants.allotment import Allotment, Patience, StreamRoom, measure_room
-from fleetbus_reconciler.list_grants.grant_keys import AT_ONCE, GrantKeys, chunks
-from fleetbus_reconciler.list_grants.turn import Epoch, Place, PlaceIdentity, Turn
+from fleetbus_reconciler.list_grants.allotment import (
+    Allotment,
+    StreamCapacity,
+    WaitBudget,
+    measure_capacity,
+)
+from fleetbus_reconciler.list_grants.decisions import Candidate, CandidateId, Decisions, Epoch
+from fleetbus_reconciler.list_grants.grant_keys import CONCURRENCY, GrantKeys, chunks
 from fleetbus_reconciler.settings import ReconcilerSettings
 
 log = structlog.get_logger()
 
-_TICK: Final = timedelta(milliseconds=250)
-_PAUSE: Final = timedelta(seconds=1)
+_INTERVAL: Final = timedelta(milliseconds=250)
+_RETRY: Final = timedelta(seconds=1)
 _BEGIN_WITHIN: Final = timedelta(seconds=10)
-"""A watcher that lives tells at once that it has begun; so the asks of the dead hold up nobody."""
-_MEASURED_FOR: Final = timedelta(milliseconds=50)
+"""A live watcher reports at once that it has begun; so requests of dead ones block nobody."""
+_MEASURE_INTERVAL: Final = timedelta(milliseconds=50)
 _ENDS_KEPT: Final = timedelta(minutes=1)
-"""The end of a short epoch may be read before its ask says that it has begun."""
-_SIGNS: Final = 4
-"""Signs of life within the patience of one who waits."""
-_LEAST_SILENCE_MS: Final = 250
-"""However impatient it says it is."""
+"""The end of a short epoch may be read before its request shows that it has begun."""
+_KEEP_ALIVES: Final = 4
+"""Within the patience of a watcher that waits."""
+_MIN_KEEP_ALIVE_MS: Final = 250
+"""However short the patience that it claims."""
 
-WAITING: Final = Gauge("fleetbus_epochs_waiting", "Epochs that watchers ask for, not granted yet.")
-RUNNING: Final = Gauge("fleetbus_epochs_granted", "Epochs that run, as far as we know.")
-ROOM: Final = Gauge("fleetbus_epochs_granted_bytes", "Room of the stream given to running epochs.")
+WAITING: Final = Gauge("fleetbus_epochs_waiting", "Epochs that watchers request, not granted yet.")
+RUNNING: Final = Gauge("fleetbus_epochs_granted", "Epochs that run, as far as the projector knows.")
+GRANTED_BYTES: Final = Gauge(
+    "fleetbus_epochs_granted_bytes", "Bytes of the stream granted to running epochs."
+)
 EXPIRED: Final = Counter(
-    "fleetbus_grants_expired_total", "Grants taken back because nothing was received of the epoch."
+    "fleetbus_grants_expired_total", "Grants revoked because nothing of their epoch arrived."
 )
 
 
 @dataclass(slots=True)
-class _Known:
-    """What this process knows of an ask, whatever stands beside it in the bucket.
+class _RequestState:
+    """What this process knows of a request, whatever the bucket says.
 
     Attributes:
-        received: when it was first seen, in ms: its place in the line.
-        room: the bytes that we have granted it; None as long as we have granted nothing.
+        received: when it was first seen, in ms: its place in the queue.
+        granted: the bytes that we have granted; None if we have granted nothing.
     """
 
     received: int
-    room: int | None = None
+    granted: int | None = None
 
 
 @dataclass(slots=True)
-class _Seen:
-    """Since when a running ask is known; and what must be read of the stream to call it dead."""
+class _RunState:
+    """Since when a running request is known, and what must be read before it counts as dead."""
 
     since: float
     read_to: int | None = None
 
 
 class Granter:
-    """The projector's part of the grants.
+    """Decides about the grant requests of all watchers.
 
     Args:
-        bus: to measure the stream, and to wake watchers.
+        bus: to measure the stream, and to notify watchers.
         kv: the bucket.
-        reader: tells how many objects are known of a resource.
-        settings: how many at once.
+        reader: to count the known objects of a resource.
+        settings: limits.
     """
 
     def __init__(
@@ -111,23 +118,23 @@ class Granter:
         self._keys = GrantKeys(bus=bus, kv=kv, on_write=self._changed.set)
         # Epochs whose end was read from the stream, and when: also those that nobody granted.
         self._ended: dict[Epoch, float] = {}
-        self._known: dict[PlaceIdentity, _Known] = {}
-        # Until the first turn is over, the answers in the bucket are all that is known.
+        self._states: dict[CandidateId, _RequestState] = {}
+        # Until the first turn is over, only the answers in the bucket are known.
         self._is_new = True
-        # Running asks as they are now, with their epoch or before it; and when something of an
-        # epoch last arrived.
-        self._seen: dict[tuple[PlaceIdentity, int], _Seen] = {}
+        # Running requests, with their epoch or before it; and when something of an epoch last
+        # arrived.
+        self._runs: dict[tuple[CandidateId, int], _RunState] = {}
         self._arrived: dict[tuple[str, int], float] = {}
-        self._patience = Patience()
+        self._wait_budget = WaitBudget()
         self._expired = LogOnce()
-        self._room: StreamRoom | None = None
+        self._capacity: StreamCapacity | None = None
         self._measured_at = float("-inf")
         bus.on_reconnect(self.read_again)
 
-    # --- what others tell -----------------------------------------------------------------------
+    # --- notifications --------------------------------------------------------------------------
 
-    def note(self, events: Sequence[Event]) -> None:
-        """Events were applied; those of running lists are a sign that these go on."""
+    def note_events(self, events: Sequence[Event]) -> None:
+        """Note applied events: those of running lists show that these make progress."""
         if not self._arrived:
             return
         now = time.monotonic()
@@ -136,18 +143,18 @@ class Granter:
             if event.verb is Verb.LISTED and epoch in self._arrived:
                 self._arrived[epoch] = now
 
-    def end(self, marker: EpochEnd) -> None:
-        """The end of an epoch was read, and with it all that was before it on the stream."""
+    def note_end(self, marker: EpochEnd) -> None:
+        """Note the end of an epoch: all its events before it on the stream have been read."""
         epoch = Epoch(marker.cluster, marker.resource_key, marker.epoch.id)
         self._ended[epoch] = time.monotonic()
         self._changed.set()
 
     def read_again(self) -> None:
-        """Writes may have been missed, or the bucket lost: read all keys, write the lost anew."""
+        """Read all keys, and restore lost ones: writes may have been missed, or the bucket lost."""
         self._keys.read_again()
         self._changed.set()
 
-    # --- for ever -------------------------------------------------------------------------------
+    # --- the loop -------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Grant until cancelled."""
@@ -158,13 +165,13 @@ class Granter:
                 except BusError as e:
                     log.warning("grants_failed", error=str(e))
                     self.read_again()
-                    await asyncio.sleep(_PAUSE.total_seconds())
+                    await asyncio.sleep(_RETRY.total_seconds())
                 await self._wait()
 
     async def _wait(self) -> None:
-        within = self._keys.look_within()
+        within = self._keys.next_read_in()
         if self._keys.held:
-            within = min(within, _TICK.total_seconds())
+            within = min(within, _INTERVAL.total_seconds())
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._changed.wait()
@@ -172,192 +179,202 @@ class Granter:
     async def _work(self) -> None:
         self._changed.clear()
         await self._keys.read()
-        turn = Turn()
-        places = list(self._keys.places())
-        self._know(places)
-        self._patience.begin_turn()
-        running = [place for place in places if place.ask.is_running]
-        self._remember(running)
-        running = await self._end_what_is_over(turn, running)
-        waiting = sorted((p for p in places if not p.ask.is_running), key=self._order)
+        decisions = Decisions()
+        candidates = list(self._keys.candidates())
+        self._update_states(candidates)
+        self._wait_budget.begin_turn()
+        running = [candidate for candidate in candidates if candidate.request.is_running]
+        self._update_runs(running)
+        running = await self._end_finished(decisions, running)
+        waiting = sorted((p for p in candidates if not p.request.is_running), key=self._order)
         if waiting or running:
-            waiting = await self._admit(turn, waiting, running)
-            self._give_signs(turn, waiting)
-        await self._write(turn)
-        self._tell_metrics()
+            waiting = await self._admit(decisions, waiting, running)
+            self._send_keep_alives(decisions, waiting)
+        await self._write(decisions)
+        self._update_metrics()
 
     # --- deciding -------------------------------------------------------------------------------
 
-    def _know(self, places: Sequence[Place]) -> None:
-        """Keep what is known of these, and of no others."""
+    def _update_states(self, candidates: Sequence[Candidate]) -> None:
+        """Keep the state of these requests, and of no others."""
         now = now_ms()
-        known: dict[PlaceIdentity, _Known] = {}
-        for place in places:
-            answer = place.ask.answer if self._is_new else None
+        known: dict[CandidateId, _RequestState] = {}
+        for candidate in candidates:
+            answer = candidate.request.answer if self._is_new else None
             received = min(answer.received, now) if answer is not None else now
-            known[place.identity] = self._known.get(place.identity) or _Known(received)
-        self._known = known
+            known[candidate.identity] = self._states.get(candidate.identity) or _RequestState(
+                received
+            )
+        self._states = known
         self._is_new = False
 
-    def _order(self, place: Place) -> tuple[int, int]:
-        """First received, first served; new ones by the time at which they asked."""
-        return (self._known[place.identity].received, place.ask.since)
+    def _order(self, candidate: Candidate) -> tuple[int, int]:
+        """First received, first served; new ones by the time of the request."""
+        return (self._states[candidate.identity].received, candidate.request.since)
 
-    def _remember(self, running: Sequence[Place]) -> None:
-        """Keep what is known of these, and of no others."""
+    def _update_runs(self, running: Sequence[Candidate]) -> None:
+        """Keep the state of these requests, and of no others."""
         now = time.monotonic()
         ended_before = now - _ENDS_KEPT.total_seconds()
         self._ended = {epoch: at for epoch, at in self._ended.items() if at > ended_before}
-        states = [(place.identity, place.ask.epoch) for place in running]
-        self._seen = {state: self._seen.get(state) or _Seen(now) for state in states}
+        states = [(candidate.identity, candidate.request.epoch) for candidate in running]
+        self._runs = {state: self._runs.get(state) or _RunState(now) for state in states}
         self._arrived = {
-            p.listing: self._arrived.get(p.listing, now) for p in running if p.ask.epoch
+            p.listing: self._arrived.get(p.listing, now) for p in running if p.request.epoch
         }
 
-    async def _end_what_is_over(self, turn: Turn, running: Sequence[Place]) -> Sequence[Place]:
-        """What goes on; the rest is ended."""
-        going_on: list[Place] = []
-        for place in running:
-            if place.epoch in self._ended:
-                turn.end(place)
-            elif await self._is_dead(place):
+    async def _end_finished(
+        self, decisions: Decisions, running: Sequence[Candidate]
+    ) -> Sequence[Candidate]:
+        """Remove finished and dead requests; answers those that go on."""
+        going_on: list[Candidate] = []
+        for candidate in running:
+            if candidate.epoch in self._ended:
+                decisions.remove(candidate)
+            elif await self._is_dead(candidate):
                 EXPIRED.inc()
-                if self._expired.should_log(key=place.cluster):
-                    log.warning("grant_expired", key=place.key, replica=place.ask.replica)
-                turn.end(place)
+                if self._expired.should_log(key=candidate.cluster):
+                    log.warning(
+                        "grant_expired", key=candidate.key, replica=candidate.request.replica
+                    )
+                decisions.remove(candidate)
             else:
-                going_on.append(place)
+                going_on.append(candidate)
         return going_on
 
-    async def _is_dead(self, place: Place) -> bool:
-        """Whether its watcher never began, or has sent nothing for so long."""
+    async def _is_dead(self, candidate: Candidate) -> bool:
+        """Whether its watcher never began, or has sent nothing for `epoch_idle`."""
         now = time.monotonic()
-        seen = self._seen[place.identity, place.ask.epoch]
-        if not place.ask.epoch:
+        seen = self._runs[candidate.identity, candidate.request.epoch]
+        if not candidate.request.epoch:
             return now - seen.since >= _BEGIN_WITHIN.total_seconds()
-        last = max(seen.since, self._arrived[place.listing])
+        last = max(seen.since, self._arrived[candidate.listing])
         if now - last < self._settings.epoch_idle.total_seconds():
             seen.read_to = None
             return False
-        room = await self._measure()
-        if room is None:
+        capacity = await self._measure()
+        if capacity is None:
             return False
         # What it has sent may only be unread: the projector is slow, or has no store.
-        seen.read_to = room.last if seen.read_to is None else seen.read_to
-        return room.is_read(seen.read_to)
+        seen.read_to = capacity.last if seen.read_to is None else seen.read_to
+        return capacity.is_read(seen.read_to)
 
     async def _admit(
-        self, turn: Turn, waiting: Sequence[Place], running: Sequence[Place]
-    ) -> Sequence[Place]:
-        """Grant what fits; answers who has to wait."""
-        if not waiting and all(place.ask.is_granted for place in running):
+        self, decisions: Decisions, waiting: Sequence[Candidate], running: Sequence[Candidate]
+    ) -> Sequence[Candidate]:
+        """Grant what fits; answers those that have to wait."""
+        if not waiting and all(candidate.request.is_granted for candidate in running):
             return waiting
-        room = await self._measure()
-        if room is None:
+        capacity = await self._measure()
+        if capacity is None:
             return waiting
-        allotment = Allotment(self._settings, room)
-        for place in running:
-            await self._count(turn, allotment, place)
-        if room.is_exceeded:
+        allotment = Allotment(self._settings, capacity)
+        for candidate in running:
+            await self._count(decisions, allotment, candidate)
+        if capacity.is_exceeded:
             return waiting
-        granted = await self._grant(turn, allotment, waiting)
-        return [place for place in waiting if place.identity not in granted]
+        granted = await self._grant(decisions, allotment, waiting)
+        return [candidate for candidate in waiting if candidate.identity not in granted]
 
-    async def _count(self, turn: Turn, allotment: Allotment, place: Place) -> None:
-        """What runs takes its part, whoever has granted it."""
-        answer = place.ask.answer
+    async def _count(
+        self, decisions: Decisions, allotment: Allotment, candidate: Candidate
+    ) -> None:
+        """Count what runs, whoever has granted it."""
+        answer = candidate.request.answer
         if answer is None or not answer.granted:
-            # It went ahead while there was no answer; it counts, and learns that we are here.
-            answer = self._granted(place, await self._size(allotment, place))
-            turn.answer(place, answer)
-        room = self._known[place.identity].room
-        if room is None:
-            allotment.take(place.cluster, answer.bytes, whole=False)
+            # It runs without a grant: it counts all the same, and learns that we are here.
+            answer = self._granted(candidate, await self._size(allotment, candidate))
+            decisions.answer(candidate, answer)
+        granted = self._states[candidate.identity].granted
+        if granted is None:
+            allotment.take(candidate.cluster, answer.bytes, whole=False)
         else:
-            allotment.take(place.cluster, room, whole=self._patience.is_left(place.cluster))
+            allotment.take(
+                candidate.cluster, granted, whole=self._wait_budget.is_left(candidate.cluster)
+            )
 
     async def _grant(
-        self, turn: Turn, allotment: Allotment, waiting: Sequence[Place]
-    ) -> AbstractSet[PlaceIdentity]:
-        """Grant what fits, in the order of asking.
+        self, decisions: Decisions, allotment: Allotment, waiting: Sequence[Candidate]
+    ) -> AbstractSet[CandidateId]:
+        """Grant what fits, in the order of the requests.
 
-        Nobody overtakes one who waits for room, or a large epoch would never find any; unless
-        because of the same cluster others have waited for long enough.
+        No request overtakes one that waits for capacity, or a large epoch would never find any;
+        unless its cluster has blocked the others for long enough.
         """
-        granted: set[PlaceIdentity] = set()
+        granted: set[CandidateId] = set()
         used_up: set[str] = set()
-        for place in waiting:
-            cluster = place.cluster
+        for candidate in waiting:
+            cluster = candidate.cluster
             if allotment.is_full:
                 break
             if cluster in used_up or not allotment.has_slot(cluster):
                 continue
-            size = await self._size(allotment, place)
+            size = await self._size(allotment, candidate)
             if not allotment.has_share(cluster, size):
-                used_up.add(cluster)  # its own do not overtake it either
+                used_up.add(cluster)  # its other requests do not overtake it either
                 continue
-            whole = self._patience.is_left(cluster)
+            whole = self._wait_budget.is_left(cluster)
             if allotment.fits(size, whole=whole):
                 allotment.take(cluster, size, whole=whole)
-                turn.answer(place, self._granted(place, size))
-                self._known[place.identity].room = size
-                granted.add(place.identity)
+                decisions.answer(candidate, self._granted(candidate, size))
+                self._states[candidate.identity].granted = size
+                granted.add(candidate.identity)
             elif whole:
-                self._patience.hold_up(allotment.whole or cluster)
+                self._wait_budget.block_others(allotment.whole or cluster)
                 break
         return granted
 
-    async def _measure(self) -> StreamRoom | None:
+    async def _measure(self) -> StreamCapacity | None:
         now = time.monotonic()
-        if self._room is None or now - self._measured_at >= _MEASURED_FOR.total_seconds():
-            self._room = await measure_room(self._bus, self._settings.epochs_percent)
+        if self._capacity is None or now - self._measured_at >= _MEASURE_INTERVAL.total_seconds():
+            self._capacity = await measure_capacity(self._bus, self._settings.epochs_percent)
             self._measured_at = now
-        return self._room
+        return self._capacity
 
-    async def _size(self, allotment: Allotment, place: Place) -> int:
+    async def _size(self, allotment: Allotment, candidate: Candidate) -> int:
         known = 0
-        if not place.ask.bytes:
-            # Redis is away: then as if nothing was known.
+        if not candidate.request.bytes:
+            # If Redis is away, as if nothing was known.
             with suppress(RedisError):
-                known = await self._reader.count(place.cluster, place.epoch.resource_key)
-        return allotment.size(place.ask.bytes, known)
+                known = await self._reader.count(candidate.cluster, candidate.epoch.resource_key)
+        return allotment.size(candidate.request.bytes, known)
 
-    def _give_signs(self, turn: Turn, waiting: Sequence[Place]) -> None:
+    def _send_keep_alives(self, decisions: Decisions, waiting: Sequence[Candidate]) -> None:
         now = now_ms()
-        for place in waiting:
-            answer = place.ask.answer
-            silence = max(place.ask.patience * 1000 / _SIGNS, _LEAST_SILENCE_MS)
-            # Also when our clock was set back.
+        for candidate in waiting:
+            answer = candidate.request.answer
+            silence = max(candidate.request.patience * 1000 / _KEEP_ALIVES, _MIN_KEEP_ALIVE_MS)
+            # Also if our clock was set back.
             if answer is None or not 0 <= now - answer.at < silence:
-                received = self._known[place.identity].received
-                turn.answer(place, GrantAnswer(received=received, at=now))
+                received = self._states[candidate.identity].received
+                decisions.answer(candidate, GrantAnswer(received=received, at=now))
 
-    def _granted(self, place: Place, room: int) -> GrantAnswer:
-        received = self._known[place.identity].received
-        return GrantAnswer(received=received, at=now_ms(), granted=True, bytes=room)
+    def _granted(self, candidate: Candidate, size: int) -> GrantAnswer:
+        received = self._states[candidate.identity].received
+        return GrantAnswer(received=received, at=now_ms(), granted=True, bytes=size)
 
     # --- writing --------------------------------------------------------------------------------
 
-    async def _write(self, turn: Turn) -> None:
-        for keys in chunks(turn.keys, AT_ONCE):
-            await asyncio.gather(*(self._write_one(turn, key) for key in keys))
-        for cluster in sorted(turn.granted):
+    async def _write(self, decisions: Decisions) -> None:
+        for keys in chunks(decisions.keys, CONCURRENCY):
+            await asyncio.gather(*(self._write_one(decisions, key) for key in keys))
+        for cluster in sorted(decisions.granted):
             await notify_granted(self._bus, cluster)
 
-    async def _write_one(self, turn: Turn, key: str) -> None:
+    async def _write_one(self, decisions: Decisions, key: str) -> None:
         held = self._keys.held.get(key, NOT_READ)
         try:
             held = await change_grant_requests(
-                self._kv, key, lambda asks: turn.change(key, asks), held
+                self._kv, key, lambda found: decisions.apply_to(key, found), held
             )
         except GrantRequestsContended as e:
-            # A watcher has rights for its own keys: the turns of others go on (B18).
+            # A watcher may write its own keys without end: the others go on (rule B18).
             log.warning("grant_contended", key=key, error=str(e))
             held = await read_grant_requests(self._kv, key)
         self._keys.keep(key, held)
 
-    def _tell_metrics(self) -> None:
-        asks = [place.ask for place in self._keys.places()]
-        WAITING.set(sum(not ask.is_running for ask in asks))
-        RUNNING.set(sum(ask.is_running for ask in asks))
-        ROOM.set(sum(ask.answer.bytes for ask in asks if ask.is_granted and ask.answer))
+    def _update_metrics(self) -> None:
+        requests = [candidate.request for candidate in self._keys.candidates()]
+        WAITING.set(sum(not request.is_running for request in requests))
+        RUNNING.set(sum(request.is_running for request in requests))
+        GRANTED_BYTES.set(sum(r.answer.bytes for r in requests if r.is_granted and r.answer))

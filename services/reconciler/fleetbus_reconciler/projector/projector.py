@@ -134,7 +134,7 @@ class Projector:
             result = await self._writer.apply(events)
             for completed in result.completed:
                 self._sweeper.add(completed)
-            self._granter.note(events)
+            self._granter.note_events(events)
             events.clear()
 
     async def _take(self, delivery: Delivery) -> None:
@@ -144,7 +144,7 @@ class Projector:
         ):
             self._refused.record(replace(delivery, problem=problem))
             if isinstance(message, EpochEnd):
-                self._granter.end(message)
+                self._granter.note_end(message)
         elif isinstance(message, EpochEnd):
             await self._end_epoch(message)
         elif isinstance(message, Heartbeat):
@@ -160,7 +160,7 @@ class Projector:
     async def _end_epoch(self, marker: EpochEnd) -> None:
         await self._clocks.clear(marker.cluster)
         state = await self._writer.end_epoch(marker)
-        self._granter.end(marker)
+        self._granter.note_end(marker)
         if state.outcome is ApplyOutcome.STALE:
             await self._check_history(marker)
         # An incomplete one is found in the store by `follow_epochs`, also after a restart.
