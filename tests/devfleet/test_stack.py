@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from fleetbus.kube.connection.config import read_kube_config, server_of
 from fleetbus_devfleet.commands import lifecycle
 from fleetbus_devfleet.commands.app import dev
-from fleetbus_devfleet.commands.hints import hints
+from fleetbus_devfleet.commands.report import hints
 from fleetbus_devfleet.processes.children import Child, ChildError
 from fleetbus_devfleet.stack.plan import (
     ClusterPlan,

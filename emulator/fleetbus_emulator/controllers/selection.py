@@ -22,8 +22,7 @@ from fleetbus_emulator.controllers.workloads.cronjob import CronJobController
 from fleetbus_emulator.controllers.workloads.daemonset import DaemonSetController
 from fleetbus_emulator.controllers.workloads.deployment import DeploymentController
 from fleetbus_emulator.controllers.workloads.disruption import DisruptionController
-from fleetbus_emulator.controllers.workloads.job import JobController
-from fleetbus_emulator.controllers.workloads.job_orphans import JobOrphans
+from fleetbus_emulator.controllers.workloads.job import JobController, JobOrphans
 from fleetbus_emulator.controllers.workloads.replicaset import ReplicaSetController
 from fleetbus_emulator.controllers.workloads.statefulset import StatefulSetController
 

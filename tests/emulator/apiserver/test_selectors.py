@@ -6,8 +6,7 @@ import pytest
 from kube_calls import CONFIGMAPS, Calls, config_map
 
 from fleetbus_emulator.apiserver import ApiError, Cluster
-from fleetbus_emulator.apiserver.read.field_selectors import parse_fields
-from fleetbus_emulator.apiserver.read.label_selectors import parse_labels
+from fleetbus_emulator.apiserver.read.selectors import parse_fields, parse_labels
 from fleetbus_emulator.apiserver.types.builtin import PODS
 from fleetbus_emulator.apiserver.types.served import Served
 

@@ -23,7 +23,7 @@ from structlog.testing import capture_logs
 
 from fleetbus_emulator.apiserver import Change, Cluster
 from fleetbus_emulator.controllers import CONTROL_PLANE, ManualClock, Simulator, Timing, simulate
-from fleetbus_emulator.controllers.workloads.indexes import parse_indexes, show_indexes
+from fleetbus_emulator.controllers.workloads.job_status import parse_indexes, show_indexes
 
 FAIL = {"sim.fleetbus.dev/fail": "true"}
 TRACKING = "batch.kubernetes.io/job-tracking"

@@ -12,7 +12,7 @@ import orjson
 from fleetbus_emulator.apiserver import errors
 from fleetbus_emulator.apiserver.errors import ApiError, Cause
 from fleetbus_emulator.apiserver.http.exchange import integer
-from fleetbus_emulator.apiserver.read import field_selectors
+from fleetbus_emulator.apiserver.read import selectors
 from fleetbus_emulator.apiserver.types.field_errors import forbidden, unsupported
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Selection:
     """The namespace, name and selectors of a request for objects of a type."""
 
     namespace: str | None
-    matches: field_selectors.Predicate | None
+    matches: selectors.Predicate | None
 
     def has(self, key: Key, obj: JsonObject) -> bool:
         """Whether an object is selected."""
@@ -67,11 +67,11 @@ def selection(
     served: Served, namespace: str | None, name: str, query: Mapping[str, str]
 ) -> Selection:
     """Read the selectors of a request."""
-    labels = field_selectors.parse_labels(query.get("labelSelector", ""))
-    fields = field_selectors.parse_fields(query.get("fieldSelector", ""), served)
-    both = field_selectors.both(labels, fields)
+    labels = selectors.parse_labels(query.get("labelSelector", ""))
+    fields = selectors.parse_fields(query.get("fieldSelector", ""), served)
+    both = selectors.both(labels, fields)
     if name:
-        both = field_selectors.both(both, lambda obj: obj["metadata"]["name"] == name)
+        both = selectors.both(both, lambda obj: obj["metadata"]["name"] == name)
     return Selection(namespace if served.rtype.namespaced else None, both)
 
 

@@ -17,10 +17,10 @@ from fleetbus_emulator.controllers.owners import labels_of, managers_concerned, 
 from fleetbus_emulator.controllers.pod_groups import TRACKING, PodGroups, PodState
 from fleetbus_emulator.controllers.runtime.index import Ref
 from fleetbus_emulator.controllers.runtime.view import is_deleting, uid_of
-from fleetbus_emulator.controllers.runtime.world import GATHERED, Item, Kinds, World
-from fleetbus_emulator.controllers.workloads.indexes import INDEX
+from fleetbus_emulator.controllers.runtime.world import AT_ONCE, GATHERED, Item, Kinds, World
 from fleetbus_emulator.controllers.workloads.job_status import (
     BURST,
+    INDEX,
     JobResult,
     Tally,
     after_counting,
@@ -247,3 +247,31 @@ def _with_index(spec: JsonObject) -> JsonObject:
         if containers:
             indexed[name] = [{**c, "env": [*listing(c, "env"), variable]} for c in containers]
     return {**spec, **indexed}
+
+
+class JobOrphans:
+    """Takes the Jobs' finalizer from pods that no Job manages."""
+
+    name = "job-orphans"
+    watches: Kinds = frozenset({("batch", "jobs"), ("", "pods")})
+    rank = AT_ONCE
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._view = world.view
+
+    def requests_for(self, change: Change, ref: Ref) -> Iterable[Ref]:
+        """Pods with the finalizer, by themselves or because their Job was deleted."""
+        if ref.resource == "jobs":
+            gone = change.type == "DELETED"
+            groups = self._view.pods_of(uid_of(change.new))
+            return groups.refs(lambda state: state.tracked) if gone else []
+        return [ref] if TRACKING in listing(change.new, "metadata", "finalizers") else []
+
+    def reconcile(self, ref: Ref) -> None:
+        """Let the pod go, unless a Job manages it."""
+        pod = self._view[ref]
+        manager = self._view.controller_of(pod)
+        managed = manager is not None and manager.resource == "jobs"
+        if not managed and TRACKING in listing(pod, "metadata", "finalizers"):
+            self._world.remove_finalizer(ref, TRACKING)
