@@ -118,10 +118,8 @@ def emulated_fleet(
         emulated = [loop.call(Cluster, name, **more) for name in names]
         serving = _serving(emulated, tls=tls, workloads=workloads, timing=timing, seed=seed)
         with loop.entered(serving) as (servers, simulators):
-            found = [
-                EmulatedCluster(cluster, servers, simulator, loop)
-                for cluster, simulator in zip(emulated, simulators, strict=True)
-            ]
+            pairs = zip(emulated, simulators, strict=True)
+            found = [EmulatedCluster(cluster, servers, sim, loop) for cluster, sim in pairs]
             fleet = EmulatedFleet(found, servers, loop, folder / "kubeconfig")
             fleet.write_kubeconfig(fleet.kubeconfig, next(iter(tokens), None) if tokens else None)
             yield fleet

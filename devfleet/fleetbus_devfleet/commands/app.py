@@ -39,45 +39,47 @@ dev.command()(fill)
 demo = typer.Typer(name="demo", invoke_without_command=True)
 
 
+ClusterCount = Annotated[
+    int | None,
+    typer.Option(
+        "--clusters",
+        help="How many emulated clusters, the hub included.",
+        show_default=str(DEFAULT_CLUSTERS),
+    ),
+]
+Record = Annotated[
+    bool,
+    typer.Option("--record", help="Write every committed write of each cluster to DIR/truth."),
+]
+Objects = Annotated[
+    int, typer.Option("--objects", min=0, help="Realistic objects to fill each cluster with.")
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="The same seed gives the same objects.")]
+ProgressInterval = Annotated[
+    str | None,
+    typer.Option(
+        "--progress-interval",
+        help="How often the clusters' stores report progress, like 10m on real servers: "
+        "until then a quiet resource gets no bookmark. All the time if it is not given.",
+    ),
+]
+
+
 @dev.command()
 def up(
-    clusters: Annotated[
-        int | None,
-        typer.Option(
-            "--clusters",
-            help="How many emulated clusters, the hub included.",
-            show_default=str(DEFAULT_CLUSTERS),
-        ),
-    ] = None,
+    clusters: ClusterCount = None,
     folder: Folder = DEFAULT_FOLDER,
-    record: Annotated[
-        bool,
-        typer.Option("--record", help="Write every committed write of each cluster to DIR/truth."),
-    ] = False,
-    objects: Annotated[
-        int, typer.Option("--objects", min=0, help="Realistic objects to fill each cluster with.")
-    ] = 0,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="The same seed gives the same objects.")
-    ] = None,
-    progress_interval: Annotated[
-        str | None,
-        typer.Option(
-            "--progress-interval",
-            help="How often the clusters' stores report progress, like 10m on real servers: "
-            "until then a quiet resource gets no bookmark. All the time if it is not given.",
-        ),
-    ] = None,
+    record: Record = False,
+    objects: Objects = 0,
+    seed: Seed = None,
+    progress_interval: ProgressInterval = None,
 ) -> None:
     """Start a fleet and leave it running; if it runs already, say so and what is not ready."""
     from fleetbus_devfleet.commands import lifecycle, report
 
     layout = Layout(root=folder.absolute())
     wanted = DEFAULT_CLUSTERS if clusters is None else clusters
-    try:
-        fleet_of(wanted)
-    except PlanError as error:
-        raise typer.BadParameter(str(error)) from error
+    _check_count(wanted)
     if seed is not None and not objects:
         raise typer.BadParameter("--seed chooses objects: say how many with --objects")
     interval = _read_interval(progress_interval)
@@ -85,17 +87,35 @@ def up(
         state = lifecycle.running_state(layout)
     if state is not None and state.phase == lifecycle.RUNNING:
         other = lifecycle.difference(state, clusters, record=record, progress_interval=interval)
-        _tell_of_running(state, layout, other, objects=objects)
+        _show_running(state, layout, other, objects=objects)
         return
+    state = _start(layout, wanted, record=record, progress_interval=interval)
+    report.print_running(state, layout, title="The fleet runs")
+    if objects:
+        fill_clusters(ALL, {"objects": objects, "seed": seed or 0}, folder)
+
+
+def _check_count(clusters: int) -> None:
     try:
-        console = report.console()
+        fleet_of(clusters)
+    except PlanError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _start(
+    layout: Layout, clusters: int, *, record: bool, progress_interval: timedelta | None
+) -> StackState:
+    """Start the fleet, or end the command."""
+    from fleetbus_devfleet.commands import lifecycle, report
+
+    try:
         with folder_errors(layout, report.print_failure):
-            state = lifecycle.start(
+            return lifecycle.start(
                 layout,
-                clusters=wanted,
+                clusters=clusters,
                 record=record,
-                progress_interval=interval,
-                console=console,
+                progress_interval=progress_interval,
+                console=report.console(),
             )
     except lifecycle.DevError as error:
         report.print_failure(str(error))
@@ -103,9 +123,6 @@ def up(
     except KeyboardInterrupt:
         report.print_failure("interrupted; every process is stopped")
         raise typer.Exit(INTERRUPTED) from None
-    report.print_running(state, layout, title="The fleet runs")
-    if objects:
-        fill_clusters(ALL, {"objects": objects, "seed": seed or 0}, folder)
 
 
 def _read_interval(text: str | None) -> timedelta | None:
@@ -124,8 +141,8 @@ def _read_interval(text: str | None) -> timedelta | None:
     return interval
 
 
-def _tell_of_running(state: StackState, layout: Layout, other: str, *, objects: int) -> None:
-    """Show the fleet that runs already, or end the command if it is not as wished."""
+def _show_running(state: StackState, layout: Layout, other: str, *, objects: int) -> None:
+    """Show the fleet that runs already, or end the command if its options differ."""
     from fleetbus_devfleet.commands import lifecycle, report
 
     if other:

@@ -116,6 +116,17 @@ class Cluster:
         self._access_control = AccessControl(
             name, state=self._state, served=self._types, tokens=tokens, authorize=authorize
         )
+        self._handler = self._make_handler(bookmark_interval, seed)
+        self.credentials = self._access_control.credentials
+        self.history: deque[Commit] = self._state.history
+        self.requests: deque[LoggedRequest] = deque(maxlen=requests_capacity)
+        self.faults = self._make_faults(seed)
+        self._roll_back_subscribers: list[Callable[[], None]] = []
+        self._watches: dict[Watch, OpenWatch] = {}
+        self._requests_seen = 0
+        create_first_objects(self._state, name)
+
+    def _make_handler(self, bookmark_interval: timedelta, seed: int | None) -> Handler:
         operations = Operations(
             state=self._state,
             definitions=self._definitions,
@@ -123,22 +134,17 @@ class Cluster:
             access_control=self._access_control,
             random=stream(seed, "watches"),
         )
-        self._handler = Handler(
+        return Handler(
             served=self._types, operations=operations, access_control=self._access_control
         )
-        self.credentials = self._access_control.credentials
-        self.history: deque[Commit] = self._state.history
-        self.requests: deque[LoggedRequest] = deque(maxlen=requests_capacity)
-        self.faults = Faults(
+
+    def _make_faults(self, seed: int | None) -> Faults:
+        return Faults(
             stream(seed, "faults"),
             present_rv=lambda: self._state.rv,
             added=self._apply_to_open_watches,
             removed=self._wake_watches,
         )
-        self._roll_back_subscribers: list[Callable[[], None]] = []
-        self._watches: dict[Watch, OpenWatch] = {}
-        self._requests_seen = 0
-        create_first_objects(self._state, name)
 
     def _later(self, function: Callable[[], None]) -> None:
         if not self._definition_delay:

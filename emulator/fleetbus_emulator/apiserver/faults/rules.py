@@ -5,7 +5,7 @@ from __future__ import annotations
 import typing
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from fleetbus_emulator.apiserver.faults.actions import (
     Action,
@@ -118,6 +118,19 @@ class Match:
             return False
         qualified = f"{seen.plural}.{seen.group}" if seen.group else seen.plural
         return plural in (seen.plural, qualified)
+
+
+class MatchFields(TypedDict, total=False):
+    """The fields of `Match` as keyword arguments."""
+
+    verb: str | None
+    group: str | None
+    resource: str | None
+    namespace: str | None
+    name: str | None
+    subresource: str | None
+    user_agent: str | None
+    token: str | None
 
 
 @dataclass(slots=True, eq=False)
@@ -255,64 +268,35 @@ class Faults:
         self,
         action: Action,
         *,
-        verb: str | None = None,
-        group: str | None = None,
-        resource: str | None = None,
-        namespace: str | None = None,
-        name: str | None = None,
-        subresource: str | None = None,
-        user_agent: str | None = None,
-        token: str | None = None,
         count: int | None = None,
         skip: int = 0,
         nth: int | None = None,
         probability: float = 1.0,
+        **requests: Unpack[MatchFields],
     ) -> Rule:
-        """Add a rule; the words that say which requests are those of `Match`.
+        """Add a rule.
 
         Args:
             action: What happens.
-            verb: See `Match`, as for all up to `token`.
-            group: See `Match`; GroupDown needs it.
-            resource: See `Match`.
-            namespace: See `Match`.
-            name: See `Match`.
-            subresource: See `Match`.
-            user_agent: See `Match`.
-            token: See `Match`.
             count: The maximum number of hits; None for no limit.
             skip: The number of matches to skip before the first hit.
             nth: Hit only the nth match (from 1); instead of count and skip.
             probability: The probability that a match is a hit, above 0 and up to 1.
+            requests: The requests it applies to, as the fields of `Match`; GroupDown needs `group`.
 
         Raises:
             FieldError: The rule makes no sense.
         """
-        match = Match(
-            verb, group or None, resource, namespace, name, subresource, user_agent, token
-        )
-        if group == "":
+        match = Match(**requests)
+        if match.group == "":
             match = replace(match, group=CORE)
-        if nth is not None:
-            if count is not None or skip:
-                raise FieldError("nth", "cannot be combined with count or skip")
-            if nth < 1:
-                raise FieldError("nth", "must be at least 1")
-            count, skip = 1, nth - 1
-        _check_budget(count, skip, probability)
+        count, skip = _checked_budget(count, skip, nth, probability)
         _check_applicable(action, match)
         if isinstance(action, StaleList) and action.resource_version is None:
             action = replace(action, resource_version=self._present_rv())
         self._last_id += 1
         rule = self._rules[self._last_id] = Rule(
-            id=self._last_id,
-            match=match,
-            action=action,
-            count=count,
-            skip=skip,
-            probability=probability,
-            random=self._random,
-            on_removal=self._forget,
+            self._last_id, match, action, count, skip, probability, self._random, self._forget
         )
         self._live.append(rule)
         self._drop_oldest_spent()
@@ -384,10 +368,20 @@ def _check_applicable(action: Action, match: Match) -> None:
         )
 
 
-def _check_budget(count: int | None, skip: int, probability: float) -> None:
+def _checked_budget(
+    count: int | None, skip: int, nth: int | None, probability: float
+) -> tuple[int | None, int]:
+    """Count and skip; `nth` stands for both."""
+    if nth is not None:
+        if count is not None or skip:
+            raise FieldError("nth", "cannot be combined with count or skip")
+        if nth < 1:
+            raise FieldError("nth", "must be at least 1")
+        return _checked_budget(1, nth - 1, None, probability)
     if count is not None and count < 1:
         raise FieldError("count", "must be at least 1")
     if skip < 0:
         raise FieldError("skip", "must not be negative")
     if not 0.0 < probability <= 1.0:
         raise FieldError("probability", "must be above 0 and at most 1")
+    return count, skip

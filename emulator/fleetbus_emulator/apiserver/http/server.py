@@ -7,6 +7,7 @@ import base64
 import os
 from collections import Counter
 from contextlib import asynccontextmanager
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,18 +154,11 @@ async def serve(
         ValueError: Two clusters have the same name.
     """
     clusters = list(clusters)
-    twice = [name for name, times in Counter(it.name for it in clusters).items() if times > 1]
-    if twice:
-        raise ValueError(f"more than one cluster is called {', '.join(twice)}")
+    _check_names(clusters)
     context, authority = _certificates(host, clusters) if tls else (None, None)
     listeners = [
-        Listener(
-            cluster,
-            host=host,
-            port=ports[index] if index < len(ports) else 0,
-            ssl_context=context,
-        )
-        for index, cluster in enumerate(clusters)
+        Listener(cluster, host=host, port=port, ssl_context=context)
+        for cluster, port in zip(clusters, chain(ports, repeat(0)), strict=False)
     ]
     servers = ApiServers(listeners, authority)
     os.environ.setdefault("FLEETBUS_ALLOW_LOOPBACK", "1")
@@ -174,6 +168,12 @@ async def serve(
         yield servers
     finally:
         await servers.aclose()
+
+
+def _check_names(clusters: Iterable[Cluster]) -> None:
+    duplicates = [name for name, n in Counter(it.name for it in clusters).items() if n > 1]
+    if duplicates:
+        raise ValueError(f"more than one cluster is called {', '.join(duplicates)}")
 
 
 def _certificates(host: str, clusters: Iterable[Cluster]) -> tuple[ssl.SSLContext, bytes]:

@@ -56,6 +56,23 @@ def parse_options(
     Raises:
         ApiError: 422, they cannot be combined, or one has a value that it cannot have.
     """
+    policy = _policy(query, body)
+    given: list[str] = listing(body, "dryRun")
+    if any(value != "All" for value in given):
+        shown = orjson.dumps(given).decode()
+        why = f'Unsupported value: {shown}: supported values: "All"'
+        raise errors.invalid_option(OPTIONS, Cause("dryRun", why, "FieldValueNotSupported"))
+    preconditions = mapping(body, "preconditions")
+    return DeleteOptions(
+        policy=policy,
+        grace=body.get("gracePeriodSeconds", grace),
+        uid=preconditions.get("uid"),
+        resource_version=preconditions.get("resourceVersion"),
+        dry_run=dry_run or bool(given),
+    )
+
+
+def _policy(query: dict[str, str], body: JsonObject) -> str | None:
     policy = body.get("propagationPolicy") or query.get("propagationPolicy")
     orphan = body.get("orphanDependents")
     if orphan is None and "orphanDependents" in query:
@@ -70,20 +87,8 @@ def parse_options(
         cause = Cause("propagationPolicy", why, "FieldValueNotSupported")
         raise errors.invalid_option(OPTIONS, cause)
     if orphan is not None:
-        policy = "Orphan" if orphan else "Background"
-    given: list[str] = listing(body, "dryRun")
-    if any(value != "All" for value in given):
-        shown = orjson.dumps(given).decode()
-        why = f'Unsupported value: {shown}: supported values: "All"'
-        raise errors.invalid_option(OPTIONS, Cause("dryRun", why, "FieldValueNotSupported"))
-    preconditions = mapping(body, "preconditions")
-    return DeleteOptions(
-        policy=policy,
-        grace=body.get("gracePeriodSeconds", grace),
-        uid=preconditions.get("uid"),
-        resource_version=preconditions.get("resourceVersion"),
-        dry_run=dry_run or bool(given),
-    )
+        return "Orphan" if orphan else "Background"
+    return policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,8 +180,12 @@ def update(
         managed_fields.record_update(ownership(state, target, options), old.obj, new)
     else:
         finish(old.obj, new)
-    if same(old.obj, new):
-        return Outcome(old)
+    return Outcome(old) if same(old.obj, new) else _commit(state, target, old, new, options)
+
+
+def _commit(
+    state: State, target: Target, old: Stored, new: JsonObject, options: WriteOptions
+) -> Outcome:
     _check_storable(new)
     if options.dry_run:
         return Outcome(_unstored(target, new, old.rv))

@@ -328,9 +328,13 @@ async def simulate(
         await asyncio.sleep(0)  # one step: they are subscribed to every write from here on
         yield simulators
     finally:
-        for task in tasks:
-            task.cancel()
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    for outcome in outcomes:
-        if isinstance(outcome, Exception):
-            raise outcome
+        failures = await _cancel(tasks)
+    for failure in failures:
+        raise failure
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> list[Exception]:
+    for task in tasks:
+        task.cancel()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    return [outcome for outcome in outcomes if isinstance(outcome, Exception)]

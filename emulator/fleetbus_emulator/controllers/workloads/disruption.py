@@ -78,16 +78,13 @@ class DisruptionController:
 
     def _wanted(self, pods: list[Ref]) -> int:
         """The sizes of the workloads that the pods belong to; pods of no workload do not count."""
-        sizes: dict[str, int] = {}
-        for pod in pods:
-            for manager in self._view.managers_of(self._view[pod]):
-                size = _size(manager)
-                if size is not None:
-                    uid = manager["metadata"]["uid"]
-                    top = self._view.controller_of(manager)
-                    if top is None or _size(self._view[top]) is None:
-                        sizes[uid] = size
-        return sum(sizes.values())
+        managers = (m for pod in pods for m in self._view.managers_of(self._view[pod]))
+        sizes = {m["metadata"]["uid"]: _size(m) for m in managers if self._is_top_workload(m)}
+        return sum(size or 0 for size in sizes.values())
+
+    def _is_top_workload(self, manager: JsonObject) -> bool:
+        top = self._view.controller_of(manager)
+        return _size(manager) is not None and (top is None or _size(self._view[top]) is None)
 
     def _status(
         self, budget: JsonObject, allowed: int, healthy: int, desired: int, expected: int

@@ -91,20 +91,6 @@ def definition(naming: Naming, managed_fields: ManagedFields) -> Made:
         "subresources": {"scale": _SCALE, "status": {}},
     }
     meta = naming.metadata("databases.platform.example.com", "", naming.age(), generation=1)
-    created = meta["creationTimestamp"]
-    status = {
-        "acceptedNames": names,
-        "conditions": [
-            _accepted("NamesAccepted", "NoConflicts", "no conflicts found", created),
-            _accepted(
-                "Established",
-                "InitialNamesAccepted",
-                "the initial names have been accepted",
-                created,
-            ),
-        ],
-        "storedVersions": ["v1"],
-    }
     made: JsonObject = {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -116,10 +102,22 @@ def definition(naming: Naming, managed_fields: ManagedFields) -> Made:
             "scope": "Namespaced",
             "versions": [version],
         },
-        "status": status,
+        "status": _status(names, meta["creationTimestamp"]),
     }
     managed_fields.keep(made, "helm", controller="kube-apiserver")
     return DEFINITIONS, made
+
+
+def _status(names: JsonObject, created: str) -> JsonObject:
+    accepted = "the initial names have been accepted"
+    return {
+        "acceptedNames": names,
+        "conditions": [
+            _accepted("NamesAccepted", "NoConflicts", "no conflicts found", created),
+            _accepted("Established", "InitialNamesAccepted", accepted, created),
+        ],
+        "storedVersions": ["v1"],
+    }
 
 
 def _accepted(kind: str, reason: str, message: str, time: str) -> JsonObject:

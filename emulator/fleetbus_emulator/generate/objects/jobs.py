@@ -81,15 +81,11 @@ def _finished_job(
     name = f"{owner['metadata']['name']}-{LAST_MINUTE - round(age / 60)}"
     meta = naming.metadata(name, namespace, age, generation=1)
     uid = meta["uid"]
-    ids = {
-        "batch.kubernetes.io/controller-uid": uid,
-        "batch.kubernetes.io/job-name": name,
-        "controller-uid": uid,
-        "job-name": name,
+    labelled = _labelled(template, uid, name)
+    meta |= {
+        "labels": labelled["metadata"]["labels"],
+        "ownerReferences": [owner_reference(owner)],
     }
-    labels = {**template["metadata"]["labels"], **ids}
-    labelled = {**template, "metadata": {**template["metadata"], "labels": labels}}
-    meta |= {"labels": labels, "ownerReferences": [owner_reference(owner)]}
     job: JsonObject = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -109,11 +105,21 @@ def _finished_job(
     }
     managed_fields.keep(job, CONTROLLER_MANAGER, controller=CONTROLLER_MANAGER)
     yield "batch/v1/jobs", job
-    reference = owner_reference(job)
-    maker = PodMaker(
-        naming, managed_fields, labelled, reference, namespace, age=age, phase="Succeeded"
-    )
+    ref = owner_reference(job)
+    maker = PodMaker(naming, managed_fields, labelled, ref, namespace, age=age, phase="Succeeded")
     yield PODS, maker.make(node)
+
+
+def _labelled(template: JsonObject, uid: str, name: str) -> JsonObject:
+    """The pod template with the labels that name its Job."""
+    ids = {
+        "batch.kubernetes.io/controller-uid": uid,
+        "batch.kubernetes.io/job-name": name,
+        "controller-uid": uid,
+        "job-name": name,
+    }
+    labels = {**template["metadata"]["labels"], **ids}
+    return {**template, "metadata": {**template["metadata"], "labels": labels}}
 
 
 def _finished_status(naming: Naming, age: float) -> JsonObject:

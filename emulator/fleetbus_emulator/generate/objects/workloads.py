@@ -226,11 +226,6 @@ class Workloads:
         own = naming.metadata(name, meta["namespace"], age, labels, **more)
         own["ownerReferences"] = [owner_reference(deployment)]
         selector = {**deployment["spec"]["selector"]["matchLabels"], HASH_LABEL: digest}
-        status: JsonObject = {"observedGeneration": 1, "replicas": size}
-        if size:
-            status["fullyLabeledReplicas"] = size
-        if size and not failing:
-            status |= {"availableReplicas": size, "readyReplicas": size}
         replica_set: JsonObject = {
             "apiVersion": "apps/v1",
             "kind": "ReplicaSet",
@@ -240,7 +235,7 @@ class Workloads:
                 "selector": {"matchLabels": selector},
                 "template": labelled,
             },
-            "status": status,
+            "status": _replica_set_status(size, failing=failing),
         }
         self._managed_fields.keep(replica_set, CONTROLLER_MANAGER, controller=CONTROLLER_MANAGER)
         return "apps/v1/replicasets", replica_set
@@ -352,3 +347,12 @@ class Workloads:
         manager = MANAGERS.pick(naming.random)
         self._managed_fields.keep(workload, manager, controller=CONTROLLER_MANAGER)
         return workload
+
+
+def _replica_set_status(size: int, *, failing: bool) -> JsonObject:
+    status: JsonObject = {"observedGeneration": 1, "replicas": size}
+    if size:
+        status["fullyLabeledReplicas"] = size
+    if size and not failing:
+        status |= {"availableReplicas": size, "readyReplicas": size}
+    return status
