@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from snapshot_rig import Snapshot
-from snapshot_sequences import compare_store, make_lane, run_lanes
+from snapshot_sequences import compare_store, make_sequence, run_sequences
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-LANES = 50
-ROUNDS_OF_LANES = 10
+SEQUENCES = 50
+ROUNDS_OF_SEQUENCES = 10
 CHUNKS = 20 if os.environ.get("FLEETBUS_TEST_FULL") else 2
 """Of 500 sequences; all of `make scenarios` are 10,000."""
 
@@ -24,11 +24,13 @@ async def test_p1_to_p6_random_sequences_end_equal_to_the_model(redis: Redis, ch
     snapshot = Snapshot(redis)
     await snapshot.set_up("eu1")
     completed = 0
-    for group in range(ROUNDS_OF_LANES):
-        first = (chunk * ROUNDS_OF_LANES + group) * LANES
-        lanes = [make_lane(seed) for seed in range(first, first + LANES)]
-        await run_lanes(snapshot, lanes, random.Random(first))
-        for lane in lanes:
-            await compare_store(redis, lane)
-        completed += sum(len(lane.model.completed) for lane in lanes)
-    assert completed > LANES * ROUNDS_OF_LANES / 10, "the sequences must reach completed epochs"
+    for group in range(ROUNDS_OF_SEQUENCES):
+        first = (chunk * ROUNDS_OF_SEQUENCES + group) * SEQUENCES
+        sequences = [make_sequence(seed) for seed in range(first, first + SEQUENCES)]
+        await run_sequences(snapshot, sequences, random.Random(first))
+        for sequence in sequences:
+            await compare_store(redis, sequence)
+        completed += sum(len(sequence.model.completed) for sequence in sequences)
+    assert completed > SEQUENCES * ROUNDS_OF_SEQUENCES / 10, (
+        "the sequences must reach completed epochs"
+    )

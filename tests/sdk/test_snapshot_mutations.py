@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from snapshot_rig import Snapshot
-from snapshot_sequences import compare_store, make_lane, run_lanes
+from snapshot_sequences import compare_store, make_sequence, run_sequences
 
 from fleetbus.snapshot.scripts import register
 
@@ -102,7 +102,7 @@ async def test_v6_a_rule_taken_away_is_caught(
 async def run_and_compare(redis: Redis, snapshot: Snapshot) -> None:
     """The sequences of test_snapshot_model, group by group, until one differs."""
     for first in range(0, 2_000, 50):
-        lanes = [make_lane(seed) for seed in range(first, first + 50)]
-        await run_lanes(snapshot, lanes, random.Random(first))
-        for lane in lanes:
-            await compare_store(redis, lane)
+        sequences = [make_sequence(seed) for seed in range(first, first + 50)]
+        await run_sequences(snapshot, sequences, random.Random(first))
+        for sequence in sequences:
+            await compare_store(redis, sequence)

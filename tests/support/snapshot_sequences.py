@@ -1,6 +1,6 @@
 """Random sequences of messages, applied to a real store and to the model side by side.
 
-Every lane is one resource with a short sequence of its own; lanes share the batches. Messages are
+Every sequence is of one resource, and short; sequences share the batches. Messages are
 permuted, duplicated and dropped, contradict each other, come from zombies of older incarnations,
 ranks and scopes, and their versions cross 10, 2^53 and 2^100.
 """
@@ -46,7 +46,7 @@ Message = Event | EpochEnd | Audit | str
 
 
 @dataclass
-class Lane:
+class MessageSequence:
     """One resource with its messages still to come."""
 
     seed: int
@@ -69,7 +69,7 @@ class Lane:
         return taken
 
 
-def make_lane(seed: int) -> Lane:
+def make_sequence(seed: int) -> MessageSequence:
     dice = random.Random(seed)
     resource = f"r{seed}"
     base = dice.choice((0, 6, 95, 2**53 - 4, 2**100 - 4))
@@ -86,7 +86,7 @@ def make_lane(seed: int) -> Lane:
     pool += [_random_end(dice, source, pool) for source in sources]
     pool += ["collect", dice.choice(("collect", "drop:x", "drop:"))]
     pool += [_random_audit(dice, dice.choice(sources), base) for _ in range(2)]
-    return Lane(seed, resource, dice.choices(pool, k=STEPS))
+    return MessageSequence(seed, resource, dice.choices(pool, k=STEPS))
 
 
 def _random_event(dice: random.Random, source: Source, base: int) -> Event:
@@ -125,66 +125,72 @@ def _rank_text(source: Source) -> tuple[str, int]:
     return (str(source.rank[0]), source.rank[1])
 
 
-async def run_lanes(snapshot: Snapshot, lanes: list[Lane], dice: random.Random) -> None:
-    while any(lane.todo for lane in lanes):
-        batch: list[tuple[Lane, Event]] = []
-        for lane in lanes:
-            batch += [(lane, event) for event in lane.next_events(dice)]
-        dice_order = sorted(range(len(batch)), key=lambda i: (i % 8, i))  # interleave the lanes
+async def run_sequences(
+    snapshot: Snapshot, sequences: list[MessageSequence], dice: random.Random
+) -> None:
+    while any(sequence.todo for sequence in sequences):
+        batch: list[tuple[MessageSequence, Event]] = []
+        for sequence in sequences:
+            batch += [(sequence, event) for event in sequence.next_events(dice)]
+        dice_order = sorted(range(len(batch)), key=lambda i: (i % 8, i))  # interleave the sequences
         await apply_batch(snapshot, [batch[i] for i in dice_order])
-        for lane in lanes:
-            if lane.todo and not isinstance(lane.todo[0], Event):
-                await do_other(snapshot, lane, lane.todo.pop(0))
+        for sequence in sequences:
+            if sequence.todo and not isinstance(sequence.todo[0], Event):
+                await do_other(snapshot, sequence, sequence.todo.pop(0))
 
 
-async def apply_batch(snapshot: Snapshot, batch: list[tuple[Lane, Event]]) -> None:
-    known = {id(lane): len(lane.model.completed) for lane, _ in batch}
+async def apply_batch(snapshot: Snapshot, batch: list[tuple[MessageSequence, Event]]) -> None:
+    known = {id(sequence): len(sequence.model.completed) for sequence, _ in batch}
     result = await snapshot.writer.apply([event for _, event in batch])
-    for (lane, event), outcome in zip(batch, result.outcomes, strict=True):
-        assert lane.model.apply(event) == outcome, f"seed {lane.seed}: {event}"
+    for (sequence, event), outcome in zip(batch, result.outcomes, strict=True):
+        assert sequence.model.apply(event) == outcome, f"seed {sequence.seed}: {event}"
     stored = {
         (e.resource, e.scope, e.incarnation.number, int(e.rank.resource_version), e.rank.id)
         for e in result.completed
     }
-    lanes = {id(lane): lane for lane, _ in batch}
+    sequences = {id(sequence): sequence for sequence, _ in batch}
     expected = {
-        (lane.resource, scope, incarnation, *rank)
-        for i, lane in lanes.items()
-        for scope, incarnation, rank in lane.model.completed[known[i] :]
+        (sequence.resource, scope, incarnation, *rank)
+        for i, sequence in sequences.items()
+        for scope, incarnation, rank in sequence.model.completed[known[i] :]
     }
     assert stored == expected
     for completed in result.completed:
-        lane = next(lane for lane in lanes.values() if lane.resource == completed.resource)
+        sequence = next(
+            sequence for sequence in sequences.values() if sequence.resource == completed.resource
+        )
         rank = (int(completed.rank.resource_version), completed.rank.id)
-        assert set(await snapshot.sweep(completed)) == lane.model.candidates(
+        assert set(await snapshot.sweep(completed)) == sequence.model.candidates(
             completed.scope, completed.incarnation.number, rank
-        ), f"seed {lane.seed}"
+        ), f"seed {sequence.seed}"
 
 
-async def do_other(snapshot: Snapshot, lane: Lane, message: Message) -> None:
+async def do_other(snapshot: Snapshot, sequence: MessageSequence, message: Message) -> None:
     if message == "collect":
-        dropped = await snapshot.writer.collect_tombstones("eu1", lane.key)
-        assert dropped == lane.model.collect(), f"seed {lane.seed}"
+        dropped = await snapshot.writer.collect_tombstones("eu1", sequence.key)
+        assert dropped == sequence.model.collect(), f"seed {sequence.seed}"
     elif isinstance(message, str):
         scope = message.removeprefix("drop:")
-        removed = await snapshot.writer.drop_scope("eu1", lane.key, scope)
-        assert removed == lane.model.drop_scope(scope), f"seed {lane.seed}"
+        removed = await snapshot.writer.drop_scope("eu1", sequence.key, scope)
+        assert removed == sequence.model.drop_scope(scope), f"seed {sequence.seed}"
     elif isinstance(message, Audit):
-        page = message.page_of(lane.model)
+        page = message.page_of(sequence.model)
         taken = await Audits(snapshot.redis).add_page(page)
-        assert (taken is PageResult.CLEAN) == lane.model.audit(page), f"seed {lane.seed}: {page}"
+        assert (taken is PageResult.CLEAN) == sequence.model.audit(page), (
+            f"seed {sequence.seed}: {page}"
+        )
     else:
         assert isinstance(message, EpochEnd)
         state = await snapshot.writer.end_epoch(message)
-        expected = lane.model.end(message)
-        assert (state.complete, state.outcome) == expected, f"seed {lane.seed}: {message}"
+        expected = sequence.model.end(message)
+        assert (state.complete, state.outcome) == expected, f"seed {sequence.seed}: {message}"
 
 
-async def compare_store(redis: Redis, lane: Lane) -> None:
+async def compare_store(redis: Redis, sequence: MessageSequence) -> None:
     """Rows, tombstones and indexes are exactly the model's."""
-    at = ("eu1", lane.key)
+    at = ("eu1", sequence.key)
     colors = [keys.labels(*at, f"color={color}") for color in ("red", "blue")]
-    owners = [keys.owners(f"owner-{lane.resource}-{n}") for n in range(2)]
+    owners = [keys.owners(f"owner-{sequence.resource}-{n}") for n in range(2)]
     async with redis.pipeline(transaction=False) as pipe:
         for name in (keys.guards(*at), keys.bodies(*at), keys.tombstones(*at)):
             pipe.hgetall(name)
@@ -194,13 +200,13 @@ async def compare_store(redis: Redis, lane: Lane) -> None:
             pipe.smembers(name)
         answers: list[Any] = await pipe.execute()
     guards, bodies, tombstones, order, deleted, times, red, blue, *owned = answers
-    rows = {f"prod/{name}".encode(): row for name, row in lane.model.rows.items()}
+    rows = {f"prod/{name}".encode(): row for name, row in sequence.model.rows.items()}
     live = {key: row for key, row in rows.items() if row.state == "L"}
     dead = {key: row for key, row in rows.items() if row.state != "L"}
     assert {key: _facts(value) for key, value in guards.items()} == {
         key: (row.state, str(row.version), str(row.incarnation), row.uid)
         for key, row in rows.items()
-    }, f"seed {lane.seed}"
+    }, f"seed {sequence.seed}"
     assert bodies == {key: row.body for key, row in live.items() if row.body}
     assert tombstones == {key: row.body for key, row in dead.items() if row.body}
     assert sorted(times) == sorted(tombstones)
@@ -209,8 +215,8 @@ async def compare_store(redis: Redis, lane: Lane) -> None:
     for color, members in (("red", red), ("blue", blue)):
         assert members == {key for key, row in live.items() if color.encode() in row.body}
     for n, members in enumerate(owned):
-        uid = f"owner-{lane.resource}-{n}".encode()
-        member = {f"eu1|{lane.key}|".encode() + k for k, row in live.items() if uid in row.body}
+        uid = f"owner-{sequence.resource}-{n}".encode()
+        member = {f"eu1|{sequence.key}|".encode() + k for k, row in live.items() if uid in row.body}
         assert members == member
 
 
