@@ -1,4 +1,4 @@
-"""Objects that get something added where they are.
+"""The controller `Decorator`: changes objects in place.
 
 notes = fleetbus.Decorator("notes", resource="v1/configmaps", selector="decorate=true")
 
@@ -32,10 +32,10 @@ from fleetbus.workqueue.queue import Backoff
 log = structlog.get_logger()
 
 Decorate: TypeAlias = Callable[[Object, str], Object | Awaitable[Object | None] | None]
-"""From an object, and the name of its cluster, to the object as it shall be, or None."""
+"""Maps an object and the name of its cluster to the desired object, or None."""
 
 _PAUSES: Final = (0.02, 0.05, 0.1, 0.2, 0.4)
-"""Seconds between the tries of a write that others keep overtaking: all within one second."""
+"""Seconds between the attempts of a write that hits conflicts; under one second in all."""
 _FIXED: Final = frozenset({"apiVersion", "kind", "status"})
 _FIXED_METADATA: Final = frozenset(
     {
@@ -53,25 +53,25 @@ D = TypeVar("D", bound=Decorate)
 
 
 class Decorator(Controller):
-    """Changes objects of one resource in their own clusters, and nothing else about them.
+    """Changes objects of one resource in their own clusters.
 
-    What differs is written as the smallest merge patch, on the condition that the object is still
-    the one that was read live; what somebody else changed meanwhile is read again and both changes
-    stay. What is right already is not written.
+    The difference is written as the smallest merge patch, with the uid and resourceVersion of the
+    live read as preconditions; after a conflict the object is read again, so that both changes
+    stay. An object that is up to date is not written.
 
     Args:
         name: a DNS-1123 label.
         resource: like `v1/configmaps`.
         clusters: as for `watch`, and so are the other filters.
         namespaces: None for all.
-        selector: a label selector. What leaves it is left as it is.
+        selector: a label selector. An object that no longer matches is left as it is.
         annotation_selector: the same for annotations.
         concurrency: as for `Controller`.
         timeout: as for `Controller`; so is the next one.
         backoff: the delays after failures.
 
     Raises:
-        ConfigError: the name, the resource or a filter cannot be used.
+        ConfigError: the name, the resource or a filter is invalid.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class Decorator(Controller):
         """Register the function that changes an object; a decorator. It may be `async`.
 
         It is given a copy of the object, which it may change and return, and the cluster's name;
-        None or an unchanged object means that nothing is to be done. It must come to the same
-        answer when it is given its own answer, and can change neither identity nor status.
+        None or an unchanged object means no change. It must be idempotent: given its own result
+        it returns the same. It cannot change identity or status.
 
         Raises:
-            ConfigError: there is one already.
+            ConfigError: one is registered already.
         """
         if self._decorate is not None:
             raise ConfigError(f"controller {self.name!r} has two @decorate functions")
@@ -121,7 +121,7 @@ class Decorator(Controller):
         return function
 
     def function(self) -> Reconcile:
-        """The reconcile function, once the controller is whole.
+        """Return the reconcile function of a complete controller.
 
         Raises:
             ConfigError: it has no decorate function.
@@ -139,16 +139,16 @@ class Decorator(Controller):
             try:
                 await self._write(cluster, request)
             except Conflict:
-                log.debug("decoration_overtaken")
+                log.debug("decorate_conflict")
                 await asyncio.sleep(pause)
             except NotFound:
-                return  # it went since it was read
+                return  # deleted since it was read
             else:
                 return
         await self._write(cluster, request)
 
     async def _write(self, cluster: Cluster, request: Request) -> None:
-        """Once, from a live read: the snapshot may be behind, and lacks what is redacted."""
+        """Read live and write once: the snapshot may lag, and lacks redacted fields."""
         live = await cluster.live.get(self._of, request.namespace, request.name)
         patch = await self._patch_for(live, cluster.name) if live is not None else None
         if live is None or not patch:
@@ -164,7 +164,7 @@ class Decorator(Controller):
         )
 
     async def _patch_for(self, obj: Object, cluster: str) -> Object:
-        """What is to be changed of an object; empty if nothing, or if it is not ours to change."""
+        """Return the merge patch of an object; empty if nothing changes or it does not match."""
         if self._decorate is None or not self._selects(obj):
             return {}
         answer: object = self._decorate(copy.deepcopy(obj), cluster)
@@ -173,7 +173,7 @@ class Decorator(Controller):
         if answer is None:
             return {}
         if not isinstance(answer, dict):
-            raise TerminalError(f"@decorate answered {type(answer).__name__}, no object")
+            raise TerminalError(f"@decorate returned {type(answer).__name__}, not an object")
         patch = smallest_patch(obj, cast("Object", answer))
         touched = (patch.keys() & _FIXED) | (
             cast("Object", patch.get("metadata") or {}).keys() & _FIXED_METADATA

@@ -63,7 +63,7 @@ async def test_d8_what_is_held_is_listed_and_confirmed(
     rig: Rig, desk: Desk, capsys: pytest.CaptureFixture[str]
 ):
     assert await desk() == 0
-    assert "0 of 50 allowed in 10 min.\nNothing is held." in capsys.readouterr().out
+    assert "0 of 50 used in 10 min.\nNothing is held." in capsys.readouterr().out
     await hold(rig, "a", "b")
     assert await desk() == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -95,7 +95,7 @@ async def test_d8_releasing_the_fleets_budget_confirms_what_it_holds_and_nothing
     assert not rig.has("t2", MAPS, "a")
     assert await desk() == 0
     shown = capsys.readouterr().out
-    assert "2 of 3 allowed" in shown
+    assert "2 of 3 used" in shown
     assert "`fleetbus fuse release`" in shown
     assert await desk("release") == 0
     assert "confirmed default/b" in capsys.readouterr().out
@@ -111,7 +111,7 @@ async def test_d8_releasing_the_fleets_budget_confirms_what_it_holds_and_nothing
         (["confirm", "default/aa"], 1, "no MultiClusterResource 'default/aa'; do you mean 'de"),
         (["confirm", "default/free"], 1, "default/free holds nothing"),
         (["confirm", "a"], 2, "'a' is not NAMESPACE/NAME"),
-        (["confirm"], 2, "say what to confirm"),
+        (["confirm"], 2, "nothing to confirm"),
         (["release", "default/a"], 2, "takes no names"),
         (["melt"], 2, "neither confirm nor release"),
         (["-o", "yaml"], 2, "--output 'yaml' is not one of table, json"),

@@ -159,7 +159,7 @@ async def test_d7_the_command_shows_orphans_and_deletes_those_that_it_is_told(
     assert shown["owner"]["name"] == "x"
     status, _, err = await call("delete", "nobody")
     assert (status, rig.has("t1", MAPS, "b")) == (1, True)
-    assert "no orphan has the UID 'nobody'" in err
+    assert "no orphan has UID 'nobody'" in err
     status, out, _ = await call("delete", orphan.uid)
     assert "deleted ConfigMap default/b of cluster t1" in out
     assert (status, rig.has("t1", MAPS, "b")) == (0, False)

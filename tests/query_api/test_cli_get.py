@@ -212,7 +212,7 @@ async def test_an_object_without_a_body_is_shown_and_told(fleet: QueryApi, run: 
     ended = await run("get", "pods", "big")
 
     assert ended.rows[1][:4] == ["c2", "prod", "big", "<unknown>"]
-    assert "c2/prod/big has no body here: oversized" in ended.err
+    assert "the snapshot has no body of c2/prod/big: oversized" in ended.err
 
 
 @pytest.mark.usefixtures("fleet")

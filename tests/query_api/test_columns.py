@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleetbus.cli.human_time import render_age, render_span
+from fleetbus.cli.human_time import render_age, render_duration
 from fleetbus.cli.objects import pod_columns
 from fleetbus.cli.objects.columns import columns_of
 from fleetbus.cli.table import render_table, warn_incomplete
@@ -33,7 +33,7 @@ def cells(resource: str, tree: Tree, *, wide: bool = False) -> dict[str, str]:
     ],
 )  # fmt: skip
 def test_spans_are_written_as_kubectl_does(seconds: float, text: str):
-    assert render_span(seconds) == text
+    assert render_duration(seconds) == text
 
 
 def test_an_age_is_measured_from_now():

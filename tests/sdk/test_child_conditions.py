@@ -30,7 +30,7 @@ class Telling:
             for name in children
         ]
         with capture_logs() as lines:
-            await self.reports.tell(
+            await self.reports.report(
                 Request("copier", "a", "default", parent), problems, None, self.fleet
             )
         return [line["child_name"] for line in lines]

@@ -116,15 +116,15 @@ def test_run_without_a_kubeconfig_file_says_which_is_missing(
         "--redis-url=redis://127.0.0.1:1",
     )
     assert status == 2
-    assert f"{missing}: no such kubeconfig" in one_line(err)
+    assert f"{missing}: no such file" in one_line(err)
 
 
 @pytest.mark.parametrize(
     ("text", "more", "said"),
     [
         ("clusters: [\n", (), "invalid YAML"),
-        ("clusters: []\n", (), "it has no context"),
-        ("clusters: []\ncontexts: [{name: a}]\n", ("--contexts=b",), "there are: a"),
+        ("clusters: []\n", (), "has no contexts"),
+        ("clusters: []\ncontexts: [{name: a}]\n", ("--contexts=b",), "known: a"),
     ],
 )
 def test_run_refuses_a_kubeconfig_that_gives_it_no_cluster(
@@ -160,7 +160,7 @@ def test_run_with_contexts_looks_into_the_kubeconfig_of_the_fleet_that_runs_here
     (chosen,) = run_settings(here, [], ["b"], needs_bus=False).providers
     assert chosen.type == "kubeconfig"
     assert chosen.options == {"contexts": ["b"], "paths": [str(kubeconfig)]}
-    with pytest.raises(ConfigError, match="context 'c' is in no kubeconfig"):
+    with pytest.raises(ConfigError, match="no kubeconfig has the context 'c'"):
         run_settings(here, [], ["c"], needs_bus=False)
     monkeypatch.setenv("FLEETBUS_PROVIDERS", "[]")
     with pytest.raises(ConfigError, match="--contexts needs --kubeconfig"):
@@ -281,7 +281,7 @@ async def test_events_follow_shows_a_change_as_it_happens(open_rig: OpenRig) -> 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--since", "soon"), "--since 'soon' is not a span"),
+        (("--since", "soon"), "--since 'soon' is not a duration"),
         (("--verb", "changed"), "--verb 'changed' is not one of"),
         (("No Such/Resource",), "is not a resource name"),
         (("--cluster", "EU_1"), "'EU_1' is not a DNS-1123 label"),
@@ -305,7 +305,7 @@ def test_wrong_usage_is_told_with_status_2(call: Call, arguments: tuple[str, ...
 
 
 def test_events_from_a_dead_address_says_so(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetbus.cli.events.events._CONNECT_WITHIN", 0.2)
+    monkeypatch.setattr("fleetbus.cli.events.events._CONNECT_TIMEOUT", 0.2)
     status, _, err = call("events", "--since", "1m", "--nats-url=nats://127.0.0.1:1")
     assert status == 2
     assert "NATS at nats://127.0.0.1:1 does not answer" in err
@@ -315,7 +315,7 @@ def test_events_from_a_dead_address_says_so(call: Call, monkeypatch: pytest.Monk
 async def test_a_command_of_its_own_process_ends_alike() -> None:
     refused, misused = await asyncio.gather(spawn("events", "--since", "soon"), spawn("nothing"))
     assert refused[:2] == (2, "")
-    assert "--since 'soon' is not a span" in one_line(refused[2])
+    assert "--since 'soon' is not a duration" in one_line(refused[2])
     assert misused[0] == 2
     assert "Usage:" in misused[2]
 

@@ -103,51 +103,53 @@ async def test_each_object_says_where_it_stands(
     assert good["snapshot"]["state"] == "live"
     assert good["snapshot"]["resourceVersion"] == version
     assert good["snapshot"]["complete"]
-    (told,) = good["controllers"]
-    assert told["controller"] == "judge"
-    assert told["reconciled"]["resourceVersion"] == version
-    assert told["lastRun"]["outcome"] == "done"
-    assert told["lastRun"]["waitedSeconds"] >= 0
-    assert good["says"] == "nothing is to be done"
-    assert "judge: has reconciled the newest version" in render(good)
+    (judge,) = good["controllers"]
+    assert judge["controller"] == "judge"
+    assert judge["reconciled"]["resourceVersion"] == version
+    assert judge["lastRun"]["outcome"] == "done"
+    assert judge["lastRun"]["waitedSeconds"] >= 0
+    assert good["summary"] == "nothing to do"
+    assert "judge: reconciled the newest version" in render(good)
 
     bad = await desk.comes_to("bad", "delayed", failures=8)
     assert "hunter2" not in json.dumps(bad)
     page = render(bad)
     assert "failure, next try in" in page
-    assert page.splitlines()[-1].startswith("where it stands: judge waits for its back-off: ")
+    assert page.splitlines()[-1].startswith("summary: judge: backing off after the ")
     assert "RuntimeError: no login at https://host/ with password=***" in page
     assert bad["controllers"][0]["lastRun"]["attempt"] >= 8
 
     hopeless = await desk.comes_to("hopeless", "idle")
-    assert "TerminalError: of the wrong kind; the next change starts it anew" in hopeless["says"]
+    assert (
+        "TerminalError: of the wrong kind; the next change starts it again" in hopeless["summary"]
+    )
     later = await desk.comes_to("later", "delayed")
-    assert "runs again in" in later["says"]
+    assert "runs again in" in later["summary"]
     assert 3000 < later["controllers"][0]["dueInSeconds"] <= HOUR.total_seconds()
     running = await desk.comes_to("busy", "processing")
-    assert "is being run by" in running["says"]
+    assert "running on" in running["summary"]
     busy.set()
 
     hidden = await desk.explain(ask("default/hidden"))
-    assert "a filter leaves it out" in hidden["controllers"][0]["says"]
+    assert "excluded by a filter" in hidden["controllers"][0]["summary"]
     hidden["controllers"].append(hidden["controllers"][0] | {"controller": "jury"})
-    assert "\n\ncontroller judge, jury: has nothing to do with it: " in render(hidden)
+    assert "\n\ncontroller judge, jury: not concerned: " in render(hidden)
     assert (await desk.explain(ask("default/good", controller="judge")))["controllers"]
     absent = await desk.explain(ask("default/nobody"))
     assert (absent["snapshot"]["state"], absent["changes"]) == ("absent", [])
 
-    monkeypatch.setattr(explaining, "_CONNECT_WITHIN", 0.2)
+    monkeypatch.setattr(explaining, "_CONNECT_TIMEOUT", 0.2)
     alone = await desk.explain(ask("default/good"), nats_url="nats://joe:secret@127.0.0.1:9")
     assert alone["bus"] == "NATS at nats://127.0.0.1:9 does not answer"
     assert alone["controllers"][0]["lastRun"]["outcome"] == "done"
 
     for query, message in (
-        (ask("default/x", cluster="b"), "cluster 'b' is not in the fleet; there are: a"),
-        (ask("default/x", resource="pods"), "nothing named 'pods' is watched in cluster 'a'"),
-        (ask("good"), "configmaps are in namespaces: say NAMESPACE/good"),
+        (ask("default/x", cluster="b"), "cluster 'b' is not in the fleet; known: a"),
+        (ask("default/x", resource="pods"), "resource 'pods' is not watched in cluster 'a'"),
+        (ask("good"), "configmaps are namespaced: use NAMESPACE/good"),
         (
             ask("default/good", controller="jugde"),
-            "no controller 'jugde' is known here; do you mean 'judge'",
+            "there is no controller 'jugde'; do you mean 'judge'",
         ),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -166,13 +168,16 @@ async def test_what_has_an_owner_mark_names_whose_runs_keep_it(open_rig: OpenRig
     await rig.synced("core/configmaps")
     desk = Desk(rig)
     told = await desk.explain(ask("default/kept"))
-    assert told["owner"] == {
+    assert judge["owner"] == {
         "cluster": "b",
         "kind": "ConfigMap",
         "namespace": "default",
         "name": "parent",
     }
-    assert "\n\nowner: ConfigMap default/parent in b; a controller that keeps" in render(told)
+    assert (
+        "\n\nowner: ConfigMap default/parent in b; controllers of this object run for its owner"
+        in render(told)
+    )
     assert "owner" not in render(await desk.explain(ask("default/free")))
 
 
@@ -217,8 +222,8 @@ async def test_the_requests_that_a_map_named_are_explained_with_their_own_queue(
     assert one["lastRun"]["outcome"] == "done"
     assert two["failures"] >= 1
     page = render(view)
-    assert "controller mapper, which runs for default/one in b: ended well" in page
-    assert view["says"].startswith("mapper, for default/two in b, waits for its back-off")
+    assert "controller mapper for default/one in b: succeeded" in page
+    assert view["summary"].startswith("mapper for default/two in b: backing off")
 
     (alone,) = (await desk.explain(ask("default/unread")))["controllers"]
     assert not alone["mapped"]
@@ -235,8 +240,8 @@ def test_more_mapped_requests_than_the_record_keeps_are_said_to_be_more() -> Non
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"name": "default/"}, "is not NAMESPACE/NAME"),
-        ({"name": "a/b/c"}, "is not NAMESPACE/NAME"),
+        ({"name": "default/"}, "is neither NAMESPACE/NAME nor"),
+        ({"name": "a/b/c"}, "is neither NAMESPACE/NAME nor"),
         ({"name": "x", "cluster": "No_Cluster"}, "No_Cluster"),
         ({"name": "x", "resource": "a b"}, "a b"),
     ],
@@ -247,21 +252,21 @@ def test_what_cannot_be_read_is_told(given: dict[str, str], message: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("ended", "says"),
+    ("ended", "summary"),
     [
         (
             timedelta(minutes=3),
-            "is overdue by 7m: is a worker running? (9th failure: KeyError: 'x')",
+            "overdue by 7m: is a worker running? (9th failure: KeyError: 'x')",
         ),
-        (timedelta(), "waits for its back-off: 9th failure, next try in <1 ms: KeyError: 'x'"),
+        (timedelta(), "backing off after the 9th failure, next try in <1 ms: KeyError: 'x'"),
     ],
 )
-def test_what_nobody_comes_to_run_is_overdue(ended: timedelta, says: str) -> None:
+def test_what_nobody_comes_to_run_is_overdue(ended: timedelta, summary: str) -> None:
     kept = {"state": "quarantined", "quarantines": 1, "quarantineSeconds": -0.0003}
-    assert with_summary(kept, {})["says"].endswith("next try in <1 ms")
+    assert with_summary(kept, {})["summary"].endswith("next try in <1 ms")
     last = {"error": "KeyError: 'x'", "endedAt": (datetime.now(UTC) - ended).isoformat()}
     one = {"state": "delayed", "failures": 9, "dueInSeconds": -420.0, "lastRun": last}
-    assert with_summary(one, {})["says"] == says
+    assert with_summary(one, {})["summary"] == summary
 
 
 async def test_a_look_tells_each_state_of_an_item(redis: Redis) -> None:

@@ -118,7 +118,7 @@ def test_what_exists_is_refused_and_left_alone(
     else:
         path.write_text("mine")
     status, _, said = call("new", "my-operator")
-    assert (status, said) == (2, "fleetbus: my-operator exists already: nothing was changed\n")
+    assert (status, said) == (2, "fleetbus: my-operator already exists; nothing was changed\n")
     assert list(path.iterdir()) == [] if is_folder else path.read_text() == "mine"
 
 
@@ -132,5 +132,5 @@ def test_a_folder_that_cannot_be_written_is_one_message(
     status, _, said = call("new", "my-operator")
     assert (status, said) == (
         2,
-        "fleetbus: my-operator cannot be made: No such file or directory\n",
+        "fleetbus: cannot create my-operator: No such file or directory\n",
     )

@@ -238,7 +238,10 @@ def test_q7_one_item_is_retried_now_whatever_it_waits_for(desk: Desk, call: Call
         assert (status, out) == (0, f"due now: cluster://{name}\n")
     assert sorted(desk.do(names(desk.rig.queue))) == ["deadly", "later"]
     status, _, err = call("retry", "copier", "c1/ns/later")
-    assert (status, err) == (1, "fleetbus: cluster://c1/ns/later does not wait for a time\n")
+    assert (status, err) == (
+        1,
+        "fleetbus: cluster://c1/ns/later is neither delayed nor in quarantine\n",
+    )
 
 
 def test_q7_an_item_is_released_by_its_name_and_all_by_all(desk: Desk, call: Call):
@@ -268,19 +271,23 @@ async def names(queue: Queue) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["nosuch"], 1, "no controller 'nosuch' has a queue here; there are: copier"),
-        (["release", "nosuch", "--all"], 1, "no controller 'nosuch' has a queue here"),
-        (["retry"], 2, "say what to retry"),
-        (["retry", "nosuch"], 1, "no controller 'nosuch' has a queue here"),
-        (["retry", "copier", "--all"], 2, "say what to retry"),
-        (["release"], 2, "say what to release"),
-        (["release", "copier"], 2, "say what to release"),
-        (["release", "copier", "c1/ns/a", "--all"], 2, "say what to release"),
+        (["nosuch"], 1, "controller 'nosuch' has no queue; known: copier"),
+        (["release", "nosuch", "--all"], 1, "controller 'nosuch' has no queue"),
+        (["retry"], 2, "nothing to retry"),
+        (["retry", "nosuch"], 1, "controller 'nosuch' has no queue"),
+        (["retry", "copier", "--all"], 2, "nothing to retry"),
+        (["release"], 2, "nothing to release"),
+        (["release", "copier"], 2, "nothing to release"),
+        (["release", "copier", "c1/ns/a", "--all"], 2, "nothing to release"),
         (["release", "copier", "c1/a"], 2, "'c1/a' is not CLUSTER/NAMESPACE/NAME"),
-        (["copier", "c1/ns/a"], 2, "'c1/ns/a' belongs to `fleetbus queue release CONTROLLER`"),
-        (["--all"], 2, "--all belongs to `fleetbus queue release CONTROLLER`"),
-        (["--limit", "5"], 2, "--limit belongs to `fleetbus queue CONTROLLER`"),
-        (["release", "copier", "--all", "--limit", "5"], 2, "--limit belongs to"),
+        (
+            ["copier", "c1/ns/a"],
+            2,
+            "'c1/ns/a' is only valid with `fleetbus queue release CONTROLLER`",
+        ),
+        (["--all"], 2, "--all is only valid with `fleetbus queue release CONTROLLER`"),
+        (["--limit", "5"], 2, "--limit is only valid with `fleetbus queue CONTROLLER`"),
+        (["release", "copier", "--all", "--limit", "5"], 2, "--limit is only valid with"),
         (["-o", "yaml"], 2, "--output 'yaml' is not one of table, json"),
         (["--redis-url", "redis://127.0.0.1:1"], 1, "does not answer"),
     ],
@@ -297,6 +304,6 @@ def test_a_mistake_is_one_line(
 
 @pytest.mark.usefixtures("desk")
 def test_a_store_without_queues_is_said_to_have_none(call: Call):
-    assert call()[:2] == (0, "No controller has a queue here.\n")
+    assert call()[:2] == (0, "No controller has a queue.\n")
     status, _, err = call("copier")
-    assert (status, err.count("there are: none")) == (1, 1)
+    assert (status, err.count("known: none")) == (1, 1)

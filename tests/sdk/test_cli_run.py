@@ -20,8 +20,8 @@ import pytest
 from eventually import eventually
 from fleet_rig import Rig
 
-from fleetbus.cli.run.reload import Line, Reloader, Seen
-from fleetbus.cli.run.run import load_and_tell
+from fleetbus.cli.run.reload import FileWatch, ParentPipe, Reloader
+from fleetbus.cli.run.run import load_and_report
 from fleetbus.cli.target import resolve_target
 from fleetbus.controller.load import load_controllers, local_files
 from fleetbus.errors import ConfigError
@@ -95,7 +95,7 @@ class Desk:
             yield process
         finally:
             if process.returncode is None:
-                process.kill()  # its child notices that it is alone
+                process.kill()  # its child notices that the parent is gone
             await asyncio.gather(process.wait(), listening)
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
@@ -153,7 +153,7 @@ async def test_two_processes_reload_and_stop_under_load_without_losing_or_doubli
 
         # A mistake is told with its place; there nothing runs until it is mended.
         desk.write("controller.py", "import fleetbus\nc = fleetbus.Controller('c'\n")
-        await eventually(lambda: desk.has_said("nothing runs until that is mended"), WITHIN)
+        await eventually(lambda: desk.has_said("not running; waiting for a change"), WITHIN)
         assert desk.has_said("controller.py changed")
         assert desk.has_said("controller.py", "line 2")
         desk.write("words_of_the_test.py", "VERSION = 2\n")
@@ -249,34 +249,34 @@ def test_the_addresses_of_a_fleet_of_dev_are_watched_too(
     for text, is_loaded in ((whole.read_text(), True), ("x = (", False)):
         whole.write_text(text)
         parent, child = socket.socketpair()
-        monkeypatch.setenv("FLEETBUS_RUN_LINE", str(child.detach()))
-        line = Line()
+        monkeypatch.setenv("FLEETBUS_RUN_PIPE", str(child.detach()))
+        pipe = ParentPipe()
         with nullcontext() if is_loaded else pytest.raises(ConfigError):
-            load_and_tell([str(whole)], line, resolve_target())
-        told = json.loads(parent.recv(1 << 20))
-        assert told["loaded"] is is_loaded
-        assert {str(stack), str(whole)} <= set(told["files"])
-        line.close()
+            load_and_report([str(whole)], pipe, resolve_target())
+        report = json.loads(parent.recv(1 << 20))
+        assert report["loaded"] is is_loaded
+        assert {str(stack), str(whole)} <= set(report["files"])
+        pipe.close()
         parent.close()
 
 
-def test_a_controller_that_is_not_whole_is_told_with_its_line(tmp_path: pathlib.Path) -> None:
+def test_an_incomplete_controller_is_reported_with_its_line(tmp_path: pathlib.Path) -> None:
     module = tmp_path / "half.py"
     module.write_text("import fleetbus\n\nc = fleetbus.Controller('half')\nc.watch('v1/pods')\n")
     with pytest.raises(ConfigError, match=r"'half' has no @reconcile function \(.*half.py:3\)"):
         load_controllers([str(module)])
 
 
-def test_a_file_has_changed_once_it_rests(tmp_path: pathlib.Path) -> None:
+def test_a_file_has_changed_once_it_is_stable(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "x.py"
     file.write_text("1")
-    seen = Seen([file])
-    assert seen.changed() == ""
+    watch = FileWatch([file])
+    assert watch.changed() == ""
     file.write_text("22")
-    assert seen.changed() == ""  # perhaps half of it
+    assert watch.changed() == ""  # perhaps half of it
     file.write_text("333")
-    assert seen.changed() == ""
-    assert seen.changed() == "x.py"
-    seen = Seen([file])
+    assert watch.changed() == ""
+    assert watch.changed() == "x.py"
+    watch = FileWatch([file])
     file.unlink()
-    assert [seen.changed(), seen.changed()] == ["", "x.py"]
+    assert [watch.changed(), watch.changed()] == ["", "x.py"]

@@ -65,7 +65,7 @@ def test_a_dev_stack_that_is_named_is_found_from_anywhere_and_wins_over_the_envi
     assert (
         resolve_target(folder=tmp_path / "work", nats_url="nats://flag").nats_url == "nats://flag"
     )
-    with pytest.raises(ConfigError, match="elsewhere: no fleet runs in this folder"):
+    with pytest.raises(ConfigError, match="elsewhere: no dev fleet runs in this folder"):
         resolve_target(folder=elsewhere)
 
 
@@ -84,7 +84,9 @@ def test_the_seeds_file_is_read_last(tmp_path: pathlib.Path) -> None:
 
 
 def test_nothing_known_is_told_with_what_to_do() -> None:
-    with pytest.raises(ConfigError, match=r"no fleet runs in \S+/below or .*FLEETBUS_API_URL"):
+    with pytest.raises(
+        ConfigError, match=r"no dev fleet runs in \S+/below or a parent folder.*FLEETBUS_API_URL"
+    ):
         resolve_target().require("api_url")
 
 

@@ -41,12 +41,12 @@ UNKNOWN: dict[str, str] = {
     "get configmapps": "is watched in no cluster of the fleet; do you mean 'configmaps'?",
     "describe configmaps x --cluster eu2": "do you mean 'eu1'?",
     "events --cluster eu2 --follow": "cluster 'eu2' is not in the fleet; do you mean 'eu1'?",
-    "events configmapps": "watched in no cluster of the fleet; do you mean 'configmaps'?",
+    "events configmapps": "not watched in any cluster of the fleet; do you mean 'configmaps'?",
     "explain eu2 configmaps default/x": "cluster 'eu2' is not in the fleet; do you mean 'eu1'?",
     "explain eu1 configmapps default/x": "do you mean 'configmaps'?",
     "queue nobody": "no controller 'nobody' has a queue here",
     "clusters accept eu2": "cluster 'eu2' is not in the fleet; do you mean 'eu1'?",
-    "clusters audit eu2": "no watcher has ever seen a cluster 'eu2'; do you mean 'eu1'?",
+    "clusters audit eu2": "no watcher has ever connected to a cluster 'eu2'; do you mean 'eu1'?",
 }
 
 
@@ -94,4 +94,4 @@ async def _are_known(nats_url: str) -> bool:
 def test_of_a_large_fleet_some_names_are_shown():
     error = unknown_cluster("mars", [f"eu{n:03}" for n in range(200)])
     assert str(error).endswith("eu009 and 190 more")
-    assert str(unknown_cluster("mars", [])).endswith("there are: none")
+    assert str(unknown_cluster("mars", [])).endswith("known: none")

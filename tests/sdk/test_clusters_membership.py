@@ -239,5 +239,5 @@ def test_without_a_hub_the_command_says_how_to_name_one(
     assert join(call, fleet) == (
         2,
         "",
-        "fleetbus: no hub is known: give --hub-kubeconfig FILE, or set FLEETBUS_HUB_KUBECONFIG\n",
+        "fleetbus: no hub is set: give --hub-kubeconfig FILE, or set FLEETBUS_HUB_KUBECONFIG\n",
     )

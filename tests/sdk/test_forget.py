@@ -147,13 +147,13 @@ async def test_the_command_forgets_and_tells(open_rig: OpenRig) -> None:
     rig.start_reconciler()
     status, out, error = await forget(rig, NAME)
     assert (status, error) == (0, "")
-    assert out.startswith("forgot pods: its registration, queue and record (")
+    assert out.startswith("forgot pods: deleted its registration, queue and record (")
     status, _, error = await forget(rig, NAME)
-    said = "fleetbus: nothing is known of a controller 'pods'; there are: none\n"
+    said = "fleetbus: there is no controller 'pods'; known: none\n"
     assert (status, error) == (1, said)
     await rig.redis.set(keys.queue("pods2", "clock"), 1)
     status, _, error = await forget(rig, "pod2")
-    said = "fleetbus: nothing is known of a controller 'pod2'; do you mean 'pods2'?\n"
+    said = "fleetbus: there is no controller 'pod2'; do you mean 'pods2'?\n"
     assert (status, error) == (1, said)
     status, _, error = await forget(rig)
     assert status == 2

@@ -153,7 +153,7 @@ def test_r9_a_replay_prints_the_writes_and_goes_on_as_if_they_were_done(
         f"b {verb} v1/configmaps default/x" for verb in ("apply", "apply", "delete")
     ]
     assert '  +  k: "2"' in out.replace("'", '"')
-    assert "5 events, 4 runs; 3 writes, none was sent" in err
+    assert "5 events, 4 runs; 3 writes, none sent" in err
 
 
 def test_r9_what_was_deleted_in_the_replay_may_be_created_again(
@@ -207,16 +207,16 @@ def test_what_keeps_failing_is_told_and_the_rest_goes_on(
     status, _, err = call("replay", events, module(tmp_path, STUBBORN), "--store", valkey_url)
     assert status == 1
     assert "stubborn fails for cluster://a/default/x: ValueError: never; that was attempt 10" in err
-    assert "Unreachable: a replay asks no API server" in err
+    assert "Unreachable: a replay has no API server" in err
     assert "2 events, 20 runs" in err
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["events.jsonl"], "no module is named"),
-        (["copier.py"], "name either recordings"),
-        (["events.jsonl", "copier.py", "--since", "1h"], "name either recordings"),
+        (["events.jsonl"], "no module given"),
+        (["copier.py"], "give either recordings"),
+        (["events.jsonl", "copier.py", "--since", "1h"], "give either recordings"),
         (["events.jsonl", "copier.py", "--resource", "pods"], "--resource:"),
         (["events.jsonl", "copier.py", "-o", "xml"], "--output 'xml' is not one of"),
     ],

@@ -149,7 +149,7 @@ async def test_w13_the_command_accepts_what_a_watcher_refuses(
     rig, other = replaced
     accept = asyncio.to_thread(accept_cluster, "alpha", "", rig.nats_url)
     assert await accept == 1
-    assert "no other cluster answers under 'alpha'" in capsys.readouterr().err
+    assert "no other cluster answers as 'alpha'" in capsys.readouterr().err
     typo = asyncio.to_thread(accept_cluster, "alpha", "typo", rig.nats_url)
     assert await typo == 1
     assert "'typo' is no UID" in capsys.readouterr().err

@@ -1,1 +1,1 @@
-"""Parents in some clusters, their children in others."""
+"""The `Children` controller: parent objects in some clusters, their children in others."""

@@ -1,4 +1,4 @@
-"""What is wrong with children, told once while it lasts: log, metric, Event of the parent."""
+"""Reports problems with children once while they last: log, metric, Event of the parent."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _EVENTS: Final = {
     ChildState.PROTECTED: "child_protected",
     ChildState.LEFT_BEHIND: "child_left_behind",
 }
-"""The lines of the log."""
+"""The log event of each state."""
 UNSEEN: Final = timedelta(hours=1)
-"""What was not seen for so long may have been solved since; a lasting problem is looked at again
-after minutes, by one process of several."""
+"""A problem not seen for this long may have been solved since: a lasting one is checked again every
+few minutes, by one process of several."""
 PARENTS: Final = 10_000
-"""Whose problems are remembered; of more, those not seen for longest are told again."""
-_WAITS: Final = frozenset({ChildState.UNREACHABLE, ChildState.MISSING, ChildState.PROTECTED})
-"""What passes, or is as somebody wishes; the others are errors."""
+"""Most parents whose problems are remembered; beyond that, the oldest are reported again."""
+_WARNINGS: Final = frozenset({ChildState.UNREACHABLE, ChildState.MISSING, ChildState.PROTECTED})
+"""States that pass by themselves or are intended; the others are logged as errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One child that is not as it is desired, and where."""
+    """A problem with one child."""
 
     state: ChildState
     place: Place
@@ -52,17 +52,17 @@ class Condition:
         return f"{where} in cluster {cluster}: {self.message}"
 
 
-class _Told(NamedTuple):
-    problems: frozenset[tuple[ChildState, Place]]
+class _Reported(NamedTuple):
+    conditions: frozenset[tuple[ChildState, Place]]
     seen: float
-    """When they were there last."""
+    """When they were last seen."""
 
 
 class ConditionReporter:
-    """Remembers what was told of which parent, so that a process tells a problem once.
+    """Reports each problem of a parent once per process while it lasts.
 
-    It tells it again after it was solved, or was not seen here for an hour: another process may
-    have seen that it was solved.
+    A problem is reported again after it was solved, or was not seen here for an hour: another
+    process may have seen it solved.
 
     Args:
         controller: the name of the `Children` controller.
@@ -72,23 +72,23 @@ class ConditionReporter:
     def __init__(self, controller: str, now: Callable[[], float] = time.monotonic) -> None:
         self._controller = controller
         self._now = now
-        # Only parents with problems are kept, the one seen last at the end.
-        self._told: dict[Request, _Told] = {}
+        # Only parents with problems, ordered by when they were last seen.
+        self._reported: dict[Request, _Reported] = {}
         for state in _EVENTS:
             CHILD_PROBLEMS.labels(controller, state)
 
-    async def tell(
-        self, request: Request, problems: Iterable[Condition], parent: Object | None, fleet: Fleet
+    async def report(
+        self, request: Request, conditions: Iterable[Condition], parent: Object | None, fleet: Fleet
     ) -> None:
-        """Tell what is new about a parent's children; a parent that is gone gets no Event."""
-        now = {(one.state, one.place): one for one in problems}
+        """Report what is new about a parent's children; a deleted parent gets no Event."""
+        now = {(one.state, one.place): one for one in conditions}
         before = self._replace(request, frozenset(now))
         new = [one for key, one in now.items() if key not in before]
         for one in new:
             CHILD_PROBLEMS.labels(self._controller, one.state).inc()
             cluster, resource, namespace, name = one.place
-            tell = log.warning if one.state in _WAITS else log.error
-            tell(
+            write = log.warning if one.state in _WARNINGS else log.error
+            write(
                 _EVENTS[one.state],
                 child_cluster=cluster,
                 child_resource=resource,
@@ -102,14 +102,14 @@ class ConditionReporter:
                 )
 
     def _replace(
-        self, request: Request, problems: frozenset[tuple[ChildState, Place]]
+        self, request: Request, conditions: frozenset[tuple[ChildState, Place]]
     ) -> frozenset[tuple[ChildState, Place]]:
-        """Remember these problems of a parent; answers those that are known to have lasted."""
+        """Remember these conditions of a parent; return those that were reported and still last."""
         now = self._now()
-        told = self._told.pop(request, None)
-        if problems:
-            self._told[request] = _Told(problems, now)
-            if len(self._told) > PARENTS:
-                del self._told[next(iter(self._told))]
-        is_fresh = told is not None and now - told.seen <= UNSEEN.total_seconds()
-        return told.problems if told is not None and is_fresh else frozenset()
+        before = self._reported.pop(request, None)
+        if conditions:
+            self._reported[request] = _Reported(conditions, now)
+            if len(self._reported) > PARENTS:
+                del self._reported[next(iter(self._reported))]
+        is_fresh = before is not None and now - before.seen <= UNSEEN.total_seconds()
+        return before.conditions if before is not None and is_fresh else frozenset()

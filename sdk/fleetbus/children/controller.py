@@ -1,4 +1,4 @@
-"""Parents in some clusters, their children in others: made, kept right, and taken away again.
+"""The controller `Children`: creates, updates and deletes children of parents in other clusters.
 
 web = fleetbus.Children("web", parents="v1/configmaps", parent_clusters=["eu1"],
                         parent_selector="managed=yes", children="apps/v1/deployments")
@@ -35,9 +35,9 @@ from fleetbus.reconcile import Request, Result
 from fleetbus.workqueue.queue import Backoff, Queue
 
 _UNREACHABLE: Final = ("wait", "retain")
-_BELIEVED_SHARE: Final = 2
+_UNAVAILABLE_SHARE: Final = 2
 _OURS: Final = "fleetbus.dev"
-"""The distributor takes our finalizer off its own objects, whoever else waits."""
+"""The distributor removes our finalizer from its own objects, regardless of other controllers."""
 D = TypeVar("D", bound=Desired)
 P = TypeVar("P", bound=Propagate)
 
@@ -45,38 +45,37 @@ P = TypeVar("P", bound=Propagate)
 class Children(Controller):
     """Keeps the children of parent objects, in the parents' clusters or in others.
 
-    A child carries the owner mark of its parent, never a Kubernetes ownerReference. Nothing is
-    deleted unless parent and child were read live, and only what carries every mark of this
-    controller. An object of a child's name without our mark is never touched; it is reported in
-    the log, in `fleetbus_child_problems_total`, and as an Event of the parent.
+    A child carries the owner mark of its parent, never a Kubernetes ownerReference. An object is
+    only deleted after parent and child were read live, and if it carries every mark of this
+    controller. An object with a child's name but without our mark is never changed; it is reported
+    in the log, in `fleetbus_child_problems_total`, and as an Event of the parent.
 
     Args:
-        name: a DNS-1123 label; it stands on the children, so another name means other children.
-        parents: the resource of the parents, like `v1/pods`.
-        children: the resource or resources of the children.
-        parent_clusters: where parents are; as for `watch`.
+        name: a DNS-1123 label; it is in the children's marks, so a new name means new children.
+        parents: resource of the parents, like `v1/pods`.
+        children: resource or resources of the children.
+        parent_clusters: the clusters of parents; as for `watch`.
         parent_namespaces: their namespaces; None for all.
-        parent_selector: a label selector. A parent that leaves it loses its children.
+        parent_selector: a label selector. A parent that no longer matches loses its children.
         parent_annotation_selector: the same for annotations.
-        child_clusters: where children may be; as for `watch`.
-        finalizer: keep a deleted parent until its children are gone, by our finalizer
-            `fleetbus.dev/cleanup`. Without it the children go when the parent is seen to be gone.
-        unreachable: of a deleted parent with children in a cluster that does not answer, or has
-            vanished from the fleet: `wait` keeps the parent until it answers; `retain` lets the
-            parent go, and reports what stays. A cluster that was unjoined is waited for by nobody.
-        hub_namespace: where fleetbus lives on the hub, with the records of unjoined clusters.
-        impersonate: from the name of the parent's cluster to the user in whose name children are
-            written; our own user needs the right to impersonate it.
-        copy_labels: give children the labels of their parent, under those they name themselves.
-        sweep: how often the children of parents that are gone are searched for.
-        recheck: how soon a cluster that does not answer, or a kind that is missing, is looked at
-            again.
+        child_clusters: the clusters that may have children; as for `watch`.
+        finalizer: keep a deleted parent until its children are gone, with the finalizer
+            `fleetbus.dev/cleanup`. Without it the children are deleted after the parent.
+        unreachable: for a deleted parent with children in a cluster that does not answer, or has
+            vanished from the fleet: `wait` keeps the parent until it answers; `retain` releases
+            the parent, and reports what stays. An unjoined cluster is never waited for.
+        hub_namespace: namespace of fleetbus on the hub, which has the records of unjoined clusters.
+        impersonate: maps the parent's cluster to the user that children are written as; our own
+            user needs the right to impersonate it.
+        copy_labels: add the labels of the parent to children; their own labels win.
+        sweep: how often to search for children whose parent is gone.
+        recheck: how soon to check again a cluster that does not answer, or a missing kind.
         concurrency: as for `Controller`.
         timeout: as for `Controller`; so is the next one.
         backoff: the delays after failures.
 
     Raises:
-        ConfigError: the name, a resource, a filter or an option cannot be used.
+        ConfigError: the name, a resource, a filter or an option is invalid.
     """
 
     def __init__(
@@ -106,11 +105,11 @@ class Children(Controller):
         )
         resources = [children] if isinstance(children, str) else list(children)
         if not resources:
-            raise ConfigError(f"controller {name!r}: children names no resource")
+            raise ConfigError(f"controller {name!r}: children must name a resource")
         if unreachable not in _UNREACHABLE:
-            raise ConfigError(f"controller {name!r}: unreachable is neither 'wait' nor 'retain'")
+            raise ConfigError(f"controller {name!r}: unreachable must be 'wait' or 'retain'")
         if finalizer and self._resource(parents).group == _OURS:
-            raise ConfigError(f"controller {name!r}: {parents} have our finalizer for themselves")
+            raise ConfigError(f"controller {name!r}: finalizer=True is not possible for {parents}")
         if min(sweep, recheck) <= timedelta():
             raise ConfigError(f"controller {name!r}: sweep and recheck must be positive")
         self.watch(
@@ -141,21 +140,21 @@ class Children(Controller):
             recheck=recheck,
         )
         self.orphans = OrphanSweep(self._policy, sweep)
-        self._unavailable = UnavailablePlaces(recheck / _BELIEVED_SHARE)
+        self._unavailable = UnavailablePlaces(recheck / _UNAVAILABLE_SHARE)
         self._conditions = ConditionReporter(name)
         self._desired: Desired | None = None
         self._propagate: Propagate | None = None
         self.reconcile(self._reconcile_request)
 
     def desired(self, function: D) -> D:
-        """Register the function that says which children a parent shall have; a decorator.
+        """Register the function that returns the desired children of a parent; a decorator.
 
-        It is given the parent, the name of its cluster and the fleet, and answers `Child` objects;
-        none takes all children away. It must depend on nothing but these, must not write, and is
-        called often; what it raises is retried, and nothing is deleted meanwhile.
+        It is given the parent, the name of its cluster and the fleet, and returns `Child` objects;
+        an empty list deletes all children. It must depend only on its arguments, must not write,
+        and is called often; when it raises it is retried, and nothing is deleted meanwhile.
 
         Raises:
-            ConfigError: there is one already, or it is not `async`.
+            ConfigError: one is registered already, or it is not `async`.
         """
         self._check("desired", function, self._desired)
         self._check_takes("@desired", function, "parent", "cluster", "fleet")
@@ -164,14 +163,14 @@ class Children(Controller):
         return function
 
     def propagate(self, function: P) -> P:
-        """Register the function that reports back to the parent; a decorator.
+        """Register the function that propagates the state of children to the parent; a decorator.
 
-        It is given the parent, its children as they are, and the fleet, and answers a merge patch
-        of the parent, or None. The field `status` goes to the status subresource; what the parent
-        shows already is not written.
+        It is given the parent, its current children and the fleet, and returns a merge patch of
+        the parent, or None. The field `status` goes to the status subresource; a patch that
+        changes nothing is not sent.
 
         Raises:
-            ConfigError: there is one already, or it is not `async`.
+            ConfigError: one is registered already, or it is not `async`.
         """
         self._check("propagate", function, self._propagate)
         self._check_takes("@propagate", function, "parent", "children", "fleet")
@@ -180,7 +179,7 @@ class Children(Controller):
         return function
 
     def function(self) -> Reconcile:
-        """The reconcile function, once the controller is whole.
+        """Return the reconcile function of a complete controller.
 
         Raises:
             ConfigError: it has no desired function.
@@ -190,7 +189,7 @@ class Children(Controller):
         return super().function()
 
     def beside(self, queue: Queue, fleet: Fleet) -> Sequence[Coroutine[Any, Any, None]]:
-        """The loops that run beside the workers of each process."""
+        """Return the background loops of each process."""
         return [self.orphans.run(queue, fleet)]
 
     def _check(self, what: str, function: object, earlier: object) -> None:
@@ -200,11 +199,11 @@ class Children(Controller):
             raise ConfigError(f"controller {self.name!r} has two @{what} functions")
 
     async def _reconcile_request(self, request: Request, fleet: Fleet) -> Result | None:
-        if self._desired is None:  # checked by `function`, before any request is taken
+        if self._desired is None:  # `function` has checked it at the start
             raise ConfigError(f"controller {self.name!r} has no @desired function")
         run = ChildrenReconciler(
             self._policy, self._desired, self._propagate, request, fleet, self._unavailable
         )
         result = await run.reconcile()
-        await self._conditions.tell(request, run.problems, run.parent, fleet)
+        await self._conditions.report(request, run.conditions, run.parent, fleet)
         return result

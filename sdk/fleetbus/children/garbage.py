@@ -1,7 +1,7 @@
-"""Finds children whose parent is gone, whatever was lost meanwhile.
+"""Finds children whose parent is gone, even if the event of its deletion was lost.
 
-Here nothing is deleted: the parent's request is enqueued, and its reconcile reads parent and child
-live. So a sweep never meets a running reconcile, and several processes may sweep at once.
+The sweep deletes nothing: it enqueues the parent's request, whose reconcile reads parent and child
+live. So a sweep never races with a running reconcile, and several processes may sweep at once.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class OrphanSweep:
     """The orphan sweep of one `Children` controller.
 
     Args:
-        policy: whose children.
-        period: between two sweeps of this process, about.
+        policy: the settings of the controller.
+        period: the interval between sweeps of this process, with jitter.
     """
 
     def __init__(self, policy: Policy, period: timedelta) -> None:
@@ -45,29 +45,29 @@ class OrphanSweep:
         self._period = period.total_seconds()
 
     async def run(self, queue: Queue, fleet: Fleet) -> None:
-        """Sweep for ever; the full enqueue at the start is the first sweep."""
+        """Sweep periodically; the full enqueue at the start replaces the first sweep."""
         while True:
             await asyncio.sleep(self._period * random.uniform(0.8, 1.2))  # noqa: S311 -- jitter
             try:
                 found = await self.sweep(queue, fleet)
             except (FleetbusError, RedisError, WorkqueueError) as e:
-                # The store is away or was emptied: the next sweep finds what this one did not.
+                # Redis is away or was emptied: the next sweep catches up.
                 log.warning("sweep_failed", controller=self._policy.controller, error=str(e))
                 continue
             except Exception:
-                # The author's function for the clusters of children: reconciles fail by it, too.
+                # A cluster filter of the author raised: its reconciles fail with the same error.
                 log.exception("sweep_failed", controller=self._policy.controller)
                 continue
             if found:
                 log.info("orphans_found", controller=self._policy.controller, parents=found)
 
     async def sweep(self, queue: Queue, fleet: Fleet) -> int:
-        """Enqueue the parents that the snapshot lacks and that have children; answers how many.
+        """Enqueue the parents that have children but are not in the snapshot; return how many.
 
         Raises:
-            redis.exceptions.RedisError: the store is away.
-            FleetbusError: the store was emptied.
-            WorkqueueError: the queue is away.
+            redis.exceptions.RedisError: Redis cannot be reached.
+            FleetbusError: the snapshot was emptied.
+            WorkqueueError: the queue cannot be reached.
         """
         found: set[Request] = set()
         async for entry in self._children(fleet):
@@ -103,9 +103,9 @@ class OrphanSweep:
                     break
 
     async def _is_gone(self, owner: Owner, fleet: Fleet) -> bool:
-        """As far as the snapshot knows, which only decides whether somebody looks."""
+        """Check the snapshot, which only decides whether to enqueue the parent."""
         if not fleet.has(owner.cluster_name):
-            return False  # nobody can look
+            return False  # a reconcile could not read it
         parents = self._policy.parents.key
         parent = await fleet.reader.get(owner.cluster_name, parents, owner.namespace, owner.name)
         return parent is None or parent.uid != owner.uid

@@ -1,11 +1,11 @@
-"""What a child of a `Children` controller carries, and whose an object is by what it carries.
+"""The marks on children of a `Children` controller, and the ownership they prove.
 
-Beside the owner mark: a label with the controller's name and one with the parent's place (a hash,
-the same for whatever lived under that name), so that children are found by index also when nobody
-knows the parent's uid any more; and an annotation with the child's own place. The owner mark names
-the cluster that the child was written to, with its accepted UID (rule D4). A copy that somebody
-made of a child, in this cluster or by restoring a backup into another one, has all marks too, but
-its place or its server does not agree with them: it is not ours.
+Besides the owner mark: a label with the controller's name and one with a hash of the parent's
+cluster, namespace and name (not its uid), so that children are found by index even if the parent's
+uid is unknown; and an annotation with the child's own place. The owner mark names the cluster that
+the child was written to, with its accepted UID (rule D4). A copy of a child, made in this cluster
+or by restoring a backup into another one, carries all marks too, but its place or its cluster does
+not match them: it is not ours.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ CHILD_ANNOTATION: Final = "fleetbus.dev/child"
 APPLIED_ANNOTATION: Final = "fleetbus.dev/applied"
 OWN_PREFIX: Final = "fleetbus.dev/"
 _OTHER_SERVER: Final = (
-    "its mark is for another cluster than the accepted one of this name, so it was copied or"
-    " restored; once it is deleted by hand it is made anew"
+    "its mark names another cluster than the accepted one of this name, so it was copied or"
+    " restored; delete it by hand to have it created again"
 )
 
 Object = dict[str, Any]
 
 
 class Ownership(StrEnum):
-    """How an object stands to a parent."""
+    """How an object relates to a parent, by its marks."""
 
     OURS = "Ours"
     STALE = "Stale"
-    """A child of an object that had the parent's name before, or of a parent that is gone."""
+    """A child of an earlier object with the parent's name, or of a parent that is gone."""
     COPY = "Copy"
-    """Every mark is right, but the object is not where they say: somebody copied a child."""
+    """All marks are valid, but name another place: somebody copied a child."""
     FOREIGN = "Foreign"
 
 
@@ -62,7 +62,7 @@ class ChildMark:
         controller: the name of the `Children` controller.
         place: cluster, namespace and name of the parent.
         parents: the resource of the parent.
-        owner: the parent as it lives; None when it is gone.
+        owner: the parent; None if it is gone.
     """
 
     controller: str
@@ -72,26 +72,26 @@ class ChildMark:
 
     @property
     def key(self) -> str:
-        """The value of the label that all children of this place have."""
+        """The value of `PARENT_LABEL` on all children of this parent."""
         place = self.place
         parts = (place.cluster, self.parents.key, place.namespace, place.name)
         return hashlib.blake2b(orjson.dumps(parts), digest_size=10).hexdigest()
 
     @property
     def selector(self) -> str:
-        """Selects the children of this place."""
+        """The label selector of the children of this parent."""
         return f"{CONTROLLER_LABEL}={self.controller},{PARENT_LABEL}={self.key}"
 
     def put_on(self, desired: Object, cluster: str, uid: str) -> Object:
-        """A copy of a desired object with all marks; the parent must live.
+        """Copy a desired object and add all marks; the parent must exist.
 
         Args:
             desired: the object without marks.
             cluster: the name of its cluster.
-            uid: the accepted UID of that cluster; empty where nobody knows it.
+            uid: the accepted UID of that cluster; empty if unknown.
         """
         if self.owner is None:
-            raise ValueError("a parent that is gone has no children to be made")
+            raise ValueError("a parent that is gone cannot get children")
         marked = copy.deepcopy(desired)
         digest = hashlib.blake2b(
             orjson.dumps(desired, option=orjson.OPT_SORT_KEYS), digest_size=8
@@ -106,10 +106,10 @@ class ChildMark:
         return marked
 
     def ownership(self, found: Object, cluster: str, uid: str) -> tuple[Ownership, str]:
-        """Whose an object in a cluster is, and for a stranger or a copy why.
+        """Determine whose an object in a cluster is, and for a foreign one or a copy why.
 
-        Label and annotation must agree (rules D4, D5). An empty `uid` means that nobody knows the
-        accepted one; then, and for a mark that names none, only the names are compared.
+        Label and annotation must agree (rules D4, D5). An empty `uid` means the accepted one is
+        unknown; then, and for a mark without one, only the names are compared.
         """
         labels, annotations = _strings(found, "labels"), _strings(found, "annotations")
         try:
@@ -117,10 +117,10 @@ class ChildMark:
         except MalformedOwner as e:
             return Ownership.FOREIGN, str(e)
         if owner is None or OWNER_ANNOTATION not in annotations:
-            return Ownership.FOREIGN, "it was not made by us"
+            return Ownership.FOREIGN, "it has no mark of ours"
         if not self._is_of_place(owner, labels):
             who = f"{owner.kind} {owner.namespace}/{owner.name} of cluster {owner.cluster_name}"
-            return Ownership.FOREIGN, f"it is owned by {who}, or its marks do not agree"
+            return Ownership.FOREIGN, f"it is owned by {who}, or its marks contradict each other"
         if why := _why_copy(found, owner, cluster, uid):
             return Ownership.COPY, why
         if self.owner is None or owner.uid != self.owner.uid:
@@ -139,13 +139,13 @@ class ChildMark:
 
 
 def child_place(cluster: str, obj: Object) -> str:
-    """`<cluster>/<namespace>/<name>` of an object."""
+    """Return `<cluster>/<namespace>/<name>` of an object."""
     metadata = obj["metadata"]
     return f"{cluster}/{metadata.get('namespace') or ''}/{metadata['name']}"
 
 
 def marked_uid(found: Object, cluster: str) -> str:
-    """The UID that a child's mark names for a cluster; empty if it names none."""
+    """Return the UID that a child's mark names for a cluster; empty if it names none."""
     try:
         owner = owner_of(found)
     except MalformedOwner:
@@ -154,27 +154,27 @@ def marked_uid(found: Object, cluster: str) -> str:
 
 
 def _why_copy(found: Object, owner: Owner, cluster: str, uid: str) -> str:
-    """Why a child is not where its marks say; empty if it is."""
+    """Explain why a child is not where its marks say; empty if it is."""
     place = _strings(found, "annotations").get(CHILD_ANNOTATION, "a child")
     if place != child_place(cluster, found):
         return f"it is a copy of {place}"
     if not owner.target:
-        return ""  # of a release before this one, or nobody knew the UID
+        return ""  # written by an earlier release, or with an unknown UID
     is_here = owner.target == cluster and (not uid or owner.target_uid == uid)
     return "" if is_here else _OTHER_SERVER
 
 
 def is_in_sync(found: Object, marked: Object) -> bool:
-    """Whether a child shows everything that is desired of it.
+    """Whether a child has every desired field.
 
-    What others added is left alone. What we once desired and no longer want is noticed by the
-    digest of what was applied.
+    Fields added by others are ignored. A field that is no longer desired is noticed by the digest
+    of what was applied.
     """
     return _holds(found, {key: marked[key] for key in marked if key not in ("apiVersion", "kind")})
 
 
 def is_protected(obj: Object) -> bool:
-    """Whether somebody said on the object itself that fleetbus must never delete it."""
+    """Whether an annotation on the object forbids fleetbus to delete it."""
     return _strings(obj, "annotations").get(PROTECT_ANNOTATION, "false") != "false"
 
 

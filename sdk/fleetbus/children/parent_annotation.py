@@ -1,7 +1,7 @@
-"""The record on a parent: in which clusters it may have children, and the finalizer.
+"""The annotation of a parent with the clusters of its children, and the finalizer.
 
-One annotation per controller, so that several may keep children of one parent; the finalizer is
-shared, and goes with the last of them.
+There is one annotation per controller, so that several can keep children of one parent; they share
+the finalizer, and the last one removes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PREFIX: Final = f"{OWN_PREFIX}children."
 
 
 class ParentAnnotation:
-    """The record of one controller; it reads parents and makes patches, and changes nothing.
+    """The annotation of one controller; reads parents and makes patches, but sends nothing.
 
     Args:
         controller: its name.
@@ -32,21 +32,21 @@ class ParentAnnotation:
         self._key = f"{OWN_PREFIX}{label_value(f'children.{controller}')}"
 
     def is_on(self, parent: Object) -> bool:
-        """Whether a parent has the record."""
+        """Whether a parent has the annotation."""
         return self._key in _annotations(parent)
 
     def clusters(self, parent: Object) -> set[str]:
-        """The clusters where a parent may have children."""
+        """Return the clusters where a parent may have children."""
         return set(_annotations(parent).get(self._key, "").split(",")) - {""}
 
-    def is_held(self, parent: Object) -> bool:
-        """Whether our finalizer is on a parent."""
+    def has_finalizer(self, parent: Object) -> bool:
+        """Whether a parent has our finalizer."""
         return has_finalizer(parent, FINALIZER)
 
     def patch(self, parent: Object, clusters: set[str]) -> Object | None:
-        """The merge patch that makes these clusters the record; None if they are.
+        """Make the merge patch that records these clusters; None if they are recorded already.
 
-        The finalizer is there as long as some controller's record is; those of others are kept.
+        The finalizer stays while any controller's annotation does; other finalizers are kept.
         """
         desired = finalizers = finalizers_of(parent)
         others = any(key.startswith(_PREFIX) and key != self._key for key in _annotations(parent))

@@ -1,4 +1,4 @@
-"""What the author of a `Children` controller says: children, and how they are kept."""
+"""The settings of a `Children` controller, and the checks of its desired children."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from fleetbus_proto.resources import Resource, parse_resource
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A child as it is desired, or, for the propagate function, as it is.
+    """A desired child, or, for the propagate function, its current state.
 
     Attributes:
         cluster: the name of the cluster it lives in.
         object: with apiVersion, kind, metadata.name and, unless its kind is cluster-scoped,
             metadata.namespace.
         resource: like `v1/configmaps`; needed only where the controller has several.
-        create_only: made if it is missing, and never changed then: for kinds that cannot be
-            changed, like Jobs.
-        problem: why it is not as it is desired, for the propagate function; then `object` is the
-            desired one, unless a child is there.
+        create_only: create it if it is missing, never update it: for immutable kinds like Jobs.
+        problem: for the propagate function, why it is not in sync; `object` is then the desired
+            one, unless a child exists.
     """
 
     cluster: str
@@ -40,23 +39,23 @@ class Child:
 
 
 Desired: TypeAlias = Callable[[Object, str, Fleet], Awaitable[Iterable[Child]]]
-"""From a parent, and the name of its cluster, to the children it shall have."""
+"""Maps a parent and the name of its cluster to its desired children."""
 Propagate: TypeAlias = Callable[[Object, Sequence[Child], Fleet], Awaitable[Object | None]]
-"""From a parent and its children to a merge patch of the parent, or None."""
+"""Maps a parent and its children to a merge patch of the parent, or None."""
 Place: TypeAlias = tuple[str, str, str, str]
 """Cluster, resource key, namespace, name."""
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredChild:
-    """A child that is desired, checked."""
+    """A checked desired child."""
 
     child: Child
     resource: Resource
 
     @property
     def place(self) -> Place:
-        """Where it shall be."""
+        """Its place."""
         return place_of(self.child.cluster, self.resource, self.child.object)
 
 
@@ -81,11 +80,11 @@ class Policy:
 
     @property
     def field_manager(self) -> str:
-        """Who applies the children."""
+        """The field manager of the children."""
         return f"fleetbus-{self.controller}"
 
     def selects(self, parent: Object) -> bool:
-        """Whether an object is one of the parents."""
+        """Whether an object matches the filters for parents."""
         metadata = parent["metadata"]
         return (
             (self.namespaces is None or (metadata.get("namespace") or "") in self.namespaces)
@@ -94,27 +93,29 @@ class Policy:
         )
 
     def child_clusters(self, fleet: Fleet) -> list[str]:
-        """The clusters that may have children now."""
+        """List the clusters that may have children now."""
         return [one.name for one in fleet.clusters() if self.is_child_cluster(one.name, one)]
 
     def check(self, answer: object, parent: Object) -> list[DesiredChild]:
-        """What the desired function answered, as children.
+        """Check the result of the desired function.
 
         Raises:
-            TerminalError: it is something else.
+            TerminalError: it is not a valid list of children.
         """
         if not isinstance(answer, Iterable):
             kind = type(answer).__name__
-            raise TerminalError(f"@desired answered {kind}, not a list of Child")
+            raise TerminalError(f"@desired returned {kind}, not a list of Child")
         desired = [self._checked(child, parent) for child in cast("Iterable[object]", answer)]
         places = [one.place for one in desired]
-        if twice := {"/".join(place) for place in places if places.count(place) > 1}:
-            raise TerminalError(f"@desired names {', '.join(sorted(twice))} twice")
+        if duplicates := {"/".join(place) for place in places if places.count(place) > 1}:
+            raise TerminalError(f"@desired returned duplicates: {', '.join(sorted(duplicates))}")
         return desired
 
     def _checked(self, child: object, parent: Object) -> DesiredChild:
         if not isinstance(child, Child):
-            raise TerminalError(f"@desired answered a {type(child).__name__} among its children")
+            raise TerminalError(
+                f"@desired returned a {type(child).__name__} in its list, not a Child"
+            )
         resource = self._resource_of(child)
         metadata: object = child.object.get("metadata")
         named = cast("Object", metadata) if isinstance(metadata, dict) else {}
@@ -133,18 +134,18 @@ class Policy:
         try:
             resource = parse_resource(child.resource)
         except InvalidName as e:
-            raise TerminalError(f"a child's resource: {e}") from e
+            raise TerminalError(f"resource of a child: {e}") from e
         if resource not in self.children:
-            raise TerminalError(f"{resource} is none of the resources of the children")
+            raise TerminalError(f"{resource} is not one of the children's resources")
         return resource
 
 
 def labels_of(obj: Object) -> dict[str, str]:
-    """The labels of an object, perhaps none."""
+    """Return the labels of an object."""
     return cast("dict[str, str]", obj["metadata"].get("labels") or {})
 
 
 def place_of(cluster: str, resource: Resource, obj: Object) -> Place:
-    """Where an object of a resource is."""
+    """Return the place of an object."""
     metadata = obj["metadata"]
     return cluster, resource.key, metadata.get("namespace") or "", metadata["name"]

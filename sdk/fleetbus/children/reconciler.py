@@ -1,12 +1,12 @@
-"""One parent and its children in one run of a `Children` controller.
+"""Reconciles one parent and its children in one run of a `Children` controller.
 
-The snapshot says whether there is anything to do; when there is, the API servers say what: the
-parent is read live before anything is written, each child before it is written or deleted, and
-nothing is deleted on the word of the snapshot (rule R6). So an idle fleet sees no request at all.
+The snapshot decides whether there is anything to do. If so, the parent is read live before any
+write, and each child before it is written or deleted; nothing is deleted because of the snapshot
+alone (rule R6). If everything is in sync, no request is sent.
 
-The order on the way in: finalizer and the clusters' names on the parent, then the first child. The
-order on the way out: the children, then their cluster's name, then the finalizer. A crash between
-two steps leaves a record of too many clusters, never of too few.
+Order when creating: finalizer and cluster names on the parent, then the first child. When deleting:
+the children, then the name of their cluster, then the finalizer. So a crash between two steps
+leaves too many clusters on record, never too few.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ from fleetbus_proto.resources import Resource
 
 log = structlog.get_logger()
 
-_AT_ONCE: Final = 16
-_SELDOM: Final = timedelta(minutes=5)
-"""What does not heal by itself, like a stranger under a child's name, is looked at so often."""
-_SOON: Final = frozenset({ChildState.WAITING, ChildState.UNREACHABLE, ChildState.MISSING})
-_LASTING: Final = frozenset({ChildState.REFUSED, ChildState.CONFLICT})
-_KEEPS: Final = frozenset({ChildState.WAITING, ChildState.UNREACHABLE, ChildState.REFUSED})
-"""What a removal may answer while the child is, or may be, still there."""
+_CONCURRENCY: Final = 16
+_SLOW_RECHECK: Final = timedelta(minutes=5)
+"""For states that do not change by themselves, like a foreign object with a child's name."""
+_RECHECKED: Final = frozenset({ChildState.WAITING, ChildState.UNREACHABLE, ChildState.MISSING})
+_SLOWLY_RECHECKED: Final = frozenset({ChildState.REFUSED, ChildState.CONFLICT})
+_REMAINING: Final = frozenset({ChildState.WAITING, ChildState.UNREACHABLE, ChildState.REFUSED})
+"""Outcomes of a removal after which the child may still exist."""
 A = TypeVar("A")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedChild:
-    """A child that is there."""
+    """A child that exists."""
 
     cluster: str
     resource: Resource
@@ -80,20 +80,20 @@ class ObservedChild:
 
     @property
     def place(self) -> Place:
-        """Where it is."""
+        """Its place."""
         return place_of(self.cluster, self.resource, self.object)
 
 
 class ChildrenReconciler:
-    """One run.
+    """One reconcile of a parent.
 
     Args:
-        policy: how children are kept.
+        policy: the settings of the controller.
         desired: the author's function for the children.
-        propagate: the author's function for the way back, if there is one.
+        propagate: the author's function for the parent, if there is one.
         request: names the parent.
-        fleet: everything.
-        unavailable: what was found away a moment ago.
+        fleet: the clusters and the snapshot.
+        unavailable: places that were unavailable a short time ago.
     """
 
     def __init__(
@@ -115,16 +115,16 @@ class ChildrenReconciler:
         self._annotation = ParentAnnotation(policy.controller)
         self._outcomes: dict[Place, ChildOutcome] = {}
         self._unjoined = frozenset[str]()
-        # Cluster → its accepted UID, for comparing what the snapshot has.
+        # Accepted UID by cluster, to check the marks of children in the snapshot.
         self._uids: dict[str, str] = {}
-        # A child may be among what could not be read.
+        # Objects that could not be read may include a child.
         self._has_unread = False
         self.parent: Object | None = None
-        """As it was read last."""
+        """The parent as last read."""
 
     @property
-    def problems(self) -> list[Condition]:
-        """What is to be told of, in the order of the places."""
+    def conditions(self) -> list[Condition]:
+        """The problems to report, ordered by place."""
         return [
             Condition(outcome.state, place, outcome.message)
             for place, outcome in sorted(self._outcomes.items())
@@ -132,11 +132,11 @@ class ChildrenReconciler:
         ]
 
     async def reconcile(self) -> Result | None:
-        """Bring the children in line."""
+        """Create, update and delete the children."""
         request, parents = self._request, self._policy.parents
         home = self._fleet.cluster(request.cluster)
         if not self._policy.is_parent_cluster(home.name, home.info):
-            log.info("parent_is_in_no_parent_cluster")
+            log.info("parent_cluster_not_selected")
             return None
         cached = await home.get(parents, request.namespace, request.name)
         children = await self._find()
@@ -149,14 +149,14 @@ class ChildrenReconciler:
                 return None
             self._evaluate(desired, children)
             if self._is_settled(cached, desired, children):
-                await self._report_back(home, cached, desired, children)
+                await self._propagate_state(home, cached, desired, children)
                 return self._requeue()
         return await self._act(home, children)
 
-    # --- what there is, and what there shall be -------------------------------------------------
+    # --- current and desired state --------------------------------------------------------------
 
     async def _find(self) -> list[ObservedChild]:
-        """The children that the snapshot knows; what it does not know yet is looked at live."""
+        """Find the children in the snapshot; objects without a body there are read live."""
         names = self._policy.child_clusters(self._fleet)
         labels = LabelSelector.parse(self._mark.selector)
         found: list[ObservedChild] = []
@@ -172,26 +172,26 @@ class ChildrenReconciler:
         return found
 
     async def _read_uids(self, clusters: Iterable[str]) -> dict[str, str]:
-        """The accepted UIDs as the snapshot has them; of a cluster that has none nothing."""
+        """Read the accepted UIDs from the snapshot; a cluster without one is left out."""
         uids: dict[str, str] = {}
         for name in clusters:
-            with suppress(NotAccepted):  # it is in the fleet twice: whatever is written says so
+            with suppress(NotAccepted):  # e.g. joined twice: a write to it reports the error
                 uids[name] = await self._fleet.accepted_uid(name)
         return uids
 
     async def _find_unlabelled(
         self, names: Sequence[str], resource: Resource, labels: LabelSelector
     ) -> list[ObservedChild]:
-        """Children among the objects that are too large for the bus: only their server can tell."""
+        """Find children among objects too large for the bus, whose labels only a live read has."""
         found: list[ObservedChild] = []
         for entry in await self._fleet.reader.unlabelled(names, resource.key):
             try:
                 obj = await self._read_live(entry, resource)
             except (ClusterNotFound, NotFound, Forbidden, Unauthorized):
-                continue  # it is a stranger's, or nobody here could remove it
+                continue  # foreign, or we could not remove it
             except (NotEngaged, KubeError):
-                # Most likely a stranger's: a cluster that is away holds up its own only. But a
-                # parent that is gone wakes nobody again.
+                # Most likely foreign, so it must not block the children in other clusters. But
+                # check again later: nothing triggers a deleted parent again.
                 self._has_unread = True
                 continue
             if obj is not None and labels.matches(obj["metadata"].get("labels") or {}):
@@ -203,10 +203,10 @@ class ChildrenReconciler:
         return await cluster.live.get(resource, entry.namespace, entry.name)
 
     async def _desired_children(self, parent: Object) -> list[DesiredChild] | None:
-        """The children that a parent shall have; None if nothing is to be done until it is gone.
+        """Return the desired children; None to do nothing until the parent is gone.
 
         Raises:
-            TerminalError: the author's function answered nonsense.
+            TerminalError: the author's function returned something invalid.
         """
         self.parent = parent
         owner = Owner.of(parent, self._request.cluster)
@@ -224,8 +224,8 @@ class ChildrenReconciler:
         for one in desired:
             child = there.get(one.place)
             if child is None or self._ownership(child)[0] is not Ownership.OURS:
-                if rest := self._unavailable.of(one.place, self._request):
-                    self._outcomes[one.place] = rest
+                if known := self._unavailable.outcome_for(one.place, self._request):
+                    self._outcomes[one.place] = known
                 continue
             uid = self._uids.get(child.cluster) or marked_uid(child.object, child.cluster)
             marked = self._mark.put_on(one.child.object, one.child.cluster, uid)
@@ -237,11 +237,11 @@ class ChildrenReconciler:
         self, parent: Object, desired: Sequence[DesiredChild], children: Sequence[ObservedChild]
     ) -> bool:
         clusters = {one.child.cluster for one in desired} if self._policy.finalizer else set[str]()
-        is_held = self._annotation.is_held(parent)
-        if self._annotation.clusters(parent) != clusters or (clusters and not is_held):
+        has_finalizer = self._annotation.has_finalizer(parent)
+        if self._annotation.clusters(parent) != clusters or (clusters and not has_finalizer):
             return False
         if any(one.place not in self._outcomes for one in desired):
-            return False  # not even known to be away
+            return False  # state unknown
         leaving = self._leaving(desired, children)
         return all(self._ownership(child)[0] is Ownership.COPY for child in leaving)
 
@@ -260,16 +260,16 @@ class ChildrenReconciler:
         uid = self._uids.get(child.cluster, "")
         return self._mark.ownership(child.object, child.cluster, uid)
 
-    # --- what is done ---------------------------------------------------------------------------
+    # --- writes ---------------------------------------------------------------------------------
 
     async def _act(self, home: Cluster, children: Sequence[ObservedChild]) -> Result | None:
         request = self._request
         try:
             parent = await home.live.get(self._policy.parents, request.namespace, request.name)
         except NotFound as e:
-            # Its type may come back, and the parent with it: nothing is concluded from that.
-            log.warning("parents_are_not_served", error=str(e))
-            return Result(requeue_after=_SELDOM)
+            # The kind may come back, and the parent with it: do not treat the parent as deleted.
+            log.warning("parent_kind_not_served", error=str(e))
+            return Result(requeue_after=_SLOW_RECHECK)
         self._outcomes.clear()
         self.parent = parent
         if parent is None:
@@ -285,13 +285,13 @@ class ChildrenReconciler:
         await self._ensure_all(desired)
         await self._remove_leaving(home, parent, desired, children)
         if desired:
-            await self._report_back(home, parent, desired, children)
+            await self._propagate_state(home, parent, desired, children)
         return self._requeue()
 
     async def _record_clusters(
         self, home: Cluster, parent: Object, desired: Sequence[DesiredChild]
     ) -> Object:
-        """Finalizer and clusters on the parent, before the first child is made there."""
+        """Put finalizer and clusters on the parent, before a child is created there."""
         clusters = self._annotation.clusters(parent) | {one.child.cluster for one in desired}
         return await self._write_annotation(home, parent, clusters)
 
@@ -300,7 +300,7 @@ class ChildrenReconciler:
         missing = [one for one in desired if one.place not in self._outcomes]
         for one, outcome in zip(missing, await _gather(writer.ensure, missing), strict=True):
             self._outcomes[one.place] = outcome
-            self._unavailable.note(one.place, outcome, self._request)
+            self._unavailable.update(one.place, outcome, self._request)
 
     async def _remove_leaving(
         self,
@@ -309,14 +309,14 @@ class ChildrenReconciler:
         desired: Sequence[DesiredChild],
         children: Sequence[ObservedChild],
     ) -> None:
-        """Remove what is not desired any more, and the record of where nothing is left."""
+        """Delete children no longer desired, and clusters without children from the record."""
         leaving = self._leaving(desired, children)
         noted, clusters = self._annotation.clusters(parent), {one.child.cluster for one in desired}
-        is_pending = any(self._outcomes[one.place].state in _SOON for one in desired)
+        is_pending = any(self._outcomes[one.place].state in _RECHECKED for one in desired)
         if is_pending and (leaving or noted - clusters):
-            return  # a child moves: the old one stays until the new one stands
+            return  # a child moves: keep the old one until the new one exists
         if (leaving or noted - clusters) and not self._fleet.is_known:
-            raise NotEngaged("the providers have not told their clusters yet")
+            raise NotEngaged("the providers have not reported their clusters yet")
         self._unjoined = await self._find_unjoined(noted - clusters)
         remaining = await self._remove_all(leaving)
         remaining |= await self._clear_clusters(
@@ -327,7 +327,7 @@ class ChildrenReconciler:
             await self._write_annotation(home, parent, kept)
 
     async def _remove_all(self, children: Iterable[ObservedChild]) -> set[str]:
-        """Remove children; answers the clusters where some may be left."""
+        """Delete children; return the clusters where some may remain."""
         writer = ChildWriter(self._policy, self._fleet, self._mark)
         gone = list(children)
         outcomes = await _gather(
@@ -339,7 +339,7 @@ class ChildrenReconciler:
         return remaining
 
     async def _clear_clusters(self, clusters: Iterable[str], done: set[Place]) -> set[str]:
-        """Remove what a live list of these clusters still shows; answers where some may be left."""
+        """Delete children that a live list still shows; return clusters where some may remain."""
         writer = ChildWriter(self._policy, self._fleet, self._mark)
         remaining = await _gather(
             lambda name: self._clear_cluster(writer, name, done), sorted(clusters)
@@ -350,7 +350,7 @@ class ChildrenReconciler:
         remaining: set[str] = set()
         for resource in self._policy.children:
             try:
-                children = await writer.survivors(name, resource)
+                children = await writer.list_children(name, resource)
             except (ClusterNotFound, NotEngaged, KubeError) as e:
                 place = (name, resource.key, "", "")
                 remaining |= self._record_removal(
@@ -359,13 +359,13 @@ class ChildrenReconciler:
                 continue
             found = [ObservedChild(name, resource, child) for child in children]
             remaining |= await self._remove_all(one for one in found if one.place not in done)
-            # What was removed a moment ago is still listed while its own finalizers hold it.
+            # A child that was just deleted is still listed while its own finalizers keep it.
             left = {one.place for one in found} & done
-            remaining |= {name for place in left if self._outcomes[place].state in _KEEPS}
+            remaining |= {name for place in left if self._outcomes[place].state in _REMAINING}
         return remaining
 
     async def _find_unjoined(self, clusters: Iterable[str]) -> frozenset[str]:
-        """Which of these were taken out of the fleet, and did not merely vanish (rule D7)."""
+        """Find which of these were unjoined, rather than just missing from the fleet (rule D7)."""
         fleet = self._fleet
         absent = [name for name in clusters if not fleet.has(name)]
         if not absent or not fleet.hub:
@@ -375,24 +375,24 @@ class ChildrenReconciler:
             records = LeaveRecords(self._policy.hub_namespace)
             return await records.left(hub, fleet.clusters()) & frozenset(absent)
         except (ClusterNotFound, NotEngaged, KubeError) as e:
-            log.warning("leave_records_unreadable", error=str(e))  # nothing follows from that
+            log.warning("leave_records_unreadable", error=str(e))  # treated as not unjoined
             return frozenset()
 
     def _record_removal(self, place: Place, outcome: ChildOutcome) -> set[str]:
-        """Note what came of a removal; answers the cluster if a child may be left there."""
+        """Record the outcome of a removal; return the cluster if a child may remain there."""
         is_retained = self._policy.retain or place[0] in self._unjoined
         if outcome.state is ChildState.UNREACHABLE and is_retained:
             outcome = ChildOutcome(ChildState.LEFT_BEHIND, outcome.message)
         self._outcomes[place] = outcome
-        return {place[0]} if outcome.state in _KEEPS else set()
+        return {place[0]} if outcome.state in _REMAINING else set()
 
     # --- the parent -----------------------------------------------------------------------------
 
     async def _write_annotation(self, home: Cluster, parent: Object, clusters: set[str]) -> Object:
-        """Write the record of clusters and the finalizer; the finalizers of others are kept.
+        """Write the clusters annotation and the finalizer; keep the finalizers of others.
 
         Raises:
-            Conflict: the parent was changed meanwhile; to be done again.
+            Conflict: the parent was changed concurrently; to be retried.
         """
         patch = self._annotation.patch(parent, clusters)
         if patch is None:
@@ -408,22 +408,22 @@ class ChildrenReconciler:
             resource_version=metadata["resourceVersion"],
         )
 
-    async def _report_back(
+    async def _propagate_state(
         self,
         home: Cluster,
         parent: Object,
         desired: Sequence[DesiredChild],
         children: Sequence[ObservedChild],
     ) -> None:
-        """Run the author's propagate function, and patch what it says and the parent lacks."""
+        """Run the author's propagate function, and patch the parent if it differs."""
         if self._propagate is None or not desired:
             return
-        family = self._current_children(desired, children)
-        patch = cast("object", await self._propagate(copy.deepcopy(parent), family, self._fleet))
+        current = self._current_children(desired, children)
+        patch = cast("object", await self._propagate(copy.deepcopy(parent), current, self._fleet))
         if patch is None:
             return
         if not isinstance(patch, dict):
-            raise TerminalError(f"@propagate answered {type(patch).__name__}, not a patch or None")
+            raise TerminalError(f"@propagate returned {type(patch).__name__}, not a patch or None")
         whole = cast("Object", patch)
         status = {key: value for key, value in whole.items() if key == "status"}
         rest = {key: value for key, value in whole.items() if key != "status"}
@@ -445,9 +445,9 @@ class ChildrenReconciler:
     def _current_children(
         self, desired: Sequence[DesiredChild], children: Sequence[ObservedChild]
     ) -> list[Child]:
-        """The family for the propagate function: what is desired, then what is still leaving."""
+        """Return the children for the propagate function, with their problems."""
         there = {child.place: child.object for child in children}
-        told: list[Child] = []
+        current: list[Child] = []
         for one in desired:
             outcome = self._outcomes[one.place]
             obj = outcome.object or there.pop(one.place, None) or one.child.object
@@ -455,22 +455,22 @@ class ChildrenReconciler:
             problem = (
                 "" if outcome.state is ChildState.IN_SYNC else outcome.message or outcome.state
             )
-            told.append(replace(one.child, object=obj, problem=problem))
-        return told
+            current.append(replace(one.child, object=obj, problem=problem))
+        return current
 
     def _requeue(self) -> Result | None:
-        """When to look again, if nothing else wakes us."""
+        """Return when to check again without another trigger."""
         states = {outcome.state for outcome in self._outcomes.values()}
-        if states & _SOON:
+        if states & _RECHECKED:
             recheck = self._policy.recheck * random.uniform(1, 1.3)  # noqa: S311 -- only jitter
             return Result(requeue_after=recheck)
-        is_seldom = bool(states & _LASTING) or self._has_unread
-        return Result(requeue_after=_SELDOM) if is_seldom else None
+        is_slow = bool(states & _SLOWLY_RECHECKED) or self._has_unread
+        return Result(requeue_after=_SLOW_RECHECK) if is_slow else None
 
 
 async def _gather(function: Callable[[A], Awaitable[T]], arguments: Sequence[A]) -> list[T]:
-    """The answers of calls that run side by side, a few at once; the first error ends all."""
-    slots = asyncio.Semaphore(_AT_ONCE)
+    """Run calls concurrently, a few at a time, and return their results; an error cancels all."""
+    slots = asyncio.Semaphore(_CONCURRENCY)
 
     async def one(argument: A) -> T:
         async with slots:

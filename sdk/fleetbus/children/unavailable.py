@@ -1,7 +1,7 @@
-"""Clusters, kinds and namespaces that were found away: not asked again for every parent.
+"""Remembers unavailable clusters, kinds and namespaces, so that not every parent asks again.
 
-When a cluster is down, or lacks the kind, all parents with a child there wait; the one that found
-that looks again, the others take its answer for a while.
+If a cluster is down or lacks a kind, all parents with a child there wait. The parent that found
+out checks again, the others use its outcome for a while.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ class _Entry(NamedTuple):
     until: float
     outcome: ChildOutcome
     parent: Request
-    """Who found it, and looks again."""
+    """The parent that found out, and checks again."""
 
 
 class UnavailablePlaces:
-    """What this process found away, and until when that is believed.
+    """Places that this process found unavailable a short time ago.
 
     Args:
-        period: how long.
+        period: how long an entry is used.
         now: a monotonic clock in seconds.
     """
 
     def __init__(self, period: timedelta, now: Callable[[], float] = time.monotonic) -> None:
         self._period = period.total_seconds()
         self._now = now
-        # By cluster, and by (cluster, resource, namespace): bounded by what there is of them.
+        # By (cluster,) or (cluster, resource, namespace), so bounded by the number of those.
         self._entries: dict[tuple[str, ...], _Entry] = {}
 
-    def note(self, place: Place, outcome: ChildOutcome, parent: Request) -> None:
-        """Take note of what came of a child; that it is right ends the rest of its place."""
+    def update(self, place: Place, outcome: ChildOutcome, parent: Request) -> None:
+        """Remember an outcome; a child in sync makes its place available again."""
         cluster, resource, namespace, _ = place
-        rest = _Entry(self._now() + self._period, outcome, parent)
+        entry = _Entry(self._now() + self._period, outcome, parent)
         if outcome.state is ChildState.IN_SYNC:
             self._entries.pop((cluster,), None)
             self._entries.pop((cluster, resource, namespace), None)
         elif outcome.state is ChildState.UNREACHABLE:
-            self._entries[(cluster,)] = rest
+            self._entries[(cluster,)] = entry
         elif outcome.state is ChildState.MISSING:
-            self._entries[(cluster, resource, namespace)] = rest
+            self._entries[(cluster, resource, namespace)] = entry
 
-    def of(self, place: Place, parent: Request) -> ChildOutcome | None:
-        """What a look at this place would most likely answer; None if the parent shall look."""
+    def outcome_for(self, place: Place, parent: Request) -> ChildOutcome | None:
+        """Return the remembered outcome for a place; None if the parent must check itself."""
         cluster, resource, namespace, _ = place
         for key in ((cluster,), (cluster, resource, namespace)):
-            rest = self._entries.get(key)
-            if rest is not None and rest.parent != parent and rest.until > self._now():
-                return rest.outcome
+            entry = self._entries.get(key)
+            if entry is not None and entry.parent != parent and entry.until > self._now():
+                return entry.outcome
         return None

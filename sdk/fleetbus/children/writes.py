@@ -1,7 +1,7 @@
-"""One child onto one cluster, or off it: look live, decide whose it is, write what differs.
+"""Writes or deletes one child in one cluster: read live, check ownership, write the difference.
 
-Nothing here raises for what one cluster or one object refuses: each call answers an outcome, so
-that one bad cluster does not stop the children of the others (promise 4).
+Errors of a cluster or an object become an outcome instead of an exception, so that one bad cluster
+does not stop the children in the others (promise 4).
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ from fleetbus.process.redact import without_secret_words
 from fleetbus_proto.resources import Resource
 
 _ONLY_CREATE: Final = "1"
-"""No object can have this resourceVersion: an apply that carries it creates, and fails where
-somebody else created the object since we looked."""
-_LETTERS: Final = 1000
-"""Of what a server says; it is shown in Events and logs."""
+"""No object has this resourceVersion: an apply with it can only create, and fails if somebody else
+has created the object since it was read."""
+_MAX_MESSAGE: Final = 1000
+"""Length of a server message in Events and logs."""
 
 
 class ChildState(StrEnum):
-    """What came of one child; the values are what metrics and events show."""
+    """The state of one child; the values appear in metrics and Events."""
 
     IN_SYNC = "InSync"
     GONE = "Gone"
     WAITING = "Waiting"
-    """It is being deleted, or was changed while we looked."""
+    """It is being deleted, or was changed concurrently."""
     UNREACHABLE = "Unreachable"
     MISSING = "Missing"
-    """The cluster has no such kind, or no such namespace."""
+    """The cluster lacks the kind or the namespace."""
     REFUSED = "Refused"
     CONFLICT = "Conflict"
-    """An object of that name is there, and it is not ours: it stays as it is."""
+    """An object of that name exists and is not ours: it is not changed."""
     EXTRA = "Extra"
-    """Somebody's copy of a child: it stays as it is."""
+    """A copy of a child that somebody made: it is not changed."""
     PROTECTED = "Protected"
     LEFT_BEHIND = "LeftBehind"
 
 
 @dataclass(frozen=True, slots=True)
 class ChildOutcome:
-    """What came of one child, why, and the object if it is there."""
+    """The state of one child, the reason, and the object if it exists."""
 
     state: ChildState
     message: str = ""
@@ -68,16 +68,16 @@ class ChildOutcome:
 
 
 _GONE: Final = ChildOutcome(ChildState.GONE)
-_PROTECTED: Final = ChildOutcome(ChildState.PROTECTED, "it is protected, so it stays")
+_PROTECTED: Final = ChildOutcome(ChildState.PROTECTED, "it is protected, so it is not deleted")
 
 
 class ChildWriter:
     """Writes the children of one parent.
 
     Args:
-        policy: how they are kept.
-        fleet: where they are.
-        mark: whose they are.
+        policy: the settings of the controller.
+        fleet: the clusters.
+        mark: the marks of the parent's children.
     """
 
     def __init__(self, policy: Policy, fleet: Fleet, mark: ChildMark) -> None:
@@ -86,18 +86,18 @@ class ChildWriter:
         self._mark = mark
 
     async def ensure(self, desired: DesiredChild) -> ChildOutcome:
-        """Make it, or bring it in line."""
+        """Create or update a child."""
         return await _outcome_of(self._ensure(desired), desired.resource)
 
     async def remove(self, cluster: str, resource: Resource, found: Object) -> ChildOutcome:
-        """Delete an object, if it is live a child of this parent (rules R6, D5)."""
+        """Delete an object if a live read shows it is a child of this parent (rules R6, D5)."""
         return await _outcome_of(self._remove(cluster, resource, found), resource)
 
-    async def survivors(self, cluster: str, resource: Resource) -> list[Object]:
-        """The children that a cluster has, live; none where it has no such kind.
+    async def list_children(self, cluster: str, resource: Resource) -> list[Object]:
+        """List the children in a cluster live; none if it lacks the kind.
 
         Raises:
-            FleetbusError: nothing is known.
+            FleetbusError: the list failed.
         """
         live = self._fleet.cluster(cluster).live
         try:
@@ -109,32 +109,34 @@ class ChildWriter:
     async def _ensure(self, desired: DesiredChild) -> ChildOutcome:
         cluster = self._fleet.cluster(desired.child.cluster)
         if not self._policy.is_child_cluster(cluster.name, cluster.info):
-            return ChildOutcome(ChildState.UNREACHABLE, "this is none of the clusters for children")
+            return ChildOutcome(ChildState.UNREACHABLE, "the cluster is not selected for children")
         if cluster.info.suspended:
             return ChildOutcome(ChildState.UNREACHABLE, "the cluster is suspended")
         return await self._ensure_on(cluster, desired)
 
     async def _ensure_on(self, cluster: Cluster, desired: DesiredChild) -> ChildOutcome:
-        live = await self._look(cluster, desired.resource, desired.child.object)
+        live = await self._read(cluster, desired.resource, desired.child.object)
         uid = await _uid_of(cluster)
         if live is None:
             return await self._create(cluster, desired, uid)
-        return await self._take_over(cluster, desired, live, uid)
+        return await self._replace_or_update(cluster, desired, live, uid)
 
-    async def _take_over(
+    async def _replace_or_update(
         self, cluster: Cluster, desired: DesiredChild, live: Object, uid: str
     ) -> ChildOutcome:
-        """Bring in line what has the child's name."""
+        """Handle an existing object with the child's name."""
         ownership, why = self._mark.ownership(live, cluster.name, uid)
         if ownership in (Ownership.FOREIGN, Ownership.COPY):
             return ChildOutcome(ChildState.CONFLICT, why)
         if live["metadata"].get("deletionTimestamp"):
-            return ChildOutcome(ChildState.WAITING, "it is being deleted, and made anew then")
+            return ChildOutcome(
+                ChildState.WAITING, "it is being deleted, and will be created again"
+            )
         if ownership is Ownership.OURS:
             return await self._update(cluster, desired, live, uid)
         if is_protected(live):
             return _PROTECTED
-        # Its parent is another object than ours, and gone: ours has been read live.
+        # It belongs to an earlier object with the parent's name: the present parent was read live.
         removed = await self._delete(cluster, desired.resource, live)
         if removed.state is not ChildState.GONE:
             return removed
@@ -156,7 +158,7 @@ class ChildWriter:
     async def _apply(
         self, cluster: Cluster, desired: DesiredChild, marked: Object, precondition: dict[str, str]
     ) -> ChildOutcome:
-        """Forced: what a child's author names is theirs, whoever wrote it by hand."""
+        """Apply with force: the fields that the author sets win over manual changes."""
         marked["metadata"] |= precondition
         made = await self._acting(cluster).apply(
             desired.resource, marked, field_manager=self._policy.field_manager, force=True
@@ -165,13 +167,13 @@ class ChildWriter:
 
     async def _remove(self, cluster_name: str, resource: Resource, found: Object) -> ChildOutcome:
         cluster = self._fleet.cluster(cluster_name)
-        live = await self._look_to_remove(cluster, resource, found)
+        live = await self._read_to_remove(cluster, resource, found)
         if live is None:
             return _GONE
         uid = await _uid_of(cluster)
         ownership, why = self._mark.ownership(live, cluster_name, uid)
         if ownership is Ownership.FOREIGN:
-            return _GONE  # no child of ours is there
+            return _GONE  # our child does not exist
         if ownership is Ownership.COPY:
             return ChildOutcome(ChildState.EXTRA, why)
         if is_protected(live):
@@ -181,7 +183,7 @@ class ChildWriter:
         return await self._delete(cluster, resource, live)
 
     async def _delete(self, cluster: Cluster, resource: Resource, live: Object) -> ChildOutcome:
-        """Exactly the object that was looked at; and another look, for finalizers may hold it."""
+        """Delete exactly the object that was read; read again, as finalizers may keep it."""
         metadata = live["metadata"]
         await self._acting(cluster).delete(
             resource,
@@ -190,20 +192,20 @@ class ChildWriter:
             uid=metadata["uid"],
             resource_version=metadata["resourceVersion"],
         )
-        after = await self._look(cluster, resource, live)
+        after = await self._read(cluster, resource, live)
         if after is None or after["metadata"]["uid"] != metadata["uid"]:
             return _GONE
         return ChildOutcome(ChildState.WAITING, "it is being deleted")
 
-    async def _look(self, cluster: Cluster, resource: Resource, obj: Object) -> Object | None:
+    async def _read(self, cluster: Cluster, resource: Resource, obj: Object) -> Object | None:
         metadata = obj["metadata"]
         return await cluster.live.get(resource, metadata.get("namespace") or "", metadata["name"])
 
-    async def _look_to_remove(
+    async def _read_to_remove(
         self, cluster: Cluster, resource: Resource, obj: Object
     ) -> Object | None:
         try:
-            return await self._look(cluster, resource, obj)
+            return await self._read(cluster, resource, obj)
         except NotFound as e:
             await _require_unserved(cluster.live, resource, e)
             raise
@@ -216,16 +218,16 @@ class ChildWriter:
 
 
 async def _uid_of(cluster: Cluster) -> str:
-    """The UID of the accepted cluster, which answers now; empty where nobody compares it."""
+    """Return the verified UID of the accepted cluster; empty if it is not checked."""
     identity = cluster.live.identity_check
     return await identity.trusted_uid() if identity is not None else ""
 
 
 async def _require_unserved(live: KubeClient, resource: Resource, error: NotFound) -> None:
-    """Make sure that a kind is missing, by discovery: a proxy says 404 as easily.
+    """Confirm by discovery that a kind is missing: a proxy may also return 404.
 
     Raises:
-        Unreachable: it is served, so nothing is known of its objects.
+        Unreachable: it is served, so the 404 says nothing about its objects.
     """
     if await live.discovery.serves(resource):
         raise Unreachable(0, "Unreachable", str(error)) from error
@@ -241,13 +243,13 @@ async def _outcome_of(call: Awaitable[ChildOutcome], resource: Resource) -> Chil
     except (Invalid, Forbidden, Unauthorized, IncompleteObject) as e:
         return ChildOutcome(ChildState.REFUSED, describe_error(e, resource))
     except Conflict:
-        return ChildOutcome(ChildState.WAITING, "it was changed meanwhile")
+        return ChildOutcome(ChildState.WAITING, "it was changed concurrently")
     except KubeError as e:
         return ChildOutcome(ChildState.UNREACHABLE, describe_error(e, resource))
 
 
 def describe_error(error: KubeError | IncompleteObject, resource: Resource) -> str:
-    """A refusal for people; servers quote values, which no log may show of a Secret (D14)."""
+    """Describe an error; servers quote values, which must not be logged for Secrets (rule D14)."""
     if isinstance(error, KubeError) and resource.key == "core/secrets":
         return f"{error.status} {error.reason}"
-    return without_secret_words(str(error), limit=_LETTERS)
+    return without_secret_words(str(error), limit=_MAX_MESSAGE)

@@ -1,4 +1,4 @@
-"""The query API as the command line uses it: plain HTTP, pages put together."""
+"""Reads the query API over HTTP and joins the pages of a list."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ _LONGEST_WAIT_SECONDS: Final = 10
 
 
 class ApiFailed(FleetbusError):
-    """The query API does not answer, or has not what was asked for."""
+    """The query API does not answer, or does not have the object or resource."""
 
 
 class _TooManyRequests(ApiFailed):
-    """We ask too much at a time.
+    """A limit of the query API was reached (429).
 
     Args:
-        detail: which limit was reached.
-        retry_after: the header of that name.
+        detail: which limit.
+        retry_after: the Retry-After header.
     """
 
     def __init__(self, detail: str, retry_after: str) -> None:
         super().__init__(detail)
-        told = int(retry_after) if re.fullmatch("[0-9]{1,5}", retry_after) else 1
-        self.wait_seconds = min(told, _LONGEST_WAIT_SECONDS)
+        seconds = int(retry_after) if re.fullmatch("[0-9]{1,5}", retry_after) else 1
+        self.wait_seconds = min(seconds, _LONGEST_WAIT_SECONDS)
 
 
 class ApiRefused(ConfigError):
-    """The query API cannot read what was typed."""
+    """The query API rejects the query as malformed (400)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One object of the fleet; without its tree when the fleet does not hold its body."""
+    """One object of the fleet; `tree` is None if the snapshot lacks its body."""
 
     cluster: str
     namespace: str
@@ -59,7 +59,7 @@ class Item:
 
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> Item:
-        """An item of an answer."""
+        """Read an item of a response."""
         tree = cast("dict[str, Any] | None", raw.get("object"))
         named = cast("Mapping[str, Any]", raw if tree is None else tree.get("metadata") or {})
         return cls(
@@ -73,13 +73,13 @@ class Item:
 
 @dataclass(slots=True)
 class Found:
-    """A whole list, of as many pages as it took.
+    """A list of objects, with all its pages.
 
     Attributes:
-        resource: group, plural, kind, namespaced and versions of what was listed.
-        freshness: how far each cluster can be relied on, of the last page.
-        incomplete: the clusters whose part may lack something or be old, on any page.
-        is_cut: whether there is more than was asked for.
+        resource: group, plural, kind, namespaced and versions of the listed resource.
+        freshness: of each cluster, from the last page.
+        incomplete: the clusters whose part may be incomplete or stale, on any page.
+        is_cut: whether there are more objects than the limit.
     """
 
     items: list[Item] = field(default_factory=list[Item])
@@ -98,10 +98,10 @@ class ApiClient:
     """A client of `/fleet/v1`.
 
     Args:
-        target: where the query API is, and how to reach it.
+        target: has the address, the token and the CA.
 
     Raises:
-        ConfigError: no address is known, or it is none.
+        ConfigError: no address is set, or it is invalid.
     """
 
     def __init__(self, target: Target) -> None:
@@ -109,38 +109,40 @@ class ApiClient:
         self._token = target.token
         parts = urllib.parse.urlsplit(self._url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ConfigError(f"api_url {self._url!r} is not like http://127.0.0.1:8080")
+            raise ConfigError(
+                f"invalid api_url {self._url!r}: it must be like http://127.0.0.1:8080"
+            )
         handlers: list[urllib.request.BaseHandler] = []
         if parts.hostname in _LOOPBACK:
-            handlers.append(urllib.request.ProxyHandler({}))  # no proxy leads back to us
+            handlers.append(urllib.request.ProxyHandler({}))  # a proxy cannot reach our loopback
         if target.ca:
             handlers.append(urllib.request.HTTPSHandler(context=_trust(target.ca)))
         self._opener = urllib.request.build_opener(*handlers)
 
     def list(self, resource: str, query: Mapping[str, str | Sequence[str]], limit: int) -> Found:
-        """Objects of a resource: the first so many, or all when `limit` is 0.
+        """List the objects of a resource: the first `limit`, or all if it is 0.
 
         Raises:
-            ApiFailed: no answer, or no such resource.
-            ApiRefused: the question cannot be read.
+            ApiFailed: no response, or no such resource.
+            ApiRefused: the query is malformed.
         """
         found = Found()
         path = f"/fleet/v1/resources/{urllib.parse.quote(resource)}"
         token = ""
         while True:
-            room = min(_PAGE, limit - len(found.items)) if limit else _PAGE
-            asked = {**query, "limit": str(room), **({"continue": token} if token else {})}
+            size = min(_PAGE, limit - len(found.items)) if limit else _PAGE
+            asked = {**query, "limit": str(size), **({"continue": token} if token else {})}
             token = _add(found, self.get(path, asked))
             if not token or (limit and len(found.items) >= limit):
                 found.is_cut = bool(token)
                 return found
 
     def get(self, path: str, query: Mapping[str, str | Sequence[str]] | None = None) -> Any:
-        """The answer at a path; what is too much at a time is asked again when it may be.
+        """Get a path; after a 429 wait as long as the server says and try again.
 
         Raises:
-            ApiFailed: no answer, or nothing there.
-            ApiRefused: the question cannot be read.
+            ApiFailed: no response, or not found.
+            ApiRefused: the query is malformed.
         """
         text = urllib.parse.urlencode(query or {}, doseq=True)
         url = f"{self._url}{path}?{text}" if text else f"{self._url}{path}"
@@ -166,7 +168,7 @@ class ApiClient:
 
 
 def _add(found: Found, page: Mapping[str, Any]) -> str:
-    """Put a page behind those before it; answers its continue token."""
+    """Append a page; return its continue token."""
     found.items += map(Item.read, page["items"])
     found.resource = page["resource"]
     found.freshness |= page["freshness"]

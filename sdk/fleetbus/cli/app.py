@@ -1,7 +1,6 @@
 """The commands of `fleetbus`.
 
-Everything a command needs is imported when it runs, so that `--help` stays instant; devfleet adds
-`dev` and `demo` through the entry point group `fleetbus.commands`.
+devfleet adds `dev` and `demo` through the entry point group `fleetbus.commands`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from fleetbus.errors import FleetbusError
 
 app = typer.Typer(
     name="fleetbus",
-    help="Kubernetes controllers over many clusters, through a message bus.",
+    help="Run Kubernetes controllers across many clusters, over a message bus.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -45,28 +44,28 @@ app.command()(run.run)
 app.add_typer(clusters.app, name="clusters")
 
 
-def _tell_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"fleetbus {version('fleetbus')}")
         raise typer.Exit
 
 
 @app.callback()
-def of_all_commands(
+def global_options(
     _version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_tell_version, is_eager=True, help="Tell the version and end."
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:
-    """Kubernetes controllers over many clusters, through a message bus."""
+    """Run Kubernetes controllers across many clusters, over a message bus."""
 
 
 def run_command_line() -> None:
-    """Run the command line; bad input ends with one message and exit status 2.
+    """Run the command line.
 
-    What was named and is not here ends with status 1.
+    Bad input prints one line and exits with status 2, or 1 if it names something unknown.
     """
     for point in sorted(entry_points(group="fleetbus.commands"), key=lambda p: p.name):
         app.add_typer(point.load())

@@ -1,4 +1,4 @@
-"""Objects as YAML and JSON for people: in the order the API server gave, without bookkeeping."""
+"""Renders objects as YAML and JSON, with fields in the order of the API server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fleetbus.cli.objects.tree import Tree
 
 
 class _Dumper(yaml.SafeDumper):
-    """Lists are indented below their key, and a text of several lines stays one."""
+    """Indents lists below their key, and writes a multi-line string as a block."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         """Indent lists too: `indentless` is what PyYAML asks for below a key."""
@@ -19,28 +19,28 @@ class _Dumper(yaml.SafeDumper):
         super().increase_indent(flow, False)
 
 
-def _represent_text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+def _represent_string(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
     style = "|" if "\n" in value else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
-_Dumper.add_representer(str, _represent_text)
+_Dumper.add_representer(str, _represent_string)
 
 
 def render_yaml(tree: object) -> str:
-    """A YAML document."""
+    """Render a YAML document."""
     return yaml.dump(
         tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
     )
 
 
 def render_json(tree: object) -> str:
-    """A JSON document, indented."""
+    """Render an indented JSON document."""
     return json.dumps(tree, indent=2, ensure_ascii=False)
 
 
 def without_managed_fields(tree: Tree) -> Tree:
-    """The object without metadata.managedFields, which is longer than the rest."""
+    """Copy an object without metadata.managedFields, often longer than the rest."""
     metadata = tree.get("metadata")
     if not isinstance(metadata, dict):
         return tree

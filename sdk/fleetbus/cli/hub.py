@@ -1,4 +1,4 @@
-"""What the commands do that write on the hub."""
+"""Connects to the hub for a command."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from fleetbus.kube.connection.config import KubeConfig, read_kube_config
 from fleetbus.process.settings import allow_loopback
 
 Hub = tuple[pathlib.Path | None, str]
-"""Kubeconfig of the hub and context, as flags gave them."""
+"""The values of --hub-kubeconfig and --hub-context."""
 
 
-def hub_of(given: Hub) -> KubeConfig:
-    """Access data of the hub: flags, FLEETBUS_HUB_KUBECONFIG, the dev stack, KUBECONFIG.
+def resolve_hub(flags: Hub) -> KubeConfig:
+    """Find the hub: flags, FLEETBUS_HUB_KUBECONFIG, the dev stack, KUBECONFIG.
 
     Raises:
-        ConfigError: none of them names one, or it cannot be read.
+        ConfigError: none of them names a hub, or the kubeconfig cannot be read.
     """
-    path, context = given
+    path, context = flags
     if path is not None:
         return read_kube_config(path, context)
     if found := os.environ.get("FLEETBUS_HUB_KUBECONFIG"):
@@ -37,11 +37,11 @@ def hub_of(given: Hub) -> KubeConfig:
         return read_kube_config(target.kubeconfig, context or target.hub)
     if found := os.environ.get("KUBECONFIG"):
         return read_kube_config(found, context)
-    raise ConfigError("no hub is known: give --hub-kubeconfig FILE, or set FLEETBUS_HUB_KUBECONFIG")
+    raise ConfigError("no hub is set: give --hub-kubeconfig FILE, or set FLEETBUS_HUB_KUBECONFIG")
 
 
 def run_on_hub(main: Coroutine[Any, Any, int]) -> int:
-    """Run a command; what the hub or the store refuses is one line and exit status 1."""
+    """Run a command; an error of the hub or the store prints one line and returns 1."""
     try:
         return asyncio.run(main)
     except KubeError as e:

@@ -1,4 +1,4 @@
-"""Spans of time as kubectl writes them: 42s, 5m12s, 7h, 3d4h."""
+"""Renders durations as kubectl does: 42s, 5m12s, 7h, 3d4h."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ _STEPS = (
 )
 
 
-def render_span(seconds: float) -> str:
-    """A span of time, the finer the shorter it is."""
+def render_duration(seconds: float) -> str:
+    """Render a duration; a shorter one in finer units."""
     whole = max(int(seconds), 0)
     _, large, letter, small, small_letter = next(step for step in _STEPS if whole < step[0])
     rest = whole % large // small if small else 0
     return f"{whole // large}{letter}{rest}{small_letter}" if rest else f"{whole // large}{letter}"
 
 
-def parse_time(text: object) -> datetime | None:
-    """A time of an object (RFC 3339); None when it is none."""
+def parse_time(value: object) -> datetime | None:
+    """Parse an RFC 3339 time of an object; None if it is invalid."""
     try:
-        found = datetime.fromisoformat(str(text))
+        found = datetime.fromisoformat(str(value))
     except ValueError:
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def render_age(text: object, now: datetime | None = None) -> str:
-    """How long ago a time of an object is; `<unknown>` without one."""
-    then = parse_time(text)
+def render_age(value: object, now: datetime | None = None) -> str:
+    """Render how long ago a time is; `<unknown>` if it is invalid."""
+    then = parse_time(value)
     if then is None:
         return "<unknown>"
-    return render_span(((now or datetime.now(UTC)) - then).total_seconds())
+    return render_duration(((now or datetime.now(UTC)) - then).total_seconds())
 
 
-def render_moment(seconds: float) -> str:
-    """A moment in seconds since 1970 as RFC 3339, UTC."""
+def render_time(seconds: float) -> str:
+    """Render seconds since 1970 as RFC 3339 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

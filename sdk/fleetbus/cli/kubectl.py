@@ -11,19 +11,18 @@ from fleetbus.cli.unknown import exit_status
 from fleetbus.errors import FleetbusError
 
 _VERBS: Final = ("list", "describe")
-_LATER: Final = ("join", "unjoin", "apply", "delete", "create", "edit")
+_UNSUPPORTED: Final = ("join", "unjoin", "apply", "delete", "create", "edit")
 _EPILOG: Final = (
-    "Without a verb, `list` is meant. join, unjoin, apply, delete, create and edit are not in this "
-    "version."
+    "The default verb is `list`. join, unjoin, apply, delete, create and edit are not supported."
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command `kubectl-multicluster`; answers the exit status."""
+    """Run the command `kubectl-multicluster`; return the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
-    if given and given[0] in _LATER:
+    if given and given[0] in _UNSUPPORTED:
         print(
-            f"kubectl-multicluster: {given[0]} is not in this version: it only reads, with list "
+            f"kubectl-multicluster: {given[0]} is not supported; the plugin only reads, with list "
             "and describe",
             file=sys.stderr,
         )
@@ -46,13 +45,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kubectl-multicluster",
-        description="Shows the objects of every cluster of the fleet.",
+        description="Show the objects of every cluster of the fleet.",
         epilog=_EPILOG,
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="{list,describe}")
-    for verb, text in (("list", "Show objects, newest first."), ("describe", "Show YAML.")):
+    for verb, text in (
+        ("list", "Show objects, newest first."),
+        ("describe", "Show objects as YAML."),
+    ):
         add = verbs.add_parser(verb, help=text, description=text).add_argument
-        add("resource", help="like pods, v1/pods, apps.v1.deployments; or clusters")
+        add("resource", help="pods, v1/pods, apps.v1.deployments, …; or clusters")
         add("--clusterName", default="", help="only this cluster")
         add("--name", default="", help="only objects of this name")
         add("-n", "--namespace", default="", help="only this namespace")

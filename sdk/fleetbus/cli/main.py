@@ -1,6 +1,7 @@
-"""The console script `fleetbus`: nothing but the way to the commands.
+"""The console script `fleetbus`.
 
-Their imports take half a second, in which somebody may well press Ctrl-C.
+Importing the commands takes half a second; they are imported inside `main` so that Ctrl-C during
+that time prints no traceback.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line; an interrupted one ends silently, with the status of an interrupt."""
+    """Run the command line; exit silently with status 130 on Ctrl-C."""
     try:
         from fleetbus.cli.app import run_command_line  # noqa: PLC0415 - see above
 

@@ -1,4 +1,4 @@
-"""`fleetbus new`: the folder of a first controller, with its test and its pyproject.toml."""
+"""`fleetbus new`: creates a project with a controller, its test and a pyproject.toml."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from fleetbus.errors import ConfigError
 
 _FILES: Final = ("controller.py", "test_controller.py", "pyproject.toml")
 _PLACEHOLDER: Final = "my-project"
-"""The name in the files of `new_project`, which work as they stand."""
+"""The project name in the files of `new_project`, which are themselves a working project."""
 
 
 def new(
     name: Annotated[
-        str, typer.Argument(help="Of the folder, the project and its controller: my-operator.")
+        str,
+        typer.Argument(
+            help="Name of the folder, the project and its controller, like my-operator."
+        ),
     ],
 ) -> None:
-    """Make a project: a controller, its test and a pyproject.toml, in a new folder."""
+    """Create a project in a new folder: a controller, its test and a pyproject.toml."""
     _check_name(name)
     folder = pathlib.Path(name)
     template = resources.files("fleetbus.cli") / "new_project"
@@ -30,14 +33,14 @@ def new(
             text = (template / file).read_text(encoding="utf-8")
             (folder / file).write_text(text.replace(_PLACEHOLDER, name), encoding="utf-8")
     except FileExistsError as e:
-        raise ConfigError(f"{name} exists already: nothing was changed") from e
+        raise ConfigError(f"{name} already exists; nothing was changed") from e
     except OSError as e:
-        raise ConfigError(f"{name} cannot be made: {e.strerror}") from e
-    print(f"made {', '.join(f'{name}/{file}' for file in _FILES)}\n")
+        raise ConfigError(f"cannot create {name}: {e.strerror}") from e
+    print(f"created {', '.join(f'{name}/{file}' for file in _FILES)}\n")
     print(f"next:\n  cd {name}")
-    print("  python -m pytest              the test, on clusters of its own")
-    print("  fleetbus dev up               a fleet on this machine")
-    print("  fleetbus run controller.py    the controller; it starts again when you save the file")
+    print("  python -m pytest              runs the test, on emulated clusters")
+    print("  fleetbus dev up               starts a fleet on this machine")
+    print("  fleetbus run controller.py    runs the controller; restarts it when you save")
 
 
 def _check_name(name: str) -> None:
@@ -46,4 +49,4 @@ def _check_name(name: str) -> None:
 
     Controller(name)
     if name in RESERVED_NAMES or name == "fleetbus":
-        raise ConfigError(f"the name {name!r} is reserved: choose another one")
+        raise ConfigError(f"the name {name!r} is reserved; choose another one")

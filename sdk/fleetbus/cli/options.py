@@ -1,4 +1,4 @@
-"""Options that several commands have, with one text each."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fleetbus.errors import ConfigError
 
 
 def output_option(*formats: str) -> Any:
-    """`--output` with these formats."""
+    """Declare `--output` with these formats."""
 
     def check(given: str) -> str:
         if given not in formats:
@@ -28,24 +28,24 @@ NatsUrl = Annotated[
     str | None,
     typer.Option(
         "--nats-url",
-        help="Address of NATS, like nats://127.0.0.1:4222; default: FLEETBUS_NATS_URL, else the"
-        " fleet started here, else nats_url in ~/.fleetbus/config.yaml.",
+        help="NATS address, like nats://127.0.0.1:4222. Default: FLEETBUS_NATS_URL, else the dev"
+        " fleet of this folder, else nats_url in ~/.fleetbus/config.yaml.",
     ),
 ]
 ApiUrl = Annotated[
     str | None,
     typer.Option(
         "--api-url",
-        help="Address of the query API, like http://127.0.0.1:8080; default: FLEETBUS_API_URL,"
-        " else the fleet started here, else api_url in ~/.fleetbus/config.yaml.",
+        help="Query API address, like http://127.0.0.1:8080. Default: FLEETBUS_API_URL, else the"
+        " dev fleet of this folder, else api_url in ~/.fleetbus/config.yaml.",
     ),
 ]
 RedisUrl = Annotated[
     str | None,
     typer.Option(
         "--redis-url",
-        help="Address of Redis or Valkey, like redis://127.0.0.1:6379/0; default:"
-        " FLEETBUS_REDIS_URL, else the fleet started here, else redis_url in"
+        help="Redis or Valkey address, like redis://127.0.0.1:6379/0. Default:"
+        " FLEETBUS_REDIS_URL, else the dev fleet of this folder, else redis_url in"
         " ~/.fleetbus/config.yaml.",
     ),
 ]
@@ -53,18 +53,21 @@ DevFolder = Annotated[
     pathlib.Path | None,
     typer.Option(
         "--dir",
-        help="The folder in which `fleetbus dev up` or `make up` started the fleet; default: this"
-        " one and those above.",
+        help="Folder where `fleetbus dev up` or `make up` started the fleet. Default: this folder"
+        " or the nearest parent that has one.",
     ),
 ]
 HubKubeconfig = Annotated[
     pathlib.Path | None,
     typer.Option(
         "--hub-kubeconfig",
-        help="Kubeconfig of the hub; default: FLEETBUS_HUB_KUBECONFIG, else the fleet started"
-        " here, else KUBECONFIG.",
+        help="Kubeconfig of the hub. Default: FLEETBUS_HUB_KUBECONFIG, else the dev fleet of this"
+        " folder, else KUBECONFIG.",
     ),
 ]
 HubContext = Annotated[
-    str, typer.Option("--hub-context", help="Its context; default: the current one.")
+    str,
+    typer.Option(
+        "--hub-context", help="Context in the hub's kubeconfig. Default: the current one."
+    ),
 ]

@@ -1,4 +1,4 @@
-"""Plain columns, left-aligned, as kubectl prints them; and what is said beside them."""
+"""Prints tables as kubectl does, and warnings about incomplete answers."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fleetbus.cli.human_time import render_span
+from fleetbus.cli.human_time import render_duration
 
 _GAP: Final = "   "
 _NAMED: Final = 5
-"""Clusters that are named in one line."""
+"""How many clusters one warning names."""
 
 
 def render_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Lines with a head; a cell never brings control characters to the terminal."""
+    """Render a table with a header; control characters in cells are replaced."""
     lines = [head, *([_plain(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
@@ -24,10 +24,10 @@ def render_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def warn_incomplete(freshness: Mapping[str, Any], incomplete: Sequence[str]) -> None:
-    """Say which clusters' part of an answer may lack something or be old (rule A4)."""
+    """Warn of clusters whose part of an answer may be incomplete or stale (rule A4)."""
     alike: dict[str, list[str]] = {}
     for name in incomplete:
-        alike.setdefault(_say_why(freshness.get(name) or {}), []).append(name)
+        alike.setdefault(_describe_reason(freshness.get(name) or {}), []).append(name)
     for why, names in alike.items():
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         verb = "are" if len(names) > 1 else "is"
@@ -35,12 +35,12 @@ def warn_incomplete(freshness: Mapping[str, Any], incomplete: Sequence[str]) -> 
         print(f"warning: {shown}{more} {verb} incomplete: {why}", file=sys.stderr)
 
 
-def _say_why(known: Mapping[str, Any]) -> str:
+def _describe_reason(known: Mapping[str, Any]) -> str:
     age = known.get("ageSeconds")
     reason = _plain(str(known.get("reason") or known.get("state") or "unknown"))
     if age is None:
         return reason
-    return f"{reason}; its API server last answered {render_span(age)} ago"
+    return f"{reason}; its API server last answered {render_duration(age)} ago"
 
 
 def _plain(cell: str) -> str:

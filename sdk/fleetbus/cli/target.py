@@ -1,9 +1,8 @@
-"""Where the query API, NATS and Redis are: flags, environment, a running dev stack, files.
+"""Resolves the addresses of the query API, NATS and Redis.
 
-The first of these that names an address wins:
-flags; the dev stack of a folder that is named; FLEETBUS_API_URL, FLEETBUS_NATS_URL,
-FLEETBUS_REDIS_URL; the dev stack started in this folder or one above; ~/.fleetbus/config.yaml;
-multi_resource_operator's own file.
+The first of these that has an address wins: flags; the dev stack in the folder given by --dir;
+FLEETBUS_API_URL, FLEETBUS_NATS_URL, FLEETBUS_REDIS_URL; a dev stack in this folder or a parent;
+~/.fleetbus/config.yaml; the config file of multi_resource_operator.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from fleetbus.errors import ConfigError
 _FIELDS: Final = ("api_url", "nats_url", "redis_url", "token", "ca")
 _DEV: Final = pathlib.Path(".fleetbus") / "dev"
 _STATE: Final = "stack.json"
-_SEED: Final = pathlib.Path(".multi-cluster-operator") / "config"
+_MRO_CONFIG: Final = pathlib.Path(".multi-cluster-operator") / "config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Addresses; an empty one is not known."""
+    """Addresses of one fleet; an unknown one is empty."""
 
     api_url: str = ""
     nats_url: str = ""
@@ -37,21 +36,21 @@ class Target:
     kubeconfig: str = ""
     """The kubeconfig of the dev stack."""
     hub: str = ""
-    """The hub of the dev stack: a cluster of the fleet, and a context of its kubeconfig."""
+    """The hub of the dev stack; its name is also the context in `kubeconfig`."""
     state_file: str = ""
-    """The file in which the dev stack tells all this; it changes with the addresses."""
+    """The dev stack's state file, rewritten whenever its addresses change."""
 
     def require(self, field: str) -> str:
-        """One address that a command cannot do without.
+        """Return an address that a command needs.
 
         Raises:
-            ConfigError: it is not known; the message says how to tell it.
+            ConfigError: it is unknown; the message says how to set it.
         """
         value = str(getattr(self, field))
         if not value:
             raise ConfigError(
-                f"no {field} is known: no fleet runs in {pathlib.Path.cwd()} or a folder above;"
-                f" start one with `fleetbus dev up`, set FLEETBUS_{field.upper()}, or write it to"
+                f"{field} is not set: no dev fleet runs in {pathlib.Path.cwd()} or a parent folder;"
+                f" start one with `fleetbus dev up`, set FLEETBUS_{field.upper()}, or add it to"
                 f" {_config_file()}"
             )
         return value
@@ -64,18 +63,17 @@ def resolve_target(
     redis_url: str | None = None,
     folder: pathlib.Path | None = None,
 ) -> Target:
-    """Find every address.
+    """Resolve every address.
 
     Args:
-        api_url: what a flag says of it; so are the next two.
+        api_url: the value of the flag, if given; likewise for the next two.
         nats_url: see above.
         redis_url: see above.
-        folder: where a dev stack runs, `.fleetbus/dev` or the folder that has it; None looks in
-            this folder and those above.
+        folder: a folder with a running dev stack, or its `.fleetbus/dev`; None searches this
+            folder and its parents.
 
     Raises:
-        ConfigError: no dev stack runs in that folder, or a file that should tell an address cannot
-            be read.
+        ConfigError: no dev stack runs in that folder, or a config file cannot be read.
     """
     given = {"api_url": api_url, "nats_url": nats_url, "redis_url": redis_url}
     sources: list[Mapping[str, Any]] = [
@@ -84,7 +82,7 @@ def resolve_target(
         {name: os.environ.get(f"FLEETBUS_{name.upper()}", "") for name in _FIELDS},
         _dev_stack(),
         _read_yaml(_config_file()),
-        _seed_config(),
+        _mro_config(),
     ]
     found = {
         field.name: next((str(s[field.name]) for s in sources if s.get(field.name)), "")
@@ -96,7 +94,9 @@ def resolve_target(
 def _named_dev_stack(folder: pathlib.Path) -> Mapping[str, Any]:
     found = _running_stack(folder) or _running_stack(folder / _DEV)
     if not found:
-        raise ConfigError(f"{folder}: no fleet runs in this folder; `fleetbus dev up` starts one")
+        raise ConfigError(
+            f"{folder}: no dev fleet runs in this folder; `fleetbus dev up` starts one"
+        )
     return found
 
 
@@ -107,14 +107,14 @@ def _dev_stack() -> Mapping[str, Any]:
 
 
 def _running_stack(folder: pathlib.Path) -> Mapping[str, Any]:
-    """What the dev stack of a folder says of itself; empty if none runs there."""
+    """Read the state of the dev stack in a folder; empty if none runs there."""
     try:
-        state: object = json.loads((folder / _STATE).read_bytes())
+        parsed: object = json.loads((folder / _STATE).read_bytes())
     except (OSError, ValueError):
         return {}
-    if not isinstance(state, dict):
+    if not isinstance(parsed, dict):
         return {}
-    found = cast("dict[str, Any]", state)
+    found = cast("dict[str, Any]", parsed)
     if not _is_alive(found.get("pid")):
         return {}
     clusters = cast("list[str]", found.get("clusters") or [""])
@@ -137,9 +137,9 @@ def _config_file() -> pathlib.Path:
     return pathlib.Path(os.environ.get("FLEETBUS_CONFIG", "~/.fleetbus/config.yaml")).expanduser()
 
 
-def _seed_config() -> Mapping[str, Any]:
-    """multi_resource_operator's address: `server: <port>`, or serverIP and serverPort."""
-    found = _read_yaml(pathlib.Path.home() / _SEED)
+def _mro_config() -> Mapping[str, Any]:
+    """Read multi_resource_operator's address: `server: <port>`, or serverIP and serverPort."""
+    found = _read_yaml(pathlib.Path.home() / _MRO_CONFIG)
     port = found.get("serverPort") or found.get("server")
     if not port:
         return {}
@@ -156,5 +156,5 @@ def _read_yaml(path: pathlib.Path) -> Mapping[str, Any]:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise ConfigError(f"{path}: not a map of fields such as api_url")
+        raise ConfigError(f"{path}: not a mapping with keys such as api_url")
     return cast("dict[str, Any]", found)

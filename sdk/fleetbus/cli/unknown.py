@@ -1,4 +1,4 @@
-"""A cluster, resource or controller that nobody here knows: status 1, and what may be meant."""
+"""Reports unknown clusters, resources and controllers with the closest known name."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ _SHOWN: Final = 10
 
 
 class UnknownName(ConfigError):
-    """Something was named that is not here; every command ends with status 1 and the message."""
+    """A name is unknown; every command prints the message and exits with status 1."""
 
 
 def exit_status(error: FleetbusError) -> int:
-    """1 for what is not here, 2 for what cannot be read."""
+    """Return 1 for an unknown name, 2 for other bad input."""
     return 1 if isinstance(error, UnknownName) else 2
 
 
-def unknown(said: str, name: str, known: Collection[str]) -> UnknownName:
-    """The error for a name that is not among those that are known.
+def unknown(message: str, name: str, known: Collection[str]) -> UnknownName:
+    """Make the error for an unknown name.
 
     Args:
-        said: the message, without a suggestion.
+        message: the message, without a suggestion.
         name: what was typed.
-        known: every name there is.
+        known: all known names.
     """
     near = get_close_matches(name, known, n=1)
     if near:
-        return UnknownName(f"{said}; do you mean {near[0]!r}?")
+        return UnknownName(f"{message}; do you mean {near[0]!r}?")
     names = sorted(known)
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return UnknownName(f"{said}; there are: {', '.join(names[:_SHOWN]) or 'none'}{more}")
+    return UnknownName(f"{message}; known: {', '.join(names[:_SHOWN]) or 'none'}{more}")
 
 
 def unknown_cluster(name: str, known: Collection[str]) -> UnknownName:
-    """The error for a cluster that is not in the fleet."""
+    """Make the error for a cluster that is not in the fleet."""
     return unknown(f"cluster {name!r} is not in the fleet", name, known)
 
 
 def require_clusters(api: ApiClient, names: Sequence[str]) -> None:
-    """Refuse clusters that the query API does not know.
+    """Check that the query API knows these clusters.
 
     Raises:
-        UnknownName: there is one.
-        ApiFailed: no answer.
+        UnknownName: it does not know one of them.
+        ApiFailed: it does not answer.
     """
     if not names:
         return
@@ -61,7 +61,7 @@ def require_clusters(api: ApiClient, names: Sequence[str]) -> None:
 
 
 async def bus_clusters(bus: Bus) -> set[str]:
-    """The clusters of the fleet, as the projector has told the watchers.
+    """List the clusters of the fleet, as the projector announced them on NATS.
 
     Raises:
         BusError: the bucket cannot be read.
@@ -73,7 +73,7 @@ async def bus_clusters(bus: Bus) -> set[str]:
 
 
 async def bus_resources(bus: Bus) -> set[str]:
-    """The keys of the resources that any watcher has a checkpoint of, like `core/pods`.
+    """List the keys of the resources that some watcher has a checkpoint of, like `core/pods`.
 
     Raises:
         BusError: the bucket cannot be read.

@@ -8,10 +8,10 @@
             await t.run_until_idle()
             assert t.clusters["b"].get("v1/configmaps", "default", "x")
 
-`emulated_fleet` serves the clusters alone. They speak HTTP, so a test uses the same clients as the
-program it tests. They come from the distribution `fleetbus-devfleet`, and the pytest
-fixtures `fleet`, `cluster` and `fault` with them; the classes here are what a test may rely on.
-docs/testing.md tells more.
+`emulated_fleet` serves only the clusters. They speak HTTP, so a test uses the same clients as the
+program it tests. They come from the distribution `fleetbus-devfleet`, together with the pytest
+fixtures `fleet`, `cluster` and `fault`; the classes here are their stable interface. See
+docs/testing.md.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ async def controller_test(
 ) -> AsyncGenerator[ControllerTest]:
     """Test controllers in this process, on emulated clusters, without waiting.
 
-    What happens between a change and the reconcile is what happens in production: the snapshot,
-    the router, the worker and the fleet are the SDK's own. Only the bus is left out, and the queue
-    is one of this process, whose time stands still until it is moved.
+    Between a change and the reconcile run the same snapshot, router, worker and fleet as in
+    production. Only the bus is left out, and the queue is in memory, with a clock that stands
+    still until it is advanced.
 
     Args:
-        controllers: whole ones, of different names.
-        clusters: names; or names with their labels; or a fleet that runs already.
+        controllers: complete ones, with different names.
+        clusters: names; or names with their labels; or a running fleet.
         hub: which of them is the hub, if any.
-        workloads: whether Deployments become ready and Jobs complete; of a fleet that runs
-            already this was said when it was started.
-        store: the URL of a Redis or Valkey for this test alone; by default one is started for all
-            tests of the process. It must be empty, or have been used by a test before.
+        workloads: whether Deployments become ready and Jobs complete; ignored for a running
+            fleet.
+        store: URL of a Redis or Valkey only for this test; by default one is started for all tests
+            of the process. It must be empty, or have been used by an earlier test.
 
     Raises:
-        ConfigError: a controller is not whole, the store is somebody else's, or
+        ConfigError: a controller is incomplete, the store holds other data, or
             fleetbus-devfleet is not installed.
     """
     names: list[str]

@@ -1,7 +1,7 @@
-"""Does a controller converge? The same changes, told in other orders, twice, with runs cut off.
+"""Checks that a controller converges under late, repeated and reordered events and killed runs.
 
-Rule R2: events come late, twice and in any order between objects, and a run may die anywhere. What
-a controller leaves behind must not depend on it.
+Events arrive late, twice and in any order between objects, and a run may die anywhere (rule R2).
+The final state must not depend on that.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 Step: TypeAlias = "Callable[[EmulatedFleet], object]"
 """Something that users or other programs do to the clusters."""
 
-_HELD_BACK: Final = 0.4
-_TOLD_TWICE: Final = 0.2
+_DELAYED: Final = 0.4
+_DELIVERED_TWICE: Final = 0.2
 _CUT: Final = 0.25
-_MOST_CUTS: Final = 4
-"""Of one order: a run that is cut counts as failed, and not all of its retries may be."""
+_MAX_CUTS: Final = 4
+"""In one order: an interrupted run counts as failed, and some retries must succeed."""
 _UID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _OF_THE_SERVER: Final = ("resourceVersion", "generation", "creationTimestamp", "managedFields")
@@ -51,100 +51,90 @@ async def assert_converges(
     seed: int = 0,
     store: str = "",
 ) -> None:
-    """Check that what a controller leaves behind depends on what happened, not on how it is told.
+    """Check that the final state depends on what happened, not on the delivery of events.
 
-    The events happen in their order, once with a controller that is told each at once, then
-    `orders` times with one that is told late, twice and in another order, and whose runs are cut
-    off at some of their writes, before or after the API server has done them. All must end with
-    the same objects in all clusters; uids, times and what servers count are not compared, nor are
-    Kubernetes Events.
+    The steps run in order: once with every event delivered at once, then `orders` times with
+    events late, repeated and reordered, and with runs killed at some of their writes, before or
+    after the API server has done them. All must end with the same objects in all clusters; uids,
+    times, server-side counters and Kubernetes Events are not compared.
 
     Args:
-        controller: a whole one; what it remembers in variables must not matter either.
+        controller: a complete one; state in its variables must not matter either.
         events: each a function that changes emulated clusters.
         clusters: their names; or names with their labels.
         hub: which of them is the hub, if any.
-        orders: how many other orders.
-        seed: makes the orders; the message of a failure names the one that failed.
+        orders: how many random orders.
+        seed: seeds the orders; a failure message names the order.
         store: as in `controller_test`.
 
     Raises:
-        AssertionError: two orders end differently; the message has the difference. Or nothing that
-            happened woke the controller, so nothing was checked.
-        NotIdle: the controller does not come to an end.
+        AssertionError: an order ends in another state; the message has the difference. Or no event
+            triggered the controller, so nothing was checked.
+        NotIdle: the controller does not become idle.
     """
     if not isinstance(clusters, Mapping):
         clusters = {name: {} for name in clusters}
     setup = _Setup(clusters, hub)
     expected = await _run_once(controller, events, setup, store, None)
     for order in range(orders):
-        told = _Shuffler(random.Random(f"{seed} {order}"))  # noqa: S311 -- to be repeated
-        found = await _run_once(controller, events, setup, store, told)
+        shuffler = _Shuffler(random.Random(f"{seed} {order}"))  # noqa: S311 -- repeatable
+        found = await _run_once(controller, events, setup, store, shuffler)
         if found != expected:
-            difference = "\n".join(
-                unified_diff(expected, found, "told in order", f"order {order}", lineterm="", n=2)
-            )
+            diff = unified_diff(expected, found, "in order", f"order {order}", lineterm="", n=2)
             raise AssertionError(
                 f"controller {controller.name!r} does not converge"
-                f" (seed {seed}, order {order}: {told.story})\n{difference}"
+                f" (seed {seed}, order {order}: {shuffler})\n" + "\n".join(diff)
             )
 
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    """The clusters of a play, each with its labels."""
+    """The clusters of a run with their labels."""
 
     labels: Mapping[str, Mapping[str, str]]
     hub: str
 
 
 class _Shuffler:
-    """Tells events late, twice and in another order; decides which writes are cut off."""
+    """Delivers events late, twice and in another order; decides which runs die at a write."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
-        self._held: list[Event] = []
-        self._told: list[Event] = []
+        self._delayed: list[Event] = []
+        self._delivered: list[Event] = []
         self._cuts = 0
         self.is_over = False
-        """From now on everything is told at once, and nothing is cut."""
+        """Whether to deliver everything at once from now on, and let no run die."""
 
-    @property
-    def story(self) -> str:
-        """What was done, for messages."""
-        return f"{len(self._told)} events told, {self._cuts} runs cut off"
+    def __str__(self) -> str:
+        return f"{len(self._delivered)} events delivered, {self._cuts} runs killed"
 
     def deliver(self, events: list[Event]) -> list[Event]:
-        """What is told now."""
-        waiting = [*self._held, *events]
+        """Return the events to deliver now."""
+        waiting = [*self._delayed, *events]
         self._chance.shuffle(waiting)
-        is_late = [not self.is_over and self._chance.random() < _HELD_BACK for _ in waiting]
+        is_late = [not self.is_over and self._chance.random() < _DELAYED for _ in waiting]
         now = [event for event, late in zip(waiting, is_late, strict=True) if not late]
-        self._held = [event for event, late in zip(waiting, is_late, strict=True) if late]
-        again = self._told if now and self._chance.random() < _TOLD_TWICE else []
-        told = [*now, *self._chance.sample(again, min(2, len(again)))]
-        self._told += now
-        return told
-
-    @property
-    def has_held_back(self) -> bool:
-        """Whether something was not told yet."""
-        return bool(self._held)
+        self._delayed = [event for event, late in zip(waiting, is_late, strict=True) if late]
+        again = self._delivered if now and self._chance.random() < _DELIVERED_TWICE else []
+        delivered = [*now, *self._chance.sample(again, min(2, len(again)))]
+        self._delivered += now
+        return delivered
 
     def client(self, info: ClusterInfo) -> KubeClient:
-        """A client whose process dies at some writes."""
+        """Make a client that simulates the death of its process at some writes."""
         return _CutClient(info, self)
 
     def cut(self) -> bool:
-        """Whether the run that is about to write, or has written, dies here."""
-        if self.is_over or self._cuts >= _MOST_CUTS or self._chance.random() >= _CUT:
+        """Decide whether the run dies here, before or after a write."""
+        if self.is_over or self._cuts >= _MAX_CUTS or self._chance.random() >= _CUT:
             return False
         self._cuts += 1
         return True
 
 
 class _CutClient(KubeClient):
-    """A client whose process dies at some writes."""
+    """A client that simulates the death of its process at some writes."""
 
     def __init__(self, info: ClusterInfo, shuffler: _Shuffler) -> None:
         super().__init__(info.config)
@@ -160,15 +150,15 @@ class _CutClient(KubeClient):
         content_type: str = "application/json",
         within: timedelta = REQUEST_TIMEOUT,
     ) -> bytes:
-        """Send it, or not; answer, or not."""
+        """Send a request; a write may be cancelled before or after it is sent."""
         is_write = method != "GET"
         if is_write and self._shuffler.cut():
-            raise asyncio.CancelledError("cut off before a write")
+            raise asyncio.CancelledError("killed before a write")
         answer = await super().request(
             method, path, query=query, body=body, content_type=content_type, within=within
         )
         if is_write and self._shuffler.cut():
-            raise asyncio.CancelledError("cut off after a write")
+            raise asyncio.CancelledError("killed after a write")
         return answer
 
 
@@ -179,8 +169,8 @@ async def _run_once(
     store: str,
     shuffler: _Shuffler | None,
 ) -> list[str]:
-    """What the clusters hold in the end, as lines."""
-    deliver = shuffler.deliver if shuffler is not None else _as_they_come
+    """Run the steps; return the final state of the clusters as lines."""
+    deliver = shuffler.deliver if shuffler is not None else _deliver_all
     with emulated_fleet(list(setup.labels), workloads=False) as fleet:
         async with harness(
             [controller],
@@ -198,16 +188,16 @@ async def _run_once(
                 shuffler.is_over = True
             await test.run_until_idle()
             if not test.requests:
-                raise AssertionError(f"nothing that happened woke controller {controller.name!r}")
+                raise AssertionError(f"no event triggered controller {controller.name!r}")
             return _final_state(test)
 
 
-def _as_they_come(events: list[Event]) -> list[Event]:
+def _deliver_all(events: list[Event]) -> list[Event]:
     return events
 
 
 def _final_state(test: ControllerTest) -> list[str]:
-    """All objects of all clusters, without what differs between two runs by nature."""
+    """Render all objects of all clusters, without fields that differ between any two runs."""
     objects: dict[tuple[str, ...], Any] = {}
     for cluster in test.clusters.clusters:
         for event in open_feed(cluster).take():
@@ -219,6 +209,6 @@ def _final_state(test: ControllerTest) -> list[str]:
     for place, obj in sorted(objects.items()):
         metadata = {k: v for k, v in obj["metadata"].items() if k not in _OF_THE_SERVER}
         text = json.dumps({**obj, "metadata": metadata}, indent=1, sort_keys=True)
-        text = _UID.sub(lambda found: f"uid of {uids.get(found[0], 'what is gone')}", text)
+        text = _UID.sub(lambda found: f"uid of {uids.get(found[0], 'a deleted object')}", text)
         lines += [f"{' '.join(place)}:", *_TIME.sub("a time", text).splitlines()]
     return lines

@@ -1,9 +1,9 @@
-"""API servers that are not there: reads are answered from a replay, writes are noted, not sent.
+"""Clients for dry runs: reads are served from a replay, writes are recorded and not sent.
 
-A write that was not sent still counts in the replay: the object it would have made stands in its
-snapshot, and wakes whoever watches it, so that a controller goes on as if it had been done. What an
-API server would add to it (defaults, generated names, what webhooks do) is missing, and an apply is
-merged without asking who owns a field.
+A recorded write takes effect in the replay: the resulting object is put into its snapshot and
+triggers the controllers that watch it, so they continue as if it had been sent. What an API server
+would add (defaults, generated names, changes by webhooks) is missing, and an apply is merged
+without checking field ownership.
 """
 
 from __future__ import annotations
@@ -53,58 +53,57 @@ class DryRunWrite:
     verb: str
     """`create`, `update`, `patch`, `apply` or `delete`."""
     resource: str
-    """Like `apps/v1/deployments`; with `/status` behind it for a part of the object."""
+    """Like `apps/v1/deployments`; followed by `/status` for a subresource."""
     namespace: str
     name: str
     before: Object | None
     after: Object | None
-    """None for an object that would be gone."""
+    """None if the object would be gone."""
 
 
 class DryRunFleet:
-    """All clusters of a replay, as their clients see them.
+    """The clusters of a replay, as their clients see them.
 
     Args:
         reader: the snapshot of the replay.
-        note: told of each write.
+        on_write: called with each write.
+        feed: applies and routes the event that a write would have caused.
     """
 
-    def __init__(self, reader: SnapshotReader, note: Callable[[DryRunWrite], None]) -> None:
+    def __init__(
+        self, reader: SnapshotReader, on_write: Callable[[DryRunWrite], None], *, feed: Feed
+    ) -> None:
         self._reader = reader
-        self._note = note
-        self._feed: Feed = _to_nobody
+        self._on_write = on_write
+        self._feed = feed
         self._last: dict[str, Event] = {}
-        """Of each cluster the event with the newest resourceVersion."""
+        """The event with the newest resourceVersion of each cluster."""
         self._kinds: dict[tuple[str, str], str] = {}
         self._serial = itertools.count(1)
 
     def learn(self, events: Iterable[Event]) -> None:
-        """Take note of what is replayed: kinds, and how far each cluster is."""
+        """Learn kinds and the newest resourceVersions from replayed events."""
         for event in events:
             self._kinds[event.resource_key, event.version] = event.kind
             last = self._last.get(event.cluster)
             if last is None or _order(event) > _order(last):
                 self._last[event.cluster] = event
 
-    def tell(self, feed: Feed) -> None:
-        """Apply and route by `feed` what a write would have caused."""
-        self._feed = feed
-
     def client(self, info: ClusterInfo) -> KubeClient:
-        """The client of a cluster; it has no credentials and opens no connection."""
+        """Make the client of a cluster; it has no credentials and opens no connection."""
         return DryRunClient(info.name, self)
 
     # --- reads ----------------------------------------------------------------------------------
 
     async def read(self, cluster: str, place: ApiPath) -> Object | None:
-        """An object, as the replay has it."""
+        """Read an object from the snapshot of the replay."""
         entry = await self._reader.get(cluster, place.resource.key, place.namespace, place.name)
         return cast("Object", read_tree(entry.body)) if entry and entry.body else None
 
     async def list(self, cluster: str, place: ApiPath, query: Mapping[str, str]) -> Object:
-        """The objects of a collection, whole; field selectors are not understood."""
+        """List a collection in one page; field selectors are not supported."""
         if query.get("fieldSelector"):
-            _refuse("a replay cannot select by fields")
+            _refuse("a replay does not support field selectors")
         page = await self._reader.list(
             ListQuery(
                 clusters=(cluster,),
@@ -127,21 +126,21 @@ class DryRunFleet:
     # --- writes ---------------------------------------------------------------------------------
 
     async def write(self, cluster: str, place: ApiPath, verb: str, body: Any) -> Object | None:
-        """What a server would answer to a write; None if it would only say that it is done.
+        """Return the response of a server to a write; None for a bare success status.
 
         Raises:
-            KubeError: an API server would refuse it.
+            KubeError: an API server would reject it.
         """
         if verb == "create" and not place.subresource:
             place = place._replace(name=_name_of(body))
         before = await self.read(cluster, place)
-        after = self._outcome(verb, place, before, body)
+        after = self._result_of(verb, place, before, body)
         if before is not None and after is not None and _is_same(before, after):
             return before
         version = self._next_version(cluster, await self._held_version(cluster, place))
         if after is not None:
             after["metadata"]["resourceVersion"] = version
-        self._note(
+        self._on_write(
             DryRunWrite(
                 cluster=cluster,
                 verb=verb,
@@ -154,12 +153,12 @@ class DryRunFleet:
         )
         await self._feed([self._event(cluster, place, version, before, after)])
         if after is None and before is not None and verb != "delete":
-            # Who takes the last finalizer away is answered with the object as it went.
+            # Removing the last finalizer returns the object as it was when it was deleted.
             return merged(before, {"metadata": {"finalizers": None, "resourceVersion": version}})
         return after
 
     async def sent(self, cluster: str, place: ApiPath, after: Object | None) -> None:
-        """A write that an API server has done; None if the object is gone by it."""
+        """Feed a write that an API server has done; None if it removed the object."""
         before = await self.read(cluster, place)
         if after is None:
             version = self._next_version(cluster, await self._held_version(cluster, place))
@@ -168,7 +167,7 @@ class DryRunFleet:
         if before is not None or after is not None:
             await self._feed([self._event(cluster, place, version, before, after)])
 
-    def _outcome(
+    def _result_of(
         self, verb: str, place: ApiPath, before: Object | None, body: Any
     ) -> Object | None:
         if verb == "create":
@@ -180,15 +179,15 @@ class DryRunFleet:
                 return self._made(place, body)
             raise _not_found(place)
         if verb == "delete":
-            told = cast("Object", body or {})
-            _check_preconditions(before, cast("Object", told.get("preconditions") or {}))
+            options = cast("Object", body or {})
+            _check_preconditions(before, cast("Object", options.get("preconditions") or {}))
             return _deleted(before)
         changed = _changed(verb, before, body)
         _check_preconditions(before, changed["metadata"])
         if place.subresource in _PARTS:
             part = "status" if place.subresource == "status" else "spec"
             changed = {**before, part: changed.get(part)}
-        # What the server keeps to itself, whatever was sent.
+        # A server ignores changes of these.
         kept = {k: v for k, v in before["metadata"].items() if k in ("uid", "creationTimestamp")}
         metadata: Object = {**cast("Object", changed["metadata"]), **kept}
         if metadata.get("deletionTimestamp") and not metadata.get("finalizers"):
@@ -207,13 +206,13 @@ class DryRunFleet:
         return made
 
     async def _held_version(self, cluster: str, place: ApiPath) -> str:
-        """The version of the object, or of its deletion: what is not newer changes nothing (P2)."""
+        """Return the stored version of the object or tombstone; only newer applies (rule P2)."""
         name = (place.namespace, place.name)
         held = await self._reader.versions(cluster, place.resource.key, [name])
         return held[name].resource_version if name in held else ""
 
     def _next_version(self, cluster: str, held: str) -> str:
-        """The cluster's newest version: of this object newer than its own, and soon overtaken."""
+        """Return the cluster's newest version, or the object's own plus one if that is newer."""
         newest = self._last[cluster].resource_version if cluster in self._last else "1"
         return newest if version_key(newest) > version_key(held) else str(int(held) + 1)
 
@@ -246,7 +245,7 @@ class DryRunFleet:
         )
 
     def discovery(self, path: str) -> Object:
-        """The resources of a group and version, as far as the replay has shown them."""
+        """Return the resources of a group and version that the replay has shown."""
         parts = path.strip("/").split("/")
         group, version = ("core", parts[1]) if parts[0] == "api" else (parts[1], parts[2])
         return {
@@ -262,7 +261,7 @@ class DryRunFleet:
 
 
 class DryRunClient(KubeClient):
-    """The one point at which all calls of a client meet is its request."""
+    """A client of a replay; every call goes through `request`."""
 
     def __init__(self, name: str, dry_run: DryRunFleet) -> None:
         super().__init__(None)
@@ -280,7 +279,7 @@ class DryRunClient(KubeClient):
         content_type: str = "application/json",
         within: timedelta = REQUEST_TIMEOUT,
     ) -> bytes:
-        """Answer from the replay."""
+        """Serve the request from the replay."""
         del within
         try:
             place = read_path(path)
@@ -289,17 +288,17 @@ class DryRunClient(KubeClient):
         if method == "GET":
             return orjson.dumps(await self._read(place, query or {}))
         if method == "DELETE" and not place.name:
-            _refuse("a replay deletes no collections")
+            _refuse("a replay does not support deletecollection")
         verb = "apply" if content_type == _APPLY else _VERBS[method]
-        told: Any = orjson.loads(body) if body else None
+        parsed: Any = orjson.loads(body) if body else None
         if (query or {}).get("dryRun"):
-            _refuse("a replay has no server to ask for a dry run")
-        answer = await self._fleet.write(self.cluster, place, verb, told)
+            _refuse("a replay does not support dryRun")
+        answer = await self._fleet.write(self.cluster, place, verb, parsed)
         return orjson.dumps(answer or {"kind": "Status", "status": "Success"})
 
     async def stream(self, *_: object, **_more: object) -> aiohttp.ClientResponse:
-        """Nothing is sent anywhere."""
-        _refuse("a replay asks no API server")
+        """Raise: nothing is sent."""
+        _refuse("a replay has no API server")
 
     async def _read(self, place: ApiPath, query: Mapping[str, str]) -> Object:
         if not place.name:
@@ -314,16 +313,13 @@ class DryRunClient(KubeClient):
             return {"gitVersion": ""}
         if path.count("/") >= 2:  # noqa: PLR2004 -- /api/v1, /apis/apps/v1
             return self._fleet.discovery(path)
-        return _refuse("a replay asks no API server")
+        return _refuse("a replay has no API server")
 
 
 def _not_found(place: ApiPath) -> errors.NotFound:
-    """As a server says it: without the details it would say nothing about the object (R6)."""
+    """Like a server: without the details a 404 does not prove the object is gone (rule R6)."""
     details: Object = {"name": place.name, "kind": place.resource.plural}
     return errors.NotFound(404, "NotFound", f"{place.name!r} not found", details)
-
-
-async def _to_nobody(_events: Sequence[Event]) -> None: ...
 
 
 def _changed(verb: str, before: Object, body: Any) -> Object:
@@ -333,7 +329,7 @@ def _changed(verb: str, before: Object, body: Any) -> Object:
         try:
             return jsonpatch.apply_patch(before, cast("list[Any]", body))
         except jsonpatch.JsonPatchException as e:
-            raise errors.Invalid(422, "Invalid", f"the JSON patch does not fit: {e}") from e
+            raise errors.Invalid(422, "Invalid", f"the JSON patch does not apply: {e}") from e
     return cast("Object", merged(before, body))
 
 
@@ -346,7 +342,7 @@ def _deleted(before: Object) -> Object | None:
 def _check_preconditions(before: Object, wanted: Mapping[str, Any]) -> None:
     for field in ("uid", "resourceVersion"):
         if wanted.get(field) and wanted[field] != before["metadata"].get(field):
-            raise errors.Conflict(409, "Conflict", f"the object has another {field}")
+            raise errors.Conflict(409, "Conflict", f"precondition failed: {field} differs")
 
 
 def _is_same(one: Object, other: Object) -> bool:

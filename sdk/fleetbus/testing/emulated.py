@@ -1,6 +1,6 @@
-"""Emulated clusters, as a test may rely on them; they come from fleetbus-devfleet.
+"""The interface of emulated clusters, which fleetbus-devfleet provides.
 
-The SDK never imports devfleet: it finds it by entry points.
+The SDK does not import devfleet; it loads it through entry points.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GROUP = "fleetbus.testing"
 
 
 class FedType(Protocol):
-    """A type whose objects a feed tells."""
+    """A type whose objects a feed reports."""
 
     @property
     def group(self) -> str:
@@ -50,23 +50,23 @@ class FedType(Protocol):
 
 
 class Feed(Protocol):
-    """The committed writes of an emulated cluster, as events; nothing is ever on its way here."""
+    """The committed writes of an emulated cluster as events, without delay."""
 
     def types(self) -> Sequence[FedType]:
-        """The types that the cluster has, or has had."""
+        """Return the types that the cluster has, or has had."""
         ...
 
     def take(self) -> list[Event]:
-        """What was committed since the last call; at first, what was there."""
+        """Return the events since the last call; at first, one for each object."""
         ...
 
     def close(self) -> None:
-        """Note nothing more."""
+        """Stop recording."""
         ...
 
 
 class LoggedRequest(Protocol):
-    """One request that an API server got."""
+    """One request that an API server received."""
 
     @property
     def verb(self) -> str:
@@ -80,12 +80,12 @@ class LoggedRequest(Protocol):
 
     @property
     def user_agent(self) -> str:
-        """Who asked."""
+        """The User-Agent header."""
         ...
 
     @property
     def status(self) -> int:
-        """Of the answer; 0 if there was none."""
+        """Of the response; 0 if there was none."""
         ...
 
 
@@ -103,15 +103,15 @@ class EmulatedCluster(Protocol):
         ...
 
     def create(self, gvr: str, obj: JsonObject, namespace: str | None = None) -> JsonObject:
-        """Create an object; the namespace may stand in its metadata instead."""
+        """Create an object; the namespace may be in its metadata instead."""
         ...
 
     def get(self, gvr: str, namespace: str | None, name: str) -> JsonObject | None:
-        """An object; None if there is none."""
+        """Return an object; None if there is none."""
         ...
 
     def list(self, gvr: str, namespace: str | None = None, labels: str = "") -> list[JsonObject]:
-        """The objects of a namespace or of all, by namespace and name."""
+        """List the objects of a namespace or of all, ordered by namespace and name."""
         ...
 
     def update(self, gvr: str, obj: JsonObject, *, subresource: str = "") -> JsonObject:
@@ -123,7 +123,7 @@ class EmulatedCluster(Protocol):
         ...
 
     def delete(self, gvr: str, namespace: str | None, name: str) -> None:
-        """Delete an object, or begin to (finalizers, a pod's grace period)."""
+        """Delete an object, or mark it as being deleted (finalizers, grace period of a Pod)."""
         ...
 
     @property
@@ -132,17 +132,17 @@ class EmulatedCluster(Protocol):
         ...
 
     def load(self, path: Path | str) -> Sequence[JsonObject]:
-        """Create all objects of a YAML file, CRDs included; returns them as stored."""
+        """Create all objects of a YAML file, including CRDs; return them as stored."""
         ...
 
     def fill(self, objects: int, *, seed: int = 0, only: Collection[str] = ()) -> Mapping[str, int]:
-        """Put so many realistic objects into it, of all types or some; how many of each came."""
+        """Create this many realistic objects of all or some types; return the number of each."""
         ...
 
     def churning(
         self, per_second: float, *, seed: int = 0, only: Sequence[str] = ()
     ) -> AbstractContextManager[None]:
-        """Change its objects, so many times in a second, while the context lasts."""
+        """Change its objects at this rate while the context is open."""
         ...
 
     def wait_for(
@@ -153,23 +153,23 @@ class EmulatedCluster(Protocol):
         condition: Callable[[JsonObject], object] = ...,
         within: timedelta = ...,
     ) -> JsonObject:
-        """Wait until the object exists and the condition holds for it; returns it.
+        """Wait until the object exists and meets the condition; return it.
 
         Raises:
-            TimeoutError: it did not come to that; the message has the object.
+            TimeoutError: it did not; the message has the object.
         """
         ...
 
     def settle(self, within: timedelta = ...) -> None:
-        """Wait until the simulated workloads are at rest."""
+        """Wait until the simulated workloads are settled."""
         ...
 
     def stop(self) -> None:
-        """Stop its API server: connections break and are refused, nothing is forgotten."""
+        """Stop its API server: connections break and are refused; its data are kept."""
         ...
 
     def start(self) -> None:
-        """Start its API server again, at the address it had."""
+        """Start its API server again at the same address."""
         ...
 
 
@@ -199,10 +199,10 @@ def emulated_fleet(
     tls: bool = False,
     seed: int | None = None,
 ) -> AbstractContextManager[EmulatedFleet]:
-    """Serve emulated clusters on free loopback ports while the context lasts.
+    """Serve emulated clusters on free loopback ports while the context is open.
 
     Args:
-        clusters: their names, or how many.
+        clusters: their names, or their number.
         workloads: whether Deployments become ready and Jobs complete.
         tls: serve HTTPS.
         seed: makes generated names and simulated choices repeatable.
@@ -212,28 +212,26 @@ def emulated_fleet(
     """
     for point in entry_points(group=_GROUP, name="emulated_fleet"):
         return point.load()(clusters, workloads=workloads, tls=tls, seed=seed)
-    raise ConfigError("emulated clusters need the distribution fleetbus-devfleet; install it")
+    raise ConfigError("emulated clusters need fleetbus-devfleet: install it")
 
 
 def open_feed(cluster: EmulatedCluster) -> Feed:
-    """The objects of an emulated cluster, and every write from now on, as events of the bus.
+    """Open a feed of the objects of an emulated cluster, and of every write from now on.
 
     Raises:
-        ConfigError: fleetbus-devfleet is not installed, or not in this version.
+        ConfigError: fleetbus-devfleet is not installed, or in another version.
     """
     for point in entry_points(group=_GROUP, name="open_feed"):
         return point.load()(cluster)
-    raise ConfigError("tests of controllers need fleetbus-devfleet of this version; install it")
+    raise ConfigError("tests of controllers need fleetbus-devfleet of this version: install it")
 
 
 def shared_store() -> str:
-    """The URL of a Valkey that is started for the tests of this process, and ends with it.
+    """Return the URL of a Valkey that is started for this process and stops with it.
 
     Raises:
         ConfigError: fleetbus-devfleet is not installed.
     """
     for point in entry_points(group=_GROUP, name="shared_store"):
         return str(point.load()())
-    raise ConfigError(
-        "a store is needed: name an empty Redis or Valkey, or install fleetbus-devfleet"
-    )
+    raise ConfigError("no store: give an empty Redis or Valkey, or install fleetbus-devfleet")

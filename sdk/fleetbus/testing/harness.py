@@ -1,7 +1,4 @@
-"""Tests of controllers: emulated clusters, the SDK's own way from change to reconcile, no waiting.
-
-`fleetbus.testing` is where authors find it.
-"""
+"""Runs controllers on emulated clusters for tests; `fleetbus.testing` exports it to authors."""
 
 from __future__ import annotations
 
@@ -43,27 +40,27 @@ _AGENT: Final = "fleetbus"
 UNWATCHED: Final = frozenset(
     {"core/secrets", "core/events", "events.k8s.io/events", "coordination.k8s.io/leases"}
 )
-"""What no watcher tells of unless it is asked to."""
+"""Resources that no watcher reports unless a controller watches them."""
 
 
 Deliver: TypeAlias = "Callable[[list[Event]], list[Event]]"
-"""From what was committed since the last call to what the controllers are told now."""
+"""Maps the events committed since the last call to those delivered now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One request to change something that reached an API server."""
+    """One write request that reached an API server."""
 
     cluster: str
     verb: str
     """`create`, `update`, `patch`, `delete` or `deletecollection`."""
     resource: str
-    """Like `apps/v1/deployments`; with `/status` behind it for a part of the object."""
+    """Like `apps/v1/deployments`; followed by `/status` for a subresource."""
     namespace: str
     name: str
     """Empty for `create`."""
     status: int
-    """Of the answer, like 201; 0 if there was none."""
+    """Of the response, like 201; 0 if there was none."""
 
 
 class ControllerTest:
@@ -71,7 +68,7 @@ class ControllerTest:
 
     Attributes:
         clusters: the emulated clusters, by name.
-        fleet: what the reconcile functions are given.
+        fleet: the fleet that the reconcile functions are given.
     """
 
     def __init__(
@@ -92,42 +89,42 @@ class ControllerTest:
 
     @property
     def requests(self) -> Sequence[Reconciled]:
-        """All runs of the reconcile functions, in the order of their ends."""
+        """All runs of the reconcile functions, in the order in which they ended."""
         return self._runner.requests
 
     @property
     def writes(self) -> Sequence[Write]:
-        """All that the controllers asked API servers to change, cluster by cluster, in order."""
+        """All write requests of the controllers, by cluster, in order."""
         return [write for cluster in self.clusters.clusters for write in _writes(cluster)]
 
     @property
     def now(self) -> datetime:
-        """The time by which requeues become due; only `advance` and retries move it."""
+        """The time of the queues; only `advance` and retries move it."""
         return self._runner.now
 
     async def run_until_idle(self, *, within: timedelta = WITHIN) -> None:
-        """Work until watch, snapshot and queue have nothing more to do.
+        """Run until watch, snapshot and queue have nothing left to do.
 
-        What fails is retried without waiting, up to ten times. Timers (`requeue_after`) are not
-        waited for: see `advance`.
+        Failures are retried without waiting, up to ten times. Timers (`requeue_after`) do not
+        fire: see `advance`.
 
         Args:
-            within: how long that may take, in real time.
+            within: the limit, in real time.
 
         Raises:
-            NotIdle: a request keeps failing, or there is no end; the message says what is left.
+            NotIdle: a request keeps failing, or the limit was reached; the message has the rest.
         """
         await self._runner.run_until_idle(self._pull, within=within)
 
     async def advance(self, by: timedelta, *, within: timedelta = WITHIN) -> None:
-        """Let so much time pass for the controllers, without waiting for it.
+        """Advance the clock of the controllers, without waiting.
 
-        Each timer on the way fires at its time, and what follows from it is done before the next.
-        The clock of the machine is not moved: `datetime.now()` stays what it is.
+        Each timer up to then fires at its time, and its work is done before the next one fires.
+        The system clock does not change: `datetime.now()` is unaffected.
 
         Args:
             by: how much.
-            within: how long the work after one timer may take, in real time.
+            within: the limit for the work after each timer, in real time.
 
         Raises:
             NotIdle: as `run_until_idle`.
@@ -135,16 +132,16 @@ class ControllerTest:
         await self._runner.advance(by, self._pull, within=within)
 
     async def _pull(self) -> bool:
-        """Feed what was committed; answers whether there was anything."""
-        events = await self._taken()
+        """Feed committed writes; return whether there were any."""
+        events = await self._take_events()
         if not events:
             await self._settle()
-            events = await self._taken()
+            events = await self._take_events()
         delivered = self._deliver(events)
         await self._runner.feed(delivered)
         return bool(delivered)
 
-    async def _taken(self) -> list[Event]:
+    async def _take_events(self) -> list[Event]:
         events: list[Event] = []
         for name, feed in self._feeds.items():
             events += [e for e in feed.take() if e.resource_key not in self._unwatched]
@@ -152,7 +149,7 @@ class ControllerTest:
         return events
 
     async def _settle(self) -> None:
-        """Let what simulates workloads and namespaces come to rest; it runs in another thread."""
+        """Wait until the simulated workloads and namespaces are settled; they run in a thread."""
 
         def settle() -> None:
             for cluster in self.clusters.clusters:
@@ -161,7 +158,7 @@ class ControllerTest:
         await asyncio.to_thread(settle)
 
     async def _announce_types(self, cluster: str, feed: Feed) -> None:
-        """Tell the snapshot which resources it has wholly (rule P14)."""
+        """Mark new resources as synced in the snapshot (rule P14)."""
         known = self._known[cluster]
         records = [_record(found) for found in feed.types()]
         new = {r.key: r for r in records if r.key not in known | self._unwatched}
@@ -193,13 +190,13 @@ def _writes(cluster: EmulatedCluster) -> list[Write]:
             resource, namespace, name, part = read_path(request.path)
         except InvalidName:
             continue
-        said = f"{resource}/{part}" if part else str(resource)
-        found.append(Write(cluster.name, request.verb, said, namespace, name, request.status))
+        full = f"{resource}/{part}" if part else str(resource)
+        found.append(Write(cluster.name, request.verb, full, namespace, name, request.status))
     return found
 
 
 class StaticProvider:
-    """A provider of clusters that neither come nor go."""
+    """A provider of a fixed set of clusters."""
 
     name = "test"
 
@@ -222,7 +219,7 @@ async def harness(
     deliver: Deliver = lambda events: events,
     make_client: MakeClient | None = None,
 ) -> AsyncGenerator[ControllerTest]:
-    """Controllers on emulated clusters that run already; the rest of `controller_test`."""
+    """Run controllers on running emulated clusters; see `controller_test`."""
     infos = [
         ClusterInfo(
             name=name,
@@ -234,7 +231,7 @@ async def harness(
         for name in clusters.names
     ]
     if unknown := sorted({*labels, *([hub] if hub else [])} - set(clusters.names)):
-        raise ConfigError(f"there is no cluster {unknown[0]!r} in this test")
+        raise ConfigError(f"this test has no cluster {unknown[0]!r}")
     async with AsyncExitStack() as stack:
         redis = await connect(store or shared_store())
         stack.push_async_callback(redis.aclose)
@@ -252,13 +249,13 @@ async def harness(
 
 
 async def empty_store(redis: Redis) -> None:
-    """Make a store empty, if nobody else's data are in it.
+    """Empty a store, if it holds only data of a test.
 
     Raises:
-        ConfigError: it holds something that is not of a test.
+        ConfigError: it holds other data.
     """
     if await redis.dbsize() and not await redis.exists(_MARK):
-        raise ConfigError("the store of a test must be empty: something else is in this one")
+        raise ConfigError("the store of a test must be empty, and this one holds other data")
     await redis.flushdb()
     await redis.set(_MARK, "1")
     await SnapshotWriter(redis).ensure_generation()

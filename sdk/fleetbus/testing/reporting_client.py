@@ -1,6 +1,6 @@
-"""Clients of a replay that sends its writes: what an API server answers stands in the replay, too.
+"""A client for a replay that sends its writes: it feeds the responses back into the replay.
 
-Without that, a run would wait for its own writes, which no watcher brings (rule R5).
+Otherwise a run would wait for its own writes, which no watcher delivers here (rule R5).
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from fleetbus.kube.trees import read_tree
 from fleetbus_proto.errors import InvalidName
 
 OnWrite: TypeAlias = Callable[[str, ApiPath, Object | None], Awaitable[None]]
-"""Told the cluster and the place of each write, and the object after it; None if it is gone."""
+"""Called with the cluster and path of each write, and the object after it (None if removed)."""
 
 
 class ReportingClient(KubeClient):
-    """A client that tells of its writes.
+    """A client that reports its writes.
 
     Args:
         info: its cluster.
-        tell: told of each write that was accepted.
+        on_write: called with each accepted write.
     """
 
-    def __init__(self, info: ClusterInfo, tell: OnWrite) -> None:
+    def __init__(self, info: ClusterInfo, on_write: OnWrite) -> None:
         super().__init__(info.config)
         self.cluster = info.name
-        self._tell = tell
+        self._on_write = on_write
 
     async def request(
         self,
@@ -47,10 +47,10 @@ class ReportingClient(KubeClient):
             method, path, query=query, body=body, content_type=content_type, within=within
         )
         if method != "GET" and "dryRun" not in (query or {}):
-            await self._tell_of(method, path, answer)
+            await self._report(method, path, answer)
         return answer
 
-    async def _tell_of(self, method: str, path: str, answer: bytes) -> None:
+    async def _report(self, method: str, path: str, answer: bytes) -> None:
         try:
             place = read_path(path)
         except InvalidName:
@@ -58,8 +58,8 @@ class ReportingClient(KubeClient):
         tree = cast("Object", read_tree(answer))
         metadata = cast("Object", tree.get("metadata") or {})
         if method == "DELETE" and "deletionTimestamp" not in metadata:
-            # A Status, or the object as it was; with finalizers it would say that it is leaving.
+            # A Status, or the object before its deletion; finalizers would add a deletionTimestamp.
             if place.name:
-                await self._tell(self.cluster, place, None)
+                await self._on_write(self.cluster, place, None)
         elif metadata.get("uid") and metadata.get("name"):
-            await self._tell(self.cluster, place._replace(name=str(metadata["name"])), tree)
+            await self._on_write(self.cluster, place._replace(name=str(metadata["name"])), tree)

@@ -1,9 +1,8 @@
-"""Drives controllers inside this process, with a clock of its own: for tests and for replays.
+"""Runs controllers in this process with a manual clock, for tests and replays.
 
-What reads an event is what reads it in production: the snapshot's apply function, the router, the
-worker ladder, the fleet. Only the ends differ: events come from a call and not from the bus, the
-queue is the one of a single process (it keeps the same contract), and time stands still until it
-is moved, so that a wait of an hour takes no time.
+Events take the same path as in production: snapshot, router, worker, fleet. Only the ends differ:
+events come from a call instead of the bus, the queue is in memory (with the same contract), and
+time stands still until it is advanced, so that a delay of an hour takes no time.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _SHOWN: Final = 5
 
 
 class NotIdle(FleetbusError):
-    """Work does not come to an end; the message says what is left, and why."""
+    """The controllers did not become idle; the message says what is left, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,33 +57,33 @@ class Reconciled:
     request: Request
     outcome: Outcome
     attempt: int
-    """1 for a first run; it counts the failures since the last success."""
+    """1 for a first run; one more for each failure since the last success."""
     error: BaseException | None
-    """What the function raised."""
+    """The exception that the function raised."""
 
 
 class Clock:
-    """Seconds since 1970, which pass only when they are told to."""
+    """A clock in seconds since 1970 that moves only when `now` is set."""
 
     def __init__(self) -> None:
         self.now = time.time()
 
     def __call__(self) -> float:
-        """The time now."""
+        """Return the time."""
         return self.now
 
 
 class _NoHeartbeat(Heartbeat):
-    """Leases do not run out while time stands still, so there is nothing to extend."""
+    """A heartbeat without effect: leases do not expire while time stands still."""
 
     def __init__(self) -> None:
         pass
 
     def start(self) -> None:
-        """Nothing to begin."""
+        """Do nothing."""
 
     async def aclose(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
     def hold(self, leases: Iterable[Lease], *, at_most: timedelta | None = None) -> None:
         """Leases last."""
@@ -107,7 +106,7 @@ class _NoHeartbeat(Heartbeat):
 
 @dataclass
 class _Hosted:
-    """One controller."""
+    """One controller with its collaborators."""
 
     controller: Controller
     queue: MemoryQueue
@@ -117,13 +116,13 @@ class _Hosted:
 
 @dataclass
 class ControllerRunner:
-    """Controllers with a snapshot, a queue each and a clock.
+    """Runs controllers on a snapshot, with a queue each and a shared clock.
 
     Args:
-        controllers: whole ones, of different names.
-        redis: holds the snapshot; nobody else may write there.
+        controllers: complete ones, with different names.
+        redis: holds the snapshot; nobody else may write to it.
         clusters: the fleet.
-        gives_up: leave alone what keeps failing, in `given_up`, instead of raising NotIdle.
+        gives_up: move requests that keep failing to `given_up` instead of raising NotIdle.
     """
 
     controllers: Sequence[Controller]
@@ -131,7 +130,7 @@ class ControllerRunner:
     clusters: Clusters
     clock: Clock = field(default_factory=Clock)
     requests: list[Reconciled] = field(default_factory=list[Reconciled])
-    """All runs, in the order of their ends."""
+    """All runs, in the order in which they ended."""
     gives_up: bool = False
     given_up: dict[Request, Reconciled] = field(default_factory=dict[Request, Reconciled])
 
@@ -170,7 +169,7 @@ class ControllerRunner:
     # --- lifetime -------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to work, once the clusters are known."""
+        """Start the loops, and wait until the clusters are known."""
         self._tasks = [asyncio.create_task(self.clusters.run(), name="clusters")]
         await self.clusters.known()
         for hosted in self._hosted:
@@ -182,7 +181,7 @@ class ControllerRunner:
             ]
 
     async def aclose(self) -> None:
-        """Stop; what still runs is cancelled."""
+        """Stop, and cancel what still runs."""
         for task in reversed(self._tasks):
             await cancel_and_wait(task)
         for hosted in self._hosted:
@@ -205,21 +204,21 @@ class ControllerRunner:
                 " the log has the traceback"
             )
 
-    # --- rest -----------------------------------------------------------------------------------
+    # --- until idle -----------------------------------------------------------------------------
 
     async def run_until_idle(
         self, pull: Callable[[], Awaitable[bool]], *, within: timedelta = WITHIN
     ) -> None:
-        """Work until nothing is to be done but to wait for timers.
+        """Run until only timers are left.
 
-        What failed is retried, up to ten times; the clock is moved as far as the back-off asks.
+        Failed requests are retried up to ten times; the clock is advanced past their back-off.
 
         Args:
-            pull: feeds what has happened meanwhile; answers whether there was anything.
-            within: how long that may take, in real time.
+            pull: feeds new events; returns whether there were any.
+            within: the limit, in real time.
 
         Raises:
-            NotIdle: there is no end, or a request keeps failing.
+            NotIdle: the limit was reached, or a request keeps failing.
         """
         deadline = time.monotonic() + within.total_seconds()
         pause = _TURN
@@ -230,7 +229,7 @@ class ControllerRunner:
             elif await self._is_busy():
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_TURN)
-            elif await pull():  # of what ended between the two looks
+            elif await pull():  # events of a run that ended between the two checks
                 continue
             elif not self._failing:
                 return
@@ -245,10 +244,10 @@ class ControllerRunner:
     async def advance(
         self, by: timedelta, pull: Callable[[], Awaitable[bool]], *, within: timedelta = WITHIN
     ) -> None:
-        """Let time pass: each timer on the way fires, in order, and its work is done.
+        """Advance the clock: each timer up to then fires in order, and its work is done.
 
         Raises:
-            NotIdle: as in `run_until_idle`, which comes after each timer.
+            NotIdle: as in `run_until_idle`, which runs after each timer.
         """
         end = self.clock.now + by.total_seconds()
         await self.run_until_idle(pull, within=within)
@@ -273,15 +272,15 @@ class ControllerRunner:
         for hosted in self._hosted:
             stats = await hosted.queue.stats()
             due = hosted.queue.next_due()
-            # What an open breaker keeps back waits for its time, as what is delayed does.
-            kept = {one.cluster for one in stats.breakers if one.remaining}
-            is_ready = any(cluster not in kept for cluster, _ in stats.depth)
+            # Items behind an open breaker wait for its probe, like delayed ones.
+            blocked = {one.cluster for one in stats.breakers if one.remaining}
+            is_ready = any(cluster not in blocked for cluster, _ in stats.depth)
             if is_ready or stats.processing or (due is not None and due <= self.clock.now):
                 return True
         return False
 
     def _move_to_next(self, end: float) -> bool:
-        """Move the clock to the next timer, if it is not later than `end`."""
+        """Advance the clock to the next timer, unless it is later than `end`."""
         dues = [hosted.queue.next_due() for hosted in self._hosted]
         due = min((due for due in dues if due is not None), default=None)
         if due is None or due > end:
@@ -311,7 +310,9 @@ class ControllerRunner:
         left: list[str] = []
         for hosted in self._hosted:
             name = hosted.controller.name
-            left += [f"{name} still runs {p.request}" for p in await hosted.queue.processing()]
+            left += [
+                f"{name} is still running {p.request}" for p in await hosted.queue.processing()
+            ]
             ready = sum((await hosted.queue.stats()).depth.values())
             if ready:
                 left.append(f"{ready} requests of {name} are ready")
@@ -321,8 +322,6 @@ class ControllerRunner:
 
 
 def describe_failure(run: Reconciled) -> str:
-    """A failure in words."""
-    why = (
-        f"{type(run.error).__name__}: {run.error}" if run.error else "it let a cancellation escape"
-    )
+    """Describe a failed run for a message."""
+    why = f"{type(run.error).__name__}: {run.error}" if run.error else "a cancellation escaped"
     return f"{run.request.controller} fails for {run.request}: {why}"

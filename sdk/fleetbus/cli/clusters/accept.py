@@ -1,4 +1,4 @@
-"""What `fleetbus clusters accept` does."""
+"""Runs `fleetbus clusters accept`: accepts another cluster behind a known name."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import uuid
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.cli.clusters.bus import call_cluster
+from fleetbus.cli.clusters.bus import run_on_bus
 from fleetbus.cli.unknown import bus_clusters, unknown_cluster
 from fleetbus.watchers.cluster_consent import consent, read_refused
 
 
 def accept_cluster(name: str, uid: str, nats_url: str | None) -> int:
-    """Consent to the cluster that answers, or to the one with this UID; answers the exit status.
+    """Accept the cluster that answers, or the one with this UID; return the exit status.
 
     Raises:
         UnknownName: it is not in the fleet.
-        ConfigError: the name cannot be one, or NATS is not known.
+        ConfigError: the name is invalid, or no NATS address is set.
     """
 
     async def accept(bus: Bus) -> int:
@@ -31,20 +31,27 @@ def accept_cluster(name: str, uid: str, nats_url: str | None) -> int:
             return 1
         chosen = uid or refused
         await consent(bus, kv, name, chosen)
-        print(f"cluster {name} may be the one whose kube-system has UID {chosen}")
+        print(f"accepted {name}: the cluster whose kube-system has UID {chosen}")
         return 0
 
-    return call_cluster(name, nats_url, accept)
+    return run_on_bus(name, nats_url, accept)
 
 
 def _problem(name: str, uid: str, refused: str) -> str:
-    """Why this cannot be consented to; before a watcher has told of any, one may be announced."""
+    """Explain why this UID cannot be accepted; empty if it can.
+
+    A UID may be accepted ahead of time, before a watcher has reported another cluster.
+    """
     if refused:
         is_meant = uid in ("", refused)
-        return "" if is_meant else f"under {name!r} the one that answers has {refused}, not {uid!r}"
+        return (
+            ""
+            if is_meant
+            else f"the cluster that answers as {name!r} has UID {refused}, not {uid!r}"
+        )
     if not uid:
-        return f"no other cluster answers under {name!r}"
-    return "" if _is_uid(uid) else f"{uid!r} is no UID, and no other cluster answers under {name!r}"
+        return f"no other cluster answers as {name!r}"
+    return "" if _is_uid(uid) else f"invalid UID {uid!r}, and no other cluster answers as {name!r}"
 
 
 def _is_uid(text: str) -> bool:

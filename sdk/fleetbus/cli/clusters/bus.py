@@ -1,4 +1,4 @@
-"""Say something to the watchers of one cluster, for a command."""
+"""Connects to NATS for a command about one cluster."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fleetbus.process.redact import without_secrets
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
 
-_WITHIN: Final = 10.0
+_TIMEOUT: Final = 10.0
 
 
-def call_cluster(name: str, nats_url: str | None, call: Callable[[Bus], Awaitable[int]]) -> int:
-    """Connect and make a call; answers its exit status, or 1 if NATS does not answer.
+def run_on_bus(name: str, nats_url: str | None, call: Callable[[Bus], Awaitable[int]]) -> int:
+    """Connect and make a call; return its exit status, or 1 if NATS does not answer.
 
     Raises:
-        ConfigError: the name cannot be one, or NATS is not known.
+        ConfigError: the cluster name is invalid, or no NATS address is set.
     """
     try:
         check_cluster(name)
@@ -38,5 +38,5 @@ def call_cluster(name: str, nats_url: str | None, call: Callable[[Bus], Awaitabl
 
 
 async def _call(url: str, call: Callable[[Bus], Awaitable[int]]) -> int:
-    async with asyncio.timeout(_WITHIN), connected(url, name="cli") as bus:
+    async with asyncio.timeout(_TIMEOUT), connected(url, name="cli") as bus:
         return await call(bus)

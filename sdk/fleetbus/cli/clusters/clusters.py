@@ -1,4 +1,4 @@
-"""What `fleetbus clusters` does."""
+"""Runs `fleetbus clusters`: prints the clusters of the fleet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from fleetbus.cli.api_client import ApiClient, ApiFailed
 from fleetbus.cli.documents import render_json
-from fleetbus.cli.human_time import render_span
+from fleetbus.cli.human_time import render_duration
 from fleetbus.cli.objects.tree import pairs
 from fleetbus.cli.table import render_table
 from fleetbus.cli.target import resolve_target
@@ -20,10 +20,10 @@ _ANSWERED_WITHIN_SECONDS: Final = 30
 
 
 def show_clusters(output: str, api_url: str | None) -> int:
-    """Print the clusters of the fleet; answers the exit status.
+    """Print the clusters of the fleet; return the exit status.
 
     Raises:
-        ConfigError: an option cannot be read, or no query API is known.
+        ConfigError: no query API address is set.
     """
     api = ApiClient(resolve_target(api_url=api_url))
     try:
@@ -37,7 +37,7 @@ def show_clusters(output: str, api_url: str | None) -> int:
     freshness: Mapping[str, Any] = answer["freshness"]
     print(render_table(_HEAD, [_row(item, freshness[item["name"]]) for item in answer["items"]]))
     if not answer["items"]:
-        print("No clusters are in the fleet.", file=sys.stderr)
+        print("No clusters in the fleet.", file=sys.stderr)
     return 0
 
 
@@ -49,20 +49,20 @@ def _row(cluster: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
         _connected(cluster, age),
         cluster["serverVersion"] or "<unknown>",
         f"{cluster['completeResourceCount']}/{cluster['resourceCount']}",
-        "never" if age is None else f"{render_span(age)} ago",
+        "never" if age is None else f"{render_duration(age)} ago",
         _reason(known["reason"], cluster["message"]),
         pairs(cluster, "labels"),
     ]
 
 
-def _reason(judged: str, told: str) -> str:
-    """Why it is not complete, and what its watcher has to say; often the same."""
-    found = [judged, "" if told == judged else told]
+def _reason(freshness: str, message: str) -> str:
+    """Combine the reason for staleness with the watcher's message, which is often the same."""
+    found = [freshness, "" if message == freshness else message]
     return "; ".join(filter(None, found)) or "-"
 
 
 def _connected(cluster: Mapping[str, Any], age: float | None) -> str:
-    """What a watcher told long ago is not known to be true now (rule A4)."""
+    """Show `unknown` if the watcher's last report is too old to rely on (rule A4)."""
     if cluster["connected"] and (age is None or age > _ANSWERED_WITHIN_SECONDS):
         return "unknown"
     return "yes" if cluster["connected"] else "no"

@@ -1,4 +1,4 @@
-"""`fleetbus clusters`: which clusters there are, and what has to be decided about one."""
+"""Arguments of `fleetbus clusters`, `join` and `unjoin`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from fleetbus.cli.options import ApiUrl, HubContext, HubKubeconfig, NatsUrl, TableOrJson
 
-app = typer.Typer(help="Show the clusters of the fleet, or decide about one.")
+app = typer.Typer(help="List the clusters of the fleet, or accept or audit one.")
 
 
 @app.callback(invoke_without_command=True)
@@ -18,7 +18,7 @@ def clusters(
     output: TableOrJson = "table",
     api_url: ApiUrl = None,
 ) -> None:
-    """Show the clusters of the fleet and how fresh our view of each is."""
+    """List the clusters of the fleet, and how fresh the snapshot of each is."""
     if context.invoked_subcommand is not None:
         return
     from fleetbus.cli.clusters.clusters import show_clusters  # noqa: PLC0415 -- import cost
@@ -33,12 +33,12 @@ def accept(
         str,
         typer.Option(
             "--uid",
-            help="UID of its namespace kube-system; default: that of the cluster that answers now.",
+            help="UID of its kube-system namespace. Default: that of the cluster that answers now.",
         ),
     ] = "",
     nats_url: NatsUrl = None,
 ) -> None:
-    """Consent that another cluster is behind a name now: what only the old one had is dropped."""
+    """Accept that a name now belongs to another cluster; drop what only the old one had."""
     from fleetbus.cli.clusters.accept import accept_cluster  # noqa: PLC0415 -- import cost
 
     raise typer.Exit(accept_cluster(name, uid, nats_url))
@@ -49,7 +49,7 @@ def audit(
     name: Annotated[str, typer.Argument(help="Name of the cluster in the fleet.")],
     nats_url: NatsUrl = None,
 ) -> None:
-    """Compare what we know of a cluster with what its API server says, now."""
+    """Compare the snapshot of a cluster with its API server now."""
     from fleetbus.cli.clusters.audit import audit_cluster  # noqa: PLC0415 -- import cost
 
     raise typer.Exit(audit_cluster(name, nats_url))
@@ -57,33 +57,34 @@ def audit(
 
 _Name = Annotated[str, typer.Argument(help="Name of the cluster in the fleet.")]
 _Namespace = Annotated[
-    str, typer.Option("--namespace", "-n", help="Where fleetbus lives on the hub.")
+    str, typer.Option("--namespace", "-n", help="Namespace of fleetbus on the hub.")
 ]
 
 
 def join(
     name: _Name,
-    file: Annotated[pathlib.Path, typer.Option("--file", "-f", help="The cluster's kubeconfig.")],
+    file: Annotated[pathlib.Path, typer.Option("--file", "-f", help="Kubeconfig of the cluster.")],
     context: Annotated[
-        str, typer.Option("--context", help="Context in that file; default: the current one.")
+        str, typer.Option("--context", help="Context in that kubeconfig. Default: the current one.")
     ] = "",
     label: Annotated[
-        list[str] | None, typer.Option("--label", "-l", help="key=value; may be repeated.")
+        list[str] | None,
+        typer.Option("--label", "-l", help="Label of the cluster, as key=value; may be repeated."),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Do not verify the API server's certificate.")
+        bool, typer.Option("--insecure", help="Skip verification of the API server's certificate.")
     ] = False,
     http: Annotated[
         bool, typer.Option("--http", help="Allow plain http to the API server.")
     ] = False,
     no_check: Annotated[
-        bool, typer.Option("--no-check", help="Join also if the cluster does not answer now.")
+        bool, typer.Option("--no-check", help="Join even if the cluster does not answer now.")
     ] = False,
     hub_kubeconfig: HubKubeconfig = None,
     hub_context: HubContext = "",
     namespace: _Namespace = "fleetbus-system",
 ) -> None:
-    """Make a cluster a member of the fleet."""
+    """Add a cluster to the fleet."""
     from fleetbus.cli.clusters.join import join_cluster  # noqa: PLC0415 -- import cost
 
     status = join_cluster(
@@ -106,7 +107,7 @@ def unjoin(
     hub_context: HubContext = "",
     namespace: _Namespace = "fleetbus-system",
 ) -> None:
-    """Let a cluster leave the fleet; its objects stay where they are, no longer managed."""
+    """Remove a cluster from the fleet; its objects stay there, no longer managed."""
     from fleetbus.cli.clusters.join import unjoin_cluster  # noqa: PLC0415 -- import cost
 
     raise typer.Exit(unjoin_cluster(name, hub=(hub_kubeconfig, hub_context), namespace=namespace))

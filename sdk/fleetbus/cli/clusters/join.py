@@ -1,11 +1,11 @@
-"""`fleetbus join` and `unjoin`: add a cluster to the fleet or remove it, on the hub."""
+"""Runs `fleetbus join` and `unjoin`, which write to the hub."""
 
 from __future__ import annotations
 
 import pathlib
 from collections.abc import Awaitable, Callable, Sequence
 
-from fleetbus.cli.hub import Hub, hub_of, run_on_hub
+from fleetbus.cli.hub import Hub, resolve_hub, run_on_hub
 from fleetbus.cli.unknown import unknown_cluster
 from fleetbus.clusters.membership import NotJoined, join, unjoin
 from fleetbus.clusters.providers.cluster import CLUSTERS
@@ -26,10 +26,10 @@ def join_cluster(
     hub: Hub,
     namespace: str,
 ) -> int:
-    """Join a cluster; answers the exit status.
+    """Join a cluster; return the exit status.
 
     Raises:
-        ConfigError: an option cannot be used, or the join is not possible.
+        ConfigError: an option is invalid, or the cluster cannot join.
     """
     config = read_kube_config(file, context)
     pairs = dict(_pair(label) for label in labels)
@@ -47,19 +47,19 @@ def join_cluster(
         )
 
     next_ = (
-        f"  fleetbus clusters               whether its watcher answers\n"
-        f"  fleetbus get pods -c {name:<10} what runs there\n"
-        f"  fleetbus unjoin {name:<15} let it leave; its objects stay"
+        f"  fleetbus clusters               shows whether its watcher is connected\n"
+        f"  fleetbus get pods -c {name:<10} shows what runs there\n"
+        f"  fleetbus unjoin {name:<15} removes it again; its objects stay"
     )
     return _on_hub(hub, work, f"cluster {name} joined the fleet\n{next_}")
 
 
 def unjoin_cluster(name: str, *, hub: Hub, namespace: str) -> int:
-    """Unjoin a cluster; answers the exit status.
+    """Unjoin a cluster; return the exit status.
 
     Raises:
         UnknownName: it is not in the fleet.
-        ConfigError: an option cannot be used, or the unjoin is not possible.
+        ConfigError: an option is invalid, or the cluster cannot be removed.
     """
 
     async def work(client: KubeClient) -> None:
@@ -73,7 +73,7 @@ def unjoin_cluster(name: str, *, hub: Hub, namespace: str) -> int:
 
 
 def _on_hub(given: Hub, work: Callable[[KubeClient], Awaitable[None]], done: str) -> int:
-    config = hub_of(given)
+    config = resolve_hub(given)
 
     async def main() -> int:
         async with KubeClient(config) as client:

@@ -1,4 +1,4 @@
-"""`fleetbus fuse`: deletions that wait for a person, and letting them happen."""
+"""Arguments of `fleetbus fuse` and `orphans`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def fuse(
         list[str] | None,
         typer.Argument(
             metavar="[confirm NAMESPACE/NAME... | release]",
-            help="Show what is held; delete what MultiClusterResources hold, as it is shown; or do"
-            " so for all that the fleet's budget holds, and fill the budget up.",
+            help="Show the held deletions; confirm those of MultiClusterResources as shown; or"
+            " confirm all that the fleet budget holds, and reset the budget.",
             show_default=False,
         ),
     ] = None,
@@ -24,7 +24,7 @@ def fuse(
     hub_context: HubContext = "",
     redis_url: RedisUrl = None,
 ) -> None:
-    """Show the deletions of the distributor that wait for a person, and confirm them."""
+    """Show deletions that the distributor holds until somebody confirms them, and confirm them."""
     from fleetbus.cli.deletions.fuse import run_fuse  # noqa: PLC0415 -- import cost
 
     hub = (hub_kubeconfig, hub_context)
@@ -36,8 +36,7 @@ def orphans(
         list[str] | None,
         typer.Argument(
             metavar="[delete UID...]",
-            help="Show them; or delete those with these UIDs, if everything says live that each is"
-            " one.",
+            help="Show the orphans; or delete those with these UIDs, after a live check of each.",
             show_default=False,
         ),
     ] = None,
@@ -46,7 +45,7 @@ def orphans(
     hub_context: HubContext = "",
     redis_url: RedisUrl = None,
 ) -> None:
-    """Show what MultiClusterResources wrote and none has on record any more, and delete it."""
+    """Show objects that no MultiClusterResource has on record any more, and delete them."""
     from fleetbus.cli.deletions.orphans import run_orphans  # noqa: PLC0415 -- import cost
 
     hub = (hub_kubeconfig, hub_context)

@@ -1,4 +1,4 @@
-"""What `fleetbus fuse` does, on the hub and the store: it works while every service is down."""
+"""Runs `fleetbus fuse` on the hub and Redis themselves, so it works while every service is down."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any, Final, Self
 
 from fleetbus.cli.documents import render_json
-from fleetbus.cli.hub import Hub, hub_of, run_on_hub
+from fleetbus.cli.hub import Hub, resolve_hub, run_on_hub
 from fleetbus.cli.table import render_table
 from fleetbus.cli.target import resolve_target
 from fleetbus.deletions.budget import WINDOW, DeletionBudget, allowance, objects_on_record
@@ -21,14 +21,14 @@ from fleetbus.store.connection import connect
 
 RESOURCE: Final = "fleetbus.dev/v1alpha1/multiclusterresources"
 FLEET_BUDGET: Final = "FleetBudget"
-"""The reason of what the budget of the whole fleet holds."""
+"""The reason of deletions held by the budget of the whole fleet."""
 _HEAD: Final = ("NAMESPACE", "NAME", "OBJECTS", "CLUSTERS", "REASON", "PLAN")
 _NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What one MultiClusterResource holds, as its status says it."""
+    """The held deletions of one MultiClusterResource, from its status."""
 
     namespace: str
     name: str
@@ -41,14 +41,16 @@ class Held:
 
     @classmethod
     def of(cls, resource: Object) -> Self | None:
-        """Read it from a MultiClusterResource; None if that holds nothing."""
+        """Read them from a MultiClusterResource; None if it holds nothing."""
         metadata: Object = resource["metadata"]
         status: Object = resource.get("status", {})
         found: Object = status.get("held", {})
         if not found:
             return None
         conditions: list[Object] = status.get("conditions", [])
-        told = [one for one in conditions if one.get("type") == "DeletionHeld"]
+        messages = [
+            str(one.get("message", "")) for one in conditions if one.get("type") == "DeletionHeld"
+        ]
         plan_hash = str(found.get("planHash", ""))
         annotations: Object = metadata.get("annotations", {})
         return cls(
@@ -58,7 +60,7 @@ class Held:
             objects=int(found.get("objects", 0)),
             clusters=list(map(str, found.get("clusters", []))),
             plan_hash=plan_hash,
-            message=str(told[0].get("message", "")) if told else "",
+            message=messages[0] if messages else "",
             is_confirmed=annotations.get(CONFIRM_PRUNE_ANNOTATION) == plan_hash,
         )
 
@@ -67,14 +69,14 @@ class Held:
 
 
 def run_fuse(words: Sequence[str], *, output: str, hub: Hub, redis_url: str | None) -> int:
-    """Show, confirm or release; answers the exit status.
+    """Show, confirm or release; return the exit status.
 
     Raises:
-        ConfigError: an option or argument makes no sense, or no hub or Redis is known.
+        ConfigError: an argument is invalid, or the hub or Redis is not set.
     """
     verb, *names = words or ["show"]
     _check(verb, names)
-    config = hub_of(hub)
+    config = resolve_hub(hub)
     url = resolve_target(redis_url=redis_url).require("redis_url") if verb != "confirm" else ""
 
     async def main() -> int:
@@ -92,12 +94,14 @@ def _check(verb: str, names: Sequence[str]) -> None:
     if verb not in {"show", "confirm", "release"}:
         raise ConfigError(
             f"{verb!r} is neither confirm nor release: `fleetbus fuse` shows what is held,"
-            " `fleetbus fuse confirm NAMESPACE/NAME` deletes it"
+            " `fleetbus fuse confirm NAMESPACE/NAME` confirms its deletion"
         )
     if verb == "confirm" and not names:
-        raise ConfigError("say what to confirm: `fleetbus fuse confirm NAMESPACE/NAME`")
+        raise ConfigError("nothing to confirm: use `fleetbus fuse confirm NAMESPACE/NAME`")
     if verb != "confirm" and names:
-        raise ConfigError(f"{names[0]!r} is too much: `fleetbus fuse {verb}` takes no names")
+        raise ConfigError(
+            f"unexpected argument {names[0]!r}: `fleetbus fuse {verb}` takes no names"
+        )
     for name in names:
         parts = name.split("/")
         if len(parts) != len(("namespace", "name")) or not all(parts):
@@ -123,7 +127,7 @@ def _held(resources: Sequence[Object]) -> list[Held]:
 
 
 async def _used(url: str) -> int | None:
-    """The store may be away while what is held stands on the hub."""
+    """Read the budget; None if Redis is away: what is held is on the hub."""
     try:
         async with _budget(url) as budget:
             return await budget.used()
@@ -158,14 +162,15 @@ def _render(budget: Mapping[str, Any], held: Sequence[Held]) -> str:
     used = "unknown" if budget["used"] is None else budget["used"]
     minutes = budget["windowSeconds"] // 60
     line = (
-        f"Deletions that no edit asked for: {used} of {budget['allowed']} allowed in {minutes} min."
+        f"Fleet budget for deletions without an edit: {used} of {budget['allowed']} used"
+        f" in {minutes} min."
     )
     if not held:
         return f"{line}\nNothing is held."
     rows = [_row(one) for one in held]
-    hints = ["`fleetbus fuse confirm NAMESPACE/NAME` deletes what is held there."]
+    hints = ["`fleetbus fuse confirm NAMESPACE/NAME` confirms what it holds."]
     if any(one.reason == FLEET_BUDGET for one in held):
-        hints.append("`fleetbus fuse release` does so for all that the fleet's budget holds.")
+        hints.append("`fleetbus fuse release` confirms everything that the fleet budget holds.")
     return "\n\n".join([line, render_table(_HEAD, rows), "\n".join(hints)])
 
 
@@ -189,7 +194,7 @@ async def _confirm_one(client: KubeClient, name: str, resources: Mapping[str, Ob
     if name not in resources:
         near = get_close_matches(name, list(resources), n=1)
         hint = f"; do you mean {near[0]!r}?" if near else ""
-        print(f"fleetbus: there is no MultiClusterResource {name!r}{hint}", file=sys.stderr)
+        print(f"fleetbus: no MultiClusterResource {name!r}{hint}", file=sys.stderr)
         return False
     held = Held.of(resources[name])
     if held is None:
@@ -215,5 +220,5 @@ async def _release(client: KubeClient, url: str) -> int:
     confirmed = [await _confirm(client, one) for one in chosen]
     async with _budget(url) as budget:
         await budget.refill()
-    print("the fleet's budget is full again")
+    print("the fleet budget is reset")
     return int(not all(confirmed))

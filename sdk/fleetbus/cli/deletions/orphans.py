@@ -1,4 +1,4 @@
-"""What `fleetbus orphans` does: it asks the snapshot, the hub, and to delete the cluster itself."""
+"""Runs `fleetbus orphans`: finds orphans in snapshot and hub, and deletes them live."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from fleetbus.cli.documents import render_json
-from fleetbus.cli.hub import Hub, hub_of, run_on_hub
+from fleetbus.cli.hub import Hub, resolve_hub, run_on_hub
 from fleetbus.cli.table import render_table
 from fleetbus.cli.target import resolve_target
 from fleetbus.clusters.info import ClusterInfo
@@ -29,7 +29,7 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.store.connection import connect
 
 _HEAD: Final = ("CLUSTER", "KIND", "NAMESPACE", "NAME", "OWNER", "UID")
-_KNOWN_WITHIN: Final = timedelta(seconds=10)
+_CLUSTERS_TIMEOUT: Final = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,17 +40,17 @@ class _Connections:
 
 
 def run_orphans(words: Sequence[str], *, output: str, hub: Hub, redis_url: str | None) -> int:
-    """Show or delete; answers the exit status.
+    """Show or delete orphans; return the exit status.
 
     Raises:
-        ConfigError: an option or argument makes no sense, or no hub or Redis is known.
+        ConfigError: an argument is invalid, or the hub or Redis is not set.
     """
     verb, *uids = words or ["show"]
     if verb not in {"show", "delete"} or bool(uids) != (verb == "delete"):
         raise ConfigError(
-            "`fleetbus orphans` shows them, `fleetbus orphans delete UID...` deletes some of them"
+            "use `fleetbus orphans` to list them, `fleetbus orphans delete UID...` to delete some"
         )
-    config = hub_of(hub)
+    config = resolve_hub(hub)
     url = resolve_target(redis_url=redis_url).require("redis_url")
 
     async def main() -> int:
@@ -77,7 +77,7 @@ async def _connect(config: KubeConfig, url: str) -> AsyncGenerator[_Connections]
 
 
 def _clusters(hub: KubeConfig) -> Clusters:
-    """The members as FLEETBUS_PROVIDERS names them; by default the Clusters of the hub."""
+    """Build the registry from FLEETBUS_PROVIDERS; by default from the Clusters of the hub."""
     if not os.environ.get("FLEETBUS_PROVIDERS"):
         return Clusters([ClusterProvider(hub)])
     settings = load_settings(SharedSettings)
@@ -90,7 +90,7 @@ def _show(found: Sequence[Orphan], output: str) -> int:
     if output == "json":
         print(render_json({"orphans": [_describe(one) for one in found]}))
     elif not found:
-        print("No object carries our mark without being on record.")
+        print("No orphans found.")
     else:
         rows = [
             [one.cluster, one.kind, one.namespace, one.name, _owner_of(one), one.uid]
@@ -98,7 +98,7 @@ def _show(found: Sequence[Orphan], output: str) -> int:
         ]
         print(render_table(_HEAD, rows))
         print(
-            "\nA MultiClusterResource that renders one takes it over again;"
+            "\nA MultiClusterResource that renders an orphan adopts it again;"
             " `fleetbus orphans delete UID` deletes it."
         )
     return 0
@@ -125,11 +125,11 @@ async def _delete(connections: _Connections, found: Sequence[Orphan], uids: Sequ
     by_uid = {one.uid: one for one in found}
     following = asyncio.create_task(connections.clusters.run(), name="clusters")
     try:
-        async with asyncio.timeout(_KNOWN_WITHIN.total_seconds()):
+        async with asyncio.timeout(_CLUSTERS_TIMEOUT.total_seconds()):
             await connections.clusters.known()
         deleted = [await _delete_one(connections, by_uid.get(uid), uid) for uid in uids]
     except TimeoutError:
-        print("fleetbus: nobody tells which clusters are in the fleet", file=sys.stderr)
+        print("fleetbus: the clusters of the fleet are not known yet", file=sys.stderr)
         return 1
     finally:
         following.cancel()
@@ -139,7 +139,7 @@ async def _delete(connections: _Connections, found: Sequence[Orphan], uids: Sequ
 
 async def _delete_one(connections: _Connections, orphan: Orphan | None, uid: str) -> bool:
     if orphan is None:
-        print(f"fleetbus: no orphan has the UID {uid!r}", file=sys.stderr)
+        print(f"fleetbus: no orphan has UID {uid!r}", file=sys.stderr)
         return False
     try:
         info = connections.clusters.get(orphan.cluster)
@@ -148,7 +148,7 @@ async def _delete_one(connections: _Connections, orphan: Orphan | None, uid: str
         client = connections.clusters.client(orphan.cluster)
         was_there = await delete_orphan(orphan, client=client, hub=connections.hub)
     except FleetbusError as e:
-        print(f"fleetbus: {orphan} is not deleted: {e}", file=sys.stderr)
+        print(f"fleetbus: cannot delete {orphan}: {e}", file=sys.stderr)
         return False
-    print(f"{'deleted' if was_there else 'gone already:'} {orphan}")
+    print(f"{'deleted' if was_there else 'already gone:'} {orphan}")
     return True

@@ -1,4 +1,4 @@
-"""`fleetbus events`: what happens in the fleet, from the stream itself."""
+"""Arguments of `fleetbus events` and `explain`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ def events(
     resource: Annotated[
         str,
         typer.Argument(
-            help="Like pods, po or apps/v1/deployments; of a custom resource the plural name."
+            help="Resource, like pods, po or apps/v1/deployments; for a custom resource its plural."
         ),
     ] = "",
     cluster: Annotated[str, typer.Option("--cluster", help="Only this cluster.")] = "",
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Only this namespace.")] = "",
-    name: Annotated[str, typer.Option("--name", help="Only objects of this name.")] = "",
+    name: Annotated[str, typer.Option("--name", help="Only objects with this name.")] = "",
     verb: Annotated[
-        str, typer.Option("--verb", help="Only added, modified, deleted or listed.")
+        str, typer.Option("--verb", help="Only this verb: added, modified, deleted or listed.")
     ] = "",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing new events until Ctrl-C.")
+    ] = False,
     since: Annotated[
         str,
         typer.Option(
             "--since",
-            help="Start so long ago, like 90s, 10m, 2h, 1d; default: 10m, with --follow now.",
+            help="Start this long ago, like 90s, 10m, 2h, 1d. Default: 10m; with --follow, now.",
         ),
     ] = "",
     output: TableOrJson = "table",
@@ -50,23 +52,30 @@ def events(
 
 
 def explain(
-    cluster: Annotated[str, typer.Argument(help="The cluster.")],
-    resource: Annotated[str, typer.Argument(help="Like configmaps, cm or apps/v1/deployments.")],
+    cluster: Annotated[str, typer.Argument(help="Name of the cluster.")],
+    resource: Annotated[
+        str, typer.Argument(help="Resource, like configmaps, cm or apps/v1/deployments.")
+    ],
     name: Annotated[
         str,
-        typer.Argument(metavar="NAMESPACE/NAME", help="The object; NAME alone if it has none."),
+        typer.Argument(
+            metavar="NAMESPACE/NAME", help="The object; NAME alone if it is cluster-scoped."
+        ),
     ],
     controller: Annotated[
-        str, typer.Option("--controller", help="Only this controller; default: all that watch it.")
+        str,
+        typer.Option(
+            "--controller", help="Only this controller. Default: all that watch the resource."
+        ),
     ] = "",
     since: Annotated[
-        str, typer.Option("--since", help="Show changes since so long ago, like 10m, 2h or 1d.")
+        str, typer.Option("--since", help="Show changes of this last period, like 10m, 2h or 1d.")
     ] = "1h",
     output: Annotated[str, output_option("text", "json")] = "text",
     nats_url: NatsUrl = None,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Say what happened to one object, what each controller made of it, and what it waits for."""
+    """Show what happened to one object, and what each controller did or waits for."""
     from fleetbus.cli.events.explain import ExplainQuery, explain_object  # noqa: PLC0415 -- import cost
 
     query = ExplainQuery.read(

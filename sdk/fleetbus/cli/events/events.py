@@ -1,4 +1,4 @@
-"""What `fleetbus events` does: read the stream from a point in time, then perhaps go on."""
+"""Runs `fleetbus events`: prints the stream from a point in time, then follows it if asked to."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from fleetbus_proto.events import Event
 from fleetbus_proto.resources import parse_resource_name
 from fleetbus_proto.subjects import Verb, check_cluster, events_filter
 
-_SPAN: Final = re.compile(r"(\d+)([smhd])")
+_DURATION: Final = re.compile(r"(\d+)([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _ROW: Final = "{:<13} {:<12} {:<9} {:<34} {:<16} {:<40} {}"
-_CONNECT_WITHIN: Final = 5.0
+_CONNECT_TIMEOUT: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventQuery:
-    """Which events to show, and how."""
+    """Selects the events to show, and their format."""
 
     filter: str
     cluster: str
@@ -62,10 +62,10 @@ class EventQuery:
         follow: bool,
         output: str,
     ) -> Self:
-        """Check what was typed.
+        """Check the arguments.
 
         Raises:
-            ConfigError: an option cannot be read.
+            ConfigError: one of them is invalid.
         """
         if verb and verb not in list(Verb):
             raise ConfigError(f"--verb {verb!r} is not one of {', '.join(Verb)}")
@@ -80,7 +80,7 @@ class EventQuery:
             )
         except InvalidName as e:
             raise ConfigError(str(e)) from e
-        start = datetime.now(UTC) - parse_span(since) if since else None
+        start = datetime.now(UTC) - parse_duration(since) if since else None
         plural = found.plural if found else ""
         return cls(
             filter=subject,
@@ -93,22 +93,22 @@ class EventQuery:
         )
 
 
-def parse_span(text: str) -> timedelta:
-    """A span of time such as `90s`, `10m`, `2h`, `1d`.
+def parse_duration(text: str) -> timedelta:
+    """Parse a duration such as `90s`, `10m`, `2h`, `1d`.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is invalid.
     """
-    found = _SPAN.fullmatch(text)
+    found = _DURATION.fullmatch(text)
     if found is None:
-        raise ConfigError(f"--since {text!r} is not a span such as 90s, 10m or 2h")
+        raise ConfigError(f"--since {text!r} is not a duration such as 90s, 10m or 2h")
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
 def show_events(query: EventQuery, nats_url: str | None) -> int:
-    """Print events until there are no more, or until interrupted; answers the exit status."""
+    """Print events until the end of the stream or an interrupt; return the exit status."""
     url = resolve_target(nats_url=nats_url).require("nats_url")
-    set_up_logs("text", "warning")  # to standard error: the events are for other programs too
+    set_up_logs("text", "warning")  # to stderr: stdout may be piped
     with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
         asyncio.run(_show(query, url))
     return 0
@@ -120,7 +120,7 @@ async def _show(query: EventQuery, url: str) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     opened = connected(url, name="fleetbus-events")
     try:
-        async with asyncio.timeout(_CONNECT_WITHIN):
+        async with asyncio.timeout(_CONNECT_TIMEOUT):
             bus = await opened.__aenter__()
     except TimeoutError:
         raise ConfigError(f"NATS at {without_secrets(url)} does not answer") from None
@@ -139,27 +139,27 @@ async def _show(query: EventQuery, url: str) -> None:
 
 
 async def _require_known(bus: Bus, query: EventQuery) -> None:
-    """Refuse a cluster or resource that nobody watches; while nothing is known, nothing is.
+    """Reject a cluster or resource that no watcher watches, once any watcher has reported.
 
     Raises:
-        UnknownName: it is so.
+        UnknownName: the cluster or resource is unknown.
     """
     try:
         clusters = await bus_clusters(bus) if query.cluster else set[str]()
         resources = await bus_resources(bus) if query.plural else set[str]()
     except BusError:
-        return  # the stream may have events all the same
+        return  # the stream can still have events
     if clusters and query.cluster not in clusters:
         raise unknown_cluster(query.cluster, clusters)
     plurals = {key.rpartition("/")[2] for key in resources}
     if plurals and query.plural not in plurals:
-        said = f"{query.plural} are watched in no cluster of the fleet"
-        raise unknown(said, query.plural, plurals)
+        message = f"{query.plural} are not watched in any cluster of the fleet"
+        raise unknown(message, query.plural, plurals)
 
 
 @asynccontextmanager
 async def _messages(bus: Bus, query: EventQuery) -> AsyncGenerator[Any]:
-    """A function that answers the next message, or None at the end."""
+    """Yield a function that returns the next message, or None at the end."""
     if query.start is None:
         subscription = await bus.nc.subscribe(query.filter)
         yield lambda: subscription.next_msg(timeout=None)
@@ -183,7 +183,7 @@ def _print(message: Msg, query: EventQuery) -> bool:
     try:
         event = admit(message.subject, message.headers, message.data, now_ms=now_ms())
     except MalformedMessage as e:
-        print(f"# refused message on {message.subject}: {e}", flush=True)
+        print(f"# invalid message on {message.subject}: {e}", flush=True)
         return True
     if not isinstance(event, Event):
         return False

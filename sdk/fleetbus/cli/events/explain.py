@@ -1,7 +1,7 @@
-"""What `fleetbus explain` does: gather what bus, snapshot and queues know of one object.
+"""Runs `fleetbus explain`: gathers what the bus, the snapshot and the queues know of one object.
 
-It reads the stores themselves, so it works while every service is down; without NATS it tells what
-Redis knows. Nothing of an object's content is read into the answer but whose it is.
+It reads NATS and Redis directly, so it works while every service is down; without NATS it shows
+what Redis has. Of the object's content it shows nothing but the owner.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from fleetbus.bus.durables import filters_for, read_registration
 from fleetbus.bus.jetstream import call_jetstream
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.cli.documents import render_json
-from fleetbus.cli.events.events import parse_span
+from fleetbus.cli.events.events import parse_duration
 from fleetbus.cli.events.explain_text import is_unconcerned, render, summarize, with_summary
-from fleetbus.cli.events.history import History
-from fleetbus.cli.human_time import render_moment
+from fleetbus.cli.events.history import read_events
+from fleetbus.cli.human_time import render_time
 from fleetbus.cli.queue.queue import list_controllers
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import unknown, unknown_cluster
@@ -35,7 +35,6 @@ from fleetbus.intake.last_runs import LastRuns
 from fleetbus.intake.record import mapped_requests, read_stored
 from fleetbus.kube.resource_names import with_plural
 from fleetbus.ownership import owner_of
-from fleetbus.process.clock import now_ms
 from fleetbus.process.redact import without_secrets
 from fleetbus.reconcile import Request
 from fleetbus.run.current import ObjectRef
@@ -44,8 +43,7 @@ from fleetbus.snapshot.records import ResourceRecord
 from fleetbus.store.connection import connect
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.items import read_item
-from fleetbus_proto.admission import admit
-from fleetbus_proto.errors import InvalidName, MalformedMessage
+from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import Event
 from fleetbus_proto.keys import KV_BUCKET, kv_controller
 from fleetbus_proto.resources import Resource, ResourceName, parse_resource_name
@@ -56,14 +54,14 @@ if TYPE_CHECKING:
 
 View = dict[str, Any]
 
-_CONNECT_WITHIN: Final = 3.0
+_CONNECT_TIMEOUT: Final = 3.0
 _SHOWN: Final = 8
-"""The last changes."""
+"""How many changes are shown: the last ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainQuery:
-    """Which object, and how to tell."""
+    """Selects the object, and the format."""
 
     cluster: str
     resource: ResourceName
@@ -77,14 +75,16 @@ class ExplainQuery:
     def read(
         cls, *, cluster: str, resource: str, name: str, controller: str, since: str, output: str
     ) -> Self:
-        """Check what was typed.
+        """Check the arguments.
 
         Raises:
-            ConfigError: an argument cannot be read.
+            ConfigError: one of them is invalid.
         """
         namespace, _, last = name.rpartition("/")
         if not last or "/" in namespace:
-            raise ConfigError(f"{name!r} is not NAMESPACE/NAME, nor the NAME of an object without")
+            raise ConfigError(
+                f"{name!r} is neither NAMESPACE/NAME nor the NAME of a cluster-scoped object"
+            )
         try:
             found = with_plural(parse_resource_name(resource.lower())[0])
             check_cluster(cluster)
@@ -96,17 +96,17 @@ class ExplainQuery:
             namespace=namespace,
             name=last,
             controller=controller,
-            since=parse_span(since),
+            since=parse_duration(since),
             output=output,
         )
 
 
 def explain_object(query: ExplainQuery, *, nats_url: str | None, redis_url: str | None) -> int:
-    """Print the answer; the exit status is 1 if a store cannot tell.
+    """Print the page or JSON; return the exit status, 1 if a store cannot be read.
 
     Raises:
-        UnknownName: the cluster, the resource or the controller is not known here.
-        ConfigError: no address is.
+        UnknownName: the cluster, the resource or the controller is unknown.
+        ConfigError: an address is not set.
     """
     target = resolve_target(nats_url=nats_url, redis_url=redis_url)
     redis_at, nats_at = target.require("redis_url"), target.require("nats_url")
@@ -124,11 +124,11 @@ def explain_object(query: ExplainQuery, *, nats_url: str | None, redis_url: str 
 
 
 async def gather(query: ExplainQuery, *, redis_url: str, nats_url: str) -> View:
-    """Everything that is known of an object; spans are in seconds, times are RFC 3339.
+    """Gather everything about an object; durations in seconds, times in RFC 3339.
 
     Raises:
-        UnknownName: the cluster or the resource is not known here.
-        StoreError: Redis cannot tell.
+        UnknownName: the cluster or the resource is unknown.
+        StoreError: Redis cannot be read.
     """
     redis: Any = await connect(redis_url)
     async with redis, _bus(nats_url) as bus:
@@ -140,7 +140,7 @@ async def gather(query: ExplainQuery, *, redis_url: str, nats_url: str) -> View:
 async def _bus(url: str) -> AsyncGenerator[Bus | None]:
     opened = connected(url, name="fleetbus-explain")
     try:
-        async with asyncio.timeout(_CONNECT_WITHIN):
+        async with asyncio.timeout(_CONNECT_TIMEOUT):
             bus = await opened.__aenter__()
     except (TimeoutError, BusError):
         yield None
@@ -175,15 +175,15 @@ class _Gatherer:
         }
         names = await self._controllers(resource)
         view["controllers"] = [one for name in names for one in await self._controller(name, view)]
-        view["says"] = summarize(view)
+        view["summary"] = summarize(view)
         return view
 
     async def _resource(self) -> Resource:
-        """The resource as the cluster has it.
+        """Find the resource as the cluster serves it.
 
         Raises:
-            UnknownName: nobody here knows it, or the cluster.
-            ConfigError: it may be several.
+            UnknownName: the resource or the cluster is unknown.
+            ConfigError: the name is ambiguous.
         """
         name, cluster = self._query.resource, self._query.cluster
         if await self._reader.cluster(cluster) is None:
@@ -197,9 +197,9 @@ class _Gatherer:
             return Resource(fitting[0].group, fitting[0].version, fitting[0].plural)
         if fitting:
             both = " and ".join(one.key for one in fitting)
-            raise ConfigError(f"{name.plural!r} may be {both}; say which")
-        said = f"nothing named {name.plural!r} is watched in cluster {cluster!r}"
-        raise unknown(said, name.plural, [one.plural for one in records])
+            raise ConfigError(f"{name.plural!r} is ambiguous: {both}")
+        message = f"resource {name.plural!r} is not watched in cluster {cluster!r}"
+        raise unknown(message, name.plural, [one.plural for one in records])
 
     async def _changes(self, resource: Resource) -> list[View]:
         if self._bus is None:
@@ -213,20 +213,10 @@ class _Gatherer:
             name=query.name,
         )
         start = datetime.now(UTC) - query.since
-        history = History(self._bus, subject=subject, start=start, follow=False)
         last: deque[View] = deque(maxlen=_SHOWN)
-        await history.open()
-        try:
-            while (message := await history.next()) is not None:
-                try:
-                    event = admit(message.subject, message.headers, message.data, now_ms=now_ms())
-                except MalformedMessage:
-                    continue
-                if isinstance(event, Event) and event.namespace == query.namespace:
-                    meta = message.metadata
-                    last.append(_change(event, meta.sequence.stream, meta.timestamp))
-        finally:
-            await history.aclose()
+        async for event, stored in read_events(self._bus, subject=subject, start=start):
+            if event.namespace == query.namespace:
+                last.append(_change(event, stored.sequence.stream, stored.timestamp))
         return list(last)
 
     async def _snapshot(self, resource: Resource) -> View:
@@ -250,7 +240,7 @@ class _Gatherer:
         }
 
     async def _owner(self, resource: Resource) -> View | None:
-        """What an owner mark names: that, and not this object, is what its controller runs for."""
+        """Return the owner named by the owner mark: controllers run for it, not for this object."""
         query = self._query
         place = (query.cluster, resource.key, query.namespace, query.name)
         body = await self._reader.body(*place)
@@ -279,7 +269,7 @@ class _Gatherer:
         if asked := self._query.controller:
             known = {*registered, *await list_controllers(self._redis)}
             if asked not in known:
-                raise unknown(f"no controller {asked!r} is known here", asked, known)
+                raise unknown(f"there is no controller {asked!r}", asked, known)
             return [asked]
         if self._bus is None:
             return await list_controllers(self._redis)
@@ -300,16 +290,15 @@ class _Gatherer:
         return [subject.removeprefix(prefix) for subject in sorted(subjects)]
 
     async def _controller(self, name: str, view: View) -> list[View]:
-        """Where the requests stand that this object wakes: its own, and those that a `map` named.
+        """Describe the requests that this object triggers: its own and those of a `map`.
 
-        Its own is left out when the controller has nothing to do with it but through a `map`.
+        Its own is left out if the controller handles the object only through a `map`.
         """
         query = self._query
         ref = ObjectRef(query.cluster, view["resource"], query.namespace, query.name)
         own = Request(name, query.cluster, query.namespace, query.name)
         found = await self._request(own)
-        # The record is written before a run ends: read after that, it is no older than what is
-        # told of the run.
+        # Read after the last run: the record is written before a run ends, so it is not older.
         held = await read_stored(self._redis, name, ref)
         if held.read:
             number, version = held.read
@@ -333,8 +322,8 @@ class _Gatherer:
             run = {
                 "outcome": last.outcome.value,
                 "attempt": last.attempt,
-                "endedAt": render_moment(last.ended),
-                "queuedAt": render_moment(last.queued),
+                "endedAt": render_time(last.ended),
+                "queuedAt": render_time(last.queued),
                 "waitedSeconds": round(max(0.0, last.started - last.queued), 6),
                 "ranSeconds": round(last.ended - last.started, 6),
                 "worker": last.worker,
@@ -365,15 +354,15 @@ class _Gatherer:
 
 
 def _check_place(query: ExplainQuery, record: ResourceRecord) -> None:
-    """Refuse a namespace too few or too many: what is asked for could not exist.
+    """Check that a namespace is given exactly for a namespaced resource.
 
     Raises:
-        ConfigError: it is so.
+        ConfigError: it is missing, or one too many.
     """
     if record.namespaced and not query.namespace:
-        raise ConfigError(f"{record.plural} are in namespaces: say NAMESPACE/{query.name}")
+        raise ConfigError(f"{record.plural} are namespaced: use NAMESPACE/{query.name}")
     if query.namespace and not record.namespaced:
-        raise ConfigError(f"{record.plural} are in no namespace: say {query.name}")
+        raise ConfigError(f"{record.plural} are cluster-scoped: use {query.name}")
 
 
 def _change(event: Event, sequence: int, stored: datetime) -> View:

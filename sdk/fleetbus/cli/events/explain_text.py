@@ -1,4 +1,4 @@
-"""What `fleetbus explain` says: a page, and one sentence for each controller and for the whole."""
+"""Renders `fleetbus explain`: a page, and a summary of each request and of the whole."""
 
 from __future__ import annotations
 
@@ -6,68 +6,64 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
-from fleetbus.cli.human_time import parse_time, render_span
+from fleetbus.cli.human_time import parse_time, render_duration
 from fleetbus.cli.table import render_table
 from fleetbus.reconcile import Outcome
 from fleetbus_proto.versions import is_comparable, version_key
 
 View: TypeAlias = dict[str, Any]
 
-_HEAD: Final = ("SEQUENCE", "VERB", "RESOURCEVERSION", "OBSERVED", "ON THE BUS AFTER")
+_HEAD: Final = ("SEQUENCE", "VERB", "RESOURCEVERSION", "OBSERVED", "BUS DELAY")
 _LONG_WAIT: Final = 5.0
 _MINUTE: Final = 60.0
 _MILLISECOND: Final = 0.001
 _NEVER: Final = 86_400.0
-_UNCONCERNED: Final = (
-    "has nothing to do with it: a filter leaves it out, or it wakes another request"
-)
-_NO_RUN: Final = "has no run of it on record, and it is not in the queue"
+_UNCONCERNED: Final = "not concerned: excluded by a filter, or mapped to another request"
+_NO_RUN: Final = "no run on record, and not in the queue"
 _ORDINALS: Final = {1: "st", 2: "nd", 3: "rd"}
 
 
 def with_summary(one: View, snapshot: View, *, is_mapped: bool = False) -> View:
-    """Add the sentence to what is known of one request.
+    """Add a summary to the state of one request.
 
     Args:
         one: a request of a controller.
-        snapshot: what the snapshot has of the object that is explained.
-        is_mapped: whether the object wakes this request through a `map` or as an owned object; the
-            request names something else then, and the object's version says nothing about it.
+        snapshot: the explained object as the snapshot has it.
+        is_mapped: the object triggers this request through a `map` or as an owned object; the
+            request then names another object, so the version of this one says nothing about it.
     """
-    says = _describe(one, snapshot, is_mapped=is_mapped)
-    return {**one, "mapped": is_mapped, "says": says}
+    summary = _describe(one, snapshot, is_mapped=is_mapped)
+    return {**one, "mapped": is_mapped, "summary": summary}
 
 
 def summarize(view: View) -> str:
-    """Where the object stands, in one sentence: what is nearest to the cause of a delay."""
+    """Return the state of the object in one sentence: whatever most likely causes a delay."""
     snapshot, changes = view["snapshot"], view["changes"]
     if not snapshot["complete"]:
-        return f"the snapshot cannot be relied on: {snapshot['reason']}"
+        return f"the snapshot may be stale: {snapshot['reason']}"
     last = changes[-1]["resourceVersion"] if changes else ""
     if _is_newer(last, snapshot["resourceVersion"]):
-        return (
-            "the last change is on the bus, and not in the snapshot yet: is a reconciler running?"
-        )
-    open_ones = [one for one in view["controllers"] if not _is_at_rest(one)]
+        return "the last change is on the bus but not in the snapshot yet: is a reconciler running?"
+    open_ones = [one for one in view["controllers"] if not _is_done(one)]
     if open_ones:
-        return "; ".join(f"{_who(one, ', for {}, ')}{one['says']}" for one in open_ones)
+        return "; ".join(f"{_name_of(one)}: {one['summary']}" for one in open_ones)
     if view["controllers"]:
-        return "nothing is to be done"
+        return "nothing to do"
     return "no controller watches this resource"
 
 
-def _is_at_rest(one: Mapping[str, Any]) -> bool:
+def _is_done(one: Mapping[str, Any]) -> bool:
     last = one["lastRun"]
     return one["state"] == "idle" and (last is None or last["outcome"] != Outcome.GAVE_UP)
 
 
-def _who(one: View, form: str) -> str:
-    """The controller, and the request if it names something else than the object."""
+def _name_of(one: View) -> str:
+    """Return the controller, and the request if it names another object."""
     if not one["mapped"]:
-        return f"{one['controller']} "
+        return str(one["controller"])
     request = one["request"]
     place = "/".join(part for part in (request["namespace"], request["name"]) if part)
-    return _printable(one["controller"] + form.format(f"{place} in {request['cluster']}"))
+    return _printable(f"{one['controller']} for {place} in {request['cluster']}")
 
 
 def _describe(one: View, snapshot: View, *, is_mapped: bool) -> str:
@@ -76,13 +72,13 @@ def _describe(one: View, snapshot: View, *, is_mapped: bool) -> str:
         return _describe_processing(one)
     if state == "quarantined":
         return (
-            f"has it in quarantine, for the {_ordinal(one['quarantines'])} time, because its"
-            f" workers died; next try in {_span(max(0.0, one['quarantineSeconds']))}"
+            f"in quarantine for the {_ordinal(one['quarantines'])} time because its workers died;"
+            f" next try in {_duration(max(0.0, one['quarantineSeconds']))}"
         )
     if state == "blocked":
         try_in = one["breakerSeconds"]
-        probe = "a try is under way" if try_in > _NEVER else f"next try in {_span(try_in)}"
-        return f"waits for the cluster, which does not answer: {probe}"
+        probe = "a probe is running" if try_in > _NEVER else f"next try in {_duration(try_in)}"
+        return f"the cluster does not answer: {probe}"
     if state == "ready":
         return _describe_ready(one)
     if state == "delayed":
@@ -91,38 +87,36 @@ def _describe(one: View, snapshot: View, *, is_mapped: bool) -> str:
 
 
 def _describe_processing(one: View) -> str:
-    worker = one["worker"] or "a worker"
+    worker = one["worker"] or "(unknown)"
     if one["leaseSeconds"] < 0:
-        return f"was being run by {worker}, which is gone; another one takes over soon"
-    again = "" if one["waitingSeconds"] is None else ", and then once more"
+        return f"its worker {worker} is gone; another one takes over soon"
+    again = "" if one["waitingSeconds"] is None else ", then runs once more"
     return (
-        f"is being run by {worker}, due {_span(one['runningSeconds'])} ago, with a lease for"
-        f" {_span(one['leaseSeconds'])}{again}"
+        f"running on {worker}, due {_duration(one['runningSeconds'])} ago, lease for another"
+        f" {_duration(one['leaseSeconds'])}{again}"
     )
 
 
 def _describe_ready(one: View) -> str:
     waited = one["waitingSeconds"]
     hint = ": is a worker running?" if waited > _LONG_WAIT else ""
-    return f"has it in its queue for {_span(waited)} ({one['priority']}){hint}"
+    return f"queued for {_duration(waited)} ({one['priority']}){hint}"
 
 
 def _describe_delayed(one: View) -> str:
     due = one["dueInSeconds"]
-    if due < 0 and _rests(one):
+    if due < 0 and _is_stalled(one):
         again = "its next run" if not one["failures"] else f"{_ordinal(one['failures'])} failure"
-        return f"is overdue by {_span(-due)}: is a worker running? ({again}{_because(one)})"
-    soon = _span(max(0.0, due))
+        return f"overdue by {_duration(-due)}: is a worker running? ({again}{_because(one)})"
+    soon = _duration(max(0.0, due))
     if not one["failures"]:
-        return f"runs again in {soon}, as it asked for"
-    return (
-        f"waits for its back-off: {_ordinal(one['failures'])} failure, next try in"
-        f" {soon}{_because(one)}"
-    )
+        return f"runs again in {soon}, as requested"
+    failure = f"{_ordinal(one['failures'])} failure"
+    return f"backing off after the {failure}, next try in {soon}{_because(one)}"
 
 
-def _rests(one: View) -> bool:
-    """Whether nothing has run for longer than a worker takes to notice what is due."""
+def _is_stalled(one: View) -> bool:
+    """Whether nothing has run for longer than a worker takes to notice a due item."""
     last = one["lastRun"]
     ended = parse_time(last["endedAt"]) if last is not None else None
     return ended is None or (datetime.now(UTC) - ended).total_seconds() > _LONG_WAIT
@@ -131,13 +125,13 @@ def _rests(one: View) -> bool:
 def _describe_idle(one: View, snapshot: View, *, is_mapped: bool) -> str:
     last, read = one["lastRun"], one["reconciled"]
     if last is not None and last["outcome"] == Outcome.GAVE_UP:
-        return f"gave up {_ago(last)}{_because(one)}; the next change starts it anew"
+        return f"gave up {_ago(last)}{_because(one)}; the next change starts it again"
     if last is not None and last["outcome"] == Outcome.CLUSTER_LEFT:
-        return f"ended {_ago(last)}: the cluster had left the fleet"
+        return f"dropped {_ago(last)}: the cluster had left the fleet"
     if read is not None and not _is_behind(read, snapshot):
-        return "has reconciled the newest version"
+        return "reconciled the newest version"
     if last is not None and Outcome(last["outcome"]).is_success:
-        return f"ended well {_ago(last)}"
+        return f"succeeded {_ago(last)}"
     return _NO_RUN if is_mapped else _UNCONCERNED
 
 
@@ -156,7 +150,7 @@ def _is_behind(read: Mapping[str, Any], snapshot: Mapping[str, Any]) -> bool:
 
 def _is_newer(one: str, other: str) -> bool:
     if not (is_comparable(one) and is_comparable(other)):
-        return False  # versions of aggregated APIs may be any text
+        return False  # an aggregated API may use any string as its version
     return version_key(one) > version_key(other)
 
 
@@ -164,7 +158,7 @@ def _is_newer(one: str, other: str) -> bool:
 
 
 def render(view: View) -> str:
-    """The whole as text; the sentence stands at the end."""
+    """Render the page; the summary of the whole comes last."""
     place = "/".join(part for part in (view["namespace"], view["name"]) if part)
     blocks = [f"{view['resource']} {place} in {view['cluster']}", _changes(view), _snapshot(view)]
     if view["owner"]:
@@ -172,26 +166,26 @@ def render(view: View) -> str:
     if others := [one["controller"] for one in view["controllers"] if is_unconcerned(one)]:
         blocks.append(f"controller {', '.join(others)}: {_UNCONCERNED}")
     blocks += [_controller(one) for one in view["controllers"] if not is_unconcerned(one)]
-    return "\n\n".join([*blocks, f"where it stands: {view['says']}"])
+    return "\n\n".join([*blocks, f"summary: {view['summary']}"])
 
 
 def is_unconcerned(one: View) -> bool:
     """Whether a controller has nothing to do with the object's own request."""
-    return one["says"] == _UNCONCERNED and one["lastRun"] is None
+    return one["summary"] == _UNCONCERNED and one["lastRun"] is None
 
 
 def _changes(view: View) -> str:
     if view["bus"]:
         return f"bus: {view['bus']}"
     if not view["changes"]:
-        return f"bus: no change in the last {render_span(view['since'])}"
+        return f"bus: no change in the last {render_duration(view['since'])}"
     rows = [
         (
             str(one["sequence"]),
             one["verb"],
             one["resourceVersion"],
             one["observedAt"],
-            _span(one["storedAfterSeconds"]),
+            _duration(one["storedAfterSeconds"]),
         )
         for one in view["changes"]
     ]
@@ -201,27 +195,26 @@ def _changes(view: View) -> str:
 def _snapshot(view: View) -> str:
     one = view["snapshot"]
     version = f" {one['resourceVersion']}" if one["resourceVersion"] else ""
-    lacks = f" ({one['degraded']})" if one["degraded"] else ""
-    reported = (
+    degraded = f" ({one['degraded']})" if one["degraded"] else ""
+    answered = (
         "its API server has not answered yet"
         if one["ageSeconds"] is None
-        else f"its API server answered {_span(one['ageSeconds'])} ago"
+        else f"its API server answered {_duration(one['ageSeconds'])} ago"
     )
-    return (
-        f"snapshot: {one['state']}{version}{lacks}; the resource is {one['freshness']}, {reported}"
-    )
+    state = f"{one['state']}{version}{degraded}"
+    return f"snapshot: {state}; the resource is {one['freshness']}, {answered}"
 
 
 def _owner(owner: View) -> str:
     place = "/".join(part for part in (owner["namespace"], owner["name"]) if part)
-    told = f"{owner['kind']} {place} in {owner['cluster']}"
-    return _printable(f"owner: {told}; a controller that keeps this object runs for its owner")
+    name = f"{owner['kind']} {place} in {owner['cluster']}"
+    return _printable(f"owner: {name}; controllers of this object run for its owner")
 
 
 def _controller(one: View) -> str:
-    lines = [f"controller {_who(one, ', which runs for {}')}".rstrip() + f": {one['says']}"]
+    lines = [f"controller {_name_of(one)}: {one['summary']}"]
     if one.get("moreRequests"):
-        lines.append("  it wakes more other requests than are kept; see `fleetbus queue`")
+        lines.append("  the object triggers more requests than are recorded; see `fleetbus queue`")
     if one["reconciled"]:
         lines.append(f"  reconciled: {one['reconciled']['resourceVersion']}")
     last = one["lastRun"]
@@ -229,8 +222,8 @@ def _controller(one: View) -> str:
         by = f" by {last['worker']}" if last["worker"] else ""
         lines.append(
             f"  last run: {last['outcome']} {_ago(last)}{by}, attempt {last['attempt']}:"
-            f" queued {last['queuedAt']}, waited {_span(last['waitedSeconds'])},"
-            f" ran {_span(last['ranSeconds'])}"
+            f" queued {last['queuedAt']}, waited {_duration(last['waitedSeconds'])},"
+            f" ran {_duration(last['ranSeconds'])}"
         )
         if last["error"]:
             lines.append(f"  error: {_printable(last['error'])}")
@@ -241,15 +234,15 @@ def _ago(last: Mapping[str, Any]) -> str:
     ended = parse_time(last["endedAt"])
     if ended is None:
         return "some time ago"
-    return f"{render_span((datetime.now(UTC) - ended).total_seconds())} ago"
+    return f"{render_duration((datetime.now(UTC) - ended).total_seconds())} ago"
 
 
-def _span(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     if 0 <= seconds < _MILLISECOND:
         return "<1 ms"
     if abs(seconds) < 1:
         return f"{seconds * 1000:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < _MINUTE else render_span(seconds)
+    return f"{seconds:.1f} s" if seconds < _MINUTE else render_duration(seconds)
 
 
 def _ordinal(number: int) -> str:

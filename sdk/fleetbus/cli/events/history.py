@@ -1,13 +1,14 @@
-"""What the stream has of a subject since a point in time, message by message.
+"""Reads the messages of a subject from the stream, from a point in time on.
 
-The consumer is our own and lives in the server's memory: a server that was restarted has forgotten
-it, and with it the pull that was out. Then another consumer goes on behind the last message.
+The consumer is ephemeral and lives in the server's memory: a restarted server has forgotten it,
+and the pending pull with it. Then another consumer continues after the last message.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -17,28 +18,56 @@ from nats.aio.msg import Msg
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.jetstream import call_jetstream
 from fleetbus.errors import BusError
-from fleetbus.process.clock import rfc3339
+from fleetbus.process.clock import now_ms, rfc3339
+from fleetbus_proto.admission import admit
+from fleetbus_proto.errors import MalformedMessage
+from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import STREAM
 
 _SECOND_NS: Final = 1_000_000_000
 _INACTIVE_SECONDS: Final = 60
 _EXPIRES_SECONDS: Final = 30
 _ANSWER_SECONDS: Final = _EXPIRES_SECONDS + 5
-BACK_WITHIN_SECONDS: Final = 30.0
+RECONNECT_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 0.5
 _BATCH: Final = 200
 _NOTHING: Final = "404"
 _EXPIRED: Final = "408"
 
 
+async def read_events(
+    bus: Bus, *, subject: str, start: datetime
+) -> AsyncGenerator[tuple[Event, Msg.Metadata]]:
+    """Yield the events of a subject since a point in time; invalid messages are skipped.
+
+    Raises:
+        BusError: there is no stream, or NATS did not come back in time.
+    """
+    history = History(bus, subject=subject, start=start, follow=False)
+    await history.open()
+    try:
+        while (message := await history.next()) is not None:
+            if (event := _event_of(message)) is not None:
+                yield event, message.metadata
+    finally:
+        await history.aclose()
+
+
+def _event_of(message: Msg) -> Event | None:
+    with suppress(MalformedMessage):
+        found = admit(message.subject, message.headers, message.data, now_ms=now_ms())
+        return found if isinstance(found, Event) else None
+    return None
+
+
 class History:
-    """Pulls batch after batch.
+    """Pulls the messages in batches.
 
     Args:
         bus: a connection.
-        subject: a filter.
+        subject: the filter subject.
         start: the time of the first message.
-        follow: whether to wait for more at the end.
+        follow: wait for more messages at the end.
     """
 
     def __init__(self, bus: Bus, *, subject: str, start: datetime, follow: bool) -> None:
@@ -49,44 +78,44 @@ class History:
         self._arrived: asyncio.Queue[Msg | None] = asyncio.Queue()
         self._inbox = ""
         self._consumer = ""
-        self._is_asked = False
-        # Of the last message: another consumer begins at its time, and so repeats it.
+        self._has_pull = False
+        # Time and sequence of the last message: a new consumer starts at that time and repeats it.
         self._last = (datetime.min.replace(tzinfo=UTC), 0)
         bus.on_reconnect(lambda: self._arrived.put_nowait(None))
 
     async def open(self) -> None:
-        """Make the consumer.
+        """Create the consumer.
 
         Raises:
-            BusError: there is no stream, or nothing is known.
+            BusError: there is no stream, or NATS does not answer.
         """
         self._inbox = self._bus.nc.new_inbox()
         await self._bus.nc.subscribe(self._inbox, cb=self._arrived.put)
         await self._create()
 
     async def next(self) -> Msg | None:
-        """The next message; None when there are no more and we do not follow.
+        """Return the next message; None at the end, unless it follows.
 
         Raises:
-            BusError: NATS stays away, and we do not follow.
+            BusError: NATS did not come back in time, and it does not follow.
         """
         while True:
-            if not self._is_asked:
-                await self._ask()
+            if not self._has_pull:
+                await self._pull()
             message = await self._take()
             status = (message.headers or {}).get("Status") if message is not None else ""
             if message is not None and status is None:
                 if self._is_new(message):
                     return message
                 continue
-            self._is_asked = False
+            self._has_pull = False
             if status == _NOTHING and not self._follow:
                 return None
-            if status not in (_NOTHING, _EXPIRED):  # the consumer, or the connection, is gone
+            if status not in (_NOTHING, _EXPIRED):  # the consumer or the connection is gone
                 self._consumer = ""
 
     async def aclose(self) -> None:
-        """Remove the consumer; a server that cannot be asked forgets it by itself."""
+        """Delete the consumer; if NATS is away, the server drops it after a while."""
         if self._consumer and self._bus.is_connected:
             with suppress(BusError):
                 await call_jetstream(self._bus, f"CONSUMER.DELETE.{STREAM}.{self._consumer}")
@@ -105,29 +134,29 @@ class History:
         )
         self._consumer = str(created["name"])
 
-    async def _ask(self) -> None:
+    async def _pull(self) -> None:
         try:
-            # Who follows waits for ever; who only wants the past must not.
-            async with asyncio.timeout(None if self._follow else BACK_WITHIN_SECONDS):
-                await self._be_there()
+            # A reader that follows waits for ever; one that only reads the past must not.
+            async with asyncio.timeout(None if self._follow else RECONNECT_SECONDS):
+                await self._ensure_consumer()
         except TimeoutError:
-            raise BusError("NATS went away and did not come back; this is not all") from None
+            raise BusError("lost the connection to NATS: the output is incomplete") from None
         request: dict[str, Any] = {"batch": _BATCH}
         request |= {"expires": _EXPIRES_SECONDS * _SECOND_NS} if self._follow else {"no_wait": True}
-        self._is_asked = True
+        self._has_pull = True
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{self._consumer}"
         await self._bus.publish(subject, json.dumps(request).encode(), reply=self._inbox)
 
-    async def _be_there(self) -> None:
+    async def _ensure_consumer(self) -> None:
         while not self._consumer or not self._bus.is_connected:
             try:
                 await self._bus.wait_connected()
                 await self._create()
-            except BusError:  # it is not ready yet, or its stream is not there again
+            except BusError:  # NATS is not ready yet, or has not restored the stream
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _take(self) -> Msg | None:
-        """What arrived; None if the connection was away, or nothing came for too long."""
+        """Return what arrived; None after a reconnect, or if nothing arrived for too long."""
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 return await self._arrived.get()

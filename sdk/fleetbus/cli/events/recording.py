@@ -1,4 +1,4 @@
-"""Events as lines of JSON: what `fleetbus events -o json` writes and `fleetbus replay` reads."""
+"""Events as JSON lines, as `fleetbus events -o json` writes and `fleetbus replay` reads them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def to_line(event: Event) -> str:
-    """An event as JSON, its object as it is; without an end of line."""
+    """Encode an event as one line of JSON with its object unchanged, without a newline."""
     fields = msgspec.to_builtins(event, builtin_types=(bytes,))
     fields["object"] = msgspec.Raw(event.object) if event.object is not None else None
     return msgspec.json.encode(fields).decode()
 
 
 def read_line(line: str | bytes) -> Event:
-    """The event of a line, its object byte for byte as it was.
+    """Decode the event of a line, its object byte for byte as recorded.
 
     Raises:
-        msgspec.DecodeError: it is no event; `msgspec.ValidationError` is one of these.
+        msgspec.DecodeError: it is not an event; `msgspec.ValidationError` is one of these.
     """
     fields = _fields.decode(line)
     body = bytes(fields.pop("object", b"null"))
@@ -34,14 +34,16 @@ def read_line(line: str | bytes) -> Event:
 
 
 def read_recording(name: str, lines: Iterable[str]) -> Iterator[Event]:
-    """The events of a file.
+    """Yield the events of a file.
 
     Raises:
-        ConfigError: a line is no event; the message has its number. Or the file is no text.
+        ConfigError: a line is not an event (the message has its number), or not UTF-8.
     """
     try:
         for number, line in enumerate(lines, start=1):
-            if line.strip() and not line.startswith("#"):  # an unreadable message, as it was told
+            if line.strip() and not line.startswith(
+                "#"
+            ):  # `fleetbus events` writes an invalid message as a comment
                 yield _read_numbered(name, number, line)
     except UnicodeDecodeError as e:
         raise ConfigError(f"{name}: not a recording: {e}") from e

@@ -1,11 +1,11 @@
-"""Which columns kubectl shows for a resource; for one it is not told of only its age."""
+"""The columns that kubectl shows for each resource; only AGE for a resource not listed here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from fleetbus.cli.human_time import parse_time, render_age, render_span
+from fleetbus.cli.human_time import parse_time, render_age, render_duration
 from fleetbus.cli.objects import pod_columns
 from fleetbus.cli.objects.tree import Tree, condition, look, many, number, pairs, text
 
@@ -17,17 +17,17 @@ class Column(NamedTuple):
 
     head: str
     cell: Callable[[Tree], str]
-    """What it shows of an object."""
+    """Renders the cell of an object."""
     is_wide: bool = False
-    """Only with `-o wide`."""
+    """Shown only with `-o wide`."""
 
 
 def columns_of(resource: str, *, wide: bool) -> Sequence[Column]:
-    """The columns after CLUSTER, NAMESPACE and NAME.
+    """Return the columns after CLUSTER, NAMESPACE and NAME.
 
     Args:
-        resource: the resource key: `core/pods`.
-        wide: whether also the wide ones.
+        resource: the resource key, like `core/pods`.
+        wide: include the columns of `-o wide`.
     """
     return [column for column in _COLUMNS.get(resource, (_AGE,)) if wide or not column.is_wide]
 
@@ -48,11 +48,13 @@ def _age(tree: Tree) -> str:
     return render_age(look(tree, "metadata", "creationTimestamp"))
 
 
-def _of(ready: tuple[str, ...], wanted: tuple[str, ...], default: int = 1) -> Callable[[Tree], str]:
-    """`<ready>/<wanted>`; what is not said to be wanted is 1, as API servers fill it in."""
+def _of(
+    ready: tuple[str, ...], desired: tuple[str, ...], default: int = 1
+) -> Callable[[Tree], str]:
+    """Render `<ready>/<desired>`; desired defaults to 1, as in API servers."""
 
     def cell(tree: Tree) -> str:
-        total = default if look(tree, *wanted) is None else number(tree, *wanted)
+        total = default if look(tree, *desired) is None else number(tree, *desired)
         return f"{number(tree, *ready)}/{total}"
 
     return cell
@@ -63,7 +65,7 @@ def _size(tree: Tree) -> str:
 
 
 def _template(field: str) -> Callable[[Tree], str]:
-    """Names or images of the containers of a workload."""
+    """Join the names or images of the containers of a workload."""
 
     def cell(tree: Tree) -> str:
         containers = many(tree, "spec", "template", "spec", "containers")
@@ -73,7 +75,7 @@ def _template(field: str) -> Callable[[Tree], str]:
 
 
 def _selector(tree: Tree) -> str:
-    """A label selector as kubectl writes it."""
+    """Render a label selector as kubectl does."""
     parts = [pairs(tree, "spec", "selector", "matchLabels")]
     for expression in many(tree, "spec", "selector", "matchExpressions"):
         name, operator = text(expression, "key"), text(expression, "operator")
@@ -94,9 +96,9 @@ def _job_status(job: Tree) -> str:
 
 def _job_completions(job: Tree) -> str:
     succeeded = number(job, "status", "succeeded")
-    wanted = look(job, "spec", "completions")
-    if wanted is not None:
-        return f"{succeeded}/{wanted}"
+    desired = look(job, "spec", "completions")
+    if desired is not None:
+        return f"{succeeded}/{desired}"
     parallel = number(job, "spec", "parallelism")
     return f"{succeeded}/1 of {parallel}" if parallel > 1 else f"{succeeded}/1"
 
@@ -108,7 +110,7 @@ def _job_duration(job: Tree) -> str:
     end = parse_time(text(job, "status", "completionTime"))
     if end is None:
         return render_age(start.isoformat())
-    return render_span((end - start).total_seconds())
+    return render_duration((end - start).total_seconds())
 
 
 def _external_ip(service: Tree) -> str:

@@ -1,4 +1,4 @@
-"""`fleetbus get` and `describe`: what the fleet holds, from the query API."""
+"""Arguments of `fleetbus get` and `describe`."""
 
 from __future__ import annotations
 
@@ -8,33 +8,37 @@ import typer
 
 from fleetbus.cli.options import ApiUrl, output_option
 
-_Resource = Annotated[str, typer.Argument(help="Like pods, deploy or apps/v1/deployments.")]
+_Resource = Annotated[
+    str, typer.Argument(help="Resource, like pods, deploy or apps/v1/deployments.")
+]
 _Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Only this namespace.")]
 _AllNamespaces = Annotated[
-    bool, typer.Option("--all-namespaces", "-A", help="All namespaces: the default.")
+    bool, typer.Option("--all-namespaces", "-A", help="All namespaces (the default).")
 ]
 _Selector = Annotated[str, typer.Option("--selector", "-l", help="Label selector, like app=web.")]
 _Clusters = Annotated[
     list[str] | None, typer.Option("--cluster", help="Only this cluster; may be repeated.")
 ]
 _ManagedFields = Annotated[
-    bool, typer.Option("--show-managed-fields", help="Show metadata.managedFields too.")
+    bool, typer.Option("--show-managed-fields", help="Include metadata.managedFields.")
 ]
 
 
 def get(
     resource: _Resource,
-    name: Annotated[str, typer.Argument(help="Only objects of this name.")] = "",
+    name: Annotated[str, typer.Argument(help="Only objects with this name.")] = "",
     namespace: _Namespace = "",
     all_namespaces: _AllNamespaces = False,
     selector: _Selector = "",
     cluster: _Clusters = None,
     output: Annotated[str, output_option("table", "wide", "json", "yaml", "name")] = "table",
-    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0: all.")] = 0,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="Most objects to show; 0 for all.")
+    ] = 0,
     show_managed_fields: _ManagedFields = False,
     api_url: ApiUrl = None,
 ) -> None:
-    """Show the objects of a resource in every cluster."""
+    """List the objects of a resource in every cluster."""
     from fleetbus.cli.objects.get import ObjectQuery, show_objects  # noqa: PLC0415 -- import cost
 
     query = ObjectQuery.read(
@@ -59,7 +63,7 @@ def describe(
     show_managed_fields: _ManagedFields = False,
     api_url: ApiUrl = None,
 ) -> None:
-    """Show an object as YAML, from each cluster that has one of this name."""
+    """Show an object as YAML, from every cluster that has one with this name."""
     from fleetbus.cli.objects.get import ObjectQuery, describe_objects  # noqa: PLC0415 -- import cost
 
     query = ObjectQuery.read(

@@ -1,4 +1,4 @@
-"""What `fleetbus get` and `fleetbus describe` do."""
+"""Runs `fleetbus get` and `describe`: prints objects from the query API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fleetbus.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectQuery:
-    """Which objects are meant; an empty text means all."""
+    """Selects objects; an empty field selects all."""
 
     resource: str
     name: str
@@ -39,10 +39,10 @@ class ObjectQuery:
         clusters: Sequence[str] = (),
         limit: int = 0,
     ) -> Self:
-        """Check what was typed; as with kubectl, --all-namespaces wins over --namespace.
+        """Check the arguments; as in kubectl, --all-namespaces wins over --namespace.
 
         Raises:
-            ConfigError: a name and a selector, which never mean one object.
+            ConfigError: both a name and a selector are given.
         """
         if name and selector:
             raise ConfigError("a name and --selector cannot be given together")
@@ -55,24 +55,24 @@ class ObjectQuery:
             limit=limit,
         )
 
-    def ask(self, api: ApiClient) -> Found:
-        """The answer of the query API."""
-        query: dict[str, str | Sequence[str]] = {
+    def run(self, api: ApiClient) -> Found:
+        """List the objects from the query API."""
+        parameters: dict[str, str | Sequence[str]] = {
             "name": self.name,
             "namespace": self.namespace,
             "labelSelector": self.selector,
             "cluster": self.clusters,
         }
-        return api.list(self.resource, {k: v for k, v in query.items() if v}, self.limit)
+        return api.list(self.resource, {k: v for k, v in parameters.items() if v}, self.limit)
 
 
 def show_objects(
     query: ObjectQuery, output: str, api_url: str | None, *, show_managed_fields: bool = False
 ) -> int:
-    """Print objects; answers the exit status.
+    """Print objects; return the exit status.
 
     Raises:
-        ConfigError: an option cannot be read, or no query API is known.
+        ConfigError: no query API address is set.
     """
     found = _find(query, api_url)
     if found is None:
@@ -81,7 +81,7 @@ def show_objects(
         hide_managed_fields(found)
     if text := _render(found, output):
         print(text)
-    tell_of(found)
+    warn_of_gaps(found)
     if found.items:
         return 0
     if query.name:
@@ -94,16 +94,16 @@ def show_objects(
 def describe_objects(
     query: ObjectQuery, api_url: str | None, *, show_managed_fields: bool = False
 ) -> int:
-    """Print each hit as YAML with its cluster; answers the exit status.
+    """Print each object as YAML with its cluster; return the exit status.
 
     Raises:
-        ConfigError: an option cannot be read, or no query API is known.
+        ConfigError: no query API address is set.
     """
     return show_objects(query, "yaml", api_url, show_managed_fields=show_managed_fields)
 
 
 def hide_managed_fields(found: Found) -> None:
-    """Take the bookkeeping out of every object, as kubectl does."""
+    """Remove metadata.managedFields from every object, as kubectl does."""
     for item in found.items:
         if item.tree is not None:
             trimmed = without_managed_fields(item.tree)
@@ -111,19 +111,19 @@ def hide_managed_fields(found: Found) -> None:
             item.tree.update(trimmed)
 
 
-def tell_of(found: Found) -> None:
-    """Say on stderr what the answer lacks: clusters, bodies, a rest."""
+def warn_of_gaps(found: Found) -> None:
+    """Warn on stderr of stale clusters, missing bodies and a list that was cut."""
     warn_incomplete(found.freshness, found.incomplete)
     for item in found.items:
         if item.degraded:
             where = "/".join(filter(None, (item.cluster, item.namespace, item.name)))
-            print(f"warning: {where} has no body here: {item.degraded}", file=sys.stderr)
+            print(f"warning: the snapshot has no body of {where}: {item.degraded}", file=sys.stderr)
     if found.is_cut:
-        print(f"The first {len(found.items)}; there are more.", file=sys.stderr)
+        print(f"Showing the first {len(found.items)}; there are more.", file=sys.stderr)
 
 
 def render_documents(items: Sequence[Item]) -> str:
-    """YAML documents, each with its cluster in a comment."""
+    """Render YAML documents, each with its cluster in a comment."""
     documents = [
         f"# cluster: {item.cluster}\n{render_yaml(_tree_of(item)).rstrip()}" for item in items
     ]
@@ -131,22 +131,23 @@ def render_documents(items: Sequence[Item]) -> str:
 
 
 def render_items(found: Found) -> str:
-    """The list as JSON, in the form of the query API."""
+    """Render the list as JSON, in the form of the query API."""
     items = [
         {"cluster": item.cluster, "object": item.tree}
         | ({"degraded": item.degraded} if item.degraded else {})
         | ({"namespace": item.namespace, "name": item.name} if item.tree is None else {})
         for item in found.items
     ]
-    told = {"freshness": found.freshness, "incomplete": found.incomplete}
-    return render_json({"items": items, **told})
+    return render_json(
+        {"items": items, "freshness": found.freshness, "incomplete": found.incomplete}
+    )
 
 
 def _find(query: ObjectQuery, api_url: str | None) -> Found | None:
     api = ApiClient(resolve_target(api_url=api_url))
     try:
         require_clusters(api, query.clusters)
-        return query.ask(api)
+        return query.run(api)
     except ApiFailed as e:
         _fail(str(e))
         return None
@@ -177,7 +178,7 @@ def _table(found: Found, *, wide: bool) -> str:
 
 
 def _full_name(item: Item, found: Found) -> str:
-    """`eu1/deployments.apps/prod/web`, `eu1/nodes/n1`."""
+    """Render a name like `eu1/deployments.apps/prod/web` or `eu1/nodes/n1`."""
     group = found.resource["group"]
     resource = found.resource["plural"] + ("" if group == "core" else f".{group}")
     return "/".join(filter(None, (item.cluster, resource, item.namespace, item.name)))

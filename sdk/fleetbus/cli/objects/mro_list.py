@@ -1,6 +1,6 @@
-"""Prints `kubectl multicluster list` and `describe` in multi_resource_operator's columns.
+"""Prints `kubectl multicluster list` and `describe` with the columns of multi_resource_operator.
 
-The heads are English, and are printed even when there is nothing below them (T19).
+The headers are printed even if the list is empty, as there (rule T19).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fleetbus.cli.objects.get import (
     hide_managed_fields,
     render_documents,
     render_items,
-    tell_of,
+    warn_of_gaps,
 )
 from fleetbus.cli.objects.tree import Tree, look, many, number, text
 from fleetbus.cli.table import render_table, warn_incomplete
@@ -33,7 +33,7 @@ _Cell = Callable[[Tree], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MroQuery:
-    """What was typed; an empty text means all."""
+    """The arguments; an empty field selects all."""
 
     resource: str
     cluster: str
@@ -43,15 +43,15 @@ class MroQuery:
     api_url: str | None
 
 
-def show_list(asked: MroQuery, output: str) -> int:
-    """Print a list, newest first; answers the exit status.
+def show_list(query: MroQuery, output: str) -> int:
+    """Print a list, newest first; return the exit status.
 
     Raises:
-        ConfigError: an option cannot be read, or no query API is known.
+        ConfigError: no query API address is set.
     """
-    if asked.resource in _CLUSTERS:
-        return _show_clusters(asked, output)
-    found = _find(asked)
+    if query.resource in _CLUSTERS:
+        return _show_clusters(query, output)
+    found = _find(query)
     if found is None:
         return 1
     hide_managed_fields(found)
@@ -62,19 +62,19 @@ def show_list(asked: MroQuery, output: str) -> int:
             print(render_documents(found.items))
         case _:
             print(_table(found))
-    tell_of(found)
+    warn_of_gaps(found)
     return 0
 
 
-def describe(asked: MroQuery, *, show_managed_fields: bool) -> int:
-    """Print each hit as YAML with its cluster and a line below it; answers the exit status.
+def describe(query: MroQuery, *, show_managed_fields: bool) -> int:
+    """Print each object as YAML with its cluster, then a line; return the exit status.
 
     Raises:
-        ConfigError: an option cannot be read, or no query API is known.
+        ConfigError: no query API address is set.
     """
-    if asked.resource in _CLUSTERS:
-        return _show_clusters(asked, "yaml")
-    found = _find(asked)
+    if query.resource in _CLUSTERS:
+        return _show_clusters(query, "yaml")
+    found = _find(query)
     if found is None:
         return 1
     if not show_managed_fields:
@@ -82,32 +82,32 @@ def describe(asked: MroQuery, *, show_managed_fields: bool) -> int:
     for item in found.items:
         print(render_documents([item]))
         print(_RULE)
-    tell_of(found)
+    warn_of_gaps(found)
     return 0
 
 
-def _find(asked: MroQuery) -> Found | None:
-    query = ObjectQuery(
-        resource=asked.resource,
-        name=asked.name,
-        namespace=asked.namespace,
-        selector=asked.selector,
-        clusters=[asked.cluster] if asked.cluster else [],
+def _find(query: MroQuery) -> Found | None:
+    objects = ObjectQuery(
+        resource=query.resource,
+        name=query.name,
+        namespace=query.namespace,
+        selector=query.selector,
+        clusters=[query.cluster] if query.cluster else [],
         limit=0,
     )
-    api = ApiClient(resolve_target(api_url=asked.api_url))
+    api = ApiClient(resolve_target(api_url=query.api_url))
     try:
-        found = query.ask(api)
-        _tell_of_strangers(api, query.clusters)
+        found = objects.run(api)
+        _warn_of_unknown(api, objects.clusters)
     except ApiFailed as e:
         print(f"kubectl-multicluster: {e}", file=sys.stderr)
         return None
-    # Stable: objects of the same second stay in the order cluster, namespace, name.
+    # The sort is stable: objects of the same second stay ordered by cluster, namespace, name.
     found.items.sort(key=_created, reverse=True)
     return found
 
 
-def _tell_of_strangers(api: ApiClient, clusters: Sequence[str]) -> None:
+def _warn_of_unknown(api: ApiClient, clusters: Sequence[str]) -> None:
     """Warn of an unknown cluster; multi_resource_operator lists nothing, with status 0."""
     try:
         require_clusters(api, clusters)
@@ -162,15 +162,15 @@ _COLUMNS: Final[Mapping[str, Sequence[tuple[str, _Cell]]]] = {
 }
 
 
-def _show_clusters(asked: MroQuery, output: str) -> int:
-    api = ApiClient(resolve_target(api_url=asked.api_url))
+def _show_clusters(query: MroQuery, output: str) -> int:
+    api = ApiClient(resolve_target(api_url=query.api_url))
     try:
         answer = api.get("/fleet/v1/clusters")
     except ApiFailed as e:
         print(f"kubectl-multicluster: {e}", file=sys.stderr)
         return 1
-    wanted = {name for name in (asked.name, asked.cluster) if name}
-    items = [item for item in answer["items"] if wanted <= {item["name"]}]
+    names = {name for name in (query.name, query.cluster) if name}
+    items = [item for item in answer["items"] if names <= {item["name"]}]
     if output == "table":
         print(render_table(_CLUSTER_HEAD, list(map(_cluster_row, items))))
     else:
@@ -186,7 +186,7 @@ def _cluster_row(cluster: Mapping[str, Any]) -> list[str]:
         cluster["name"],
         cluster["serverVersion"],
         cluster["host"],
-        "",  # the platform is not kept in the snapshot
+        "",  # the snapshot does not have the platform
         str(cluster["hub"]).lower(),
         "Running" if cluster["connected"] else cluster["reason"] or "Unreachable",
     ]

@@ -1,4 +1,4 @@
-"""What kubectl shows of a Pod: readiness, status, restarts."""
+"""The columns that kubectl shows for Pods: readiness, status, restarts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
 def ready(pod: Tree) -> str:
-    """`<ready containers>/<containers>`; sidecars count, other init containers do not."""
+    """Render `<ready containers>/<containers>`; sidecars count, other init containers do not."""
     sidecars = _sidecars(pod)
     total = len(many(pod, "spec", "containers")) + len(sidecars)
     states = [
@@ -22,7 +22,7 @@ def ready(pod: Tree) -> str:
 
 
 def status(pod: Tree) -> str:
-    """One word for where the Pod is: its phase, or the more telling reason of a container."""
+    """Return the phase of a Pod, or the more specific reason of a container."""
     phase = text(pod, "status", "phase")
     reason = text(pod, "status", "reason")
     if look(pod, "metadata", "deletionTimestamp"):
@@ -39,7 +39,7 @@ def status(pod: Tree) -> str:
 
 
 def restarts(pod: Tree) -> str:
-    """How often containers were started again, and when last."""
+    """Render the number of restarts, and when the last one was."""
     sidecars = _sidecars(pod)
     states = many(pod, "status", "containerStatuses")
     first = many(pod, "status", "initContainerStatuses")
@@ -52,7 +52,7 @@ def restarts(pod: Tree) -> str:
 
 
 def readiness_gates(pod: Tree) -> str:
-    """`<true gates>/<gates>`, or `<none>`."""
+    """Render `<true gates>/<gates>`, or `<none>`."""
     gates = many(pod, "spec", "readinessGates")
     passed = sum(
         condition(pod, text(gate, "conditionType")).get("status") == "True" for gate in gates
@@ -61,7 +61,7 @@ def readiness_gates(pod: Tree) -> str:
 
 
 def _starting(pod: Tree) -> str:
-    """What holds up the first init container that has not done its part; empty when none does."""
+    """Return the state of the first init container that has not finished; empty if all have."""
     sidecars = _sidecars(pod)
     total = len(many(pod, "spec", "initContainers"))
     for at, state in enumerate(many(pod, "status", "initContainerStatuses")):
@@ -80,7 +80,7 @@ def _starting(pod: Tree) -> str:
 
 
 def _running(pod: Tree) -> str:
-    """The reason of the first container that has one."""
+    """Return the reason of the first container that has one."""
     states = many(pod, "status", "containerStatuses")
     reasons = [reason for state in states if (reason := _reason(state))]
     if not reasons:
@@ -110,7 +110,7 @@ def _is_running(state: Tree) -> bool:
 
 
 def _sidecars(pod: Tree) -> frozenset[str]:
-    """Names of the init containers that go on beside the others."""
+    """Return the names of the init containers that keep running beside the others."""
     return frozenset(
         text(container, "name")
         for container in many(pod, "spec", "initContainers")

@@ -1,4 +1,4 @@
-"""Looks into the JSON tree of an object; what is missing or of another form reads as empty."""
+"""Reads fields of a JSON tree; a missing field or one of another type reads as empty."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Tree = dict[str, Any]
 
 
 def look(tree: object, *path: str) -> Any:
-    """The value at a path; None when there is none."""
+    """Return the value at a path; None if there is none."""
     here = tree
     for part in path:
         if not isinstance(here, dict):
@@ -19,19 +19,19 @@ def look(tree: object, *path: str) -> Any:
 
 
 def text(tree: object, *path: str) -> str:
-    """The value at a path as a text; empty when there is none."""
+    """Return the value at a path as a string; empty if there is none."""
     found = look(tree, *path)
     return "" if found is None else str(found)
 
 
 def number(tree: object, *path: str) -> int:
-    """The whole number at a path; 0 when there is none."""
+    """Return the integer at a path; 0 if there is none."""
     found = look(tree, *path)
     return found if isinstance(found, int) else 0
 
 
 def many(tree: object, *path: str) -> Sequence[Tree]:
-    """The maps in the list at a path."""
+    """Return the mappings in the list at a path."""
     found = look(tree, *path)
     if not isinstance(found, list):
         return ()
@@ -39,7 +39,7 @@ def many(tree: object, *path: str) -> Sequence[Tree]:
 
 
 def pairs(tree: object, *path: str) -> str:
-    """A map of labels as `a=b,c=d`."""
+    """Render a mapping such as labels as `a=b,c=d`."""
     found = look(tree, *path)
     if not isinstance(found, dict):
         return ""
@@ -47,6 +47,6 @@ def pairs(tree: object, *path: str) -> str:
 
 
 def condition(tree: object, kind: str) -> Tree:
-    """The condition of a type in an object's status; empty when it has none."""
+    """Return the condition of a type from an object's status; empty if there is none."""
     found = [c for c in many(tree, "status", "conditions") if c.get("type") == kind]
     return found[0] if found else {}

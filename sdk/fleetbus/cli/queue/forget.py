@@ -1,4 +1,4 @@
-"""What `fleetbus queue forget` does: a controller that has gone for good leaves nothing behind."""
+"""Runs `fleetbus queue forget`: deletes all state of a controller that no longer exists."""
 
 from __future__ import annotations
 
@@ -18,41 +18,43 @@ from fleetbus.errors import BusError, ConfigError, StoreError
 from fleetbus.intake.forget import Forgotten, forget_controller
 from fleetbus.store.connection import connect
 
-_WITHIN: Final = timedelta(seconds=10)
+_TIMEOUT: Final = timedelta(seconds=10)
 
 
 def forget(words: Sequence[str], *, nats_url: str | None, redis_url: str | None) -> int:
-    """Forget a controller; answers the exit status.
+    """Forget a controller; return the exit status.
 
     Raises:
-        ConfigError: there is not one name, or no NATS or Redis is known.
-        UnknownName: nothing is known of such a controller.
+        ConfigError: not exactly one name is given, or an address is not set.
+        UnknownName: there is no such controller.
     """
     if len(words) != 1:
-        raise ConfigError("say which one: `fleetbus queue forget CONTROLLER`")
+        raise ConfigError("expected one controller: `fleetbus queue forget CONTROLLER`")
     target = resolve_target(nats_url=nats_url, redis_url=redis_url)
     urls = target.require("nats_url"), target.require("redis_url")
     [controller] = words
     try:
-        told = asyncio.run(_forget(controller, *urls))
+        forgotten = asyncio.run(_forget(controller, *urls))
     except (BusError, StoreError, RedisError) as e:
         print(f"fleetbus: {e}", file=sys.stderr)
         return 1
-    _tell(controller, told)
+    _print(controller, forgotten)
     return 0
 
 
 async def _forget(controller: str, nats_url: str, redis_url: str) -> Forgotten:
     redis: Any = await connect(redis_url)
     async with redis, connected(nats_url, name="fleetbus-forget") as bus:
-        told = await forget_controller(bus, redis, controller, within=_WITHIN)
-        if told.is_nothing:
-            said = f"nothing is known of a controller {controller!r}"
-            raise unknown(said, controller, await list_controllers(redis))
-        return told
+        forgotten = await forget_controller(bus, redis, controller, within=_TIMEOUT)
+        if forgotten.is_nothing:
+            message = f"there is no controller {controller!r}"
+            raise unknown(message, controller, await list_controllers(redis))
+        return forgotten
 
 
-def _tell(controller: str, told: Forgotten) -> None:
-    print(f"forgot {controller}: its registration, queue and record ({told.keys} keys)")
-    if told.has_durables:
-        print("its durable consumers go when a projector runs")
+def _print(controller: str, forgotten: Forgotten) -> None:
+    print(
+        f"forgot {controller}: deleted its registration, queue and record ({forgotten.keys} keys)"
+    )
+    if forgotten.has_durables:
+        print("a running projector deletes its durable consumers")

@@ -1,4 +1,4 @@
-"""What `fleetbus queue` does, on the store itself: it works while every service is down."""
+"""Runs `fleetbus queue` on Redis itself, so it works while every service is down."""
 
 from __future__ import annotations
 
@@ -35,39 +35,39 @@ def show_queues(
     output: str,
     redis_url: str | None,
 ) -> int:
-    """Print one queue with its items, or what is known of all; answers the exit status.
+    """Print one queue with its items, or a summary of all; return the exit status.
 
     Raises:
-        ConfigError: an option or argument makes no sense, or no Redis is known.
+        ConfigError: an argument is invalid, or no Redis address is set.
     """
     if extra or every:
         wrong = "--all" if every else repr(extra[0])
-        raise ConfigError(f"{wrong} belongs to `fleetbus queue release CONTROLLER`")
+        raise ConfigError(f"{wrong} is only valid with `fleetbus queue release CONTROLLER`")
 
     async def show(redis: Redis) -> int:
         names = await list_controllers(redis)
         if controller and controller not in names:
             raise _unknown(controller, names)
         chosen = [controller] if controller else names
-        shown = [await describe(_queue(redis, one), one) for one in chosen]
+        shown = [await describe(RedisQueue(redis, one), one) for one in chosen]
         if controller:
             shown[0] |= await describe_items(redis, controller, limit or SHOWN)
         print(render_json(shown) if output == "json" else render(shown))
         return 0
 
-    return _call(redis_url, show)
+    return _run_on_store(redis_url, show)
 
 
 def release_items(words: Sequence[str], *, every: bool, redis_url: str | None) -> int:
-    """Let items of a controller out of quarantine; answers the exit status.
+    """Release items of a controller from quarantine; return the exit status.
 
     Raises:
-        ConfigError: there is no controller or item, or no Redis is known.
+        ConfigError: no controller or item is given, or no Redis address is set.
     """
     controller, *items = words or [""]
     if not controller or bool(items) == every:
         raise ConfigError(
-            "say what to release: `fleetbus queue release CONTROLLER CLUSTER/NAMESPACE/NAME`, or"
+            "nothing to release: use `fleetbus queue release CONTROLLER CLUSTER/NAMESPACE/NAME`, or"
             " `fleetbus queue release CONTROLLER --all`"
         )
     requests = [_request(controller, item) for item in items]
@@ -79,19 +79,19 @@ def release_items(words: Sequence[str], *, every: bool, redis_url: str | None) -
         released = [await _release(redis, queue, request) for request in requests]
         return int(not all(released))
 
-    return _call(redis_url, release)
+    return _run_on_store(redis_url, release)
 
 
 def retry_items(words: Sequence[str], *, every: bool, redis_url: str | None) -> int:
-    """Run now what waits after failures or in quarantine, all of it or some; the exit status.
+    """Make delayed and quarantined items due now, all or some; return the exit status.
 
     Raises:
-        ConfigError: there is no controller, or no Redis is known.
+        ConfigError: no controller is given, or no Redis address is set.
     """
     controller, *items = words or [""]
     if not controller or every:
         raise ConfigError(
-            "say what to retry: `fleetbus queue retry CONTROLLER`, which is everything, or"
+            "nothing to retry: use `fleetbus queue retry CONTROLLER` for all items, or"
             " `fleetbus queue retry CONTROLLER CLUSTER/NAMESPACE/NAME`"
         )
     requests = [_request(controller, item) for item in items]
@@ -99,13 +99,13 @@ def retry_items(words: Sequence[str], *, every: bool, redis_url: str | None) -> 
     async def retry(redis: Redis) -> int:
         queue = await _known_queue(redis, controller)
         if not requests:
-            count = await run_now(redis, controller) + await _let_all_out(queue)
+            count = await run_now(redis, controller) + await _release_quarantined(queue)
             print(f"due now: {count} item{'' if count == 1 else 's'}")
             return 0
         retried = [await _retry(redis, queue, request) for request in requests]
         return int(not all(retried))
 
-    return _call(redis_url, retry)
+    return _run_on_store(redis_url, retry)
 
 
 async def _retry(redis: Redis, queue: RedisQueue, request: Request) -> bool:
@@ -114,17 +114,17 @@ async def _retry(redis: Redis, queue: RedisQueue, request: Request) -> bool:
     if is_hastened or is_released:
         print(f"due now: {request}")
         return True
-    await _refuse(redis, request, "does not wait for a time")
+    await _refuse(redis, request, "is neither delayed nor in quarantine")
     return False
 
 
 async def _release_all(queue: RedisQueue) -> int:
-    released = await _let_all_out(queue)
+    released = await _release_quarantined(queue)
     print(f"released {released} item{'' if released == 1 else 's'}")
     return 0
 
 
-async def _let_all_out(queue: RedisQueue) -> int:
+async def _release_quarantined(queue: RedisQueue) -> int:
     released = 0
     while kept := await queue.quarantined():
         for one in kept:
@@ -143,10 +143,10 @@ async def _release(redis: Redis, queue: RedisQueue, request: Request) -> bool:
 
 async def _refuse(redis: Redis, request: Request, why: str) -> None:
     clusters = {record.name for record in await SnapshotReader(redis).clusters()}
-    said = f"{request} {why}"
+    message = f"{request} {why}"
     if clusters and request.cluster not in clusters:
-        said = str(unknown_cluster(request.cluster, clusters))
-    print(f"fleetbus: {said}", file=sys.stderr)
+        message = str(unknown_cluster(request.cluster, clusters))
+    print(f"fleetbus: {message}", file=sys.stderr)
 
 
 def _request(controller: str, item: str) -> Request:
@@ -160,7 +160,7 @@ def _request(controller: str, item: str) -> Request:
 
 
 async def list_controllers(redis: Redis) -> list[str]:
-    """Every controller that has a queue here, or had one."""
+    """List every controller that has, or had, a queue."""
     before, _, after = keys.queue("*", "*").rpartition("*")[0].partition("*")
     names: set[str] = set()
     scan: AsyncIterator[bytes] = cast("Any", redis).scan_iter(keys.queue("*", "*"), count=10_000)
@@ -171,26 +171,22 @@ async def list_controllers(redis: Redis) -> list[str]:
 
 
 def _unknown(controller: str, names: Sequence[str]) -> UnknownName:
-    return unknown(f"no controller {controller!r} has a queue here", controller, names)
+    return unknown(f"controller {controller!r} has no queue", controller, names)
 
 
 async def _known_queue(redis: Redis, controller: str) -> RedisQueue:
-    """The queue of a controller that has one.
+    """Open the queue of a controller.
 
     Raises:
-        UnknownName: nobody knows it here.
+        UnknownName: it has none.
     """
     names = await list_controllers(redis)
     if controller not in names:
         raise _unknown(controller, names)
-    return _queue(redis, controller)
-
-
-def _queue(redis: Redis, controller: str) -> RedisQueue:
     return RedisQueue(redis, controller)
 
 
-def _call(redis_url: str | None, call: Callable[[Redis], Awaitable[int]]) -> int:
+def _run_on_store(redis_url: str | None, call: Callable[[Redis], Awaitable[int]]) -> int:
     url = resolve_target(redis_url=redis_url).require("redis_url")
 
     async def main() -> int:

@@ -1,4 +1,4 @@
-"""A controller's queue as data and as tables."""
+"""Describes a controller's queue, and renders it as tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from redis.asyncio import Redis
 
-from fleetbus.cli.human_time import render_moment, render_span
+from fleetbus.cli.human_time import render_duration, render_time
 from fleetbus.cli.table import render_table
 from fleetbus.intake.last_runs import LastRun, LastRuns
 from fleetbus.reconcile import Request
@@ -23,12 +23,12 @@ _CLUSTERS: Final = (
 _PROCESSING: Final = ("CONTROLLER", "CLUSTER", "NAMESPACE", "NAME", "WORKER", "LEASE")
 _QUARANTINED: Final = ("CONTROLLER", "CLUSTER", "NAMESPACE", "NAME", "TIMES", "NEXT TRY")
 SHOWN: Final = 20
-"""Items of each state, unless more are asked for."""
+"""Items listed of each state by default."""
 _ITEMS: Final = ("STATE", "CLUSTER", "NAMESPACE", "NAME", "WHEN", "FAILURES", "LAST ERROR")
 
 
 async def describe(queue: Queue, controller: str) -> View:
-    """Everything that is known of a queue; spans of time are in seconds."""
+    """Describe a queue; durations are in seconds."""
     stats = await queue.stats()
     processing = [
         {
@@ -61,12 +61,12 @@ async def describe(queue: Queue, controller: str) -> View:
 
 
 def render(views: Sequence[View]) -> str:
-    """Tables: clusters with something in the queue, what is worked on, what is kept back.
+    """Render tables of the clusters with items, of items being processed and in quarantine.
 
-    Of a queue whose items were asked for, they are in the place of the last two.
+    If the items of a queue were requested, one table of them replaces the last two.
     """
     if not views:
-        return "No controller has a queue here."
+        return "No controller has a queue."
     blocks = ["\n".join(_summary(view) for view in views)]
     clusters = [_cluster_row(view, one) for view in views for one in view["clusters"]]
     if clusters:
@@ -75,10 +75,13 @@ def render(views: Sequence[View]) -> str:
         blocks += filter(None, map(render_items, views))
         return "\n\n".join(blocks)
     for head, rows in (
-        (_PROCESSING, [_held_row(view, one) for view in views for one in view["processingItems"]]),
+        (
+            _PROCESSING,
+            [_processing_row(view, one) for view in views for one in view["processingItems"]],
+        ),
         (
             _QUARANTINED,
-            [_kept_row(view, one) for view in views for one in view["quarantinedItems"]],
+            [_quarantined_row(view, one) for view in views for one in view["quarantinedItems"]],
         ),
     ):
         if rows:
@@ -131,7 +134,7 @@ def _cluster_row(view: View, one: Mapping[str, Any]) -> list[str]:
         view["controller"],
         one["cluster"],
         *(str(one[band.name.lower()]) for band in Priority),
-        "-" if oldest is None else render_span(oldest),
+        "-" if oldest is None else render_duration(oldest),
         str(one["quarantined"]),
         _breaker_cell(one["breaker"]),
     ]
@@ -142,24 +145,26 @@ def _breaker_cell(breaker: Mapping[str, Any] | None) -> str:
         return "closed"
     if breaker["probing"]:
         return f"open after {breaker['failures']} failures, probing"
-    span = render_span(breaker["nextProbeSeconds"])
+    span = render_duration(breaker["nextProbeSeconds"])
     return f"open after {breaker['failures']} failures, next probe in {span}"
 
 
-def _held_row(view: View, one: Mapping[str, Any]) -> list[str]:
+def _processing_row(view: View, one: Mapping[str, Any]) -> list[str]:
     left = one["leaseSeconds"]
-    lease = f"{render_span(left)} left" if left >= 0 else f"expired {render_span(-left)} ago"
+    lease = (
+        f"{render_duration(left)} left" if left >= 0 else f"expired {render_duration(-left)} ago"
+    )
     names = (one["cluster"], one["namespace"], one["name"])
     return [view["controller"], *names, one["worker"] or "-", lease]
 
 
-def _kept_row(view: View, one: Mapping[str, Any]) -> list[str]:
+def _quarantined_row(view: View, one: Mapping[str, Any]) -> list[str]:
     names = (one["cluster"], one["namespace"], one["name"])
     return [
         view["controller"],
         *names,
         str(one["times"]),
-        f"in {render_span(one['nextTrySeconds'])}",
+        f"in {render_duration(one['nextTrySeconds'])}",
     ]
 
 
@@ -167,11 +172,11 @@ def _kept_row(view: View, one: Mapping[str, Any]) -> list[str]:
 
 
 async def describe_items(redis: Redis, controller: str, limit: int) -> View:
-    """The items that come first of each state, and how many more there are of each.
+    """Describe the first items of each state, and count the others.
 
     Raises:
-        QueueUnavailableError: the store is away; so for the next.
-        redis.exceptions.RedisError: it went away meanwhile.
+        QueueUnavailableError: Redis cannot be reached.
+        redis.exceptions.RedisError: the connection broke.
     """
     found = await list_items(redis, controller, limit)
     runs = await LastRuns(redis, controller).get_many([item.request for item in found.shown])
@@ -183,7 +188,7 @@ async def describe_items(redis: Redis, controller: str, limit: int) -> View:
 
 
 def render_items(view: Mapping[str, Any]) -> str:
-    """The table of what `describe_items` tells, and what it leaves out; empty without items."""
+    """Render the result of `describe_items` as a table; empty without items."""
     if not view["items"]:
         return ""
     table = render_table(_ITEMS, [_row(one) for one in view["items"]])
@@ -208,7 +213,7 @@ def _item(item: Item, run: LastRun | None) -> View:
         "quarantines": item.times,
         "lastOutcome": run.outcome.value if run is not None else "",
         "lastError": run.error if run is not None else "",
-        "lastEndedAt": render_moment(run.ended) if run is not None else None,
+        "lastEndedAt": render_time(run.ended) if run is not None else None,
     }
 
 
@@ -219,12 +224,12 @@ def _row(one: Mapping[str, Any]) -> list[str]:
 
 def _when(one: Mapping[str, Any]) -> str:
     if one["waitingSeconds"] is not None:
-        return f"for {render_span(one['waitingSeconds'])} ({one['priority']})"
+        return f"for {render_duration(one['waitingSeconds'])} ({one['priority']})"
     left: float = one["remainingSeconds"]
     if one["state"] == "processing":
         by = f"by {one['worker'] or 'a worker'}"
-        return by if left >= 0 else f"{by}, gone for {render_span(-left)}"
-    return f"in {render_span(left)}" if left >= 0 else f"overdue by {render_span(-left)}"
+        return by if left >= 0 else f"{by}, lost {render_duration(-left)} ago"
+    return f"in {render_duration(left)}" if left >= 0 else f"overdue by {render_duration(-left)}"
 
 
 def _seconds(span: timedelta | None) -> float | None:

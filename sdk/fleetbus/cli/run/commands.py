@@ -1,4 +1,4 @@
-"""`fleetbus run`: run reconcilers here, against any fleet."""
+"""Arguments of `fleetbus run` and `replay`."""
 
 from __future__ import annotations
 
@@ -12,50 +12,95 @@ from fleetbus.cli.options import DevFolder, NatsUrl, RedisUrl, output_option
 
 _CHILD: Final = "from fleetbus.cli.main import main; main()"
 
+_Modules = Annotated[
+    list[str], typer.Argument(help="Python files or modules that define controllers.")
+]
+_Kubeconfigs = Annotated[
+    list[pathlib.Path] | None,
+    typer.Option(
+        "--kubeconfig",
+        help="Kubeconfig with one cluster per context; may be repeated. Default:"
+        " FLEETBUS_PROVIDERS, else the dev fleet of this folder, else KUBECONFIG.",
+    ),
+]
+_Contexts = Annotated[
+    str, typer.Option("--contexts", help="Only these contexts, separated by commas.")
+]
+_Reload = Annotated[
+    bool,
+    typer.Option(
+        "--reload/--no-reload",
+        help="Restart when one of these files, or a file they import, changes.",
+    ),
+]
+_LogLevel = Annotated[
+    str,
+    typer.Option("--log-level", help="debug, info, warning or error.", envvar="FLEETBUS_LOG_LEVEL"),
+]
+_FilesAndModules = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[FILE.jsonl]... MODULE...",
+        help="Recordings, as `fleetbus events -o json` writes them (- for standard input),"
+        " and Python files or modules that define controllers.",
+    ),
+]
+_Since = Annotated[
+    str, typer.Option("--since", help="Replay this last period of the stream, like 10m or 2h.")
+]
+_Clusters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cluster",
+        metavar="NAME[:LABEL=VALUE,…]",
+        help="Add a cluster that the recording lacks, or set its labels; may be repeated.",
+    ),
+]
+_Hub = Annotated[str, typer.Option("--hub", help="Name of the hub.")]
+_Resources = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--resource",
+        help="A resource without recorded events, to be treated as empty; may be repeated.",
+    ),
+]
+_Live = Annotated[
+    bool, typer.Option("--live", help="Send the writes instead of only printing them.")
+]
+_LiveKubeconfigs = Annotated[
+    list[pathlib.Path] | None,
+    typer.Option("--kubeconfig", help="With --live: the clusters, as for `fleetbus run`."),
+]
+_Store = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        help="Empty Redis or Valkey for the snapshot of the replay. Default: start one.",
+    ),
+]
+
 
 def run(
-    modules: Annotated[
-        list[str], typer.Argument(help="Python files or modules that define controllers.")
-    ],
-    kubeconfig: Annotated[
-        list[pathlib.Path] | None,
-        typer.Option(
-            "--kubeconfig",
-            help="Clusters: one per context of this file; may be repeated. Default:"
-            " FLEETBUS_PROVIDERS, else the fleet started here, else KUBECONFIG.",
-        ),
-    ] = None,
-    contexts: Annotated[
-        str, typer.Option("--contexts", help="Only these contexts, separated by commas.")
-    ] = "",
-    reload: Annotated[
-        bool,
-        typer.Option(
-            "--reload/--no-reload",
-            help="Start again when one of these files, or one that they import, has changed.",
-        ),
-    ] = True,
+    modules: _Modules,
+    kubeconfig: _Kubeconfigs = None,
+    contexts: _Contexts = "",
+    reload: _Reload = True,
     folder: DevFolder = None,
     nats_url: NatsUrl = None,
     redis_url: RedisUrl = None,
-    log_level: Annotated[
-        str,
-        typer.Option(
-            "--log-level", help="debug, info, warning or error.", envvar="FLEETBUS_LOG_LEVEL"
-        ),
-    ] = "info",
+    log_level: _LogLevel = "info",
 ) -> None:
-    """Run reconcilers here, against any fleet.
+    """Run controllers on this machine, against any fleet.
 
-    NATS, Redis, the watchers and the projector must run: `fleetbus dev up` starts them all.
+    NATS, Redis, the watchers and the projector must be running: `fleetbus dev up` starts them all.
     """
     from fleetbus.cli.run import reload as reloading  # noqa: PLC0415 -- import cost
 
     if reload and not reloading.is_child():
-        # The same command line: the child sees from its environment which of the two it is.
+        # Same command line: the child knows its role from the environment.
         command = [sys.executable, "-c", _CHILD, *sys.argv[1:]]
         raise typer.Exit(reloading.Reloader(command, modules).run())
-    from fleetbus.cli.run.run import run_modules  # noqa: PLC0415 -- see the module's text
+    from fleetbus.cli.run.run import run_modules  # noqa: PLC0415 -- import cost
 
     code = run_modules(
         modules,
@@ -70,57 +115,20 @@ def run(
 
 
 def replay(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[FILE.jsonl]... MODULE...",
-            help="Recordings, as `fleetbus events -o json` writes them (- for standard input),"
-            " and Python files or modules that define controllers.",
-        ),
-    ],
-    since: Annotated[
-        str,
-        typer.Option(
-            "--since", help="Replay what the stream has since so long ago, like 10m or 2h."
-        ),
-    ] = "",
-    cluster: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cluster",
-            metavar="NAME[:LABEL=VALUE,…]",
-            help="A cluster that the recording does not show, or the labels of one; repeatable.",
-        ),
-    ] = None,
-    hub: Annotated[str, typer.Option("--hub", help="The name of the hub.")] = "",
-    resource: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--resource",
-            help="A resource that the recording may lack, so that it counts as empty; repeatable.",
-        ),
-    ] = None,
-    live: Annotated[
-        bool, typer.Option("--live", help="Send the writes; without it they are only printed.")
-    ] = False,
-    kubeconfig: Annotated[
-        list[pathlib.Path] | None,
-        typer.Option("--kubeconfig", help="With --live: the clusters, as in `fleetbus run`."),
-    ] = None,
-    store: Annotated[
-        str,
-        typer.Option(
-            "--store",
-            help="An empty Redis or Valkey for the snapshot of the replay; by default one is"
-            " started for it.",
-        ),
-    ] = "",
+    names: _FilesAndModules,
+    since: _Since = "",
+    cluster: _Clusters = None,
+    hub: _Hub = "",
+    resource: _Resources = None,
+    live: _Live = False,
+    kubeconfig: _LiveKubeconfigs = None,
+    store: _Store = "",
     output: Annotated[str, output_option("diff", "json")] = "diff",
     nats_url: NatsUrl = None,
 ) -> None:
-    """Drive reconcilers with recorded events and print the writes they would do.
+    """Run controllers on recorded events and print the writes they would make.
 
-    The replay has a snapshot and queues of its own; reads are answered from what was recorded.
+    A replay has its own snapshot and queues; reads are served from the recording.
     """
     from fleetbus.cli.run.replay import ReplayOptions, run_replay  # noqa: PLC0415 -- import cost
 

@@ -1,9 +1,9 @@
-"""`fleetbus run` with reload: a process that watches the files, and one that runs the controllers.
+"""Restarts the process of `fleetbus run` when a file changes.
 
-A change stops the second one gracefully and starts another: what user code keeps in its modules,
-threads included, cannot be taken back inside a process, and one whose loop is blocked could not
-even begin to. Between the two is a pair of sockets: the child names its files, and learns from the
-end of the line that its parent is gone.
+The parent watches the files, the child runs the controllers. A change stops the child gracefully
+and starts another: module state and threads of user code cannot be undone inside a process, and a
+child whose event loop is blocked could not even try. A socket pair connects the two: the child
+reports its files, and sees from the end of the stream that its parent is gone.
 """
 
 from __future__ import annotations
@@ -25,50 +25,51 @@ from typing import Final
 
 from fleetbus.clusters.providers.file_watch import Signature, signature_of
 
-_LINE: Final = "FLEETBUS_RUN_LINE"
-_LOOK_SECONDS: Final = 0.1
+_PIPE: Final = "FLEETBUS_RUN_PIPE"
+_POLL_SECONDS: Final = 0.1
 _STOP_SECONDS: Final = 20.0
-"""Running reconciles have ten of them to finish, and some to hand back what is left."""
+"""Ten seconds for running reconciles to finish, the rest to release the leases."""
 _CONFIG_ERROR: Final = 2
-_HUNG: Final = 70
-_SIGNALLED: Final = 128
+_BLOCKED: Final = 70
+_SIGNALED: Final = 128
 
 
 # --- the child ------------------------------------------------------------------------------------
 
 
 def is_child() -> bool:
-    """Whether this process runs the controllers for a parent that watches."""
-    return _LINE in os.environ
+    """Whether a parent process watches the files for this one."""
+    return _PIPE in os.environ
 
 
-class Line:
-    """The child's end of the line to its parent."""
+class ParentPipe:
+    """The child's end of the socket pair."""
 
     def __init__(self) -> None:
         self._began_ns = time.time_ns()
-        self._socket = socket.socket(fileno=int(os.environ.pop(_LINE)))
-        # Of files that change within a second the old bytecode would be taken for new.
+        self._socket = socket.socket(fileno=int(os.environ.pop(_PIPE)))
+        # Bytecode has timestamps in seconds: of a file that changes twice in one it would be stale.
         sys.dont_write_bytecode = True
 
-    def tell(self, files: Iterable[str], *, is_loaded: bool) -> None:
-        """Name the files whose change asks for another process, as they were when loaded."""
+    def report(self, files: Iterable[str], *, is_loaded: bool) -> None:
+        """Report the files whose change needs a restart, as they were when loaded."""
         named = {pathlib.Path(file) for file in files}
-        held = [
-            # What was written while we loaded may be newer than what we have.
+        signature = [
+            # A file written during the import may be newer than what was imported.
             [path, written_ns if written_ns < self._began_ns else 0, size, inode]
             for path, written_ns, size, inode in signature_of(lambda: named)
         ]
-        told = {"files": sorted(str(file) for file in named), "held": held, "loaded": is_loaded}
-        with contextlib.suppress(OSError):  # the parent is gone, which `parent_left` tells
-            self._socket.sendall(json.dumps(told).encode() + b"\n")
+        paths = sorted(str(file) for file in named)
+        report = {"files": paths, "signature": signature, "loaded": is_loaded}
+        with contextlib.suppress(OSError):  # the parent is gone; see `wait_parent_gone`
+            self._socket.sendall(json.dumps(report).encode() + b"\n")
 
     def close(self) -> None:
-        """Give the line up."""
+        """Close the socket."""
         self._socket.close()
 
-    async def parent_left(self) -> None:
-        """Return when there is no parent any more."""
+    async def wait_parent_gone(self) -> None:
+        """Return once the parent is gone."""
         loop = asyncio.get_running_loop()
         self._socket.setblocking(False)
         with contextlib.suppress(ConnectionError):
@@ -83,56 +84,56 @@ class _Child:
     """The process that runs the controllers."""
 
     process: subprocess.Popen[bytes]
-    line: socket.socket
-    heard: bytes = b""
-    seen: Seen | None = None
-    """What it has loaded, when it has just told."""
+    pipe: socket.socket
+    buffer: bytes = b""
+    reported: FileWatch | None = None
+    """The files of its last report, until the parent has taken it."""
     is_loaded: bool = False
 
-    def listen(self) -> None:
-        """Take in what the child has told."""
+    def read_reports(self) -> None:
+        """Read what the child has reported."""
         try:
-            while part := self.line.recv(1 << 16):
-                self.heard += part
+            while part := self.pipe.recv(1 << 16):
+                self.buffer += part
         except BlockingIOError:
             pass
-        *lines, self.heard = self.heard.split(b"\n")
+        *lines, self.buffer = self.buffer.split(b"\n")
         for line in lines:
-            told = json.loads(line)
-            held: list[tuple[str, int, int, int]] = [(p, t, s, i) for p, t, s, i in told["held"]]
-            self.seen = Seen([pathlib.Path(name) for name in told["files"]], tuple(held))
-            self.is_loaded = told["loaded"]
+            report = json.loads(line)
+            signature: Signature = tuple((p, t, s, i) for p, t, s, i in report["signature"])
+            self.reported = FileWatch([pathlib.Path(name) for name in report["files"]], signature)
+            self.is_loaded = report["loaded"]
 
-    def end(self) -> int:
-        """Stop it gracefully, in the end by force; answers its exit status."""
+    def stop(self) -> int:
+        """Terminate it, kill it after a timeout; return its exit status."""
         self.process.terminate()
         try:
             status = self.process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            # Its leases keep others away from what it worked on until they have run out.
-            _say(f"it does not stop within {_STOP_SECONDS:.0f} s and is killed")
+            # Its items stay leased until the leases expire.
+            _say(f"not stopped after {_STOP_SECONDS:.0f} s; killed")
             self.process.kill()
             status = self.process.wait()
-        self.line.close()
+        self.pipe.close()
         return status
 
 
 class Reloader:
-    """Starts the child anew after each change of a file that it has named.
+    """Restarts the child after each change of a file that it has reported.
 
     Args:
         command: the program and its arguments.
-        modules: what the user named, to be watched before the child has told more.
+        modules: the arguments of the user, watched until the child has reported its files.
     """
 
     def __init__(self, command: Sequence[str], modules: Sequence[str]) -> None:
         self._command = list(command)
-        self._seen = Seen([pathlib.Path(name) for name in modules if name.endswith(".py")])
-        self._told_to_stop = 0
+        self._files = FileWatch([pathlib.Path(name) for name in modules if name.endswith(".py")])
+        self._stop_signals = 0
         self._has_loaded = False
 
     def run(self) -> int:
-        """Go on until told to stop, or until the child ends for a reason of its own.
+        """Run until a signal, or until the child exits by itself.
 
         Returns:
             The exit status.
@@ -145,8 +146,8 @@ class Reloader:
                 signal.signal(number, handler)
 
     def _stop(self, number: int, _frame: FrameType | None) -> None:
-        self._told_to_stop += 1
-        if self._told_to_stop > 1:
+        self._stop_signals += 1
+        if self._stop_signals > 1:
             raise KeyboardInterrupt(number)
 
     def _run(self) -> int:
@@ -160,83 +161,83 @@ class Reloader:
                 child.process.wait()
                 raise
             if status is None:
-                continue  # something changed
-            if self._told_to_stop:
+                continue  # a file changed
+            if self._stop_signals:
                 return _after_stop(status)
-            if status == _HUNG and time.monotonic() - started > 1:
-                _say("a reconcile function never returned; its process ended and starts again")
+            if status == _BLOCKED and time.monotonic() - started > 1:
+                _say("a reconcile function never returned; its process exited, restarting")
                 continue
             if status != _CONFIG_ERROR or not self._has_loaded:
-                return status if status >= 0 else _SIGNALLED - status
-            _say("nothing runs until that is mended; waiting for a change")
+                return status if status >= 0 else _SIGNALED - status
+            _say("not running; waiting for a change of the files")
             self._wait_for_change()
-            if self._told_to_stop:
+            if self._stop_signals:
                 return 0
 
     def _start(self) -> _Child:
         ours, theirs = socket.socketpair()
-        environment = os.environ | {_LINE: str(theirs.fileno())}
+        environment = os.environ | {_PIPE: str(theirs.fileno())}
         process = subprocess.Popen(self._command, env=environment, pass_fds=[theirs.fileno()])
         theirs.close()
         ours.setblocking(False)
         return _Child(process, ours)
 
     def _watch(self, child: _Child) -> int | None:
-        """Until something changed (None), or the child has ended, by itself or told to."""
-        self._seen = self._seen.again()
+        """Return None when a file changed, or the exit status once the child has exited."""
+        self._files = self._files.renewed()
         while (status := child.process.poll()) is None:
-            self._hear(child)
-            if self._told_to_stop:
-                return child.end()
-            if changed := self._seen.changed():
-                _say(f"{changed} changed: the running reconciles end, then it starts again")
-                child.end()
+            self._read_reports(child)
+            if self._stop_signals:
+                return child.stop()
+            if changed := self._files.changed():
+                _say(f"{changed} changed: restarting once the running reconciles have finished")
+                child.stop()
                 return None
-            time.sleep(_LOOK_SECONDS)
-        self._hear(child)
-        child.line.close()
+            time.sleep(_POLL_SECONDS)
+        self._read_reports(child)
+        child.pipe.close()
         return status
 
-    def _hear(self, child: _Child) -> None:
-        child.listen()
-        if child.seen:
-            self._seen, child.seen = child.seen, None
+    def _read_reports(self, child: _Child) -> None:
+        child.read_reports()
+        if child.reported:
+            self._files, child.reported = child.reported, None
             self._has_loaded |= child.is_loaded
 
     def _wait_for_change(self) -> None:
-        while not self._told_to_stop and not self._seen.changed():
-            time.sleep(_LOOK_SECONDS)
+        while not self._stop_signals and not self._files.changed():
+            time.sleep(_POLL_SECONDS)
 
 
 def _after_stop(status: int) -> int:
-    """The exit status when somebody has told us to stop, from that of the child."""
-    # Ctrl-C reaches the child from its terminal and from us: one of the two may come so late, or so
-    # early, that it minds no signals, and it ends by what was meant to end it.
+    """Return the exit status after a signal, from that of the child."""
+    # Ctrl-C reaches the child twice, from the terminal and from us. One of the two may arrive while
+    # it has no handler, at the start or the end, and kill it.
     if status in (-signal.SIGINT, -signal.SIGTERM):
         return 0
-    return status if status >= 0 else _SIGNALLED - status
+    return status if status >= 0 else _SIGNALED - status
 
 
-class Seen:
-    """Files as they were.
+class FileWatch:
+    """Detects changes of files.
 
     Args:
-        files: which.
-        held: how they were; by default as they are now.
+        files: the files.
+        signature: how they were at first; by default as they are now.
     """
 
-    def __init__(self, files: Sequence[pathlib.Path], held: Signature | None = None) -> None:
+    def __init__(self, files: Sequence[pathlib.Path], signature: Signature | None = None) -> None:
         self._files = files
-        self._at_first = self._before = self._now() if held is None else held
+        self._at_first = self._before = self._now() if signature is None else signature
 
-    def again(self) -> Seen:
-        """The same files as they are now."""
-        return Seen(self._files)
+    def renewed(self) -> FileWatch:
+        """Watch the same files from their present state."""
+        return FileWatch(self._files)
 
     def changed(self) -> str:
-        """The name of a file that has changed and rests again, since the last look; else empty.
+        """Return the name of a changed file once it is stable between two polls; else empty.
 
-        An editor may write a file in several steps, or put another in its place.
+        An editor may write a file in several steps, or replace it.
         """
         before, self._before = self._before, self._now()
         if self._before != before or before == self._at_first:

@@ -1,13 +1,12 @@
-"""What `fleetbus replay` does: events in, reconciles in this process, writes printed (rule R9).
+"""Runs `fleetbus replay`: feeds recorded events to controllers and prints their writes (rule R9).
 
-Nothing is shared with the controllers that run in production: the snapshot is in a store of the
-replay's own, the queues are in this process, and of the stream it reads with a consumer that
-acknowledges nothing. Without --live there is no client that could write anywhere.
+It shares nothing with controllers in production: the snapshot is in a store of its own, the queues
+are in this process, and the stream is read by a consumer that acknowledges nothing. Without --live
+no client exists that could write anywhere.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import pathlib
 import sys
@@ -20,8 +19,8 @@ from typing import Any, Final, Self
 
 from fleetbus.bus.connection import connected
 from fleetbus.cli.documents import render_yaml, without_managed_fields
-from fleetbus.cli.events.events import parse_span
-from fleetbus.cli.events.history import History
+from fleetbus.cli.events.events import parse_duration
+from fleetbus.cli.events.history import read_events
 from fleetbus.cli.events.recording import read_recording, to_line
 from fleetbus.cli.run.run import run_settings
 from fleetbus.cli.target import resolve_target
@@ -33,7 +32,7 @@ from fleetbus.controller.load import load_controllers
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import Object
 from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.process.clock import now_ms, utc_now
+from fleetbus.process.clock import utc_now
 from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
 from fleetbus.snapshot.reads.reader import SnapshotReader
@@ -44,8 +43,7 @@ from fleetbus.testing.emulated import shared_store
 from fleetbus.testing.harness import StaticProvider, empty_store
 from fleetbus.testing.reporting_client import ReportingClient
 from fleetbus.testing.runner import ControllerRunner, describe_failure
-from fleetbus_proto.admission import admit
-from fleetbus_proto.errors import InvalidName, MalformedMessage
+from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import Event
 from fleetbus_proto.resources import Resource, parse_resource
 from fleetbus_proto.subjects import EVENTS_ALL
@@ -56,7 +54,7 @@ _FAILED: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """What to replay, and how."""
+    """The checked arguments."""
 
     files: Sequence[str]
     modules: Sequence[str]
@@ -82,17 +80,17 @@ class ReplayOptions:
         output: str,
         **more: Any,
     ) -> Self:
-        """Check what was typed.
+        """Check the arguments.
 
         Raises:
-            ConfigError: an option cannot be read, or there is nothing to replay or to run.
+            ConfigError: one is invalid, or there is nothing to replay or to run.
         """
         files = [name for name in names if name == "-" or name.endswith(_RECORDING)]
         modules = [name for name in names if name not in files]
         if not modules:
-            raise ConfigError("no module is named: which controllers shall be run?")
+            raise ConfigError("no module given: name a Python file or module with controllers")
         if bool(files) == bool(since):
-            raise ConfigError("name either recordings (FILE.jsonl) or --since, like --since 1h")
+            raise ConfigError("give either recordings (FILE.jsonl) or --since, like --since 1h")
         try:
             found = [parse_resource(text) for text in resources]
         except InvalidName as e:
@@ -100,7 +98,7 @@ class ReplayOptions:
         return cls(
             files=files,
             modules=modules,
-            since=parse_span(since) if since else None,
+            since=parse_duration(since) if since else None,
             clusters=dict(map(_labelled, clusters)),
             resources=found,
             output=output,
@@ -115,9 +113,9 @@ def _labelled(text: str) -> tuple[str, dict[str, str]]:
 
 
 def run_replay(options: ReplayOptions) -> int:
-    """Replay until the end or an interrupt; answers the exit status, 1 if a request kept failing.
+    """Replay until the end or an interrupt; return the exit status, 1 if a request kept failing.
 
-    Every failure of a reconcile function is told on standard error.
+    Every failure of a reconcile function is logged to stderr.
     """
     failed = 0
 
@@ -139,10 +137,10 @@ class _Recording:
         self._parts = parts
 
     def events(self) -> Iterator[Event]:
-        """All of them, in their order.
+        """Yield all of them in order.
 
         Raises:
-            ConfigError: a file cannot be read, or a line is no event.
+            ConfigError: a file cannot be read, or a line is not an event.
         """
         for name, part in self._parts:
             if not isinstance(part, pathlib.Path):
@@ -165,55 +163,48 @@ async def _recording(options: ReplayOptions) -> _Recording:
 
 
 async def _record(options: ReplayOptions, start: datetime) -> list[str]:
-    """What the stream has; the consumer is our own and acknowledges nothing."""
-    lines: list[str] = []
+    """Record the stream, with an ephemeral consumer that acknowledges nothing."""
     url = resolve_target(nats_url=options.nats_url).require("nats_url")
     async with connected(url, name="fleetbus-replay") as bus:
-        history = History(bus, subject=EVENTS_ALL, start=start, follow=False)
-        await history.open()
-        try:
-            while (message := await history.next()) is not None:
-                with contextlib.suppress(MalformedMessage):
-                    event = admit(message.subject, message.headers, message.data, now_ms=now_ms())
-                    if isinstance(event, Event):
-                        lines.append(to_line(event))
-        finally:
-            await history.aclose()
-    return lines
+        events = read_events(bus, subject=EVENTS_ALL, start=start)
+        return [to_line(event) async for event, _ in events]
 
 
 # --- the replay itself ------------------------------------------------------------------------
 
 
 async def _replay(options: ReplayOptions, recording: _Recording) -> int:
-    """Run the controllers over the events; how many requests kept failing."""
+    """Run the controllers on the events; return how many requests kept failing."""
     controllers = load_controllers(list(options.modules))
-    seen = _Seen(recording, options, controllers)
+    fleet = _RecordedFleet(recording, options, controllers)
     printer = _Printer(options.output)
     async with AsyncExitStack() as stack:
         redis = await connect(options.store or shared_store())
         stack.push_async_callback(redis.aclose)
         await empty_store(redis)
-        dry_run = DryRunFleet(SnapshotReader(redis), printer.show)
+
+        async def feed(events: Sequence[Event]) -> None:
+            await runner.feed(events)
+
+        dry_run = DryRunFleet(SnapshotReader(redis), printer.show, feed=feed)
         is_live = options.live
-        registry = _live_clusters(options, dry_run) if is_live else seen.registry(dry_run.client)
+        registry = _live_clusters(options, dry_run) if is_live else fleet.registry(dry_run.client)
         runner = ControllerRunner(controllers, redis, registry, gives_up=True)
-        dry_run.tell(runner.feed)
-        await seen.announce(runner)
+        await fleet.announce(runner)
         stack.push_async_callback(runner.aclose)
         await runner.start()
         for event in recording.events():
             dry_run.learn([event])
             await runner.feed([event])
-            await runner.run_until_idle(_nothing_more)
+            await runner.run_until_idle(_no_more_events)
     for run in runner.given_up.values():
-        _say(f"{describe_failure(run)}; that was attempt {run.attempt}")
-    writes = "writes were sent" if options.live else f"{printer.count} writes, none was sent"
-    _say(f"{seen.events} events, {len(runner.requests)} runs; {writes}")
+        _print_status(f"{describe_failure(run)}; that was attempt {run.attempt}")
+    writes = "writes were sent" if options.live else f"{printer.count} writes, none sent"
+    _print_status(f"{fleet.events} events, {len(runner.requests)} runs; {writes}")
     return len(runner.given_up)
 
 
-async def _nothing_more() -> bool:
+async def _no_more_events() -> bool:
     return False
 
 
@@ -225,8 +216,8 @@ def _live_clusters(options: ReplayOptions, dry_run: DryRunFleet) -> Clusters:
     )
 
 
-class _Seen:
-    """What a recording shows of the fleet: its clusters, and which resources they have."""
+class _RecordedFleet:
+    """The clusters of a recording, and their resources."""
 
     def __init__(
         self, recording: _Recording, options: ReplayOptions, controllers: Sequence[Controller]
@@ -244,21 +235,21 @@ class _Seen:
             self._resources[found.key] = (found, event.kind, bool(event.namespace))
 
     def registry(self, make_client: MakeClient) -> Clusters:
-        """The clusters, each with a client of that making."""
+        """Build the registry of the clusters, with clients from `make_client`."""
         infos = [
             ClusterInfo(
                 name=name,
                 labels=self._options.clusters.get(name, {}),
                 hub=name == self._options.hub,
                 provider="replay",
-                config=KubeConfig("", source="a replay has none"),
+                config=KubeConfig("", source="replay"),
             )
             for name in sorted(self._names)
         ]
         return Clusters([StaticProvider(infos)], make_client=make_client)
 
     async def announce(self, runner: ControllerRunner) -> None:
-        """Count every resource as known wholly: what the recording lacks is not there (P14)."""
+        """Mark every resource as synced: what the recording lacks does not exist (rule P14)."""
         for name in self._names:
             await runner.writer.put_cluster(
                 name, ClusterRecord(name=name, connected=True, last_answer=utc_now())
@@ -283,7 +274,7 @@ def _watched(controllers: Sequence[Controller]) -> list[Resource]:
 
 
 class _Printer:
-    """Shows the writes that were not sent."""
+    """Prints the writes that were not sent."""
 
     def __init__(self, output: str) -> None:
         self._output = output
@@ -299,7 +290,7 @@ class _Printer:
         place = "/".join(part for part in (write.namespace, write.name) if part)
         print(f"{write.cluster} {write.verb} {write.resource} {place}")
         lines = unified_diff(_lines(write.before), _lines(write.after), n=2, lineterm="")
-        for line in list(lines)[2:]:  # without the names of files
+        for line in list(lines)[2:]:  # without the header lines of the diff
             print(f"  {line}")
         sys.stdout.flush()
 
@@ -308,5 +299,5 @@ def _lines(obj: Object | None) -> list[str]:
     return render_yaml(without_managed_fields(obj)).splitlines() if obj else []
 
 
-def _say(text: str) -> None:
+def _print_status(text: str) -> None:
     print(f"fleetbus replay: {text}", file=sys.stderr, flush=True)

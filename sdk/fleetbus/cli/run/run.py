@@ -1,4 +1,4 @@
-"""What `fleetbus run` does: the settings of this desk, then the host of the SDK."""
+"""Runs `fleetbus run`: builds the settings of this machine and hosts the controllers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from fleetbus.cli.run.reload import Line, is_child
+from fleetbus.cli.run.reload import ParentPipe, is_child
 from fleetbus.cli.target import Target, resolve_target
 from fleetbus.controller.controller import Controller
 from fleetbus.controller.load import load_controllers, local_files
@@ -42,44 +42,46 @@ def run_modules(
     redis_url: str | None,
     log_level: str,
 ) -> int:
-    """Run controllers until interrupted, or until the parent that watches the files is gone.
+    """Run controllers until interrupted, or until the parent process is gone.
 
     Returns:
         The exit status.
     """
-    line = Line() if is_child() else None
+    parent = ParentPipe() if is_child() else None
 
     async def main() -> None:
         set_up_logs("text", log_level)
         tell_unknown_settings()
         target = resolve_target(nats_url=nats_url, redis_url=redis_url, folder=folder)
         settings = run_settings(target, kubeconfigs, contexts, is_fleet_named=folder is not None)
-        controllers = load_and_tell(modules, line, target)
+        controllers = load_and_report(modules, parent, target)
         kube_config.import_client()
-        loops = {"parent": line.parent_left()} if line else {}
+        loops = {"parent": parent.wait_parent_gone()} if parent else {}
         await run_until_stopped(run=_host(controllers, settings), **loops)
 
     return run_service("fleetbus run", main)
 
 
-def load_and_tell(modules: Sequence[str], line: Line | None, target: Target) -> list[Controller]:
-    """Load the controllers, and tell the parent the files whose change asks for another process.
+def load_and_report(
+    modules: Sequence[str], parent: ParentPipe | None, target: Target
+) -> list[Controller]:
+    """Load the controllers, and report to the parent the files whose change needs a restart.
 
     Raises:
-        ConfigError: a module cannot be imported, or has no whole controller.
+        ConfigError: a module cannot be imported, or a controller is incomplete.
     """
-    # A fleet of `fleetbus dev` that is started anew has other addresses.
+    # A restarted `fleetbus dev` fleet has new addresses.
     fleet = [target.state_file] if target.state_file else []
     try:
         controllers = load_controllers(list(modules))
         check_controllers(controllers)
     except ConfigError as e:
-        if line:
+        if parent:
             named = [str(pathlib.Path(name)) for name in modules if name.endswith(".py")]
-            line.tell([*local_files(e), *named, *fleet], is_loaded=False)
+            parent.report([*local_files(e), *named, *fleet], is_loaded=False)
         raise
-    if line:
-        line.tell([*local_files(), *fleet], is_loaded=True)
+    if parent:
+        parent.report([*local_files(), *fleet], is_loaded=True)
     return controllers
 
 
@@ -91,24 +93,23 @@ def run_settings(
     needs_bus: bool = True,
     is_fleet_named: bool = False,
 ) -> SharedSettings:
-    """The settings of this desk.
+    """Build the settings of this machine.
 
     Args:
-        target: the addresses, and the fleet of `fleetbus dev` if one was found.
-        kubeconfigs: the clusters, where somebody named files.
-        contexts: only these of them.
+        target: the addresses, and the dev fleet if one was found.
+        kubeconfigs: the values of --kubeconfig.
+        contexts: use only these contexts.
         needs_bus: whether NATS and Redis are needed.
-        is_fleet_named: whether somebody named the fleet of `fleetbus dev`: then it is meant, also
-            where FLEETBUS_PROVIDERS names other clusters.
+        is_fleet_named: whether --dir names the dev fleet; it then wins over FLEETBUS_PROVIDERS.
 
     Raises:
-        ConfigError: something is missing, or a kubeconfig has no cluster.
+        ConfigError: a setting is missing, or a kubeconfig has no cluster.
     """
     options: dict[str, object] = {}
     if kubeconfigs or contexts or not target.hub:
         options["providers"] = _providers(target, kubeconfigs, contexts)
     elif is_fleet_named or not os.environ.get("FLEETBUS_PROVIDERS"):
-        # The fleet of `fleetbus dev up`: its Cluster objects tell labels and who is the hub.
+        # A dev fleet: its Cluster objects have the labels and name the hub.
         allow_loopback()
         options = {
             "providers": [ProviderSettings(type="cluster")],
@@ -127,7 +128,7 @@ def run_settings(
 def _providers(
     target: Target, kubeconfigs: Sequence[pathlib.Path], contexts: Sequence[str]
 ) -> list[ProviderSettings] | None:
-    """Clusters from kubeconfigs; None leaves it to FLEETBUS_PROVIDERS."""
+    """Make a provider of the kubeconfigs; None leaves it to FLEETBUS_PROVIDERS."""
     if not kubeconfigs and os.environ.get("FLEETBUS_PROVIDERS"):
         if contexts:
             raise ConfigError("--contexts needs --kubeconfig FILE: FLEETBUS_PROVIDERS is set")
@@ -136,7 +137,7 @@ def _providers(
         found = target.kubeconfig or os.environ.get("KUBECONFIG")
         if not found:
             raise ConfigError(
-                f"no cluster is named: no fleet runs in {pathlib.Path.cwd()} or a folder above;"
+                f"no clusters: no dev fleet runs in {pathlib.Path.cwd()} or a parent folder;"
                 " start one with `fleetbus dev up`, give --kubeconfig FILE, or set KUBECONFIG"
             )
         kubeconfigs = [pathlib.Path(found)]
@@ -147,19 +148,19 @@ def _providers(
     return [ProviderSettings.model_validate({"type": "kubeconfig", **options})]
 
 
-def _check_kubeconfigs(paths: Sequence[pathlib.Path], wanted: Sequence[str]) -> None:
-    """A process without a cluster would take requests and could do nothing with them."""
+def _check_kubeconfigs(paths: Sequence[pathlib.Path], contexts: Sequence[str]) -> None:
+    """Require a cluster: without one, a process would take requests it cannot handle."""
     for path in paths:
         if not path.exists():
-            raise ConfigError(f"{path}: no such kubeconfig; `fleetbus dev up` starts a fleet here")
+            raise ConfigError(f"{path}: no such file; `fleetbus dev up` starts a fleet here")
     if any(path.is_dir() for path in paths):
-        return  # a folder is followed: files may come later
+        return  # the provider watches a folder: files may be added later
     found = {name for path in paths for name in kube_config.contexts(read_kube_config(path))}
-    if missing := sorted(set(wanted) - found):
+    if missing := sorted(set(contexts) - found):
         known = ", ".join(sorted(found)) or "none"
-        raise ConfigError(f"context {missing[0]!r} is in no kubeconfig; there are: {known}")
+        raise ConfigError(f"no kubeconfig has the context {missing[0]!r}; known: {known}")
     if not found:
-        raise ConfigError(f"{paths[0]}: it has no context, so no cluster")
+        raise ConfigError(f"{paths[0]}: the kubeconfig has no contexts")
 
 
 async def _host(controllers: Sequence[Controller], settings: SharedSettings) -> None:
