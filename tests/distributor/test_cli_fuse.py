@@ -140,7 +140,7 @@ async def test_what_is_held_is_shown_while_the_store_is_away(
     desk.url = NOWHERE
     assert await desk() == 0
     shown = capsys.readouterr()
-    assert "unknown of 50 allowed" in shown.out
+    assert "unknown of 50 used" in shown.out
     assert rig.plan_hash("a") in shown.out
     assert "does not answer" in shown.err
     assert await desk("release") == 1

@@ -44,7 +44,7 @@ UNKNOWN: dict[str, str] = {
     "events configmapps": "not watched in any cluster of the fleet; do you mean 'configmaps'?",
     "explain eu2 configmaps default/x": "cluster 'eu2' is not in the fleet; do you mean 'eu1'?",
     "explain eu1 configmapps default/x": "do you mean 'configmaps'?",
-    "queue nobody": "no controller 'nobody' has a queue here",
+    "queue nobody": "controller 'nobody' has no queue",
     "clusters accept eu2": "cluster 'eu2' is not in the fleet; do you mean 'eu1'?",
     "clusters audit eu2": "no watcher has ever connected to a cluster 'eu2'; do you mean 'eu1'?",
 }

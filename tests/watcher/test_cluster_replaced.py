@@ -152,13 +152,13 @@ async def test_w13_the_command_accepts_what_a_watcher_refuses(
     assert "no other cluster answers as 'alpha'" in capsys.readouterr().err
     typo = asyncio.to_thread(accept_cluster, "alpha", "typo", rig.nats_url)
     assert await typo == 1
-    assert "'typo' is no UID" in capsys.readouterr().err
+    assert "invalid UID 'typo'" in capsys.readouterr().err
     other.start(cluster="alpha")
     await eventually(lambda: is_refused(rig))
     wrong = asyncio.to_thread(accept_cluster, "alpha", uid_of(rig), rig.nats_url)
     assert await wrong == 1
     said = capsys.readouterr()
-    assert f"the one that answers has {uid_of(other)}, not '{uid_of(rig)}'" in said.err
+    assert f"has UID {uid_of(other)}, not '{uid_of(rig)}'" in said.err
     assert len(said.err.splitlines()) == 1
     assert "may be the one" not in said.out
     assert await rig.kv.get(kv_accepted("alpha")) is None
