@@ -39,7 +39,7 @@ from fleetbus_proto import codec
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.keys import KV_POOL_LEASES
-from fleetbus_watcher.pool.records import Records
+from fleetbus_watcher.pool.records import PoolStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -100,7 +100,7 @@ class Fleet:
     async def owners(self) -> dict[str, str]:
         while True:
             with suppress(NoAnswer):  # on a busy machine we are slow as well
-                held = await Records(self.bus, KeyValue(self.bus)).leases()
+                held = await PoolStore(self.bus, KeyValue(self.bus)).leases()
                 return {name: lease.member for name, lease in held.items()}
 
 

@@ -24,7 +24,7 @@ from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.keys import kv_resync
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import control_subject
-from fleetbus_watcher.follow.grant_client import Grants
+from fleetbus_watcher.follow.grant_client import GrantClient
 
 PODS = parse_resource("v1/pods")
 CLUSTERS = 100
@@ -57,7 +57,7 @@ async def test_w7_a_hundred_clusters_ask_at_once_and_nothing_unread_leaves_the_s
 
 async def list_once(rig: ProjectorRig, window: Window, name: str) -> None:
     """What a watcher does for one epoch."""
-    grants = Grants(
+    grants = GrantClient(
         kv=rig.connections.kv, cluster=name, replica="r1", patience=timedelta(minutes=1)
     )
     source = Source(cluster=name, rank=(9, 7))

@@ -33,7 +33,7 @@ REFUSES = tuple(
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
     monkeypatch.setattr(
-        "fleetbus_watcher.cluster_watcher._WISH_INTERVAL", timedelta(milliseconds=200)
+        "fleetbus_watcher.cluster_watcher._RESYNC_INTERVAL", timedelta(milliseconds=200)
     )
     monkeypatch.setattr(
         "fleetbus_reconciler.projector.clock_skew._INTERVAL", timedelta(milliseconds=200)

@@ -22,7 +22,7 @@ from fleetbus.kube.connection.backoff import BackoffPolicy
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.records import Freshness
 from fleetbus_emulator.apiserver import Partition
-from fleetbus_watcher import reachability as reach
+from fleetbus_watcher import reachability
 
 OpenRig = Callable[..., Awaitable[Rig]]
 TOLD = timedelta(seconds=30 if FULL else 15)
@@ -35,9 +35,9 @@ OUTAGE = timedelta(seconds=60 if FULL else 2)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     if not FULL:
         quick = BackoffPolicy(first=timedelta(milliseconds=100), cap=timedelta(milliseconds=150))
-        monkeypatch.setattr(reach, "_LOOKS", quick)
-        monkeypatch.setattr(reach, "_QUIET", timedelta(seconds=1))
-        monkeypatch.setattr(reach, "_ANSWERS_WITHIN", timedelta(milliseconds=400))
+        monkeypatch.setattr(reachability, "_PROBES", quick)
+        monkeypatch.setattr(reachability, "_QUIET", timedelta(seconds=1))
+        monkeypatch.setattr(reachability, "_ANSWERS_WITHIN", timedelta(milliseconds=400))
         monkeypatch.setattr("fleetbus.kube.client.CONNECT_TIMEOUT", timedelta(milliseconds=400))
         monkeypatch.setattr(
             "fleetbus.kube.connection.breaker.PROBE_EVERY", timedelta(milliseconds=500)

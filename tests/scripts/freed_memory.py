@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fleetbus_watcher.allocator import return_large_blocks
+from fleetbus_watcher.main import return_large_blocks
 
 
 def resident_mb() -> int:

@@ -26,10 +26,9 @@ from fleetbus.process.settings import ProviderSettings, SharedSettings, load_set
 from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.keys import kv_checkpoint
-from fleetbus_watcher.pool.records import Records
-from fleetbus_watcher.pool_service import ANY_CLUSTER, run_pool
-from fleetbus_watcher.pool_settings import PoolSettings
-from fleetbus_watcher.settings import WatcherSettings
+from fleetbus_watcher.main import ANY_CLUSTER, run_pool
+from fleetbus_watcher.pool.records import PoolStore
+from fleetbus_watcher.settings import PoolSettings, WatcherSettings
 
 LEASE = timedelta(seconds=0.7)
 _NAMESPACE = "fleet"
@@ -132,7 +131,7 @@ class PoolRig:
         return {name: held.member for name, held in (await self.leases()).items()}
 
     async def leases(self) -> dict[str, Any]:
-        return dict(await Records(self.bus, KeyValue(self.bus)).leases())
+        return dict(await PoolStore(self.bus, KeyValue(self.bus)).leases())
 
     async def has_shared(self, *members: str, clusters: Sequence[str] = ()) -> dict[str, str]:
         """The owners, once each of these members has some cluster and each cluster one watch."""

@@ -34,9 +34,8 @@ from fleetbus_proto.events import Event
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import Verb
 from fleetbus_reconciler.settings import ReconcilerSettings
-from fleetbus_watcher.pool_service import ANY_CLUSTER, run_pool
-from fleetbus_watcher.pool_settings import PoolSettings
-from fleetbus_watcher.settings import WatcherSettings
+from fleetbus_watcher.main import ANY_CLUSTER, run_pool
+from fleetbus_watcher.settings import PoolSettings, WatcherSettings
 
 Object = dict[str, Any]
 

@@ -19,12 +19,12 @@ from fleetbus.kube.connection.backoff import BackoffPolicy
 from fleetbus.snapshot.records import ANSWERED_WITHIN
 from fleetbus_emulator.apiserver import Fail, Hang, HideBookmarks, Partition, StallWatch
 from fleetbus_proto.events import Heartbeat
-from fleetbus_watcher import reachability as reach
+from fleetbus_watcher import reachability
 from fleetbus_watcher.settings import WatcherSettings
 
 QUIET = 0.1
 SERVER_QUIET, LOOKS, ANSWERS = (
-    getattr(reach, name) for name in ("_QUIET", "_LOOKS", "_ANSWERS_WITHIN")
+    getattr(reachability, name) for name in ("_QUIET", "_PROBES", "_ANSWERS_WITHIN")
 )
 """As they are in earnest."""
 OFTEN: dict[str, Any] = {"heartbeat_idle": timedelta(seconds=0.1)}
@@ -33,10 +33,10 @@ OFTEN: dict[str, Any] = {"heartbeat_idle": timedelta(seconds=0.1)}
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = BackoffPolicy(first=timedelta(milliseconds=10), cap=timedelta(milliseconds=15))
-    monkeypatch.setattr(reach, "_LOOKS", quick)
-    monkeypatch.setattr(reach, "_SPREAD", timedelta(milliseconds=10))
-    monkeypatch.setattr(reach, "_QUIET", timedelta(seconds=QUIET))
-    monkeypatch.setattr(reach, "_ANSWERS_WITHIN", timedelta(milliseconds=300))
+    monkeypatch.setattr(reachability, "_PROBES", quick)
+    monkeypatch.setattr(reachability, "_SPREAD", timedelta(milliseconds=10))
+    monkeypatch.setattr(reachability, "_QUIET", timedelta(seconds=QUIET))
+    monkeypatch.setattr(reachability, "_ANSWERS_WITHIN", timedelta(milliseconds=300))
 
 
 @pytest_asyncio.fixture
@@ -65,7 +65,7 @@ async def test_w11_a_quiet_cluster_of_many_resources_is_never_cut_and_never_show
     silent: Rig, monkeypatch: pytest.MonkeyPatch
 ):
     """A second is a quarter of an hour here."""
-    monkeypatch.setattr(reach, "_QUIET", timedelta(seconds=0.01))
+    monkeypatch.setattr(reachability, "_QUIET", timedelta(seconds=0.01))
     chosen: dict[str, Any] = {"resources": ("*",), "silence": timedelta(seconds=0.5)}
     async with silent.watching(**chosen, **OFTEN):
         await eventually(lambda: is_settled(silent))

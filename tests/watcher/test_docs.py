@@ -9,8 +9,8 @@ from prometheus_client import REGISTRY
 from restricted_nats import RESTRICTED
 
 from fleetbus.process.settings import SharedSettings
-from fleetbus_watcher.metrics import ALARMS
-from fleetbus_watcher.settings import WatcherSettings
+from fleetbus_watcher.metrics import ALARMS, MOVES
+from fleetbus_watcher.settings import PoolSettings, WatcherSettings
 
 DOCS = (Path(__file__).parents[2] / "docs" / "watcher.md").read_text()
 
@@ -53,3 +53,20 @@ def test_s3_the_rights_that_are_told_are_those_that_suffice():
     assert len(granted) == 21
     told = [right for right in granted if f"`{right.replace('{cluster}', '<cluster>')}`" in DOCS]
     assert told == granted
+
+
+def test_w22_every_setting_of_the_pool_is_told_with_its_default():
+    section = DOCS.partition("## The pool")[2].partition("\n## ")[0]
+    told = dict(re.findall(r"^\| `([A-Z_]+)` \| `(.*?)` \|", section, re.MULTILINE))
+    settings = PoolSettings()
+    assert told == {
+        "SELECTOR": settings.selector,
+        "LEASE": f"{settings.lease.total_seconds():g}s",
+        "HAND_OVER": f"{settings.hand_over.total_seconds():g}s",
+        "LISTS_AT_ONCE": str(settings.lists_at_once),
+    }
+    assert told.keys() == {name.upper() for name in PoolSettings.model_fields}
+
+
+def test_w22_every_way_to_change_hands_is_told():
+    assert [how for how in MOVES if f"`{how}`" not in DOCS] == []

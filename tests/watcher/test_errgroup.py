@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from fleetbus_watcher.errgroup import race
+from fleetbus_watcher.errgroup import run_group
 
 
 async def for_ever() -> None:
@@ -36,14 +36,14 @@ async def test_the_first_error_ends_the_others_and_is_raised_by_itself():
     assert task is not None
     for _ in range(3):
         with pytest.raises(ValueError, match="broken"):
-            await race(late=clean_up_late(), group=fail_in_a_group(), endless=for_ever())
+            await run_group(late=clean_up_late(), group=fail_in_a_group(), endless=for_ever())
     assert cleaned == ["up"] * 3
     assert task.cancelling() == 0
 
 
 async def test_it_ends_when_all_have_returned():
-    await race(one=asyncio.sleep(0), two=asyncio.sleep(0.01))
-    await race()
+    await run_group(one=asyncio.sleep(0), two=asyncio.sleep(0.01))
+    await run_group()
 
 
 async def test_w21_a_stop_wins_over_an_error_on_the_way_out():
@@ -53,7 +53,7 @@ async def test_w21_a_stop_wins_over_an_error_on_the_way_out():
         except asyncio.CancelledError:
             raise ValueError("broken by the stop") from None
 
-    racing = asyncio.create_task(race(one=fail_when_stopped(), two=for_ever()))
+    racing = asyncio.create_task(run_group(one=fail_when_stopped(), two=for_ever()))
     await asyncio.sleep(0.01)
     racing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -68,7 +68,7 @@ async def test_w21_a_stop_wins_over_an_error_that_came_just_before_it(turns: int
         await gate.wait()
         await fail()
 
-    racing = asyncio.create_task(race(one=fail_at_the_gate(), two=for_ever()))
+    racing = asyncio.create_task(run_group(one=fail_at_the_gate(), two=for_ever()))
     await asyncio.sleep(0.01)
     gate.set()
     for _ in range(turns):

@@ -94,7 +94,7 @@ async def test_w15_a_watch_that_expired_goes_on_where_the_twin_is(rig: Rig):
 async def test_w15_a_twin_whose_list_never_ends_is_not_waited_for_longer_than_that(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fleetbus_watcher.follow.resume._TWIN_PATIENCE", timedelta(seconds=0.5))
+    monkeypatch.setattr("fleetbus_watcher.follow.resume._PEER_PATIENCE", timedelta(seconds=0.5))
     rig.write("a")
     dead = asker_of(rig, "dead")
     await dead.ask(epoch=int(time.time() * 1000) + 60_000)

@@ -19,7 +19,7 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.backoff import BackoffPolicy
 from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus_emulator.apiserver import Fail, Hang
-from fleetbus_watcher.reachability import Reach
+from fleetbus_watcher.reachability import Reachability
 
 RESOURCES = ("configmaps", "services", "pods", "endpoints")
 MINUTE = timedelta(minutes=1)
@@ -38,7 +38,7 @@ NO_ANSWER = Unreachable(0, "Unreachable", "refused")
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = BackoffPolicy(first=timedelta(milliseconds=20), cap=timedelta(milliseconds=40))
-    monkeypatch.setattr("fleetbus_watcher.reachability._LOOKS", quick)
+    monkeypatch.setattr("fleetbus_watcher.reachability._PROBES", quick)
     monkeypatch.setattr("fleetbus_watcher.reachability._SPREAD", timedelta(milliseconds=50))
     monkeypatch.setattr(
         "fleetbus_watcher.reachability._ANSWERS_WITHIN", timedelta(milliseconds=200)
@@ -64,7 +64,7 @@ async def away(rig: Rig) -> AsyncGenerator[None]:
     with capture_logs() as logs:
         await rig.servers.stop("alpha")
         yield
-        await eventually(lambda: any(line["event"] == "api_server_is_away" for line in logs))
+        await eventually(lambda: any(line["event"] == "api_server_unreachable" for line in logs))
     await rig.servers.start("alpha")
 
 
@@ -124,9 +124,9 @@ async def test_w19_a_server_that_is_back_but_refuses_the_watches_is_not_rushed_u
 
 
 @asynccontextmanager
-async def reaching(rig: Rig) -> AsyncGenerator[Reach]:
+async def reaching(rig: Rig) -> AsyncGenerator[Reachability]:
     async with KubeClient(rig.config) as client:
-        reach = Reach(client, "alpha", lambda: None)
+        reach = Reachability(client, "alpha", asyncio.Event())
         task = asyncio.create_task(reach.run())
         try:
             yield reach
@@ -179,7 +179,7 @@ async def test_w19_what_was_asked_before_the_return_and_hangs_is_asked_again(rig
     away = rig.cluster.faults.add(Fail(503), verb="health")
     rig.cluster.faults.add(Hang(), verb="get", resource="namespaces", count=1)
     async with reaching(rig) as reach, KubeClient(rig.config) as client:
-        asked = asyncio.ensure_future(reach.ask(client.kube_system_uid))
+        asked = asyncio.ensure_future(reach.retry(client.kube_system_uid))
         async with waiting(reach.pause(NO_ANSWER, MINUTE)):
             await eventually(lambda: away.hits > 0)
             away.remove()
@@ -198,7 +198,7 @@ async def test_w21_a_second_stop_while_a_question_is_given_up_leaves_no_task(rig
 
     async with reaching(rig) as reach:
         before = asyncio.all_tasks()
-        asking = asyncio.create_task(reach.ask(question))
+        asking = asyncio.create_task(reach.retry(question))
         await is_asked.wait()
         asking.cancel()
         await asyncio.sleep(0)  # now it waits for the end of the question

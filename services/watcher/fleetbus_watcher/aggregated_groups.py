@@ -1,4 +1,4 @@
-"""Which groups are served by a server behind the API server (rule W17)."""
+"""API groups that are served by an aggregated API server (rule W17)."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class _List(msgspec.Struct):
 
 
 async def aggregated_groups(client: KubeClient) -> frozenset[str]:
-    """The groups of which an APIService names a server, whether that answers or not.
+    """Return the groups whose APIService names a service, whether that answers or not.
 
     Raises:
-        KubeError: nobody knows (W8); where there are no APIServices there are no such groups.
+        KubeError: they could not be read (W8); without APIServices there are no such groups.
     """
     try:
         found = msgspec.convert(await client.get_json(_PATH), _List)
     except NotFound:
         return frozenset()
     except msgspec.ValidationError as e:
-        raise invalid_response(f"the answer is no list of APIServices: {e}") from e
+        raise invalid_response(f"invalid list of APIServices: {e}") from e
     return frozenset(item.spec.group for item in found.items if item.spec.service is not None)

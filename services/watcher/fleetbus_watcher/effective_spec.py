@@ -1,7 +1,7 @@
-"""What this watcher shall watch: what the hub says, and its own settings where that says nothing.
+"""The watch spec in effect: the hub's, and the watcher's own settings where that says nothing.
 
-The hub's word is a key of the bucket (`fleetbus.watchers.spec`). It holds until another one is
-there: a key that is gone was lost with its bucket, and will be written again.
+The hub's spec is a key of the bucket (`fleetbus.watchers.spec`). It stays in effect until there is
+another one: a key that is gone was lost with its bucket, and will be written again.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import WatchSet
 from fleetbus_watcher import metrics
 from fleetbus_watcher.errors import Suspended
-from fleetbus_watcher.selection import NOT_FOUND, Chosen, choose
+from fleetbus_watcher.selection import NOT_FOUND, SelectionResult, select
 from fleetbus_watcher.settings import ALL, Selection, WatcherSettings, check_denied
 
 log = structlog.get_logger()
 
 _LOOK: Final = timedelta(seconds=60)
-"""A wake-up may be lost; the key itself is kept."""
+"""A wake-up may be lost; the key is kept."""
 _SHOWN: Final = 80
-"""So many characters of an entry that means nothing are shown."""
+"""So many characters of an invalid entry are shown."""
 
 
-class WatchList:
-    """What to watch of one cluster, now.
+class EffectiveSpec:
+    """What to watch of one cluster now.
 
     Args:
         kv: the bucket.
-        settings: what holds where the hub says nothing.
+        settings: used where the hub's spec says nothing.
 
     Attributes:
-        invalid: entries of the hub's that mean nothing, each with the reason.
+        invalid: invalid entries of the hub's spec, each with the reason.
     """
 
     def __init__(self, kv: KeyValue, settings: WatcherSettings) -> None:
@@ -54,10 +54,10 @@ class WatchList:
         self.invalid: list[str] = []
 
     async def read(self) -> bool:
-        """Look at the hub's word; answers whether it is another one than before.
+        """Read the hub's spec; returns whether it has changed.
 
         Raises:
-            BusError: nothing is known.
+            BusError: it could not be read.
         """
         cluster = self._settings.cluster
         try:
@@ -78,55 +78,55 @@ class WatchList:
             self._suspended.set()
         return True
 
-    async def choose(self, discovery: Discovery) -> Chosen:
-        """Find what there is to watch; the discovery must have been read.
+    async def select(self, discovery: Discovery) -> SelectionResult:
+        """Resolve what there is to watch; discovery must have been refreshed before.
 
         Raises:
             KubeError: discovery is not available.
         """
-        chosen = await choose(
+        selected = await select(
             discovery, self._selections, self._deny, secrets=self._settings.secrets
         )
-        refused = len(chosen.refused) + len(self.invalid)
+        refused = len(selected.refused) + len(self.invalid)
         metrics.refused(self._settings.cluster).set(refused)
         if self.invalid:
-            return chosen  # one of them may mean anything, so nothing may be concluded
+            return selected  # an invalid entry may mean any resource, so the watch set is unknown
         served: list[str] | None = None
-        if any(status.reason == NOT_FOUND for status in chosen.refused):
-            served = sorted(chosen.served)
+        if any(status.reason == NOT_FOUND for status in selected.refused):
+            served = sorted(selected.served)
         is_all = any(selection.resource == ALL for selection in self._selections)
-        deny = sorted(chosen.closed) if is_all else []
-        chosen.watch_set = WatchSet(all=is_all, deny=deny, served=served)
-        return chosen
+        deny = sorted(selected.denied) if is_all else []
+        selected.watch_set = WatchSet(all=is_all, deny=deny, served=served)
+        return selected
 
-    async def wait_until_wanted(
-        self, wished: asyncio.Event, tell: Callable[[str, str], None]
+    async def wait_until_resumed(
+        self, woken: asyncio.Event, report: Callable[[str, str], None]
     ) -> None:
         """Wait as long as the cluster is suspended.
 
         Args:
-            wished: set when there may be another word.
-            tell: told reason and message of the wait.
+            woken: set when the spec may have changed.
+            report: called with reason and message of the wait.
 
         Raises:
-            BusError: nothing is known.
+            BusError: the spec could not be read.
         """
         while True:
-            wished.clear()
+            woken.clear()
             await self.read()
             if not self._spec.suspended:
                 self._suspended.clear()
                 return
-            tell(SUSPENDED, "nothing is watched while it is suspended")
+            report(SUSPENDED, "nothing is watched while it is suspended")
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK.total_seconds()):
-                    await wished.wait()
+                    await woken.wait()
 
     async def raise_if_suspended(self) -> NoReturn:
         """Wait until the cluster is suspended.
 
         Raises:
-            Suspended: now.
+            Suspended: always, at the end.
         """
         await self._suspended.wait()
         raise Suspended("the cluster was suspended")

@@ -1,8 +1,8 @@
-"""Run coroutines side by side as one: the first that fails ends all, and its error is raised.
+"""Run coroutines concurrently as one group: the first error cancels the others and is raised.
 
-Not a TaskGroup: there an error of a child hides a cancellation that comes at the same time, and a
-caller that goes on after errors, as every loop of ours does, would never stop. Besides, that of
-Python 3.11 counts a cancellation for each failure and never takes it back.
+Not `asyncio.TaskGroup`: there an error of a child hides a cancellation that arrives at the same
+time, and a caller that retries after errors, as every loop here does, would never stop. Besides,
+the one of Python 3.11 counts a cancellation for each failure and never takes it back.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Coroutine
 from typing import Any, cast
 
 
-async def race(**bodies: Coroutine[Any, Any, None]) -> None:
+async def run_group(**bodies: Coroutine[Any, Any, None]) -> None:
     """Run named coroutines until all have returned or one has raised; none outlives the call.
 
     Raises:
-        asyncio.CancelledError: we were cancelled, whatever else happened.
-        BaseException: what the first of them raised, by itself instead of in a group.
+        asyncio.CancelledError: the caller was cancelled, whatever else happened.
+        BaseException: the first error of the coroutines, not wrapped in a group.
     """
     waiting = {asyncio.create_task(body, name=name) for name, body in bodies.items()}
     cancelled: asyncio.CancelledError | None = None

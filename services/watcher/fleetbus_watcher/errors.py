@@ -1,21 +1,21 @@
-"""What makes a watcher change its course.
+"""Errors of the watcher.
 
 WatcherError
-├── ClusterReplaced     another cluster answers under this name (W13)
-├── IncarnationMoved    another replica claimed a newer incarnation number (W23)
-├── HistoryBroken       a new incarnation number is needed, and a list of everything (W23)
-│   ├── EventsLost      the bus lost what it had stored (W9, W10)
-│   └── ClusterRestored the API server's etcd was restored from a backup (W12)
-├── Suspended           nothing of the cluster is to be watched until it is resumed
-├── BusReturned         the bus was away; the watches start again at their checkpoints (W10)
-├── EpochAbandoned      a list that must not be called complete (W8)
-├── AuditAbandoned      a list of identities that may be incomplete, or is in no order (W8, W18)
-├── EpochWanted         somebody asks for a relist (W20)
-├── TwinLists           another replica lists the same resource now (W15)
-├── TwinListed          another replica has listed it: no list of ours is needed (W15)
-├── EpochOutgrown       a list is larger than it was granted for (W7)
-├── PublishGivenUp      events were not acknowledged in time (B4)
-└── Unpublishable       an object of which not even the key can be read (W16)
+├── ClusterReplaced        another cluster answers under this name (W13)
+├── IncarnationMoved       another replica claimed a newer incarnation number (W23)
+├── HistoryBroken          a new incarnation number and a list of everything are needed (W23)
+│   ├── EventsLost         the bus lost events that it had stored (W9, W10)
+│   └── ClusterRestored    the API server's etcd was restored from a backup (W12)
+├── Suspended              the cluster was suspended; nothing is watched until it is resumed
+├── BusReturned            the bus was away; the watches resume at their checkpoints (W10)
+├── EpochAbandoned         a list that may be incomplete (W8)
+├── AuditAbandoned         an audit whose list may be incomplete or unordered (W8, W18)
+├── ResyncRequested        a relist was requested (W20)
+├── PeerReplicaLists       a peer replica is listing the same resource (W15)
+├── PeerReplicaListed      a peer replica has listed it: no list of ours is needed (W15)
+├── GrantExceeded          a list is larger than its grant (W7)
+├── PublishGivenUp         events were not acknowledged in time (B4)
+└── Unpublishable          an object whose key cannot be read (W16)
 """
 
 from __future__ import annotations
@@ -26,72 +26,72 @@ from fleetbus.watchers.spec import SUSPENDED
 
 
 class WatcherError(FleetbusError):
-    """The root; `reason` is what a heartbeat says."""
+    """The root; `reason` is the reason in heartbeats."""
 
     reason = "Failed"
 
 
 def access_reason(error: KubeError | ConfigError) -> str:
-    """Why the cluster cannot be asked at all, as heartbeats say it (W19)."""
+    """Return the reason in heartbeats for a cluster that cannot be reached (rule W19)."""
     if isinstance(error, Unauthorized):
         return "Unauthorized"
     return "Unreachable" if isinstance(error, KubeError) else "ConfigError"
 
 
 class ClusterReplaced(WatcherError):
-    """Another cluster answers under this name; nothing goes on until somebody consents."""
+    """Another cluster answers under this name; the watcher waits for an operator's consent."""
 
     reason = "ClusterReplaced"
     alarm = "cluster_replaced"
 
 
 class IncarnationMoved(WatcherError):
-    """Another replica claimed a newer incarnation number; this one must start anew."""
+    """Another replica claimed a newer incarnation number; this one must start over."""
 
     reason = "IncarnationMoved"
 
 
 class HistoryBroken(WatcherError):
-    """What was told of the cluster no longer holds; everything is listed under a new number.
+    """What was published no longer holds; everything is listed again under a new number.
 
-    `alarm` is what the metric of alarms calls it.
+    `alarm` is the label in the metric of alarms.
     """
 
     alarm = ""
 
 
 class EventsLost(HistoryBroken):
-    """The bus lost events that it had acknowledged: it was wiped, or set back to an older copy."""
+    """The bus lost events that it had acknowledged: it was wiped, or reset to an older copy."""
 
     reason = "EventsLost"
     alarm = "events_lost"
 
 
 class ClusterRestored(HistoryBroken):
-    """The API server's versions fell: its etcd was restored from a backup."""
+    """The API server's versions went back: its etcd was restored from a backup."""
 
     reason = "ClusterRestored"
     alarm = "etcd_restored"
 
 
-class TwinLists(WatcherError):
-    """Another replica lists the same resource now; `twin` is its ask."""
+class PeerReplicaLists(WatcherError):
+    """A peer replica is listing the same resource; `request` is its grant request."""
 
-    reason = "TwinLists"
+    reason = "PeerReplicaLists"
 
-    def __init__(self, twin: GrantRequest) -> None:
-        super().__init__(f"replica {twin.replica} lists it")
-        self.twin = twin
+    def __init__(self, request: GrantRequest) -> None:
+        super().__init__(f"replica {request.replica} lists it")
+        self.request = request
 
 
-class TwinListed(WatcherError):
-    """Another replica has listed the resource; its checkpoint is good for us too."""
+class PeerReplicaListed(WatcherError):
+    """A peer replica has listed the resource; its checkpoint is valid for us too."""
 
-    reason = "TwinListed"
+    reason = "PeerReplicaListed"
 
 
 class Suspended(WatcherError):
-    """The hub wants nothing of the cluster to be watched."""
+    """The cluster was suspended on the hub."""
 
     reason = SUSPENDED
 
@@ -103,27 +103,27 @@ class BusReturned(WatcherError):
 
 
 class EpochAbandoned(WatcherError):
-    """The list may be incomplete, so it must not be ended: that would become deletions."""
+    """The list may be incomplete, so its end must not be published: it would become deletions."""
 
     reason = "ListFailed"
 
 
 class AuditAbandoned(WatcherError):
-    """The list of an audit may be incomplete, or cannot be compared; nothing follows from it."""
+    """The list of an audit may be incomplete or cannot be compared; nothing follows from it."""
 
     reason = "AuditFailed"
 
 
-class EpochWanted(WatcherError):
-    """Somebody asks for a relist."""
+class ResyncRequested(WatcherError):
+    """The resource must be listed again."""
 
-    reason = "Wanted"
+    reason = "ResyncRequested"
 
 
-class EpochOutgrown(WatcherError):
-    """A list turns out larger than it was granted for; `bytes` is what it needs."""
+class GrantExceeded(WatcherError):
+    """A list is larger than its grant; `bytes` is what it needs."""
 
-    reason = "Outgrown"
+    reason = "GrantExceeded"
 
     def __init__(self, size: int) -> None:
         super().__init__(f"it needs about {size} bytes of the stream, more than was granted")
@@ -131,12 +131,12 @@ class EpochOutgrown(WatcherError):
 
 
 class PublishGivenUp(WatcherError):
-    """Events were not acknowledged in time; the watch starts again at the low-water mark."""
+    """Events were not acknowledged in time; the watch restarts at the low-water mark."""
 
     reason = "BusDown"
 
 
 class Unpublishable(WatcherError):
-    """Not even the key of an object can be read, or no subject can carry it."""
+    """The key of an object cannot be read, or does not fit into a subject."""
 
     reason = "Unreadable"

@@ -1,4 +1,4 @@
-"""Which cluster is behind the name, and which history of it (rules W7, W13, W23)."""
+"""Incarnation numbers and epoch ids, claimed by compare-and-set (rules W7, W13, W23)."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ _NUMBER = re.compile(rb"[0-9]{1,20}")
 
 
 async def read_incarnation(kv: KeyValue, cluster: str) -> Incarnation | None:
-    """The record of a cluster; None if there is none that can be read and believed.
+    """Read the record of a cluster; None if there is none that is valid and plausible.
 
     Raises:
-        BusError: nothing is known.
+        BusError: it could not be read.
     """
     record = _parse(await kv.get(kv_incarnation(cluster)))
-    return record if record is not None and is_believable(record.number) else None
+    return record if record is not None and is_plausible(record.number) else None
 
 
 async def has_moved(kv: KeyValue, cluster: str, ours: Incarnation) -> bool:
-    """Whether another number than ours counts now: another replica claimed it, or ours was lost.
+    """Whether another number than ours is current: a replica claimed it, or ours was lost.
 
     Raises:
-        BusError: nothing is known.
+        BusError: it could not be read.
     """
     record = _parse(await kv.get(kv_incarnation(cluster)))
-    if record is not None and not is_believable(record.number):
-        return False  # whoever goes by that number is refused by everybody
+    if record is not None and not is_plausible(record.number):
+        return False  # every consumer refuses a watcher that uses that number
     return record != ours
 
 
 async def claim_incarnation(kv: KeyValue, cluster: str, uid: str, seen: int) -> Incarnation:
-    """The record of a cluster, claimed by compare-and-set if there is none that will do.
+    """Return the record of a cluster; claims a new one if the present one cannot be used.
 
     Args:
         kv: the bucket.
@@ -61,12 +61,12 @@ async def claim_incarnation(kv: KeyValue, cluster: str, uid: str, seen: int) -> 
 
     Raises:
         ClusterReplaced: the record names another UID, and no operator consented to this one.
-        BusError: nothing is known.
+        BusError: it could not be read or written.
     """
     while True:
         entry = await kv.get(kv_incarnation(cluster))
         record = _parse(entry)
-        last = record.number if record is not None and is_believable(record.number) else 0
+        last = record.number if record is not None and is_plausible(record.number) else 0
         if record is not None and record.uid == uid and last and last >= seen:
             return record
         other = record.uid if record is not None and record.uid != uid else None
@@ -77,56 +77,57 @@ async def claim_incarnation(kv: KeyValue, cluster: str, uid: str, seen: int) -> 
                 f" answers; to consent: fleetbus clusters accept {cluster} --uid {uid}"
             )
         claimed = Incarnation(max(now_ms(), last + 1, seen + 1), uid)
-        if await swap(kv, kv_incarnation(cluster), msgspec.json.encode(claimed), entry):
+        value = msgspec.json.encode(claimed)
+        if await compare_and_set(kv, kv_incarnation(cluster), value, entry):
             log.info("incarnation_claimed", cluster=cluster, number=claimed.number, uid=uid)
             if other is not None:
                 await clear_refusal(kv, cluster)
             return claimed
 
 
-async def seen_incarnation(kv: KeyValue, cluster: str, resources: Iterable[Resource]) -> int:
-    """The highest number that the projector has seen, as its wishes tell it; 0 if none does.
+async def highest_seen(kv: KeyValue, cluster: str, resources: Iterable[Resource]) -> int:
+    """Return the highest number that the projector has seen, by its resync requests; else 0.
 
     Raises:
-        BusError: nothing is known.
+        BusError: they could not be read.
     """
-    wishes = [await read_resync(kv, cluster, resource) for resource in set(resources)]
-    return max((wish.incarnation for wish in wishes if wish), default=0)
+    requests = [await read_resync(kv, cluster, resource) for resource in set(resources)]
+    return max((request.incarnation for request in requests if request), default=0)
 
 
 async def claim_epoch(
-    kv: KeyValue, cluster: str, resource: Resource, wanted: ResyncRequest | None
+    kv: KeyValue, cluster: str, resource: Resource, request: ResyncRequest | None
 ) -> int:
-    """A new epoch id, larger than every one before, and than what is wanted.
+    """Claim an epoch id, higher than all before it, and high enough for the resync request.
 
     Raises:
-        BusError: nothing is known.
+        BusError: it could not be claimed.
     """
     key = kv_epoch(cluster, resource.group, resource.plural)
-    floor = max(wanted.min_epoch, wanted.epoch + 1) if wanted else 0
+    floor = max(request.min_epoch, request.epoch + 1) if request else 0
     while True:
         entry = await kv.get(key)
         claimed = max(now_ms(), _last_epoch(entry) + 1, floor)
-        if await swap(kv, key, str(claimed).encode(), entry):
+        if await compare_and_set(kv, key, str(claimed).encode(), entry):
             return claimed
 
 
-def is_believable(number: int) -> bool:
-    """Whether consumers take a number from the bucket; further ahead than a day they do not (B8).
+def is_plausible(number: int) -> bool:
+    """Whether consumers accept a number: not one that is more than a day ahead (rule B8).
 
-    Who claims one goes on from a believable one only, so that a clock that was wrong, or whoever
-    wrote nonsense there, does no lasting harm.
+    New numbers are based on plausible ones only, so that a clock that was wrong, or garbage in the
+    bucket, does no lasting harm.
     """
     return not is_too_far_ahead(number, now_ms())
 
 
-def is_dropped(number: int, wanted: ResyncRequest) -> bool:
-    """Whether nobody takes what is published under this number, as a wish of the projector says."""
-    return wanted.incarnation > number or wanted.refuses(number, now_ms())
+def is_dropped(number: int, request: ResyncRequest) -> bool:
+    """Whether consumers drop what is published under this number, by a resync request."""
+    return request.incarnation > number or request.refuses(number, now_ms())
 
 
-async def swap(kv: KeyValue, key: str, value: bytes, found: Entry | None) -> bool:
-    """Write a key that must still be as it was found; False if somebody was faster.
+async def compare_and_set(kv: KeyValue, key: str, value: bytes, found: Entry | None) -> bool:
+    """Write a key if it is still as it was found; False if another writer was first.
 
     Raises:
         BusError: it may not have been written.
@@ -138,7 +139,7 @@ def _last_epoch(entry: Entry | None) -> int:
     if entry is None or _NUMBER.fullmatch(entry.value) is None:
         return 0
     last = int(entry.value)
-    return last if is_believable(last) else 0
+    return last if is_plausible(last) else 0
 
 
 def _parse(entry: Entry | None) -> Incarnation | None:

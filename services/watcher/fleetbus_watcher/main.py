@@ -4,35 +4,52 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import pathlib
+import re
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import structlog
 
 from fleetbus.bus.connection import Bus, connected
-from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.window import Window, open_window
+from fleetbus.clusters.providers.build import build_clusters
+from fleetbus.errors import ConfigError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig, import_light, read_kube_config
 from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings, tell_unknown_settings
-from fleetbus_watcher.allocator import return_large_blocks
+from fleetbus_watcher import metrics
+from fleetbus_watcher.build import build_cluster
 from fleetbus_watcher.cluster_watcher import ClusterWatcher
-from fleetbus_watcher.errgroup import race
+from fleetbus_watcher.errgroup import run_group
 from fleetbus_watcher.follow.list_limits import ProcessLists
-from fleetbus_watcher.pool_service import ANY_CLUSTER, run_pool
-from fleetbus_watcher.pool_settings import PoolSettings
+from fleetbus_watcher.pool.cluster_runner import ClusterRunner, ProcessContext
+from fleetbus_watcher.pool.member import PoolMember
 from fleetbus_watcher.publish.heartbeats import Heartbeats
-from fleetbus_watcher.publish.publisher import Publisher
-from fleetbus_watcher.pulse import pulse
-from fleetbus_watcher.settings import WatcherSettings
+from fleetbus_watcher.settings import PoolSettings, WatcherSettings
 
 log = structlog.get_logger()
+
+ANY_CLUSTER: Final = "any"
+"""The cluster name in the settings of a pool; each cluster's work gets the cluster's own name."""
+_ALL: Final = "*"
+"""The cluster label of the publish window of a pool, which all its clusters share."""
+_MEMBER: Final = re.compile(r"[-_a-zA-Z0-9]+(\.[-_a-zA-Z0-9]+)*")
+_STARTS_AT_ONCE: Final = 16
+_HANGS_AFTER: Final = timedelta(seconds=30)
+"""A process whose event loop was blocked for so long is better restarted."""
+_LIVENESS_INTERVAL: Final = timedelta(seconds=1)
+# <malloc.h> of glibc
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_LARGE_BLOCK: Final = 128 * 1024
 
 
 async def run(
@@ -42,63 +59,128 @@ async def run(
 
     Args:
         settings: what to watch.
-        shared: where NATS is, and how this process tells of itself.
+        shared: where NATS is, and how this process reports its health.
         config: access to the cluster; None means the settings' kubeconfig or service account.
 
     Raises:
-        BusError: NATS refuses us, or is too old.
+        BusError: NATS refuses the connection, or is too old.
         ConfigError: the kubeconfig cannot be read.
     """
     config = config or _config_of(settings)
-    name = f"watcher.{settings.cluster}"
     user_agent = f"fleetbus-watcher/{settings.replica}"
     async with (
         KubeClient(config, user_agent=user_agent) as client,
-        connected(shared.nats_url, name=name) as bus,
+        connected(shared.nats_url, name=f"watcher.{settings.cluster}") as bus,
         open_window(bus) as window,
     ):
-        publisher = Publisher(bus=bus, window=window)
-        cluster = ClusterWatcher(
-            settings=settings,
-            client=client,
-            bus=bus,
-            kv=KeyValue(bus),
-            publisher=publisher,
-            lists=ProcessLists(settings.lists_at_once),
-        )
-        heartbeats = Heartbeats(settings=settings, cluster=cluster, publisher=publisher)
+        lists = ProcessLists(settings.lists_at_once)
+        heartbeats = build_cluster(settings, client, bus=bus, window=window, lists=lists)
+        watcher = heartbeats.watcher
         health = Health()
-        health.ready_when("sync", cluster.unsettled)
-        health.ready_when("access", partial(_refused, cluster))
+        health.ready_when("sync", watcher.unsettled)
+        health.ready_when("access", partial(_refused, watcher))
         async with health.serve(shared.health_host, shared.health_port, shared.health_port_file):
             try:
-                await race(
-                    cluster=cluster.run(),
+                await run_group(
+                    cluster=watcher.run(),
                     heartbeats=heartbeats.run(),
                     bus=bus.failure(),
-                    pulse=pulse(health, settings.cluster, window),
+                    liveness=_report_liveness(health, settings.cluster, window),
                 )
             finally:
                 await _stop(settings, bus, window, heartbeats)
 
 
-def _refused(cluster: ClusterWatcher) -> str:
-    """Why our credentials, which are part of how this process was deployed, let us do nothing."""
-    reason, message = cluster.trouble
+async def run_pool(settings: WatcherSettings, pool: PoolSettings, shared: SharedSettings) -> None:
+    """Watch a share of the fleet until cancelled; then other members of the pool take it over.
+
+    Args:
+        settings: what to watch of each cluster; `replica` is the name of this member.
+        pool: how the clusters are shared.
+        shared: where NATS, the hub and the clusters are.
+
+    Raises:
+        BusError: NATS refuses the connection, or is too old.
+        ConfigError: a provider is invalid or missing, or the member's name cannot be used.
+    """
+    _check_pool_settings(settings, shared)
+    clusters = build_clusters(shared)
+    async with (
+        # No cluster's name begins like this, so no cluster's watcher has the rights to our inbox.
+        connected(shared.nats_url, name=f"_pool.{settings.replica}") as bus,
+        open_window(bus) as window,
+    ):
+        lists = ProcessLists(pool.lists_at_once)
+        context = ProcessContext(
+            settings=settings,
+            bus=bus,
+            build=partial(build_cluster, bus=bus, window=window, lists=lists),
+            start_slots=asyncio.Semaphore(_STARTS_AT_ONCE),
+        )
+        member = PoolMember(
+            name=settings.replica,
+            settings=pool,
+            clusters=clusters,
+            bus=bus,
+            create_runner=partial(ClusterRunner, context=context),
+        )
+        health = Health()
+        health.ready_when("pool", member.waiting)
+        health.ready_when("sync", member.unsettled)
+        beat = health.liveness("pool", _HANGS_AFTER)
+        async with health.serve(shared.health_host, shared.health_port, shared.health_port_file):
+            await run_group(
+                clusters=clusters.run(),
+                pool=member.run(beat),
+                bus=bus.failure(),
+                liveness=_report_liveness(health, _ALL, window),
+            )
+
+
+def _check_pool_settings(settings: WatcherSettings, shared: SharedSettings) -> None:
+    if not _MEMBER.fullmatch(settings.replica):
+        raise ConfigError(
+            f"setting FLEETBUS_WATCHER_REPLICA: {settings.replica!r}: the name of a pool member may"
+            " contain only letters, digits, -, _ and single dots"
+        )
+    if settings.kubeconfig or settings.context:
+        raise ConfigError(
+            "settings FLEETBUS_WATCHER_KUBECONFIG and FLEETBUS_WATCHER_CONTEXT (--kubeconfig,"
+            " --context) are for --cluster: with --pool the access data is in FLEETBUS_PROVIDERS"
+        )
+    if not shared.providers and not shared.hub_cluster:
+        raise ConfigError("setting FLEETBUS_PROVIDERS: it is needed with --pool")
+
+
+async def _report_liveness(health: Health, cluster: str, window: Window) -> NoReturn:
+    """Report that the event loop runs, and how full the publish window is, until cancelled.
+
+    A stalled API server or bus is no reason to restart the process.
+    """
+    beat = health.liveness("loop", _HANGS_AFTER)
+    while True:
+        beat()
+        metrics.show_window(cluster, window)
+        await asyncio.sleep(_LIVENESS_INTERVAL.total_seconds())
+
+
+def _refused(watcher: ClusterWatcher) -> str:
+    """Return why the API server refuses our credentials, which belong to this deployment."""
+    reason, message = watcher.trouble
     return f"{reason}: {message}" if reason == "Unauthorized" else ""
 
 
 async def _stop(
     settings: WatcherSettings, bus: Bus, window: Window, heartbeats: Heartbeats
 ) -> None:
-    """W21: reading has stopped; wait for acknowledgements, tell how far we are, go."""
+    """Wait for acknowledgements and send a final heartbeat; reading has stopped (W21)."""
     if not bus.is_connected or bus.has_failed:
         return
     is_drained = await window.drain(settings.stop_patience)
     if is_drained:  # else the bus does not answer, and a heartbeat would only wait as long again
         try:
             async with asyncio.timeout(settings.stop_patience.total_seconds()):
-                await heartbeats.beat()
+                await heartbeats.publish()
         except TimeoutError:
             is_drained = False
     log.info("watcher_stopped", cluster=settings.cluster, drained=is_drained)
@@ -110,14 +192,29 @@ def _config_of(settings: WatcherSettings) -> KubeConfig | None:
     return read_kube_config(settings.kubeconfig, settings.context)
 
 
+def return_large_blocks() -> None:
+    """Make malloc return every large block to the kernel as soon as it is freed (W14).
+
+    glibc raises its thresholds with each large block that is freed, up to 32 MiB; from then on
+    pages of a list are allocated from the heap, and what is allocated meanwhile prevents their
+    return. Fixed thresholds halve what a list of 100,000 objects adds to the watcher's memory.
+    Other C libraries have no such thresholds.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return
+    mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
+    mallopt(_M_TRIM_THRESHOLD, _LARGE_BLOCK)
+
+
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="fleetbus-watcher",
         description="Publish every change of one Kubernetes cluster, or of a share of a fleet, to"
         " NATS.",
-        epilog="Every setting is an environment variable FLEETBUS_WATCHER_* or FLEETBUS_* too; an"
-        " option wins over it. FLEETBUS_NATS_URL is where NATS is (nats://127.0.0.1:4222); --pool"
-        " also needs FLEETBUS_PROVIDERS and, outside of the hub, FLEETBUS_HUB_KUBECONFIG.",
+        epilog="Every setting is also an environment variable FLEETBUS_WATCHER_* or FLEETBUS_*; an"
+        " option overrides it. FLEETBUS_NATS_URL is the address of NATS (nats://127.0.0.1:4222);"
+        " --pool also needs FLEETBUS_PROVIDERS and, outside of the hub, FLEETBUS_HUB_KUBECONFIG.",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--cluster", help="name of the cluster in the fleet; needed without --pool")
@@ -139,7 +236,7 @@ async def _main(argv: Sequence[str] | None) -> None:
     settings = load_settings(WatcherSettings, **given)
     pool = load_settings(PoolSettings)
     set_up_logs(shared.log_format, shared.log_level)
-    # Misspelt: what it should hide would be shown.
+    # A misspelt setting that redacts something would leave it visible.
     tell_unknown_settings(WatcherSettings, PoolSettings)
     if is_pool:
         await run_until_stopped(watcher=run_pool(settings, pool, shared))
@@ -148,7 +245,7 @@ async def _main(argv: Sequence[str] | None) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """The command `fleetbus-watcher`."""
+    """Run the command `fleetbus-watcher`."""
     return_large_blocks()
     import_light()  # no user code runs here, so the typed models need not be loaded
     sys.exit(run_service("fleetbus-watcher", lambda: _main(argv)))

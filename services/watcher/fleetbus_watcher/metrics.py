@@ -1,4 +1,4 @@
-"""What a watcher counts; every series exists from the start of its loop, at 0."""
+"""Metrics of the watcher; every series exists from the start of its loop, at 0."""
 
 from __future__ import annotations
 
@@ -13,61 +13,86 @@ from fleetbus.bus.window import Window
 _RESOURCE: Final = ("cluster", "resource")
 
 _events = Counter("fleetbus_watcher_events", "Events handed to the publish window.", _RESOURCE)
-_epochs = Counter("fleetbus_watcher_epochs", "Complete lists, end marker stored.", _RESOURCE)
-_abandoned = Counter("fleetbus_watcher_epochs_abandoned", "Lists given up on doubt.", _RESOURCE)
-_failures = Counter("fleetbus_watcher_failures", "Lists and watches that failed.", _RESOURCE)
-_degraded = Counter("fleetbus_watcher_degraded", "Objects sent without their body.", _RESOURCE)
-_unreadable = Counter(
-    "fleetbus_watcher_unreadable", "Objects of which not even the key could be read.", _RESOURCE
+_epochs = Counter("fleetbus_watcher_epochs", "Complete lists, their end marker stored.", _RESOURCE)
+_abandoned = Counter(
+    "fleetbus_watcher_epochs_abandoned",
+    "Lists given up as incomplete.",
+    _RESOURCE,
 )
-_audits = Counter("fleetbus_watcher_audits", "Complete audits, last page stored.", _RESOURCE)
+_failures = Counter("fleetbus_watcher_failures", "Failed lists and watches.", _RESOURCE)
+_degraded = Counter("fleetbus_watcher_degraded", "Objects published without their body.", _RESOURCE)
+_unreadable = Counter(
+    "fleetbus_watcher_unreadable", "Objects whose key could not be read.", _RESOURCE
+)
+_audits = Counter("fleetbus_watcher_audits", "Complete audits, their last page stored.", _RESOURCE)
 _audits_abandoned = Counter(
-    "fleetbus_watcher_audits_abandoned", "Audits given up on doubt.", _RESOURCE
+    "fleetbus_watcher_audits_abandoned",
+    "Audits given up as incomplete.",
+    _RESOURCE,
 )
 _waiting = Gauge(
-    "fleetbus_watcher_epochs_waiting", "Epochs that wait for the projector's grant.", ["cluster"]
+    "fleetbus_watcher_epochs_waiting", "Epochs that wait for a grant of the projector.", ["cluster"]
 )
-_granted = Gauge("fleetbus_watcher_epochs_granted", "Epochs that run.", ["cluster"])
+_granted = Gauge("fleetbus_watcher_epochs_granted", "Epochs that are running.", ["cluster"])
 _unanswered = Counter(
     "fleetbus_watcher_epochs_unanswered",
-    "Epochs that went ahead because the projector was silent.",
+    "Epochs that ran without a grant because the projector did not answer.",
     ["cluster"],
 )
 _alarms = Counter(
     "fleetbus_watcher_alarms",
-    "Times that what was told of a cluster no longer held.",
+    "Times that everything published about a cluster became invalid.",
     ["cluster", "alarm"],
 )
 ALARMS: Final = ("events_lost", "etcd_restored", "cluster_replaced")
-_heard = Gauge(
+_received = Gauge(
     "fleetbus_watcher_last_received_age_seconds",
-    "Since the last byte of a list or watch, bookmarks included.",
+    "Time since the last byte of a list or watch, bookmarks included.",
     _RESOURCE,
 )
 _changed = Gauge(
-    "fleetbus_watcher_last_event_age_seconds", "Since the last change that a watch told.", _RESOURCE
+    "fleetbus_watcher_last_event_age_seconds", "Time since the last change in a watch.", _RESOURCE
 )
 _lag = Gauge(
     "fleetbus_watcher_lag_seconds", "Age of the oldest change that is not stored yet.", _RESOURCE
 )
-_in_flight = Gauge("fleetbus_watcher_in_flight", "Publishes without an answer yet.", ["cluster"])
+_in_flight = Gauge("fleetbus_watcher_in_flight", "Publishes not acknowledged yet.", ["cluster"])
 _in_flight_bytes = Gauge(
-    "fleetbus_watcher_in_flight_bytes", "The size of these publishes.", ["cluster"]
+    "fleetbus_watcher_in_flight_bytes", "Size of these publishes.", ["cluster"]
 )
 _in_flight_age = Gauge(
-    "fleetbus_watcher_in_flight_age_seconds", "How long the oldest of them has waited.", ["cluster"]
+    "fleetbus_watcher_in_flight_age_seconds", "Age of the oldest of them.", ["cluster"]
 )
 _refused = Gauge(
     "fleetbus_watcher_refused_entries",
-    "Entries of the watch list that are not watched: invalid, not served, or never published.",
+    "Entries of the watch spec that are not watched: invalid, not served, or never published.",
     ["cluster"],
 )
 _answered = Gauge(
     "fleetbus_watcher_last_answer_age_seconds",
-    "Since the API server last sent anything.",
+    "Time since the API server last sent anything.",
     ["cluster"],
 )
 _connected = Gauge("fleetbus_watcher_connected", "1 while the API server answers.", ["cluster"])
+_OF_CLUSTER: Final = (
+    *(_waiting, _granted, _unanswered, _alarms, _in_flight, _in_flight_bytes, _in_flight_age),
+    *(_refused, _answered, _connected),
+)
+
+MOVES: Final = ("claimed", "replaced", "taken_over", "given_away")
+"""How a cluster changed hands: it had no holder, its holder died, its holder lives; and away."""
+pool_clusters: Final = Gauge(
+    "fleetbus_watcher_pool_clusters", "Clusters whose lease this member holds."
+)
+pool_members: Final = Gauge(
+    "fleetbus_watcher_pool_members", "Live members of the pool, this one included."
+)
+pool_crashes: Final = Counter(
+    "fleetbus_watcher_pool_crashes", "Unexpected errors in the work for one cluster."
+)
+_moves: Final = Counter("fleetbus_watcher_pool_moves", "Leases that changed hands.", ["how"])
+for _how in MOVES:
+    _moves.labels(_how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +116,12 @@ _COUNTED: Final = (
 
 
 def resource_metrics(cluster: str, resource: str) -> ResourceMetrics:
-    """The series of one resource; `resource` is `<group>/<plural>`."""
+    """Return the series of one resource; `resource` is `<group>/<plural>`."""
     return ResourceMetrics(*[family.labels(cluster, resource) for family in _COUNTED])
 
 
-def forget_counted(cluster: str, resource: str) -> None:
-    """A resource left; one that a next life of the cluster goes on with counts on."""
+def forget_resource(cluster: str, resource: str) -> None:
+    """Remove the counters of a resource that is not watched any more."""
     for family in _COUNTED:
         family.remove_by_labels({"cluster": cluster, "resource": resource})
 
@@ -111,28 +136,28 @@ class GrantMetrics:
 
 
 def grant_metrics(cluster: str) -> GrantMetrics:
-    """The series of the grants of one cluster."""
+    """Return the series of the grants of one cluster."""
     return GrantMetrics(
         _waiting.labels(cluster), _granted.labels(cluster), _unanswered.labels(cluster)
     )
 
 
 def alarms(cluster: str, alarm: str) -> Counter:
-    """How often a history broke; `alarm` says what was noticed."""
+    """Return the counter of one alarm, one of `ALARMS`."""
     return _alarms.labels(cluster, alarm)
 
 
 def create_alarms(cluster: str) -> None:
-    """Make the series exist at 0, so that the first alarm is seen as a step."""
+    """Create the series at 0, so that the first alarm shows as an increase."""
     for alarm in ALARMS:
         _alarms.labels(cluster, alarm)
 
 
 class Ages(Protocol):
-    """What is told of one resource and scope when metrics are read."""
+    """The ages of one resource and scope, read when metrics are scraped."""
 
     @property
-    def heard_age(self) -> float:
+    def received_age(self) -> float:
         """Seconds since the last byte."""
         ...
 
@@ -143,54 +168,59 @@ class Ages(Protocol):
 
     @property
     def lag(self) -> float:
-        """Seconds that the oldest change waits to be stored."""
+        """Age in seconds of the oldest change that is not stored yet."""
         ...
 
 
 _followed: dict[tuple[str, str], list[Ages]] = {}
 
 
-def follow(cluster: str, resource: str, ages: Ages) -> None:
-    """Show the ages of a resource; of several scopes the greatest."""
+def show_ages(cluster: str, resource: str, ages: Ages) -> None:
+    """Show the ages of a resource; of several scopes the highest."""
     scopes = _followed.setdefault((cluster, resource), [])
     scopes.append(ages)
-    _heard.labels(cluster, resource).set_function(lambda: max(a.heard_age for a in scopes))
+    _received.labels(cluster, resource).set_function(lambda: max(a.received_age for a in scopes))
     _changed.labels(cluster, resource).set_function(lambda: max(a.event_age for a in scopes))
     _lag.labels(cluster, resource).set_function(lambda: max(a.lag for a in scopes))
 
 
-def forget(cluster: str, resource: str, ages: Ages) -> None:
-    """The resource is not watched any more, or not by this life."""
+def forget_ages(cluster: str, resource: str, ages: Ages) -> None:
+    """Stop showing the ages of a resource that is not watched any more."""
     scopes = _followed.get((cluster, resource), [])
     scopes[:] = [other for other in scopes if other is not ages]
     if not scopes and _followed.pop((cluster, resource), None) is not None:
-        for gauge in (_heard, _changed, _lag):
+        for gauge in (_received, _changed, _lag):
             gauge.remove(cluster, resource)
 
 
 def forget_cluster(cluster: str) -> None:
-    """Take away every series of a cluster that this process no longer watches."""
-    for family in [f for f in globals().values() if isinstance(f, (Counter, Gauge))]:
+    """Remove every series of a cluster that this process no longer watches."""
+    for family in (*_COUNTED, _received, _changed, _lag, *_OF_CLUSTER):
         family.remove_by_labels({"cluster": cluster})
 
 
+def moved(how: str) -> None:
+    """Count a lease that this member gained or lost; `how` is one of `MOVES`."""
+    _moves.labels(how).inc()
+
+
 def show_window(cluster: str, window: Window) -> None:
-    """How full the publish window is."""
+    """Show how full the publish window is."""
     _in_flight.labels(cluster).set(window.in_flight)
     _in_flight_bytes.labels(cluster).set(window.size)
     _in_flight_age.labels(cluster).set(window.oldest_age.total_seconds())
 
 
 def refused(cluster: str) -> Gauge:
-    """How many entries of the watch list are not watched."""
+    """Return the gauge of the entries of the watch spec that are not watched."""
     return _refused.labels(cluster)
 
 
-def follow_answers(cluster: str, age: Callable[[], float]) -> None:
+def show_answer_age(cluster: str, age: Callable[[], float]) -> None:
     """Show how long ago the API server last sent anything."""
     _answered.labels(cluster).set_function(age)
 
 
-def connected(cluster: str) -> Gauge:
-    """Whether the API server answers."""
-    return _connected.labels(cluster)
+def show_connected(cluster: str, is_connected: Callable[[], bool]) -> None:
+    """Show whether the API server answers."""
+    _connected.labels(cluster).set_function(lambda: float(is_connected()))

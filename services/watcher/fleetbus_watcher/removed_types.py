@@ -1,19 +1,19 @@
-"""Types that end: only with proof is what we know of their objects given up (rule W17).
+"""Removal of types: only with proof are their objects deleted from the snapshot (rule W17).
 
-That discovery does not tell of a type is no proof: an aggregated API may be down, a CRD in the
-midst of an upgrade. Proof is that two good discoveries in a row lack it and that a complete list of
-CRDs does, in which it was before, and that no APIService has its group: it may have taken the CRD's
-place. Which types had a CRD is kept in the bucket, so that one that ends while no watcher runs is
-noticed too. Then the end is published, like that of an empty list which needs no second look, and
-the keys of the type are removed.
+That discovery lacks a type is no proof: an aggregated API may be down, a CRD in the middle of an
+upgrade. Proof is that two good discoveries in a row lack it, that a complete list of CRDs lacks
+its CRD, which it had before, and that no APIService has its group, which may have replaced the CRD.
+Which types had a CRD is kept in the bucket, so that a removal while no watcher runs is noticed too.
+Then the end of an empty list is published that needs no confirmation, and the keys of the type are
+deleted.
 
-A type without a CRD that goes, as with its APIService, is left as it is: nobody can tell.
+A type without a CRD that disappears, for instance with its APIService, is left as it is.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from datetime import timedelta
@@ -39,22 +39,22 @@ from fleetbus_watcher.errors import (
     HistoryBroken,
     WatcherError,
 )
-from fleetbus_watcher.follow.resource_watcher import Surroundings
-from fleetbus_watcher.incarnation import claim_epoch, swap
-from fleetbus_watcher.selection import Choice, Chosen
-from fleetbus_watcher.server_checks import check_list
+from fleetbus_watcher.follow.context import CRDS, ClusterContext
+from fleetbus_watcher.incarnation import claim_epoch, compare_and_set
+from fleetbus_watcher.selection import SelectedResource, SelectionResult
+from fleetbus_watcher.server_checks import check_list_version
 
 log = structlog.get_logger()
 
-CRDS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 _PAGE: Final = 50
-"""CRDs per page: their metadata may hold a copy of the whole definition."""
-_SECOND_LOOK: Final = timedelta(seconds=2)
-_LOOKS: Final = 2
+"""CRDs per page: their metadata may contain a copy of the whole definition."""
+_SECOND_DISCOVERY: Final = timedelta(seconds=2)
+_DISCOVERIES: Final = 2
+"""So many good discoveries in a row must lack a type."""
 
 
 class _Type(msgspec.Struct, frozen=True):
-    """A watched type that a CRD defines."""
+    """A watched type that is defined by a CRD."""
 
     group: str
     version: str
@@ -85,111 +85,109 @@ class _Record(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(_Record)
 
 
-class TypeEnds:
-    """Follows which types there are in one cluster.
+class RemovedTypes:
+    """Detects removed types of one cluster.
 
     Args:
-        around: what all resources share.
-        discover: makes somebody discover again soon, and `observe` what was found.
+        context: of the cluster.
     """
 
-    def __init__(self, around: Surroundings, discover: Callable[[], None]) -> None:
-        self._around = around
-        self._discover = discover
-        self._cluster = around.settings.cluster
+    def __init__(self, context: ClusterContext) -> None:
+        self._context = context
+        self._cluster = context.settings.cluster
         self._log = log.bind(cluster=self._cluster)
         self._observed = asyncio.Event()
-        self._chosen = Chosen()
-        # Those in the bucket, once they are read: watched, or gone and not proven to be.
+        self._selected = SelectionResult()
+        # The types in the bucket, once it is read: watched, or absent without proof of removal.
         self._types: dict[str, _Type] = {}
         self._is_read = False
-        # Those of them that are watched.
+        # The keys of those that are watched.
         self._watched: set[str] = set()
-        # Whether a CRD defines a type that is watched.
+        # Whether a watched type is defined by a CRD.
         self._has_crd: dict[str, bool] = {}
-        # In how many good discoveries in a row a type was not there.
+        # How many good discoveries in a row lacked a type.
         self._absent: dict[str, int] = {}
 
-    def observe(self, chosen: Chosen) -> None:
-        """Take note of a discovery; of one that failed there is nothing new to choose from."""
-        if chosen is self._chosen:
+    def observe(self, selected: SelectionResult) -> None:
+        """Take note of a discovery; one that failed returns the previous result."""
+        if selected is self._selected:
             return
-        self._chosen = chosen
+        self._selected = selected
         for key, found in self._types.items():
-            if key in chosen.served:
+            if key in selected.served:
                 self._absent.pop(key, None)
-            elif found.group not in chosen.in_doubt:
+            elif found.group not in selected.in_doubt:
                 self._absent[key] = self._absent.get(key, 0) + 1
         self._observed.set()
 
     def holds(self, resource: Resource) -> bool:
-        """Whether a type that is not chosen is not known to have ended; it stays as it is (W8)."""
-        is_missing = resource.key in self._types and resource.key not in self._chosen.served
-        return is_missing or resource.group in self._chosen.in_doubt
+        """Whether a resource that is not selected may still exist; its watch then stays (W8)."""
+        is_missing = resource.key in self._types and resource.key not in self._selected.served
+        return is_missing or resource.group in self._selected.in_doubt
 
     async def run(self) -> NoReturn:
-        """Look after each discovery until cancelled; no failure of server or bus ends it.
+        """Check after each discovery until cancelled; no failure of server or bus ends it.
 
         Raises:
-            ClusterReplaced, HistoryBroken: everything must start anew.
+            ClusterReplaced, HistoryBroken: everything must start over.
         """
         while True:
             await self._observed.wait()
             self._observed.clear()
             try:
-                await self._look()
+                await self._check()
             except (ClusterReplaced, HistoryBroken):
                 raise
             except (KubeError, BusError, WatcherError) as e:
-                self._log.warning("types_in_doubt", error=str(e))
-            if self._wants_second_look():
-                await asyncio.sleep(_SECOND_LOOK.total_seconds())
-                self._discover()
+                self._log.warning("removed_types_check_failed", error=str(e))
+            if self._needs_second_discovery():
+                await asyncio.sleep(_SECOND_DISCOVERY.total_seconds())
+                self._context.types_changed.set()
 
-    def _wants_second_look(self) -> bool:
-        """Whether a good discovery soon would tell more; a group in doubt may stay so for long."""
-        doubt = self._chosen.in_doubt
+    def _needs_second_discovery(self) -> bool:
+        """Whether another good discovery soon would help; a failing group may stay so for long."""
+        doubt = self._selected.in_doubt
         return any(
-            count < _LOOKS and self._types[key].group not in doubt
+            count < _DISCOVERIES and self._types[key].group not in doubt
             for key, count in self._absent.items()
         )
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         if not self._is_read:
             self._types = {found.key: found for found in await self._read()}
             self._is_read = True
             self._absent = {
                 key: 1
                 for key, found in self._types.items()
-                if key not in self._chosen.served and found.group not in self._chosen.in_doubt
+                if key not in self._selected.served and found.group not in self._selected.in_doubt
             }
-        await self._note(self._chosen)
-        gone = [self._types[key] for key, count in self._absent.items() if count >= _LOOKS]
+        await self._record_watched(self._selected)
+        gone = [self._types[key] for key, count in self._absent.items() if count >= _DISCOVERIES]
         if gone:
-            await self._end_proven(gone)
+            await self._remove_proven(gone)
 
-    # --- which types there are ----------------------------------------------------------------
+    # --- known types --------------------------------------------------------------------------
 
-    async def _note(self, chosen: Chosen) -> None:
-        """Keep those that are watched and have a CRD, and those that are not served."""
-        watched: dict[str, list[Choice]] = {}
-        for choice in chosen.choices.values():
-            if not is_built_in(choice.api.resource.group):
-                watched.setdefault(choice.api.resource.key, []).append(choice)
+    async def _record_watched(self, selected: SelectionResult) -> None:
+        """Record watched types with a CRD; those that are not served stay recorded."""
+        watched: dict[str, list[SelectedResource]] = {}
+        for each in selected.resources.values():
+            if not is_built_in(each.api.resource.group):
+                watched.setdefault(each.api.resource.key, []).append(each)
         await self._classify(watched)
-        ours = {key: _type_of(choices) for key, choices in watched.items() if self._has_crd[key]}
-        # Not those of others: another replica may be told to watch other types for a while.
-        left = {key for key in self._watched if key in chosen.served and key not in ours}
+        ours = {key: _type_of(found) for key, found in watched.items() if self._has_crd[key]}
+        # Only what we watched: another replica may have another watch spec for a while.
+        left = {key for key in self._watched if key in selected.served and key not in ours}
         new = {key: found for key, found in ours.items() if self._types.get(key) != found}
         if new or left:
             await self._change(new, left)
         self._watched = set(ours)
 
-    async def _classify(self, watched: Mapping[str, list[Choice]]) -> None:
+    async def _classify(self, watched: Mapping[str, list[SelectedResource]]) -> None:
         self._has_crd = {key: has for key, has in self._has_crd.items() if key in watched}
         unknown = {
-            f"{choices[0].api.resource.plural}.{choices[0].api.resource.group}": key
-            for key, choices in watched.items()
+            f"{found[0].api.resource.plural}.{found[0].api.resource.group}": key
+            for key, found in watched.items()
             if key not in self._has_crd
         }
         if unknown:
@@ -197,18 +195,18 @@ class TypeEnds:
             self._has_crd |= {key: crd in found for crd, key in unknown.items()}
 
     async def _find_crds(self, names: Iterable[str]) -> tuple[set[str], str]:
-        """Those of the names that a complete list of CRDs holds, and its version.
+        """Return which of the names are in a complete list of CRDs, and its version.
 
         Raises:
             KubeError, WatcherError: it may not be complete (W8).
         """
-        around, wanted, found, version = self._around, set(names), set[str](), ""
-        async with around.lists:
+        context, wanted, found, version = self._context, set(names), set[str](), ""
+        async with context.lists:
             pages = list_pages(
-                around.client,
+                context.client,
                 WatchTarget(CRDS),
                 limit=_PAGE,
-                idle_timeout=around.settings.silence,
+                idle_timeout=context.settings.silence,
                 accept=METADATA,
             )
             async with aclosing(pages):
@@ -217,61 +215,61 @@ class TypeEnds:
                     found |= {read_identity(item)[1] for item in page.items} & wanted
         return found, version
 
-    # --- the end ------------------------------------------------------------------------------
+    # --- removal ------------------------------------------------------------------------------
 
-    async def _end_proven(self, gone: list[_Type]) -> None:
-        around = self._around
-        await around.check_identity()
+    async def _remove_proven(self, gone: list[_Type]) -> None:
+        context = self._context
+        await context.identity.check()
         known = await self._highest_mark(gone)
         found, version = await self._find_crds(each.crd for each in gone)
-        check_list(known, version, EpochAbandoned)
-        # One whose CRD is there is being deleted, or changed, or not served just now.
+        check_list_version(known, version, EpochAbandoned)
+        # A type whose CRD exists is being deleted or changed, or is not served at the moment.
         gone = [each for each in gone if each.crd not in found]
-        aggregated = await aggregated_groups(around.client) if gone else frozenset[str]()
+        aggregated = await aggregated_groups(context.client) if gone else frozenset[str]()
         for each in gone:
             if each.group in aggregated:
-                # Its CRD was replaced; what the server behind it holds nobody can tell.
+                # Its CRD was replaced; what objects the aggregated server has is unknown.
                 await self._change({}, {each.key})
                 self._log.warning("type_is_aggregated", resource=str(each.api))
             else:
-                await self._end(each, version)
-            self._discover()
+                await self._remove(each, version)
+            self._context.types_changed.set()
 
-    async def _end(self, ended: _Type, version: str) -> None:
-        # Not in the bucket any more: the other replica was faster.
-        if ended.key in {recorded.key for recorded in await self._read()}:
-            for scope in ended.scopes:
-                await self._publish_end(ended, scope, version)
-            await self._remove_keys(ended)
-        # Last of all: as long as it is there, everything before is done again.
-        await self._change({}, {ended.key})
-        self._log.info("type_ended", resource=str(ended.api))
+    async def _remove(self, removed: _Type, version: str) -> None:
+        # Not in the bucket any more: a peer replica was first.
+        if removed.key in {recorded.key for recorded in await self._read()}:
+            for scope in removed.scopes:
+                await self._publish_end(removed, scope, version)
+            await self._remove_keys(removed)
+        # Last of all: while it is recorded, everything before is repeated.
+        await self._change({}, {removed.key})
+        self._log.info("type_removed", resource=str(removed.api))
 
     async def _highest_mark(self, types: Iterable[_Type]) -> str:
-        """What the server has told of them, read before it is asked again (W12); empty for nothing.
+        """Return the highest version known of these types, to compare with the list (W12).
 
-        All types of a cluster have one counter of versions.
+        All types of a cluster share one version counter.
         """
-        around, highest = self._around, ""
+        context, highest = self._context, ""
         for each in types:
             for scope in each.scopes:
-                found = await around.checkpoints.read(each.api, scope, around.incarnation)
+                found = await context.checkpoints.read(each.api, scope, context.incarnation)
                 if found is not None and is_newer(found.resource_version, highest):
                     highest = found.resource_version
         return highest
 
-    async def _publish_end(self, ended: _Type, scope: str, version: str) -> None:
-        around, resource = self._around, ended.api
-        wanted = await read_resync(around.kv, self._cluster, resource)
-        epoch = await claim_epoch(around.kv, self._cluster, resource, wanted)
-        await around.publisher.publish_marker(
+    async def _publish_end(self, removed: _Type, scope: str, version: str) -> None:
+        context, resource = self._context, removed.api
+        request = await read_resync(context.kv, self._cluster, resource)
+        epoch = await claim_epoch(context.kv, self._cluster, resource, request)
+        await context.publisher.publish_marker(
             EpochEnd(
                 cluster=self._cluster,
-                incarnation=around.incarnation,
-                group=ended.group,
-                version=ended.version,
-                resource=ended.resource,
-                kind=ended.kind,
+                incarnation=context.incarnation,
+                group=removed.group,
+                version=removed.version,
+                resource=removed.resource,
+                kind=removed.kind,
                 epoch=Rank(version, epoch),
                 scope=scope,
                 count=0,
@@ -280,26 +278,26 @@ class TypeEnds:
             )
         )
 
-    async def _remove_keys(self, ended: _Type) -> None:
-        """What was known of it; not the last epoch id, which must never fall (W7)."""
-        place = (self._cluster, ended.group, ended.resource)
-        for scope in ended.scopes:
-            await self._around.kv.delete(kv_checkpoint(*place, scope))
-            await self._around.kv.delete(kv_audit(*place, scope))
+    async def _remove_keys(self, removed: _Type) -> None:
+        """Delete the keys of a type, but not its last epoch id, which must never decrease (W7)."""
+        place = (self._cluster, removed.group, removed.resource)
+        for scope in removed.scopes:
+            await self._context.kv.delete(kv_checkpoint(*place, scope))
+            await self._context.kv.delete(kv_audit(*place, scope))
 
     # --- the record ---------------------------------------------------------------------------
 
     async def _read(self) -> tuple[_Type, ...]:
-        return _decode(await self._around.kv.get(kv_types(self._cluster)))
+        return _decode(await self._context.kv.get(kv_types(self._cluster)))
 
     async def _change(self, new: dict[str, _Type], left: AbstractSet[str]) -> None:
-        """By compare-and-set: another replica may be told to watch other types."""
-        kv, key = self._around.kv, kv_types(self._cluster)
+        """Change the record by compare-and-set: a peer replica may have another watch spec."""
+        kv, key = self._context.kv, kv_types(self._cluster)
         while True:
             entry = await kv.get(key)
             types = {t.key: t for t in _decode(entry) if t.key not in left} | new
             value = msgspec.json.encode(_Record(tuple(types[name] for name in sorted(types))))
-            if await swap(kv, key, value, entry):
+            if await compare_and_set(kv, key, value, entry):
                 break
         self._types = {k: t for k, t in self._types.items() if k not in left} | new
         for name in left:
@@ -313,8 +311,8 @@ def _decode(entry: Entry | None) -> tuple[_Type, ...]:
         return ()
 
 
-def _type_of(choices: list[Choice]) -> _Type:
-    api = choices[0].api
+def _type_of(found: list[SelectedResource]) -> _Type:
+    api = found[0].api
     resource = api.resource
-    scopes = tuple(sorted(choice.scope for choice in choices))
+    scopes = tuple(sorted(each.scope for each in found))
     return _Type(resource.group, resource.version, resource.plural, api.kind, scopes)

@@ -1,4 +1,4 @@
-"""From what the settings name to what the API server serves."""
+"""Resolves the selections of the watch spec to the resources that the API server serves."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ NOT_FOUND: Final = "NotFound"
 _NEVER_GROUPS: Final = frozenset(
     {"metrics.k8s.io", "authorization.k8s.io", "authentication.k8s.io"}
 )
-"""Not kept by the API server: there is nothing to watch."""
+"""Computed, not stored by the API server: there is nothing to watch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SelectedResource:
     """One resource of one scope to be watched."""
 
     api: ApiResource
@@ -34,59 +34,61 @@ class Choice:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Its identity: group and plural, and scope; the served version is none (W17)."""
+        """Its identity: group and plural, and scope, but not the served version (rule W17)."""
         return (self.api.resource.key, self.scope)
 
 
 @dataclass(slots=True)
-class Chosen:
-    """What there is to watch, and what cannot be."""
+class SelectionResult:
+    """The resources to watch, and the selections that cannot be watched."""
 
-    choices: dict[tuple[str, str], Choice] = field(default_factory=dict[tuple[str, str], Choice])
+    resources: dict[tuple[str, str], SelectedResource] = field(
+        default_factory=dict[tuple[str, str], SelectedResource]
+    )
     refused: list[ResourceStatus] = field(default_factory=list[ResourceStatus])
     """Selections that the server does not serve, or that are never published."""
     in_doubt: frozenset[str] = frozenset()
     """Groups whose discovery failed: the absence of their resources proves nothing (W8)."""
     served: frozenset[str] = frozenset()
-    """All that the server serves, watched or not, as group/plural."""
-    closed: frozenset[str] = frozenset()
+    """All resources that the server serves, watched or not, as group/plural."""
+    denied: frozenset[str] = frozenset()
     """What `*` leaves out, as group/plural."""
     watch_set: WatchSet | None = None
-    """What was wished, beside the choices and refusals; None if nothing may be concluded (P6)."""
+    """What is configured beside `resources` and `refused`; None if that is not certain (P6)."""
 
 
-async def choose(
+async def select(
     discovery: Discovery,
     selections: Sequence[Selection],
     deny: Iterable[str],
     *,
     secrets: bool = False,
-) -> Chosen:
-    """Find what the selections mean; the discovery must have been read.
+) -> SelectionResult:
+    """Resolve the selections; discovery must have been refreshed before.
 
     Args:
         discovery: what the API server serves.
-        selections: what is wished.
+        selections: the entries of the watch spec.
         deny: what `*` leaves out, as group/plural.
-        secrets: whether Secrets may be read; else they are refused (S1).
+        secrets: whether Secrets may be watched; else they are refused (S1).
 
     Raises:
         KubeError: discovery is not available.
     """
-    chosen = Chosen(closed=frozenset(deny) if secrets else frozenset({*deny, SECRETS}))
+    selected = SelectionResult(denied=frozenset(deny) if secrets else frozenset({*deny, SECRETS}))
     for selection in selections:
         if selection.resource == ALL:
-            _add(chosen, _all_of(await discovery.resources(), chosen.closed), selection)
+            _add(selected, _all_of(await discovery.resources(), selected.denied), selection)
         else:
-            await _add_named(chosen, discovery, selection, secrets=secrets)
-    # Last: a name that is not known may have made the discovery be read anew.
-    chosen.served = frozenset(api.resource.key for api in await discovery.resources())
-    chosen.in_doubt = frozenset(name.rpartition("/")[0] for name in discovery.failed)
-    return chosen
+            await _add_named(selected, discovery, selection, secrets=secrets)
+    # Last: an unknown name may have refreshed the discovery.
+    selected.served = frozenset(api.resource.key for api in await discovery.resources())
+    selected.in_doubt = frozenset(name.rpartition("/")[0] for name in discovery.failed)
+    return selected
 
 
 def scope_hash(target: WatchTarget) -> str:
-    """The name of a scope; empty when everything is watched."""
+    """Return the name of a scope; empty when everything is watched."""
     if not target.namespace and not target.query:
         return ""
     narrowed = [target.namespace, target.label_selector, target.field_selector]
@@ -104,34 +106,34 @@ def _all_of(served: Iterable[ApiResource], deny: frozenset[str]) -> list[ApiReso
 
 
 async def _add_named(
-    chosen: Chosen, discovery: Discovery, selection: Selection, *, secrets: bool
+    selected: SelectionResult, discovery: Discovery, selection: Selection, *, secrets: bool
 ) -> None:
     api = await discovery.by_name(selection.resource)
     if api is None:
-        _refuse(chosen, selection, NOT_FOUND, "the API server does not serve it")
+        _refuse(selected, selection, NOT_FOUND, "the API server does not serve it")
     elif api.resource.key == SECRETS and not secrets:
-        # S1: what is on the bus is kept for a day and fans out.
-        _refuse(chosen, selection, DENIED, "Secrets are not published")
+        # S1: what is on the bus is kept for a day, and many consumers read it.
+        _refuse(selected, selection, DENIED, "Secrets are not published")
     elif not api.is_watchable:
-        _refuse(chosen, selection, "NotWatchable", "the API server cannot list and watch it")
+        _refuse(selected, selection, "NotWatchable", "the API server cannot list and watch it")
     else:
-        _add(chosen, [api], selection)
+        _add(selected, [api], selection)
 
 
-def _add(chosen: Chosen, found: Iterable[ApiResource], selection: Selection) -> None:
+def _add(selected: SelectionResult, found: Iterable[ApiResource], selection: Selection) -> None:
     for api in found:
         namespaces = selection.namespaces if api.namespaced else ()
         fields = selection.field_selector
         fields = without_releases(fields) if api.resource.key == SECRETS else fields
         for namespace in namespaces or ("",):
             target = WatchTarget(api.resource, namespace, selection.label_selector, fields)
-            choice = Choice(api, target, scope_hash(target))
-            chosen.choices.setdefault(choice.key, choice)
+            resource = SelectedResource(api, target, scope_hash(target))
+            selected.resources.setdefault(resource.key, resource)
 
 
-def _refuse(chosen: Chosen, selection: Selection, reason: str, message: str) -> None:
+def _refuse(selected: SelectionResult, selection: Selection, reason: str, message: str) -> None:
     name = parse_resource_name(selection.resource)[0]
-    chosen.refused.append(
+    selected.refused.append(
         ResourceStatus(
             group=name.group or CORE,
             version=name.version or "",

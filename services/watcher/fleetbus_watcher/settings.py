@@ -1,4 +1,4 @@
-"""What a watcher can be told: environment variables with the prefix `FLEETBUS_WATCHER_`."""
+"""Settings of the watcher: environment variables with the prefix `FLEETBUS_WATCHER_`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from fleetbus.kube.connection.backoff import BackoffPolicy
 from fleetbus.kube.reflect import WatchTimeouts
+from fleetbus.kube.selectors import InvalidSelector, LabelSelector
 from fleetbus.process.settings import Duration
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource, parse_resource_name
@@ -29,11 +30,13 @@ from fleetbus_watcher.transform.transform import transform_of
 
 _VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?")
 ALL = "*"
-"""Every resource that discovery offers, less the deny list."""
+"""Every resource that discovery returns, except the deny list."""
+DEDICATED = "fleetbus.dev/watcher"
+"""The label of a cluster that has its own watcher, with the value `dedicated`."""
 
 
 class Selection(BaseModel):
-    """One entry of `resources`: a resource, perhaps narrowed."""
+    """One entry of `resources`: a resource, and what narrows it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -41,7 +44,7 @@ class Selection(BaseModel):
     """`pods`, `apps/v1/deployments`, `deployments.apps`, or `*`."""
 
     namespaces: tuple[str, ...] = ()
-    """Only these; empty means all."""
+    """Only these namespaces; empty means all."""
 
     label_selector: str = Field(default="", alias="labelSelector")
     """Only objects with these labels; the API server evaluates it."""
@@ -72,7 +75,7 @@ class Selection(BaseModel):
 
 
 def check_denied(text: str) -> str:
-    """Return an entry of a deny list if it can have an effect.
+    """Validate an entry of a deny list.
 
     Raises:
         ValueError: it is not `<group>/<plural>`.
@@ -84,14 +87,14 @@ def check_denied(text: str) -> str:
 
 
 class WatcherSettings(BaseSettings):
-    """Which cluster, which of its resources, and how patiently."""
+    """Which cluster and resources to watch, and with which timeouts."""
 
     model_config = SettingsConfigDict(
         env_prefix="FLEETBUS_WATCHER_", frozen=True, use_attribute_docstrings=True, extra="ignore"
     )
 
     cluster: str
-    """Name of the cluster in the fleet, a DNS-1123 label; it never changes its meaning."""
+    """Name of the cluster in the fleet, a DNS-1123 label; it must never mean another cluster."""
 
     replica: str = Field(default_factory=socket.gethostname)
     """Name of this process among the watchers of the cluster; stable over restarts (W9)."""
@@ -116,52 +119,52 @@ class WatcherSettings(BaseSettings):
     Metrics and reviews are always left out, and Secrets unless `secrets` is set."""
 
     secrets: bool = False
-    """Read Secrets too, without their values: what is on the bus is kept for a day and fans out.
-    What Helm keeps of its releases is never read (S1)."""
+    """Watch Secrets too, without their values: what is on the bus is kept for a day, and many
+    consumers read it. Helm releases are never watched (S1)."""
 
     transforms: tuple[Rule, ...] = ()
-    """JSON list of objects {resource, drop, redact, keepManagedFields}: what is left out of
-    objects before they are published, beside what always is."""
+    """JSON list of objects {resource, drop, redact, keepManagedFields}: what to drop and redact
+    before objects are published, in addition to the defaults."""
 
     transforms_file: RulesFromFile = ()
     """A YAML or JSON file with more of these, read once at the start."""
 
     discovery_interval: Duration = timedelta(seconds=30)
-    """How often `*` looks for new types; a change of a CRD is noticed at once."""
+    """How often discovery is refreshed; a change of a CRD does so at once."""
 
     page_size: int = Field(default=500, ge=1)
-    """Objects per page of a list; more would hold more memory (W14)."""
+    """Objects per page of a list; more would need more memory (W14)."""
 
     lists_at_once: int = Field(default=2, ge=1)
-    """Lists that run at the same time; a relist storm kills a weak API server (W19)."""
+    """Lists that run at the same time; a relist storm overloads a weak API server (W19)."""
 
     grant_patience: Annotated[Duration, Field(ge=timedelta())] = timedelta(seconds=60)
-    """How long an epoch waits for a sign of the projector before it goes ahead, then one at a
-    time (W7); a restarted projector is back well before that. 0 never asks: for a watcher without
-    a projector."""
+    """How long an epoch waits for a sign of the projector before it runs without a grant, then one
+    at a time (W7); a restarted projector is back well before that. 0 never requests a grant, for
+    a watcher without a projector."""
 
     audit_shortest: Annotated[Duration, Field(ge=timedelta())] = timedelta(minutes=10)
     """The longest time between two audits of a small resource (W18): so long at most a deletion
-    that the API server never told stays unnoticed. 0 audits only on request."""
+    that the API server never sent stays unnoticed. 0 audits only on request."""
 
     audit_longest: Annotated[Duration, Field(ge=timedelta())] = timedelta(hours=6)
-    """… and of one with 100,000 objects or more; in between it grows with their number, so that
-    audits of a large resource read five to ten objects a second on average."""
+    """The same for a resource with 100,000 objects or more; in between it grows with their number,
+    so that audits of a large resource read five to ten objects a second on average."""
 
     silence: Duration = timedelta(seconds=90)
-    """A list without a byte for so long, or a watch that is not accepted by then, has failed."""
+    """A list that received no byte for so long, or a watch not accepted by then, has failed."""
 
     watch_lasts: Annotated[Duration, Field(gt=timedelta())] = timedelta(minutes=5)
-    """A watch is asked for so long, by chance up to twice as long, and opened anew then: so it is
-    proved that it still leads to the API server, however quiet it was (W11)."""
+    """A watch is opened for so long, or randomly up to twice as long, and then again: this proves
+    that it still reaches the API server, however quiet it was (W11)."""
 
     backoff_first: Duration = timedelta(seconds=0.8)
     """The first pause after a failure; doubled each time, client-go's value (W19)."""
 
     backoff_cap: Duration = timedelta(seconds=12)
     """The longest pause after a failure, before its jitter, which may double it (W19). With
-    client-go's 30 s, and so up to 60 s, what was refused would not be in step 30 s after its server
-    was mended (T21); this leaves some seconds for the list."""
+    client-go's 30 s, and so up to 60 s, what was refused would not be in sync 30 s after its server
+    was repaired (T21); this leaves some seconds for the list."""
 
     heartbeat_busy: Duration = timedelta(seconds=5)
     """Between heartbeats, and so between checkpoints, while events flow (W9)."""
@@ -171,7 +174,7 @@ class WatcherSettings(BaseSettings):
     stays below the 30 s after which a cluster counts as incomplete (rule A4)."""
 
     stop_patience: Duration = timedelta(seconds=5)
-    """How long a stop waits for acknowledgements; it only saves repeats (W21)."""
+    """How long a stop waits for acknowledgements; it only saves duplicates (W21)."""
 
     @field_validator("cluster")
     @classmethod
@@ -183,16 +186,16 @@ class WatcherSettings(BaseSettings):
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Those of both settings; all of them hold."""
+        """The transform rules of both settings; all of them apply."""
         return self.transforms + self.transforms_file
 
     def transform_version(self, resource: Resource) -> str:
-        """What a checkpoint says of the transform of a resource (W5)."""
+        """Return the version of the transform of a resource, for its checkpoint (W5)."""
         return transform_of(self.rules, resource.key).version
 
     @property
     def watch_times(self) -> WatchTimeouts:
-        """How long a watch lasts; the API server is asked whether it is there, not each watch."""
+        """How long a watch lasts; silence is checked for the API server, not for each watch."""
         return WatchTimeouts(
             open_timeout=self.silence, duration=self.watch_lasts, idle_timeout=None
         )
@@ -201,3 +204,43 @@ class WatcherSettings(BaseSettings):
     def backoff(self) -> BackoffPolicy:
         """The pauses after failures."""
         return BackoffPolicy(first=self.backoff_first, cap=self.backoff_cap)
+
+
+class PoolSettings(BaseSettings):
+    """Which clusters the pool takes, and how fast a dead member is replaced."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="FLEETBUS_WATCHER_POOL_",
+        frozen=True,
+        use_attribute_docstrings=True,
+        extra="ignore",
+    )
+
+    selector: str = f"{DEDICATED}!=dedicated"
+    """Label selector over the clusters; what it leaves out has watchers of its own, started with
+    `--cluster`. Members with the same selector are one pool."""
+
+    lease: Annotated[Duration, Field(ge=timedelta(milliseconds=100))] = timedelta(seconds=5)
+    """A member silent for so long is replaced. Five renewals: less would replace one whose machine
+    is only busy, and two that watch the same cluster do twice the work."""
+
+    hand_over: Annotated[Duration, Field(ge=timedelta())] = timedelta(seconds=20)
+    """How long a stop waits for other members to take over; below the 30 s after which Kubernetes
+    kills a pod."""
+
+    lists_at_once: int = Field(default=8, ge=1)
+    """Lists of this process that run at the same time, over all its clusters (W14)."""
+
+    @field_validator("selector")
+    @classmethod
+    def _is_a_selector(cls, value: str) -> str:
+        try:
+            LabelSelector.parse(value)
+        except InvalidSelector as e:
+            raise ValueError(str(e)) from e
+        return value
+
+    @property
+    def interval(self) -> timedelta:
+        """Between two renewals, and between two reads of those of other members."""
+        return self.lease / 5

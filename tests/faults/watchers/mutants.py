@@ -24,35 +24,35 @@ from fleetbus_proto import headers
 from fleetbus_proto.events import Event, Message, Rank
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import Verb
-from fleetbus_watcher.follow.epoch import Stream
-from fleetbus_watcher.follow.low_water_mark import LowWater, Slot
-from fleetbus_watcher.follow.overlap import Watches
+from fleetbus_watcher.follow.epoch import EpochState
+from fleetbus_watcher.follow.low_water_mark import LowWaterMark, Slot
+from fleetbus_watcher.follow.overlap import OverlappingWatches
 from fleetbus_watcher.follow.resume import Position
 from fleetbus_watcher.main import main
 from fleetbus_watcher.publish.checkpoint import HeartbeatAt
-from fleetbus_watcher.publish.loss_detector import Chain
+from fleetbus_watcher.publish.loss_detector import LossDetector
 
 
 def checkpoint_before_puback() -> None:
     """W3: the mark moves when an event is handed over, not when it is stored."""
-    sent = LowWater.sent
+    sent = LowWaterMark.sent
 
-    def move(self: LowWater, resource_version: str) -> Slot:
+    def move(self: LowWaterMark, resource_version: str) -> Slot:
         slot = sent(self, resource_version)
         self.resource_version = resource_version
         return slot
 
-    LowWater.sent = move
+    LowWaterMark.sent = move
 
 
 def checkpoint_last_acked() -> None:
     """W4: the mark is the last event that was acknowledged, whatever is missing before it."""
 
-    def settle(self: LowWater, slot: Slot) -> None:
+    def settle(self: LowWaterMark, slot: Slot) -> None:
         slot.is_done = True
         self.resource_version = slot.resource_version
 
-    LowWater.settle = settle
+    LowWaterMark.settle = settle
 
 
 def end_on_failed_page() -> None:
@@ -76,10 +76,10 @@ def end_on_failed_page() -> None:
 def end_before_objects() -> None:
     """W7: the end of an epoch does not wait for the objects to be stored."""
 
-    async def at_once(self: Stream) -> None:
+    async def at_once(self: EpochState) -> None:
         del self
 
-    Stream.wait_listed = at_once
+    EpochState.wait_listed = at_once
 
 
 def id_without_rank() -> None:
@@ -94,31 +94,32 @@ def id_without_rank() -> None:
     headers.message_id = without
 
 
-def no_chain() -> None:
+def no_loss_detection() -> None:
     """W9, W10: nobody looks whether the bus still has the heartbeats that checkpoints name."""
 
-    async def verify(self: Chain) -> None:
+    async def verify(self: LossDetector) -> None:
         del self
 
-    async def check(self: Chain, at: HeartbeatAt, resource: Resource, scope: str) -> bool:
+    async def check(self: LossDetector, at: HeartbeatAt, resource: Resource, scope: str) -> bool:
         del self, at, resource, scope
         return True
 
-    beat = Chain.beat
+    publish = LossDetector.publish
 
-    async def unchained(self: Chain, heartbeat: Any) -> HeartbeatAt | None:
+    async def unverified(self: LossDetector, heartbeat: Any) -> HeartbeatAt | None:
         self.restart()  # whatever is there now is said to be ours
-        return await beat(self, heartbeat)
+        return await publish(self, heartbeat)
 
-    Chain.verify, Chain.check, Chain.beat = verify, check, unchained
+    LossDetector.verify, LossDetector.check = verify, check
+    LossDetector.publish = unverified
 
 
 def list_drops_watch() -> None:
     """W24: whoever makes a list stops watching, and goes on nowhere before it."""
 
-    notice = Watches.keep
+    notice = OverlappingWatches.keep
 
-    async def keep(self: Watches) -> None:
+    async def keep(self: OverlappingWatches) -> None:
         await notice(self)  # which of them are lost
         await self.forget()
 
@@ -128,7 +129,7 @@ def list_drops_watch() -> None:
         del position
         await list_and_watch(self, None)
 
-    Watches.keep = keep
+    OverlappingWatches.keep = keep
     watching.ResourceWatcher._list_and_watch = alone
 
 
@@ -138,7 +139,7 @@ MUTATIONS: Final[dict[str, Callable[[], None]]] = {
     "end-on-failed-page": end_on_failed_page,
     "end-before-objects": end_before_objects,
     "id-without-rank": id_without_rank,
-    "no-chain": no_chain,
+    "no-loss-detection": no_loss_detection,
     "list-drops-watch": list_drops_watch,
 }
 

@@ -203,7 +203,7 @@ async def test_w18_nothing_is_audited_before_it_has_been_listed(rig: Rig):
 def test_w18_pages_join_without_a_gap_and_stay_below_the_limit():
     names = ["-", "a b", "a.b", "é☃", "*", ">", "x" * 3000, *(f"n{i:04}" for i in range(1200))]
     items = sorted([("ns", name, "u", "1") for name in names], key=lambda i: i[1].encode())
-    paginator = Paginator(room=20_000)
+    paginator = Paginator(max_body=20_000)
     parts = [*paginator.add(items), paginator.end()]
     assert [item for part in parts for item in part.items] == items
     assert [part.number for part in parts] == list(range(len(parts)))

@@ -24,7 +24,7 @@ from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.keys import KV_BUCKET, kv_grant
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import STREAM
-from fleetbus_watcher.follow import grant_client as grants
+from fleetbus_watcher.follow import grant_client
 
 LONG: dict[str, Any] = {"grant_patience": timedelta(minutes=1)}
 SLOW_BACKOFF: dict[str, Any] = {
@@ -69,7 +69,7 @@ async def test_w7_nothing_is_claimed_and_nothing_listed_before_the_projector_say
 
 
 async def test_w7_an_answer_is_heard_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(grants, "_FIRST_LOOK", timedelta(minutes=1))  # it does not look by itself
+    monkeypatch.setattr(grant_client, "_FIRST_POLL", timedelta(minutes=1))  # it does not poll
     asker = asker_of(rig)
     rig.start(**LONG)
     await eventually(asker.is_there)
@@ -363,7 +363,7 @@ async def test_w7_a_projector_that_answers_again_is_asked_again(rig: Rig):
 
 
 async def test_w7_a_long_wait_is_told_and_counted(rig: Rig, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(grants, "_TOLD_AFTER", timedelta(milliseconds=300))
+    monkeypatch.setattr(grant_client, "_REPORTED_AFTER", timedelta(milliseconds=300))
     waiting = ("fleetbus_watcher_epochs_waiting", {"cluster": "alpha"})
     granted = ("fleetbus_watcher_epochs_granted", {"cluster": "alpha"})
     asker = asker_of(rig)

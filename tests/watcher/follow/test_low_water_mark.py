@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetbus_watcher.follow.low_water_mark import LowWater
+from fleetbus_watcher.follow.low_water_mark import LowWaterMark
 
 
 def test_w4_a_hole_holds_the_mark():
-    mark = LowWater("10")
+    mark = LowWaterMark("10")
     first, second, third = (mark.sent(version) for version in ("11", "12", "13"))
     mark.settle(third)
     mark.settle(first)
@@ -19,7 +19,7 @@ def test_w4_a_hole_holds_the_mark():
 
 
 def test_w4_a_bookmark_waits_for_what_is_older():
-    mark = LowWater("10")
+    mark = LowWaterMark("10")
     slot = mark.sent("11")
     mark.passed("15")
     mark.passed("16")
@@ -34,7 +34,7 @@ def test_w4_a_bookmark_waits_for_what_is_older():
 
 @given(st.permutations(range(12)), st.integers(0, 12))
 def test_w4_the_mark_is_the_highest_with_all_earlier_ones_settled(order: list[int], settled: int):
-    mark = LowWater("100")
+    mark = LowWaterMark("100")
     slots = [mark.sent(str(101 + number)) for number in range(12)]
     done = set(order[:settled])
     for number in order[:settled]:

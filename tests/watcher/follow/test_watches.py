@@ -1,4 +1,4 @@
-"""Watches, over everything that can befall them: rules W1, W11, W13, W16, W19, B8, B11."""
+"""Watches, over everything that can happen to them: rules W1, W11, W13, W16, W19, B8, B11."""
 
 from __future__ import annotations
 
@@ -223,7 +223,9 @@ async def test_everything_that_discovery_offers_is_watched_less_the_deny_list(ri
 async def test_w17_a_type_that_comes_is_watched_and_one_that_goes_is_left(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fleetbus_watcher.removed_types._SECOND_LOOK", timedelta(milliseconds=50))
+    monkeypatch.setattr(
+        "fleetbus_watcher.removed_types._SECOND_DISCOVERY", timedelta(milliseconds=50)
+    )
     async with rig.watching(resources=("*",)):
         await eventually(lambda: rig.status("customresourcedefinitions"))
         rig.cluster.create(CRDS, WIDGETS)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleetbus_watcher.pool.assignment import Step, next_step, room_of_each, share, weigh
-from fleetbus_watcher.pool.records import Peers, Sign
+from fleetbus_watcher.pool.assignment import Step, assign, capacity, next_step, weigh
+from fleetbus_watcher.pool.records import MemberRecord, MemberTracker
 
 NAMES = st.lists(st.text("abcdefgh0123456789-", min_size=1, max_size=12), max_size=60, unique=True)
 MEMBERS = st.lists(
@@ -33,10 +33,10 @@ def unevenness(owners: dict[str, str], count: int) -> float:
 def test_w22_every_cluster_has_one_owner_and_nobody_more_than_his_room(
     clusters: list[str], pool: list[str]
 ):
-    owners = share(clusters, pool)
+    owners = assign(clusters, pool)
     assert owners.keys() == set(clusters)
     assert set(owners.values()) <= set(pool)
-    room = room_of_each(len(clusters), len(pool))
+    room = capacity(len(clusters), len(pool))
     assert all(count <= room for count in Counter(owners.values()).values())
     assert room <= max(-(-len(clusters) // len(pool)), 1.25 * len(clusters) / len(pool))
 
@@ -47,12 +47,12 @@ def test_w22_every_member_comes_to_the_same_answer(
     clusters: list[str], pool: list[str], random: Random
 ):
     mixed, others = random.sample(clusters, len(clusters)), random.sample(pool, len(pool))
-    assert share(clusters, pool) == share(mixed, others)
+    assert assign(clusters, pool) == assign(mixed, others)
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 9, 20])
 def test_w22_no_member_has_much_more_than_the_mean(count: int):
-    assert unevenness(share(FLEET, members(count)), count) <= 1.3
+    assert unevenness(assign(FLEET, members(count)), count) <= 1.3
 
 
 @pytest.mark.parametrize("count", [3, 5, 9])
@@ -66,7 +66,7 @@ def test_w22_names_that_differ_in_one_digit_get_equal_shares_of_the_hash(count: 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
 def test_w22_who_joins_takes_his_share_and_little_else_moves(count: int):
-    before, after = share(FLEET, members(count)), share(FLEET, members(count + 1))
+    before, after = assign(FLEET, members(count)), assign(FLEET, members(count + 1))
     newcomer = f"r-{count}"
     moved = [name for name in FLEET if before[name] != after[name]]
     to_others = [name for name in moved if after[name] != newcomer]
@@ -76,96 +76,98 @@ def test_w22_who_joins_takes_his_share_and_little_else_moves(count: int):
 
 @pytest.mark.parametrize("count", [2, 3, 5, 9])
 def test_w22_who_leaves_leaves_his_clusters_and_little_else_moves(count: int):
-    before, after = share(FLEET, members(count)), share(FLEET, members(count)[1:])
+    before, after = assign(FLEET, members(count)), assign(FLEET, members(count)[1:])
     moved = [name for name in FLEET if before[name] != after[name] and before[name] != "r-0"]
     assert len(moved) <= 0.06 * len(FLEET)
 
 
 def test_w22_one_more_cluster_moves_hardly_any_other():
-    before, after = share(FLEET, members(3)), share([*FLEET, "new"], members(3))
+    before, after = assign(FLEET, members(3)), assign([*FLEET, "new"], members(3))
     assert sum(before[name] != after[name] for name in FLEET) <= 2
 
 
 def test_w22_without_members_nobody_owns_anything():
-    assert share(FLEET, []) == {}
+    assert assign(FLEET, []) == {}
 
 
 # --- what follows for one cluster -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("holder", "is_held", "owner", "is_running", "step"),
+    ("holder", "is_held", "assigned", "is_running", "step"),
     [
         ("me", True, "me", True, Step.WORK),
         ("me", True, "you", True, Step.WORK),  # until you take it
         (None, False, "me", False, Step.CLAIM),
-        (None, False, "you", False, Step.REST),
+        (None, False, "you", False, Step.NONE),
         (None, False, "you", True, Step.CLAIM),  # the bucket was lost under us
         ("you", False, "me", False, Step.CLAIM),
         ("you", False, "me", True, Step.CLAIM),  # whom we were about to succeed died
-        ("you", False, "her", True, Step.REST),
+        ("you", False, "her", True, Step.NONE),
         ("you", False, None, False, Step.CLAIM),  # nobody's for too long
         ("you", True, "me", False, Step.SUCCEED),
         ("you", True, "me", True, Step.SUCCEED),
-        ("you", True, "you", True, Step.REST),
-        ("you", True, "her", False, Step.REST),
+        ("you", True, "you", True, Step.NONE),
+        ("you", True, "her", False, Step.NONE),
     ],
 )
 def test_w22_what_a_member_does_about_a_cluster(
-    holder: str | None, is_held: bool, owner: str | None, is_running: bool, step: Step
+    holder: str | None, is_held: bool, assigned: str | None, is_running: bool, step: Step
 ):
-    found = next_step("me", holder=holder, is_held=is_held, owner=owner, is_running=is_running)
+    found = next_step(
+        "me", holder=holder, is_held=is_held, assigned=assigned, is_running=is_running
+    )
     assert found is step
 
 
 # --- who lives --------------------------------------------------------------------------------
 
 
-def signs(revision: int, *names: str, **changed: Any) -> dict[str, tuple[Sign, int]]:
-    return dict.fromkeys(names, (Sign(boot="b", beat=revision, **changed), revision))
+def signs(revision: int, *names: str, **changed: Any) -> dict[str, tuple[MemberRecord, int]]:
+    return dict.fromkeys(names, (MemberRecord(boot="b", beat=revision, **changed), revision))
 
 
-def peers_that_see(*names: str) -> Peers:
-    peers = Peers(lease=5, interval=1)
-    peers.look(signs(1, *names), now=100)
+def peers_that_see(*names: str) -> MemberTracker:
+    peers = MemberTracker(lease=5, interval=1)
+    peers.update(signs(1, *names), now=100)
     return peers
 
 
 def test_w22_who_gives_no_sign_for_a_lease_is_dead_and_who_does_is_not():
     peers = peers_that_see("r-0", "r-1")
     for second in range(1, 7):
-        peers.look(signs(1, "r-0") | signs(1 + second, "r-1"), now=100 + second)
-    assert (peers.lives("r-0"), peers.lives("r-1")) == (False, True)
-    peers.look(signs(8, "r-0", "r-1"), now=107)
-    assert peers.lives("r-0"), "it was only paused"
+        peers.update(signs(1, "r-0") | signs(1 + second, "r-1"), now=100 + second)
+    assert (peers.is_alive("r-0"), peers.is_alive("r-1")) == (False, True)
+    peers.update(signs(8, "r-0", "r-1"), now=107)
+    assert peers.is_alive("r-0"), "it was only paused"
 
 
 def test_w22_after_a_pause_of_our_own_nobody_is_dead():
     peers = peers_that_see("r-0")
-    peers.look(signs(1, "r-0"), now=10_000)
-    assert peers.lives("r-0")
+    peers.update(signs(1, "r-0"), now=10_000)
+    assert peers.is_alive("r-0")
 
 
 def test_w22_after_the_bucket_was_lost_nobody_is_dead_at_once():
     peers = peers_that_see("r-0")
     for second in range(1, 4):
-        peers.look({}, now=100 + second)
-    assert peers.lives("r-0")
+        peers.update({}, now=100 + second)
+    assert peers.is_alive("r-0")
     for second in range(4, 8):
-        peers.look({}, now=100 + second)
-    assert not peers.lives("r-0")
-    assert peers.sign_of("r-0") is None
+        peers.update({}, now=100 + second)
+    assert not peers.is_alive("r-0")
+    assert peers.record_of("r-0") is None
 
 
 def test_w22_who_has_left_is_gone_and_who_leaves_takes_nothing():
     peers = peers_that_see("r-0", "r-1", "r-2")
-    peers.look(signs(2, "r-0", state="left") | signs(2, "r-1", state="leaving"), now=101)
-    assert [peers.lives(name) for name in ("r-0", "r-1", "r-2")] == [False, True, True]
+    peers.update(signs(2, "r-0", state="left") | signs(2, "r-1", state="leaving"), now=101)
+    assert [peers.is_alive(name) for name in ("r-0", "r-1", "r-2")] == [False, True, True]
     assert peers.active("") == ["r-2"]
 
 
 def test_w22_members_with_another_selector_are_another_pool():
     peers = peers_that_see("r-0")
-    peers.look(signs(2, "r-0", selector="region=eu"), now=101)
+    peers.update(signs(2, "r-0", selector="region=eu"), now=101)
     assert (peers.active(""), peers.active("region=eu")) == ([], ["r-0"])
-    assert peers.lives("r-0"), "its leases hold all the same"
+    assert peers.is_alive("r-0"), "its leases hold all the same"

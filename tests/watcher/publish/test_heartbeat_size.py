@@ -15,7 +15,7 @@ from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_proto import codec
 from fleetbus_proto.events import Heartbeat, Incarnation, ResourceStatus, WatchSet
 from fleetbus_watcher.publish.heartbeat_size import fit
-from fleetbus_watcher.publish.loss_detector import Chain
+from fleetbus_watcher.publish.loss_detector import LossDetector
 from fleetbus_watcher.publish.publisher import Publisher
 
 ROOM = 100_000
@@ -61,11 +61,11 @@ def beat(*resources: ResourceStatus, **fields: Any) -> Heartbeat:
 async def test_w9_a_heartbeat_of_two_thousand_failing_scopes_is_stored(rig: Rig):
     async with open_window(rig.bus) as window:
         publisher = Publisher(bus=rig.bus, window=window)
-        chain = Chain(bus=rig.bus, publisher=publisher, cluster="alpha", replica="r1")
+        detector = LossDetector(bus=rig.bus, publisher=publisher, cluster="alpha", replica="r1")
         large = beat(*map(failing, range(2_000)))
         assert len(codec.encode(large)) > rig.bus.max_payload
-        assert await chain.beat(large) is not None
-        assert await chain.beat(large) is not None
+        assert await detector.publish(large) is not None
+        assert await detector.publish(large) is not None
     (*_, stored) = await rig.heartbeats()
     assert len(stored.resources) == 2_000
     assert stored.watch_set == large.watch_set

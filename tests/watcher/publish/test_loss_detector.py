@@ -318,7 +318,7 @@ async def test_w10_a_twin_that_has_only_just_started_vouches_for_nothing(
     Or it crashes in a loop: then an alarm for each of its starts would list everything for ever.
     """
     monkeypatch.setattr(
-        "fleetbus_watcher.publish.loss_detector._TWIN_PATIENCE", timedelta(seconds=0.2)
+        "fleetbus_watcher.publish.loss_detector._PEER_PATIENCE", timedelta(seconds=0.2)
     )
     rig.write("a")
     async with rig.watching(replica="r1"):

@@ -1,17 +1,17 @@
-"""Audits: now and then a list of the identities of each resource, published in pages (rule W18).
+"""Audits: lists of the identities of all objects, published in pages now and then (rule W18).
 
-Even a watch that is followed without a fault misses what the API server forgets to tell. The
-projector compares the pages with the snapshot; here nothing is compared and nothing is kept. An
-audit that fails on the way has no last page, and so nothing follows from it (W8).
+Even a watch without a fault misses what the API server fails to send. The projector compares the
+pages with the snapshot; here nothing is compared and nothing is kept. An audit that fails has no
+last page, and so nothing follows from it (rule W8).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from datetime import timedelta
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 import structlog
 
@@ -23,113 +23,104 @@ from fleetbus.watchers.resync import read_audit_request
 from fleetbus_proto.events import AuditPage, Rank
 from fleetbus_watcher import metrics
 from fleetbus_watcher.audit.pages import Paginator, Part, read_identity
-from fleetbus_watcher.audit.schedule import Plan
+from fleetbus_watcher.audit.schedule import AuditSchedule
 from fleetbus_watcher.errors import (
     AuditAbandoned,
     ClusterReplaced,
     HistoryBroken,
     WatcherError,
 )
-from fleetbus_watcher.follow.resource_watcher import ResourceWatcher, Surroundings
-from fleetbus_watcher.server_checks import check_list
+from fleetbus_watcher.follow.context import ClusterContext
+from fleetbus_watcher.follow.resource_watcher import ResourceWatcher
+from fleetbus_watcher.server_checks import check_list_version
 
 log = structlog.get_logger()
 
-_LOOK: Final = timedelta(seconds=60)
-"""How soon a new resource, or a request of which no message told, is noticed."""
-
-
-class Watched(Protocol):
-    """A resource that is followed."""
-
-    @property
-    def watcher(self) -> ResourceWatcher:
-        """By whom."""
-        ...
+_POLL: Final = timedelta(seconds=60)
+"""How soon a new resource, or a request whose wake-up was lost, is noticed."""
 
 
 class Auditor:
     """Audits everything that is watched of one cluster, one resource after the other.
 
     Args:
-        around: what all resources share.
-        watched: answers what is followed now.
-        woken: set when somebody may have asked for an audit.
+        context: of the cluster.
+        watchers: returns the watchers of the resources that are watched now.
+        woken: set when an audit may have been requested.
     """
 
     def __init__(
         self,
-        around: Surroundings,
-        watched: Callable[[], Iterable[Watched]],
+        context: ClusterContext,
+        watchers: Callable[[], Sequence[ResourceWatcher]],
         woken: asyncio.Event,
     ) -> None:
-        self._around = around
-        self._watched = watched
+        self._context = context
+        self._watchers = watchers
         self._woken = woken
-        self._plans: dict[tuple[str, str], Plan] = {}
+        self._schedules: dict[tuple[str, str], AuditSchedule] = {}
         self._request = ""
-        self._log = log.bind(cluster=around.settings.cluster)
-        self._backoff = RequestBackoff(around.settings.backoff)
+        self._log = log.bind(cluster=context.settings.cluster)
+        self._backoff = RequestBackoff(context.settings.backoff)
 
     async def run(self) -> NoReturn:
         """Audit until cancelled; no failure of the server or the bus ends it.
 
         Raises:
-            ClusterReplaced, HistoryBroken: everything must start anew.
+            ClusterReplaced, HistoryBroken: everything must start over.
         """
         while True:
             self._woken.clear()
             try:
-                plan = await self._next()
+                schedule = await self._next()
             except BusError as e:
-                self._log.warning("audits_not_planned", error=str(e))
+                self._log.warning("audits_not_scheduled", error=str(e))
                 await asyncio.sleep(self._backoff.delay(e).total_seconds())
                 continue
-            pause = plan.due - asyncio.get_running_loop().time() if plan else float("inf")
-            if plan is None or pause > 0:
+            pause = schedule.due - asyncio.get_running_loop().time() if schedule else float("inf")
+            if schedule is None or pause > 0:
                 await self._wait(pause)
             else:
-                await self._attempt(plan)
+                await self._attempt(schedule)
 
     async def _wait(self, seconds: float) -> None:
-        look = min(_LOOK, self._around.settings.audit_shortest or _LOOK)
+        poll = min(_POLL, self._context.settings.audit_shortest or _POLL)
         with suppress(TimeoutError):
-            async with asyncio.timeout(min(seconds, look.total_seconds())):
+            async with asyncio.timeout(min(seconds, poll.total_seconds())):
                 await self._woken.wait()
 
-    async def _next(self) -> Plan | None:
-        around = self._around
-        self._request = await read_audit_request(around.kv, around.settings.cluster)
-        watchers = [watched.watcher for watched in self._watched()]
-        running = {(w.target.resource.key, w.scope): w for w in watchers}
-        for key in self._plans.keys() - running.keys():
-            del self._plans[key]
+    async def _next(self) -> AuditSchedule | None:
+        context = self._context
+        self._request = await read_audit_request(context.kv, context.settings.cluster)
+        running = {(w.target.resource.key, w.scope): w for w in self._watchers()}
+        for key in self._schedules.keys() - running.keys():
+            del self._schedules[key]
         for key, watcher in running.items():
-            plan = self._plans.get(key)
-            if plan is None or plan.watcher is not watcher:
-                plan = Plan(around.kv, around.settings, watcher)
-                await plan.look(self._request)
-                self._plans[key] = plan
-            plan.heed(self._request)
-        return min(self._plans.values(), key=lambda plan: plan.due, default=None)
+            schedule = self._schedules.get(key)
+            if schedule is None or schedule.watcher is not watcher:
+                schedule = AuditSchedule(context.kv, context.settings, watcher)
+                await schedule.read(self._request)
+                self._schedules[key] = schedule
+            schedule.set_request(self._request)
+        return min(self._schedules.values(), key=lambda schedule: schedule.due, default=None)
 
     # --- one audit ----------------------------------------------------------------------------
 
-    async def _attempt(self, plan: Plan) -> None:
-        resource = plan.watcher.target.resource
-        counted = metrics.resource_metrics(self._around.settings.cluster, resource.key)
+    async def _attempt(self, schedule: AuditSchedule) -> None:
+        resource = schedule.watcher.target.resource
+        counted = metrics.resource_metrics(self._context.settings.cluster, resource.key)
         try:
-            epoch = await plan.claim(self._request)
-            if not epoch:
+            audit_id = await schedule.claim(self._request)
+            if not audit_id:
                 return
-            objects = await self._audit(plan, epoch)
+            objects = await self._audit(schedule, audit_id)
             counted.audits.inc()
-            await plan.complete(objects, self._request)
+            await schedule.complete(objects, self._request)
         except (ClusterReplaced, HistoryBroken):
             raise
         except (KubeError, WatcherError, BusError) as e:
             counted.audits_abandoned.inc()
-            pause = plan.fail(e)
+            pause = schedule.fail(e)
             self._log.warning(
                 "audit_abandoned",
                 resource=str(resource),
@@ -137,39 +128,47 @@ class Auditor:
                 pause=pause.total_seconds(),
             )
 
-    async def _audit(self, plan: Plan, epoch: int) -> int:
-        """List and publish; answers how many objects there are."""
-        around, target = self._around, plan.watcher.target
-        paginator = Paginator(around.publisher.room)
+    async def _audit(self, schedule: AuditSchedule, audit_id: int) -> int:
+        """List and publish; returns how many objects there are."""
+        context, watcher = self._context, schedule.watcher
+        paginator = Paginator(context.publisher.max_body)
         objects, rank = 0, None
-        async with around.lists:  # W19: it counts as one of the lists that may run
-            await around.check_identity()
-            # Read before the list is asked for: it moves on while the answer is on its way.
-            known = _mark_of(plan.watcher)
-            pages = list_pages(
-                around.client,
-                target,
-                limit=plan.sizes.limit,
-                idle_timeout=around.settings.silence,
-                accept=plan.accept,
-            )
-            async with aclosing(pages):
+        async with context.lists:  # W19: it counts as one of the lists that may run
+            await context.identity.check()
+            # Read before the list is requested: it moves on while the answer is on its way.
+            known = _mark_of(watcher)
+            async with aclosing(self._list(schedule)) as pages:
                 async for page in pages:
-                    await plan.renew()
-                    rank = rank or _rank_of(page, epoch, known)
+                    await schedule.renew()
+                    rank = rank or _rank_of(page, audit_id, known)
                     objects += len(page.items)
-                    for part in paginator.add(map(read_identity, page.items)):
-                        await self._publish(plan.watcher, rank, part)
+                    await self._publish(
+                        watcher, rank, paginator.add(map(read_identity, page.items))
+                    )
             if rank is None:
                 raise AuditAbandoned("the list has no page")
-            await self._publish(plan.watcher, rank, paginator.end())
+            await self._publish(watcher, rank, [paginator.end()])
         return objects
 
-    async def _publish(self, watcher: ResourceWatcher, rank: Rank, part: Part) -> None:
+    def _list(self, schedule: AuditSchedule) -> AsyncGenerator[ListPage]:
+        context = self._context
+        return list_pages(
+            context.client,
+            schedule.watcher.target,
+            limit=schedule.sizes.limit,
+            idle_timeout=context.settings.silence,
+            accept=schedule.accept,
+        )
+
+    async def _publish(self, watcher: ResourceWatcher, rank: Rank, parts: Iterable[Part]) -> None:
+        for part in parts:
+            await self._context.publisher.publish_marker(self._page_of(watcher, rank, part))
+
+    def _page_of(self, watcher: ResourceWatcher, rank: Rank, part: Part) -> AuditPage:
         resource = watcher.target.resource
-        page = AuditPage(
-            cluster=self._around.settings.cluster,
-            incarnation=self._around.incarnation,
+        return AuditPage(
+            cluster=self._context.settings.cluster,
+            incarnation=self._context.incarnation,
             group=resource.group,
             version=resource.version,
             resource=resource.plural,
@@ -181,7 +180,6 @@ class Auditor:
             items=part.items,
             observed_at=utc_now(),
         )
-        await self._around.publisher.publish_marker(page)
 
 
 def _mark_of(watcher: ResourceWatcher) -> str:
@@ -191,7 +189,7 @@ def _mark_of(watcher: ResourceWatcher) -> str:
     return checkpoint.resource_version
 
 
-def _rank_of(page: ListPage, epoch: int, known: str) -> Rank:
+def _rank_of(page: ListPage, audit_id: int, known: str) -> Rank:
     version = page.resource_version
-    check_list(known, version, AuditAbandoned)
-    return Rank(version, epoch)
+    check_list_version(known, version, AuditAbandoned)
+    return Rank(version, audit_id)

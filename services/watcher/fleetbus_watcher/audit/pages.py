@@ -1,7 +1,7 @@
-"""The identities in a list, and the pages in which they are published (rule W18).
+"""The identities of listed objects, and the pages in which they are published (rule W18).
 
-A page says after which object it begins, so that it can be compared by itself. That only holds
-in lists that are in order, as those of API servers are: they come in the order of etcd's keys.
+A page says after which object it begins, so that it can be compared by itself. That works only
+for ordered lists, as those of API servers are: they come in the order of etcd's keys.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fleetbus_watcher.errors import AuditAbandoned
 ITEMS: Final = 500
 _SIZE: Final = 256 * 1024
 _FRAME: Final = 16
-"""What msgpack needs for an item, at most, beside its texts."""
+"""The msgpack framing of an item, at most."""
 
 Item = tuple[str, str, str, str]
 """Namespace, name, uid, resourceVersion."""
@@ -42,7 +42,7 @@ _decoder = msgspec.json.Decoder(_Object)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one page holds."""
+    """The content of one page."""
 
     number: int
     is_last: bool
@@ -51,36 +51,36 @@ class Part:
 
 
 def read_identity(item: msgspec.Raw) -> Item:
-    """What a list says of one object, whatever else is in it.
+    """Read the identity of a listed object, whatever else is in it.
 
     Raises:
-        AuditAbandoned: its key cannot be read, so nobody knows what the list holds (W8).
+        AuditAbandoned: its key cannot be read, so the content of the list is unknown (W8).
     """
     try:
         try:
             found = _decoder.decode(item).metadata
         except RecursionError:
-            found = msgspec.convert(_texts(read_deep_metadata(bytes(item))), _Metadata)
+            found = msgspec.convert(_fields(read_deep_metadata(bytes(item))), _Metadata)
     except (*DECODE_ERRORS, KeyError) as e:
         raise AuditAbandoned(f"an item of the list: {e}") from e
     return (found.namespace, found.name, found.uid, found.resource_version)
 
 
-def _texts(metadata: dict[str, msgspec.Raw]) -> dict[str, str]:
-    fields = ("namespace", "name", "uid", "resourceVersion")
-    return {f: msgspec.json.decode(metadata[f], type=str) for f in fields if f in metadata}
+def _fields(metadata: dict[str, msgspec.Raw]) -> dict[str, str]:
+    names = ("namespace", "name", "uid", "resourceVersion")
+    return {n: msgspec.json.decode(metadata[n], type=str) for n in names if n in metadata}
 
 
 class Paginator:
-    """Cuts an ordered list into pages; it holds one page at a time.
+    """Splits an ordered list into pages; it holds one page at a time.
 
     Args:
-        room: how large the body of a message may be.
+        max_body: how large the body of a message may be.
     """
 
-    def __init__(self, room: int) -> None:
-        self._room = room
-        self._limit = min(_SIZE, room // 2)
+    def __init__(self, max_body: int) -> None:
+        self._max_item = max_body // 2
+        self._limit = min(_SIZE, self._max_item)
         self._items: list[Item] = []
         self._size = 0
         self._number = 0
@@ -88,16 +88,16 @@ class Paginator:
         self._last_key = b""
 
     def add(self, items: Iterable[Item]) -> Iterator[Part]:
-        """The pages that are full with these; a short list of a server without order is sorted.
+        """Add items and yield the pages that are full; the items of one call are sorted.
 
         Raises:
-            AuditAbandoned: the list is in no order, or an object is in no message's reach.
+            AuditAbandoned: the list is not in order, or an identity does not fit into a message.
         """
         for key, item in sorted((_order_of(item), item) for item in items):
             if key <= self._last_key:
                 raise AuditAbandoned(f"the list is not in the order of its keys: {key!r}")
             size = sum(len(text.encode("utf-8", "surrogatepass")) for text in item) + _FRAME
-            if size > self._room // 2:
+            if size > self._max_item:
                 raise AuditAbandoned(f"the identity of an object has {size} bytes")
             if self._items and (len(self._items) >= ITEMS or self._size + size > self._limit):
                 yield self._cut(is_last=False)
@@ -106,7 +106,7 @@ class Paginator:
             self._last_key = key
 
     def end(self) -> Part:
-        """The last page; it may be empty."""
+        """Return the last page; it may be empty."""
         return self._cut(is_last=True)
 
     def _cut(self, *, is_last: bool) -> Part:

@@ -1,4 +1,4 @@
-"""When a resource is audited next, and by which replica (rules W15, W18)."""
+"""Schedules the audits of one resource over all replicas (rules W15, W18)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fleetbus.kube.listing import JSON, METADATA
 from fleetbus.process.clock import now_ms
 from fleetbus_proto.keys import kv_audit
 from fleetbus_watcher.errors import AuditAbandoned
-from fleetbus_watcher.follow.page_sizes import PageSizes
+from fleetbus_watcher.follow.list_limits import PageSizes
 from fleetbus_watcher.follow.resource_watcher import ResourceWatcher
 from fleetbus_watcher.settings import WatcherSettings
 
@@ -25,28 +25,28 @@ _HUGE: Final = 100_000
 """Objects of a resource that is audited at the longest interval."""
 _NOT_SYNCED: Final = timedelta(seconds=5)
 _TAKEN_OVER_AFTER: Final = timedelta(minutes=2)
-"""An audit of which nothing was heard for so long is begun anew: its replica may have died."""
+"""An audit that was not renewed for so long is taken over: its replica may have died."""
 _RENEWED_AFTER: Final = timedelta(seconds=20)
 _REFUSALS: Final = frozenset({400, 406, 415})
-"""What a server may say to a form of answer that it cannot give."""
+"""The status of a server that does not support the requested format."""
 
 
 class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The last audit that was begun, as JSON in the bucket; both replicas read it."""
+    """The last audit that was begun, as JSON in the bucket; all replicas read it."""
 
     id: int
     """When, in ms; also the id in the audit's rank."""
     renewed: int = 0
-    """When its replica said last that it is under way, in ms."""
+    """When its replica last reported progress, in ms."""
     complete: bool = False
     objects: int = 0
     """How many the last complete one had."""
     request: str = ""
-    """The last request that an audit has answered, or was begun for."""
+    """The last audit request that was fulfilled, or is being fulfilled."""
 
     @property
-    def heard(self) -> int:
-        """When anything was last heard of it, in ms."""
+    def active_at(self) -> int:
+        """When there was last a sign of it, in ms."""
         return max(self.id, self.renewed)
 
 
@@ -55,23 +55,23 @@ _NEVER: Final = _Record(0)
 
 
 def interval(objects: int, shortest: timedelta, longest: timedelta) -> timedelta:
-    """The longest time between two audits of a resource with so many objects."""
+    """Return the longest time between two audits of a resource with so many objects."""
     return max(min(objects / _HUGE, 1) * longest, shortest)
 
 
-class Plan:
-    """The audits of one resource and scope.
+class AuditSchedule:
+    """The audit schedule of one resource and scope.
 
     Args:
         kv: the bucket.
         settings: how often.
-        watcher: follows the resource.
+        watcher: of the resource.
 
     Attributes:
-        watcher: that one.
+        watcher: of the resource.
         due: when the next one begins, by the event loop's clock.
-        accept: the form of list that the server can give.
-        sizes: the pages that it can give.
+        accept: the list format that the server supports.
+        sizes: the page sizes that it supports.
     """
 
     def __init__(self, kv: KeyValue, settings: WatcherSettings, watcher: ResourceWatcher) -> None:
@@ -81,90 +81,90 @@ class Plan:
         self._key = kv_audit(settings.cluster, resource.group, resource.plural, watcher.scope)
         self._record, self._revision = _NEVER, 0
         self._backoff = RequestBackoff(settings.backoff)
-        # The id of our own audit that is not over; it may have failed and be tried again.
+        # The id of our own unfinished audit; it may have failed and be retried.
         self._claimed = 0
         self.watcher = watcher
         self.due = float("inf")
         self.accept = METADATA
         self.sizes = PageSizes(settings.page_size)
 
-    async def look(self, request: str) -> None:
-        """Read what was done last, perhaps by another replica or an earlier life.
+    async def read(self, request: str) -> None:
+        """Read the last audit, perhaps of a peer replica or an earlier life, and schedule the next.
 
         Raises:
-            BusError: nothing is known.
+            BusError: it could not be read.
         """
         await self._read()
         self.due = _now() + self._pause(request)
 
-    def heed(self, request: str) -> None:
-        """Begin now if this request has no answer yet."""
+    def set_request(self, request: str) -> None:
+        """Begin now if this request is not fulfilled yet."""
         if request != self._record.request and not self._claimed:
             self.due = min(self.due, _now())
 
     async def claim(self, request: str) -> int:
-        """The id of an audit that begins now; 0 if it is not the time.
+        """Claim the id of an audit that begins now; 0 if none should begin.
 
         Raises:
-            BusError: nothing is known.
+            BusError: it could not be claimed.
         """
         if self.watcher.checkpoint() is None:
-            # Not listed yet, or in doubt: what an audit finds would mean nothing.
+            # Not listed yet, or in doubt: the result of an audit would be meaningless.
             self.due = _now() + min(_NOT_SYNCED, self._settings.audit_longest).total_seconds()
             return 0
         if not self._claimed:
-            wanted = max(now_ms(), self._record.id + 1)
-            record = _Record(wanted, objects=self._record.objects, request=request)
+            claimed = max(now_ms(), self._record.id + 1)
+            record = _Record(claimed, objects=self._record.objects, request=request)
             if not await self._write(record):
-                await self.look(request)  # W15: another replica has begun
+                await self.read(request)  # W15: a peer replica has begun
                 return 0
-            self._claimed = wanted
+            self._claimed = claimed
         return self._claimed
 
     async def renew(self) -> None:
-        """Say now and then that our audit is under way; a large one takes its time.
+        """Report now and then that our audit is running; a large one takes long.
 
         Raises:
-            AuditAbandoned: another replica has begun one, so ours is of no use.
-            BusError: nothing is known.
+            AuditAbandoned: a peer replica has begun one, so ours is of no use.
+            BusError: it may not have been written.
         """
         now = now_ms()
-        if now - self._record.heard < _RENEWED_AFTER.total_seconds() * 1000:
+        if now - self._record.active_at < _RENEWED_AFTER.total_seconds() * 1000:
             return
         if not await self._write(msgspec.structs.replace(self._record, renewed=now)):
             self._claimed = 0
             raise AuditAbandoned("another replica has begun one")
 
     async def complete(self, objects: int, request: str) -> None:
-        """The audit is on the stream.
+        """Record that the audit is published.
 
         Raises:
-            BusError: the record may not say so; then it is made once more.
+            BusError: it may not be recorded; then the audit is repeated.
         """
         self._backoff = RequestBackoff(self._settings.backoff)
         self.sizes.listed()
         await self._write(msgspec.structs.replace(self._record, complete=True, objects=objects))
         self._claimed = 0
-        await self.look(request)
+        await self.read(request)
 
     def fail(self, error: FleetbusError) -> timedelta:
-        """It was given up; answers when it is tried again."""
+        """Schedule a retry of an abandoned audit; returns the pause before it."""
         if isinstance(error, Gone):
-            self.sizes.gone()
+            self.sizes.expired()
         if isinstance(error, KubeError) and error.status in _REFUSALS:
             self.accept = JSON
         pause = self._backoff.delay(error)
         if isinstance(error, AuditAbandoned):
-            pause = max(pause, self._interval)  # such a server gives no better list soon
+            pause = max(pause, self._interval)  # such a server returns no better list soon
         self.due = _now() + pause.total_seconds()
         return pause
 
-    # --- inside -------------------------------------------------------------------------------
+    # --- schedule -----------------------------------------------------------------------------
 
     def _pause(self, request: str) -> float:
-        """Seconds until the next one, spread by chance; never more than the interval."""
+        """Return the seconds until the next one, spread randomly, at most the interval."""
         record, settings = self._record, self._settings
-        passed, silent = (max(now_ms() - at, 0) / 1000 for at in (record.id, record.heard))
+        passed, silent = (max(now_ms() - at, 0) / 1000 for at in (record.id, record.active_at))
         until_taken_over = _TAKEN_OVER_AFTER.total_seconds() - silent
         is_running = record.id and not record.complete and until_taken_over > 0
         if request != record.request and not is_running:
@@ -174,10 +174,10 @@ class Plan:
         seconds = self._interval.total_seconds()
         if not record.id:
             return seconds * random.random()  # noqa: S311 -- spreads load
-        wanted = seconds * random.uniform(0.5, 1) - passed  # noqa: S311 -- spreads load
+        pause = seconds * random.uniform(0.5, 1) - passed  # noqa: S311 -- spreads load
         if not record.complete:
-            wanted = min(wanted, until_taken_over)
-        return max(wanted, 0)
+            pause = min(pause, until_taken_over)
+        return max(pause, 0)
 
     @property
     def _interval(self) -> timedelta:
@@ -191,7 +191,7 @@ class Plan:
             self._record = _decoder.decode(entry.value) if entry is not None else _NEVER
 
     async def _write(self, record: _Record) -> bool:
-        """Compare-and-set; False if another replica wrote."""
+        """Write by compare-and-set; False if a peer replica was first."""
         value = msgspec.json.encode(record)
         revision = await self._kv.update(self._key, value, self._revision)
         if revision is None:

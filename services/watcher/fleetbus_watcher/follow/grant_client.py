@@ -1,9 +1,9 @@
-"""Ask the projector before each epoch, so that few run at once over the whole fleet (rule W7).
+"""Requests a grant from the projector before each epoch, so that few run at once (rule W7).
 
-A relist of many clusters at once would push what others have published out of the stream before
-anybody has read it. So a watcher writes into the grant key of the resource that it wants to list,
-and waits until the projector has written its yes beside it. A projector that does not answer stops
-nothing: after a time without a sign of it, epochs go ahead one at a time.
+Relists of many clusters at once would push what others have published out of the stream before
+anybody has read it. So a watcher writes a request into the grant key of the resource and waits
+until the projector has granted it there. A projector that does not answer blocks nothing: after a
+time without a sign of it, epochs run without a grant, one at a time.
 """
 
 from __future__ import annotations
@@ -26,64 +26,63 @@ from fleetbus.watchers.grant_requests import (
     GrantAnswer,
     GrantRequest,
     GrantRequests,
-    StoredGrantRequests,
     change_grant_requests,
     read_grant_requests,
 )
 from fleetbus_proto.keys import kv_grant
 from fleetbus_proto.resources import Resource
 from fleetbus_watcher import metrics
-from fleetbus_watcher.errors import EpochAbandoned, EpochOutgrown
+from fleetbus_watcher.errors import EpochAbandoned, GrantExceeded
 
 log = structlog.get_logger()
 
-_FIRST_LOOK: Final = timedelta(milliseconds=250)
-_LAST_LOOK: Final = timedelta(seconds=5)
-"""The projector wakes us; we look by ourselves in case that was lost."""
-_TOLD_AFTER: Final = timedelta(seconds=1)
-"""A shorter wait is no news for a heartbeat."""
-_GIVE_BACK_WITHIN: Final = timedelta(seconds=1)
-"""It only saves others a wait, so a stop does not wait longer for it (W21)."""
+_FIRST_POLL: Final = timedelta(milliseconds=250)
+_LAST_POLL: Final = timedelta(seconds=5)
+"""The projector wakes us; we also poll in case that message was lost."""
+_REPORTED_AFTER: Final = timedelta(seconds=1)
+"""A shorter wait is not reported in heartbeats."""
+_RELEASE_WITHIN: Final = timedelta(seconds=1)
+"""It only saves others a wait, so a stop does not wait longer for it (rule W21)."""
 _SILENCE_LASTS: Final = timedelta(seconds=5)
-"""After so long without an ask of ours a silent projector may be back: the next one waits again."""
+"""After so long without a request a silent projector may be back: the next request waits again."""
 _MESSAGE_FRAME: Final = 768
 """Subject, headers and the server's own record of a listed object; about 700 bytes, measured."""
 
 
 class Grant:
-    """The leave to run one epoch; `complete` is set once its end is stored.
+    """The permission to run one epoch; `is_complete` is set once its end is stored.
 
     Args:
-        room: how many bytes it was granted for; 0 is no limit.
-        was_awaited: whether the world may have changed since it was asked for.
+        granted_bytes: how many bytes may be published; 0 is unlimited.
+        was_awaited: whether the state may have changed since the request.
 
     Attributes:
-        twin: after `begin`, another replica that had begun the same list before (W15).
+        peer: after `begin`, a peer replica that had begun the same list before (W15).
     """
 
-    def __init__(self, room: int, *, was_awaited: bool) -> None:
+    def __init__(self, granted_bytes: int, *, was_awaited: bool) -> None:
         self.was_awaited = was_awaited
         self.is_complete = False
         self.bytes = 0
-        self.twin: GrantRequest | None = None
-        self._room = room
+        self.peer: GrantRequest | None = None
+        self._granted_bytes = granted_bytes
         self._objects = 0
 
     async def begin(self, epoch: int) -> None:
-        """Tell which epoch it is used for.
+        """Record the epoch for which the grant is used.
 
         Raises:
-            EpochAbandoned: it was taken back meanwhile.
-            BusError: nothing is known.
+            EpochAbandoned: the grant was revoked meanwhile.
+            BusError: it could not be recorded.
         """
 
     def count(self, size: int) -> None:
-        """One object was published; `size` is that of its body."""
+        """Count a published object; `size` is that of its body."""
         self._objects += 1
         self.bytes += size + _MESSAGE_FRAME
 
     def check(self, remaining: int | None) -> None:
-        """After a page: give the epoch up if it outgrows its grant by more than half.
+        """After a page, give the epoch up if it exceeds its grant by more than half.
 
         The projector plans with half of the stream, so it can bear that much.
 
@@ -91,102 +90,104 @@ class Grant:
             remaining: how many objects are still to come; None if the server did not say.
 
         Raises:
-            EpochOutgrown: it has to be asked for again, with the size that is known now.
+            GrantExceeded: a grant must be requested again, with the size that is known now.
         """
-        if not self._room:
+        if not self._granted_bytes:
             return
         to_come = max(remaining or 0, 0)
         expected = self.bytes + to_come * self.bytes // max(self._objects, 1)
-        if expected <= self._room + self._room // 2:
+        if expected <= self._granted_bytes + self._granted_bytes // 2:
             return
         # Without a count from the server at least as much again is to be expected.
-        raise EpochOutgrown(2 * expected if remaining is None else expected)
+        raise GrantExceeded(2 * expected if remaining is None else expected)
 
 
-class _AskedGrant(Grant):
-    def __init__(self, place: _Place, answer: GrantAnswer | None, *, was_awaited: bool) -> None:
+class _RequestedGrant(Grant):
+    def __init__(
+        self, request: _StoredRequest, answer: GrantAnswer | None, *, was_awaited: bool
+    ) -> None:
         super().__init__(answer.bytes if answer else 0, was_awaited=was_awaited)
-        self._place = place
+        self._request = request
         self.is_granted = answer is not None
 
     async def begin(self, epoch: int) -> None:
-        if not await self._place.begin(epoch, is_granted=self.is_granted):
-            raise EpochAbandoned("its grant was taken back before it began")
-        self.twin = self._place.begun_before
+        if not await self._request.begin(epoch, is_granted=self.is_granted):
+            raise EpochAbandoned("its grant was revoked before it began")
+        self.peer = self._request.begun_before
 
 
-class _Place:
-    """One ask, as it stands in the bucket."""
+class _StoredRequest:
+    """One request in the bucket."""
 
-    def __init__(self, kv: KeyValue, key: str, ask: GrantRequest, *, is_known: bool) -> None:
+    def __init__(self, kv: KeyValue, key: str, request: GrantRequest, *, is_known: bool) -> None:
         self._kv = kv
         self._key = key
-        self._ask = ask
+        self._request = request
         self._held = NOT_READ
         self._is_known = is_known
 
-    async def take(self) -> None:
-        """Write the ask, in the place of an older one of ours."""
-        if self._is_known:  # else to create the key is the faster way
+    async def write(self) -> None:
+        """Write the request, replacing an older one of ours."""
+        if self._is_known:  # else to create the key is faster
             self._held = await read_grant_requests(self._kv, self._key)
         self._is_known = True
-        await self._change(lambda asks: (*self._others(asks), self._ask))
+        await self._change(lambda requests: (*self._others(requests), self._request))
 
-    async def look(self) -> GrantRequest | None:
-        """How the ask stands; None if it is gone."""
+    async def read(self) -> GrantRequest | None:
+        """Read the request with its answer; None if it is gone."""
         self._held = await read_grant_requests(self._kv, self._key)
-        return self._held.find(self._ask)
+        return self._held.find(self._request)
 
     async def begin(self, epoch: int, *, is_granted: bool) -> bool:
-        """Tell that the epoch runs now; False if the ask is gone, and with it the grant."""
+        """Record that the epoch runs; False if the request is gone, and with it the grant."""
 
-        def change(asks: GrantRequests) -> GrantRequests:
-            mine = next((ask for ask in asks if ask.is_same(self._ask)), None)
-            if mine is None and is_granted:
-                return asks
-            return (*self._others(asks), msgspec.structs.replace(mine or self._ask, epoch=epoch))
+        def change(requests: GrantRequests) -> GrantRequests:
+            ours = next((found for found in requests if found.is_same(self._request)), None)
+            if ours is None and is_granted:
+                return requests
+            begun = msgspec.structs.replace(ours or self._request, epoch=epoch)
+            return (*self._others(requests), begun)
 
-        held = await self._change(change)
-        return held.find(self._ask) is not None
+        await self._change(change)
+        return self._held.find(self._request) is not None
 
     @property
     def begun_before(self) -> GrantRequest | None:
-        """The ask of another replica that lists the same scope, and had begun before we had.
+        """The request of a peer replica for the same scope that had begun before ours.
 
-        Whoever begins puts itself at the end, by compare-and-set: one of two is always first.
+        Whoever begins moves its request to the end, by compare-and-set: one of two is always first.
         """
-        for ask in self._held.requests:
-            if ask.is_same(self._ask):
+        for found in self._held.requests:
+            if found.is_same(self._request):
                 return None
-            if ask.scope == self._ask.scope and ask.epoch:
-                return ask
+            if found.scope == self._request.scope and found.epoch:
+                return found
         return None
 
-    async def leave(self) -> None:
-        """Take the ask away; it need not be there. If that fails the projector does it, later."""
+    async def remove(self) -> None:
+        """Remove the request if it exists; if that fails the projector does it later."""
         with suppress(BusError, TimeoutError):
-            async with asyncio.timeout(_GIVE_BACK_WITHIN.total_seconds()):
-                await self._change(lambda asks: tuple(a for a in asks if not a.is_same(self._ask)))
+            async with asyncio.timeout(_RELEASE_WITHIN.total_seconds()):
+                await self._change(
+                    lambda requests: tuple(r for r in requests if not r.is_same(self._request))
+                )
 
-    async def _change(
-        self, change: Callable[[GrantRequests], GrantRequests]
-    ) -> StoredGrantRequests:
+    async def _change(self, change: Callable[[GrantRequests], GrantRequests]) -> None:
         self._held = await change_grant_requests(self._kv, self._key, change, self._held)
-        return self._held
 
-    def _others(self, asks: GrantRequests) -> GrantRequests:
-        mine = (self._ask.replica, self._ask.scope)
-        return tuple(ask for ask in asks if (ask.replica, ask.scope) != mine)
+    def _others(self, requests: GrantRequests) -> GrantRequests:
+        ours = (self._request.replica, self._request.scope)
+        return tuple(found for found in requests if (found.replica, found.scope) != ours)
 
 
-class Grants:
-    """The asks of one watcher for the resources of its cluster.
+class GrantClient:
+    """Requests grants for the resources of one cluster.
 
     Args:
         kv: the bucket.
         cluster: whose resources.
-        replica: who asks.
-        patience: how long to wait for a sign of the projector; 0 never asks.
+        replica: which replica requests.
+        patience: how long to wait for a sign of the projector; 0 never requests.
     """
 
     def __init__(self, *, kv: KeyValue, cluster: str, replica: str, patience: timedelta) -> None:
@@ -197,16 +198,16 @@ class Grants:
         self._metrics = metrics.grant_metrics(cluster)
         self._woken = asyncio.Event()
         self._known: set[str] = set()
-        self._asked = 0
+        self._requested_at = 0
         self._open = 0
         self._idle_since = time.monotonic()
-        # Whether the projector was silent for too long; what asks next need not wait as long again.
+        # Whether the projector was silent for too long; later requests need not wait as long.
         self._is_silent = False
-        # Whether an epoch runs that nobody has granted.
-        self._is_alone_taken = False
+        # Whether an epoch runs without a grant.
+        self._is_ungranted_running = False
 
     def wake(self) -> None:
-        """Look at the asks now: the projector says that it has answered."""
+        """Read the requests now: the projector has answered."""
         woken, self._woken = self._woken, asyncio.Event()
         woken.set()
 
@@ -214,124 +215,131 @@ class Grants:
     async def granted(
         self, resource: Resource, scope: str, size: int, waits: Callable[[], None]
     ) -> AsyncGenerator[Grant]:
-        """Wait for the leave to list, and hold it as long as the block lasts.
+        """Wait for a grant to list, and hold it as long as the block lasts.
 
-        A block that ends without a complete epoch gives the grant back; otherwise the projector
-        takes it when it has read the epoch to its end.
+        A block that ends without a complete epoch releases the grant; otherwise the projector
+        removes it when it has read the epoch to its end.
 
         Args:
             resource: what to list.
             scope: the hash of what narrows it.
-            size: how many bytes it will publish; 0 if nobody knows.
+            size: how many bytes it will publish; 0 if unknown.
             waits: called once if that takes long.
 
         Raises:
-            BusError: nothing is known.
+            BusError: the request could not be written or read.
         """
         if not self._patience:
             yield Grant(0, was_awaited=False)
             return
-        place = self._place(resource, scope, size)
-        grant: _AskedGrant | None = None
-        self._open_one()
+        request = self._new_request(resource, scope, size)
+        grant: _RequestedGrant | None = None
+        self._count_open()
         try:
-            grant = await self._admit(place, waits)
+            grant = await self._wait_for_grant(request, waits)
             with self._metrics.held.track_inprogress():
                 yield grant
         finally:
-            self._close(is_alone=grant is not None and not grant.is_granted)
+            self._close(is_ungranted=grant is not None and not grant.is_granted)
             if grant is None or not grant.is_complete:
-                await place.leave()
+                await request.remove()
 
-    def _place(self, resource: Resource, scope: str, size: int) -> _Place:
+    def _new_request(self, resource: Resource, scope: str, size: int) -> _StoredRequest:
         key = kv_grant(self._cluster, resource.group, resource.plural)
         # Never the same twice, also when the clock was set back.
-        self._asked = max(now_ms(), self._asked + 1)
-        ask = GrantRequest(
+        self._requested_at = max(now_ms(), self._requested_at + 1)
+        request = GrantRequest(
             replica=self._replica,
             scope=scope,
-            since=self._asked,
+            since=self._requested_at,
             patience=self._patience,
             bytes=size,
         )
         is_known = key in self._known
         self._known.add(key)
-        return _Place(self._kv, key, ask, is_known=is_known)
+        return _StoredRequest(self._kv, key, request, is_known=is_known)
 
-    def _open_one(self) -> None:
+    def _count_open(self) -> None:
         idle = time.monotonic() - self._idle_since
         if not self._open and idle > _SILENCE_LASTS.total_seconds():
             self._is_silent = False
         self._open += 1
 
-    def _close(self, *, is_alone: bool) -> None:
+    def _close(self, *, is_ungranted: bool) -> None:
         self._open -= 1
         self._idle_since = time.monotonic()
-        if is_alone:
-            self._is_alone_taken = False
+        if is_ungranted:
+            self._is_ungranted_running = False
             self.wake()
 
-    async def _admit(self, place: _Place, waits: Callable[[], None]) -> _AskedGrant:
-        """Wait for the projector's yes, or until it was silent for long and nobody else runs."""
+    async def _wait_for_grant(
+        self, request: _StoredRequest, waits: Callable[[], None]
+    ) -> _RequestedGrant:
+        """Wait until it is granted, or the projector is silent and no other epoch of ours runs."""
+        wait = _Wait(self._patience, waits)
         with self._metrics.waiting.track_inprogress():
-            wait = _Wait(self._patience, waits)
             woken = self._woken
-            await place.take()
-            while not self._may_go_ahead(wait):
+            await request.write()
+            while not self._may_run_ungranted(wait):
                 await wait.pause(woken)
                 woken = self._woken
-                found = await place.look()
-                if found is None:
-                    await place.take()  # the bucket was lost, or we were thought to be dead
-                elif found.answer is not None and found.answer != wait.heard:
-                    wait.hear(found.answer)
-                    self._is_silent = False
-                    if found.answer.granted:
-                        return _AskedGrant(place, found.answer, was_awaited=wait.is_long)
-        self._is_alone_taken = True
+                if answer := await self._read_granted(request, wait):
+                    return _RequestedGrant(request, answer, was_awaited=wait.is_long)
+        self._is_ungranted_running = True
         self._metrics.unanswered.inc()
-        return _AskedGrant(place, None, was_awaited=wait.is_long)
+        return _RequestedGrant(request, None, was_awaited=wait.is_long)
 
-    def _may_go_ahead(self, wait: _Wait) -> bool:
+    async def _read_granted(self, request: _StoredRequest, wait: _Wait) -> GrantAnswer | None:
+        """Read the answer; None if it is not granted yet."""
+        found = await request.read()
+        if found is None:
+            await request.write()  # the bucket was lost, or we were thought to be dead
+        elif found.answer is not None and found.answer != wait.answer:
+            wait.receive(found.answer)
+            self._is_silent = False
+            return found.answer if found.answer.granted else None
+        return None
+
+    def _may_run_ungranted(self, wait: _Wait) -> bool:
         if wait.is_over and not self._is_silent:
             self._is_silent = True
             log.warning("no_grant_in_time", cluster=self._cluster, waited=self._patience)
-        return self._is_silent and not self._is_alone_taken
+        return self._is_silent and not self._is_ungranted_running
 
 
 class _Wait:
-    """How long somebody waits, and when to look again."""
+    """How long a request has waited, and when to poll again."""
 
     def __init__(self, patience: float, waits: Callable[[], None]) -> None:
         self._patience = patience
         self._waits: Callable[[], None] | None = waits
         self._started = self._quiet_since = time.monotonic()
-        self._look = _FIRST_LOOK.total_seconds()
-        self.heard: GrantAnswer | None = None
+        self._poll = _FIRST_POLL.total_seconds()
+        self.answer: GrantAnswer | None = None
 
     @property
     def is_long(self) -> bool:
-        """Whether others might want to know of it."""
-        return time.monotonic() - self._started >= _TOLD_AFTER.total_seconds()
+        """Whether heartbeats should report the wait."""
+        return time.monotonic() - self._started >= _REPORTED_AFTER.total_seconds()
 
     @property
     def is_over(self) -> bool:
         """Whether the projector has been silent for too long."""
         return time.monotonic() - self._quiet_since >= self._patience
 
-    def hear(self, answer: GrantAnswer) -> None:
-        """There was a sign of it."""
-        self.heard = answer
+    def receive(self, answer: GrantAnswer) -> None:
+        """Note a sign of the projector."""
+        self.answer = answer
         self._quiet_since = time.monotonic()
 
     async def pause(self, woken: asyncio.Event) -> None:
-        """Wait until somebody wakes us, or it is time to look."""
+        """Wait until `woken` is set, or it is time to poll."""
         if self._waits is not None and self.is_long:
             self._waits()
             self._waits = None
         left = self._quiet_since + self._patience - time.monotonic()
-        within = min(self._look, left) if left > 0 else self._look
-        self._look = min(2 * self._look, _LAST_LOOK.total_seconds())
+        within = min(self._poll, left) if left > 0 else self._poll
+        self._poll = min(2 * self._poll, _LAST_POLL.total_seconds())
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await woken.wait()

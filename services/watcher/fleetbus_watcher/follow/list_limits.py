@@ -1,22 +1,25 @@
-"""How many lists run at once: of one cluster (rule W19), and of one process (rules W14, W22).
+"""Limits of lists: how many run at once, and how many objects are on a page.
 
-A list holds pages in memory, so a process that watches many clusters runs few at a time. Clusters
-whose last list failed wait in a line of their own: lists that hang until they are given up must
-not keep the others from theirs.
+A list holds pages in memory, so a process that watches many clusters runs few lists at a time
+(rules W14, W19, W22). Clusters whose last list failed wait in a queue of their own: lists that hang
+until they are given up must not hold up the others.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from fleetbus.errors import KubeError
 
+_LARGER: Final = 4
+
 
 class ProcessLists:
-    """The turns of one process.
+    """The list slots of one process.
 
     Args:
-        at_once: how many lists may run in all; of clusters that fail, a quarter of that besides.
+        at_once: how many lists may run in all; clusters that fail have a quarter of that besides.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -25,32 +28,57 @@ class ProcessLists:
 
 
 class ClusterLists:
-    """The turns of one cluster, each of which also is one of the process: `async with lists`.
+    """The list slots of one cluster, each of which takes one of the process: `async with lists`.
 
     Args:
         at_once: how many lists of the cluster may run.
-        process: the turns of all clusters.
+        process: the slots of all clusters.
     """
 
     def __init__(self, at_once: int, process: ProcessLists) -> None:
         self._own = asyncio.Semaphore(at_once)
         self._process = process
         self._is_failing = False
-        # In which line each task of ours has its turn.
-        self._lines: dict[asyncio.Task[object] | None, asyncio.Semaphore] = {}
+        # The process slot that each task of the cluster holds.
+        self._held: dict[asyncio.Task[object] | None, asyncio.Semaphore] = {}
 
     async def __aenter__(self) -> None:
         await self._own.acquire()
-        line = self._process.failing if self._is_failing else self._process.healthy
+        slots = self._process.failing if self._is_failing else self._process.healthy
         try:
-            await line.acquire()
+            await slots.acquire()
         except asyncio.CancelledError:
             self._own.release()
             raise
-        self._lines[asyncio.current_task()] = line
+        self._held[asyncio.current_task()] = slots
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._lines.pop(asyncio.current_task()).release()
+        self._held.pop(asyncio.current_task()).release()
         self._own.release()
         if kind is None or issubclass(kind, KubeError):
             self._is_failing = kind is not None
+
+
+class PageSizes:
+    """The page sizes of one resource: larger after each 410, and in the end unpaged (rule W2).
+
+    Args:
+        first: objects per page while no list expires.
+    """
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        self._expired = 0
+
+    @property
+    def limit(self) -> int:
+        """The page size of the next list; 0 means unpaged."""
+        return {0: self._first, 1: self._first * _LARGER}.get(self._expired, 0)
+
+    def expired(self) -> None:
+        """Note that the continue token of a list expired."""
+        self._expired += 1
+
+    def listed(self) -> None:
+        """Note that a list was read to its end."""
+        self._expired = 0

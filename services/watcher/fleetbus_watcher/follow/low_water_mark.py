@@ -1,6 +1,6 @@
-"""Up to where everything is stored (rule W4).
+"""The low-water mark of a watch: the version up to which everything is stored (rule W4).
 
-Acknowledgements come out of order. The mark is the highest version with every earlier event of
+Acknowledgements arrive out of order. The mark is the highest version with every earlier event of
 the same watch acknowledged: "the last one acknowledged" would skip holes.
 """
 
@@ -12,7 +12,7 @@ from collections import deque
 
 
 class Slot:
-    """One event on its way."""
+    """One event in flight."""
 
     __slots__ = ("is_done", "resource_version", "sent")
 
@@ -22,7 +22,7 @@ class Slot:
         self.sent = time.monotonic()
 
 
-class LowWater:
+class LowWaterMark:
     """The mark of one watch; it holds one slot per event in flight, which the window bounds.
 
     Attributes:
@@ -36,14 +36,14 @@ class LowWater:
         self._stored.set()
 
     def sent(self, resource_version: str) -> Slot:
-        """An event is about to be published; settle its slot when it is stored."""
+        """Add an event that is about to be published; settle its slot when it is stored."""
         slot = Slot(resource_version, is_done=False)
         self._slots.append(slot)
         self._stored.clear()
         return slot
 
     def settle(self, slot: Slot) -> None:
-        """The event of this slot is stored."""
+        """Note that the event of this slot is stored."""
         slot.is_done = True
         while self._slots and self._slots[0].is_done:
             self.resource_version = self._slots.popleft().resource_version
@@ -51,20 +51,20 @@ class LowWater:
             self._stored.set()
 
     async def wait_stored(self) -> None:
-        """Wait until nothing is on its way."""
+        """Wait until no event is in flight."""
         await self._stored.wait()
 
     def passed(self, resource_version: str) -> None:
-        """A bookmark, or an event that cannot be published: nothing is to be waited for."""
+        """Note a bookmark, or an event that cannot be published: nothing will be acknowledged."""
         if not self._slots:
             self.resource_version = resource_version
         elif self._slots[-1].is_done:
-            # Bookmarks while an acknowledgement is missing: the last one says all.
+            # Bookmarks while an acknowledgement is missing: the last one replaces the others.
             self._slots[-1].resource_version = resource_version
         else:
             self._slots.append(Slot(resource_version, is_done=True))
 
     @property
     def lag_seconds(self) -> float:
-        """Age of the oldest event not yet acknowledged."""
+        """Age of the oldest event that is not acknowledged yet."""
         return time.monotonic() - self._slots[0].sent if self._slots else 0.0

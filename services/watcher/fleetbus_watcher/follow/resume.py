@@ -1,4 +1,4 @@
-"""Where a resource can go on without a list: at a checkpoint, our own or a twin's (W5, W10, W15).
+"""Resume a watch without a list, from a checkpoint of ours or of a peer replica (W5, W10, W15).
 
 Never from memory: what was acknowledged after the last heartbeat may be gone.
 """
@@ -14,88 +14,68 @@ from typing import Final, NoReturn
 
 import structlog
 
-from fleetbus.bus.key_value import KeyValue
-from fleetbus.kube.listing import WatchTarget
 from fleetbus.watchers.grant_requests import GrantRequest, read_grant_requests
-from fleetbus_proto.events import Incarnation, Rank
+from fleetbus_proto.events import Rank
 from fleetbus_proto.keys import kv_grant
+from fleetbus_proto.resources import Resource
 from fleetbus_proto.versions import is_newer
-from fleetbus_watcher.errgroup import race
-from fleetbus_watcher.errors import TwinListed
-from fleetbus_watcher.publish.checkpoint import Checkpoints
-from fleetbus_watcher.publish.loss_detector import Chain
-from fleetbus_watcher.settings import WatcherSettings
+from fleetbus_watcher.errgroup import run_group
+from fleetbus_watcher.errors import PeerReplicaListed
+from fleetbus_watcher.follow.context import ClusterContext
 
 log = structlog.get_logger()
 
-_TWIN_PATIENCE: Final = timedelta(minutes=2)
-"""How long a twin's epoch is waited for (W15)."""
-_LOOK: Final = timedelta(seconds=1)
-_SOON: Final = timedelta(seconds=0.1)
-_SELDOM: Final = timedelta(seconds=5)
+_PEER_PATIENCE: Final = timedelta(minutes=2)
+"""How long to wait for the epoch of a peer replica (W15)."""
+_POLL: Final = timedelta(seconds=1)
+_FIRST_POLL: Final = timedelta(seconds=0.1)
+_LAST_POLL: Final = timedelta(seconds=5)
 _RECORDED_WITHIN: Final = timedelta(seconds=3)
-"""From the end of an epoch to the checkpoint; the projector may take the ask away in between."""
+"""From the end of an epoch to its checkpoint; the projector may remove the request in between."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a watch can go on without a list."""
+    """A position from which a watch can resume without a list."""
 
     rank: Rank
     resource_version: str
 
 
 class Resumption:
-    """The positions of one resource and scope.
+    """Finds the positions of one resource and scope.
 
     Args:
-        target: the resource.
+        resource: what is watched.
         scope: the hash of what narrows it.
-        incarnation: the present one; a checkpoint of another is none.
-        kv: the bucket.
-        checkpoints: the records.
-        chain: knows whether a twin still beats.
-        settings: of the watcher.
+        context: of the cluster.
     """
 
-    def __init__(
-        self,
-        *,
-        target: WatchTarget,
-        scope: str,
-        incarnation: Incarnation,
-        kv: KeyValue,
-        checkpoints: Checkpoints,
-        chain: Chain,
-        settings: WatcherSettings,
-    ) -> None:
-        self._resource = target.resource
+    def __init__(self, resource: Resource, scope: str, context: ClusterContext) -> None:
+        self._resource = resource
         self._scope = scope
-        self._incarnation = incarnation
-        self._kv = kv
-        self._checkpoints = checkpoints
-        self._chain = chain
-        self._settings = settings
-        # Where the server no longer can go on; a checkpoint must be further.
+        self._context = context
+        # A version that the server has forgotten; a checkpoint must be newer.
         self._stale = ""
-        # The epoch that the record descends from.
+        # The epoch of the last checkpoint that was found.
         self._listed = 0
-        # The epoch of a twin that was waited for in vain.
+        # The epoch of a peer replica for which we have waited in vain.
         self._given_up = 0
 
     def mark_stale(self, resource_version: str) -> None:
-        """The server has forgotten this version: only what is newer helps."""
+        """Note that the server has forgotten this version."""
         if is_newer(resource_version, self._stale):
             self._stale = resource_version
 
     async def find(self) -> Position | None:
-        """Where a watch can go on, whatever the age of the epoch behind it; None for nowhere.
+        """Find a position, however old its epoch is; None if there is none.
 
         Raises:
-            EventsLost: what the checkpoint says may be gone.
-            BusError: nothing is known.
+            EventsLost: events before the checkpoint may be gone.
+            BusError: the checkpoint could not be read.
         """
-        found = await self._checkpoints.read(self._resource, self._scope, self._incarnation)
+        context = self._context
+        found = await context.checkpoints.read(self._resource, self._scope, context.incarnation)
         if found is None:
             return None
         self._listed = found.rank.id
@@ -104,62 +84,63 @@ class Resumption:
         return Position(found.rank, found.resource_version)
 
     async def raise_if_found(
-        self, suffices: Callable[[Rank], bool], seldom: timedelta = _SELDOM
+        self, suffices: Callable[[Rank], bool], last_poll: timedelta = _LAST_POLL
     ) -> NoReturn:
-        """Wait for a checkpoint that a twin writes.
+        """Wait for a checkpoint that a peer replica writes.
 
-        It is looked for: a watcher's rights to subscribe end at its inbox and its control subject.
+        It polls, as a watcher may subscribe to nothing but its inbox and its control subject.
 
         Args:
             suffices: whether an epoch of this rank is new enough.
-            seldom: the longest pause between two looks.
+            last_poll: the longest interval between two polls.
 
         Raises:
-            TwinListed: there is one.
+            PeerReplicaListed: there is one.
             EventsLost, BusError: as `find`.
         """
-        pause = _SOON
+        pause = _FIRST_POLL
         while (found := await self.find()) is None or not suffices(found.rank):
             await asyncio.sleep(pause.total_seconds())
-            pause = min(2 * pause, seldom)
-        raise TwinListed("another replica has listed it")
+            pause = min(2 * pause, last_poll)
+        raise PeerReplicaListed("another replica has listed it")
 
-    def is_worth_waiting(self, twin: GrantRequest, suffices: Callable[[Rank], bool]) -> bool:
-        """Whether a twin's epoch will do, is not over, and was not yet waited for in vain."""
-        is_running = twin.epoch > self._listed and twin.epoch != self._given_up
-        # Both numbers are made of the time; an older epoch belongs to an older incarnation.
-        is_ours = twin.epoch >= self._incarnation.number
-        return is_running and is_ours and suffices(Rank("0", twin.epoch))
+    def is_worth_waiting(self, peer: GrantRequest, suffices: Callable[[Rank], bool]) -> bool:
+        """Whether the epoch of a peer replica suffices, runs, and was not waited for in vain."""
+        is_running = peer.epoch > self._listed and peer.epoch != self._given_up
+        # Both numbers are made from the time; an older epoch belongs to an older incarnation.
+        is_ours = peer.epoch >= self._context.incarnation.number
+        return is_running and is_ours and suffices(Rank("0", peer.epoch))
 
-    async def wait_for(self, twin: GrantRequest, suffices: Callable[[Rank], bool]) -> None:
-        """Wait for the end of a twin's epoch, as long as it seems to run (W15).
+    async def wait_for(self, peer: GrantRequest, suffices: Callable[[Rank], bool]) -> None:
+        """Wait for the end of the epoch of a peer replica, as long as it seems to run (W15).
 
         Raises:
             EventsLost, BusError: as `find`.
         """
-        log.info("twin_lists", resource=str(self._resource), replica=twin.replica)
-        with suppress(TimeoutError, TwinListed):
-            async with asyncio.timeout(_TWIN_PATIENCE.total_seconds()):
-                await race(
-                    found=self.raise_if_found(suffices, _LOOK), gone=self._raise_if_gone(twin)
+        log.info("peer_replica_lists", resource=str(self._resource), replica=peer.replica)
+        with suppress(TimeoutError, PeerReplicaListed):
+            async with asyncio.timeout(_PEER_PATIENCE.total_seconds()):
+                await run_group(
+                    found=self.raise_if_found(suffices, _POLL), gone=self._raise_if_gone(peer)
                 )
-        self._given_up = twin.epoch
+        self._given_up = peer.epoch
 
-    async def _raise_if_gone(self, twin: GrantRequest) -> NoReturn:
-        """Wait until nothing is to be expected of a twin any more.
+    async def _raise_if_gone(self, peer: GrantRequest) -> NoReturn:
+        """Wait until the epoch of a peer replica is over, or the replica seems dead.
 
         Raises:
-            TimeoutError: then.
+            TimeoutError: always, at the end.
         """
-        heart, silent_for = -1, timedelta()
-        resource = self._resource
-        key = kv_grant(self._settings.cluster, resource.group, resource.plural)
-        while (await read_grant_requests(self._kv, key)).find(twin) is not None:
-            latest = await self._chain.latest(twin.replica)
-            silent_for = silent_for + _LOOK if latest == heart else timedelta()
-            heart = latest
-            if silent_for > self._settings.heartbeat_idle + self._settings.heartbeat_busy:
+        context, resource = self._context, self._resource
+        last_seq, silent_for = -1, timedelta()
+        patience = context.settings.heartbeat_idle + context.settings.heartbeat_busy
+        key = kv_grant(context.settings.cluster, resource.group, resource.plural)
+        while (await read_grant_requests(context.kv, key)).find(peer) is not None:
+            seq = await context.loss_detector.latest(peer.replica)
+            silent_for = silent_for + _POLL if seq == last_seq else timedelta()
+            last_seq = seq
+            if silent_for > patience:
                 raise TimeoutError
-            await asyncio.sleep(_LOOK.total_seconds())
+            await asyncio.sleep(_POLL.total_seconds())
         await asyncio.sleep(_RECORDED_WITHIN.total_seconds())
         raise TimeoutError

@@ -1,8 +1,9 @@
-"""Everything that is done for one cluster of the pool; nothing that fails in it leaves it (W22)."""
+"""Runs everything that is done for one cluster of the pool; its failures stay inside (rule W22)."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, NoReturn, Self
@@ -10,70 +11,65 @@ from typing import Final, NoReturn, Self
 import structlog
 
 from fleetbus.bus.connection import Bus
-from fleetbus.bus.key_value import KeyValue
-from fleetbus.bus.window import Window
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import FleetbusError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.backoff import RequestBackoff
 from fleetbus.process.cancellation import cancel_and_wait, cancellable
 from fleetbus.watchers.spec import SUSPENDED
-from fleetbus_watcher import metrics, pool_metrics
+from fleetbus_watcher import metrics
 from fleetbus_watcher.cluster_watcher import ClusterWatcher
-from fleetbus_watcher.errgroup import race
-from fleetbus_watcher.follow.list_limits import ProcessLists
+from fleetbus_watcher.errgroup import run_group
 from fleetbus_watcher.publish.heartbeats import Heartbeats
-from fleetbus_watcher.publish.publisher import Publisher
 from fleetbus_watcher.settings import WatcherSettings
 
 log = structlog.get_logger()
 
-_LOOK: Final = timedelta(milliseconds=20)
+_POLL: Final = timedelta(milliseconds=20)
 _STARTS_WITHIN: Final = timedelta(seconds=1)
-"""A cluster that takes longer gives its turn away: a bad one does not hold the others up."""
+"""A cluster that takes longer releases its start slot: a bad one does not hold up the others."""
 _SILENT_AT_MOST: Final = timedelta(seconds=10)
 """Without a heartbeat, while a first list takes its time."""
 _BUFFER: Final = 2**16
-"""What each watch may hold unread: there are as many as clusters times resources (W14)."""
+"""Unread bytes of each watch: there are as many watches as clusters times resources (W14)."""
 _PATIENCE: Final = timedelta(seconds=10)
 """A cluster that cannot be watched for so long is taken over all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class ProcessContext:
     """What all clusters of one process share."""
 
     settings: WatcherSettings
     """Of every cluster; only the name differs."""
     bus: Bus
-    window: Window
-    """One, so that what is in flight is bounded for the process (W14)."""
-    lists: ProcessLists
-    starts: asyncio.Semaphore
-    """How many clusters may be starting: a start is mostly our own CPU time, and the signs of life
-    must go out beside it."""
+    build: Callable[[WatcherSettings, KubeClient], Heartbeats]
+    """Builds what watches one cluster."""
+    start_slots: asyncio.Semaphore
+    """How many clusters may be starting: a start takes mostly CPU time of this process, and the
+    records of the pool must be renewed beside it."""
 
 
-class Scope:
+class ClusterRunner:
     """The work for one cluster, from `start` to `aclose`.
 
     Args:
         info: the cluster.
-        shared: what it shares with the others.
+        context: what it shares with the others.
 
     Attributes:
-        info: what it was started for.
+        info: the cluster as it was started.
     """
 
-    def __init__(self, info: ClusterInfo, shared: Shared) -> None:
+    def __init__(self, info: ClusterInfo, context: ProcessContext) -> None:
         self.info = info
-        self._shared = shared
-        self._settings = shared.settings.model_copy(update={"cluster": info.name})
+        self._context = context
+        self._settings = context.settings.model_copy(update={"cluster": info.name})
         self._log = log.bind(cluster=info.name)
         self._backoff = RequestBackoff(self._settings.backoff)
         self._watcher: ClusterWatcher | None = None
         self._started_at = asyncio.get_running_loop().time()
-        self._says_goodbye = True
+        self._sends_final_heartbeat = True
         self._unusable = ""
         self._task: asyncio.Task[NoReturn] | None = None
 
@@ -81,32 +77,27 @@ class Scope:
         """Begin."""
         self._task = asyncio.create_task(self._run(), name=f"cluster-{self.info.name}")
 
-    async def aclose(self, *, says_goodbye: bool = True, unusable: str = "") -> None:
-        """Stop, and take the cluster's metrics away.
+    async def aclose(self, *, final_heartbeat: bool = True, unusable: str = "") -> None:
+        """Stop, and remove the cluster's metrics.
 
         Args:
-            says_goodbye: whether to tell how far it came; of no use for a cluster that left.
-            unusable: why nobody can go on with the cluster; empty if somebody can.
+            final_heartbeat: whether to report the progress; of no use for a cluster that left.
+            unusable: why no member can watch the cluster; empty if one can.
         """
-        self._says_goodbye = says_goodbye
+        self._sends_final_heartbeat = final_heartbeat
         self._unusable = unusable
         if self._task is not None:
             await cancel_and_wait(self._task)
         metrics.forget_cluster(self.info.name)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether there is nothing to do: there is no access data."""
-        return bool(self._idle_reason)
-
-    @property
     def is_under_way(self) -> bool:
-        """Whether whoever worked on it before us may stop.
+        """Whether the previous holder may stop.
 
-        Everything is watched, or nothing is wanted; or something cannot be watched, for so long
-        that another could not either.
+        Everything is watched, or nothing should be; or something cannot be watched, for so long
+        that another member could not either.
         """
-        if self.is_idle:
+        if self._idle_reason:
             return True
         if self._watcher is None:
             return False
@@ -116,8 +107,8 @@ class Scope:
         return age >= _PATIENCE.total_seconds() and not self.unsettled()
 
     def unsettled(self) -> str:
-        """What the first sync still waits for; empty if for nothing."""
-        if self.is_idle:
+        """Name what the first sync still waits for; empty for nothing."""
+        if self._idle_reason:
             return ""
         watcher = self._watcher
         if watcher is None or not _has_begun(watcher):
@@ -126,6 +117,7 @@ class Scope:
 
     @property
     def _idle_reason(self) -> str:
+        """Why there is nothing to do: there is no access data; else empty."""
         if self.info.problem:
             return self.info.problem
         # None means the pod's own service account: the hub's, never a member's (S7).
@@ -139,102 +131,91 @@ class Scope:
             await asyncio.Event().wait()
         while True:
             try:
-                with cancellable():  # whatever a goodbye raises, we were stopped
-                    await self._live()
+                with cancellable():  # whatever a final heartbeat raises, we were stopped
+                    await self._connect()
             except FleetbusError as e:
                 self._log.warning("cluster_restarts", error=str(e))
             except Exception:  # noqa: BLE001 -- a bug that one cluster brings to light
                 # must not stop the others; they would all start again with the process, for ever.
-                pool_metrics.crashes.inc()
+                metrics.pool_crashes.inc()
                 self._log.exception("cluster_crashed")
             self._watcher = None
             await asyncio.sleep(self._backoff.delay().total_seconds())
 
-    async def _live(self) -> None:
+    async def _connect(self) -> None:
         user_agent = f"fleetbus-watcher/{self._settings.replica}"
         async with (
-            _Turn(self._shared.starts) as turn,
+            _StartSlot(self._context.start_slots) as slot,
             KubeClient(self.info.config, user_agent=user_agent, buffer=_BUFFER) as client,
         ):
-            await self._watch(client, turn)
+            await self._watch(self._context.build(self._settings, client), slot)
 
-    async def _watch(self, client: KubeClient, turn: _Turn) -> None:
-        shared, settings = self._shared, self._settings
-        publisher = Publisher(bus=shared.bus, window=shared.window)
-        watcher = ClusterWatcher(
-            settings=settings,
-            client=client,
-            bus=shared.bus,
-            kv=KeyValue(shared.bus),
-            publisher=publisher,
-            lists=shared.lists,
-        )
-        self._watcher = watcher
-        heartbeats = Heartbeats(settings=settings, cluster=watcher, publisher=publisher)
-        has_news = asyncio.Event()
+    async def _watch(self, heartbeats: Heartbeats, slot: _StartSlot) -> None:
+        self._watcher = heartbeats.watcher
+        has_begun = asyncio.Event()
         try:
-            await race(
-                cluster=watcher.run(),
-                starting=self._start(turn, has_news),
-                heartbeats=self._beat(heartbeats, has_news),
+            await run_group(
+                cluster=self._watcher.run(),
+                starting=self._finish_start(slot, has_begun),
+                heartbeats=self._send_heartbeats(heartbeats, has_begun),
             )
         finally:
-            if has_news.is_set():
-                await self._say_goodbye(heartbeats)
+            if has_begun.is_set():
+                await self._send_final_heartbeat(heartbeats)
 
-    async def _start(self, turn: _Turn, has_news: asyncio.Event) -> None:
-        """Give the turn to the next, and let heartbeats begin, when it is time for each."""
+    async def _finish_start(self, slot: _StartSlot, has_begun: asyncio.Event) -> None:
+        """Release the start slot, and let heartbeats begin, when it is time for each."""
         loop = asyncio.get_running_loop()
-        begun = loop.time()
-        while self.unsettled() and loop.time() < begun + _SILENT_AT_MOST.total_seconds():
-            if loop.time() >= begun + _STARTS_WITHIN.total_seconds():
-                turn.give_back()
-            await asyncio.sleep(_LOOK.total_seconds())
-        turn.give_back()
-        has_news.set()
+        started_at = loop.time()
+        while self.unsettled() and loop.time() < started_at + _SILENT_AT_MOST.total_seconds():
+            if loop.time() >= started_at + _STARTS_WITHIN.total_seconds():
+                slot.release()
+            await asyncio.sleep(_POLL.total_seconds())
+        slot.release()
+        has_begun.set()
 
-    async def _beat(self, heartbeats: Heartbeats, has_news: asyncio.Event) -> None:
-        """Not while we start: a heartbeat that tells of no resource yet proves nothing (W10).
+    async def _send_heartbeats(self, heartbeats: Heartbeats, has_begun: asyncio.Event) -> None:
+        """Send none while we start: a heartbeat that reports no resource yet proves nothing (W10).
 
-        If we died right after it, whoever is next could not tell that from a loss of NATS.
+        If we died right after it, the next holder could not tell that from a loss of NATS.
         """
-        await has_news.wait()
+        await has_begun.wait()
         await heartbeats.run()
 
-    async def _say_goodbye(self, heartbeats: Heartbeats) -> None:
-        """W21: tell how far we are, so that whoever is next repeats little."""
-        bus = self._shared.bus
-        if not self._says_goodbye or not bus.is_connected or bus.has_failed:
+    async def _send_final_heartbeat(self, heartbeats: Heartbeats) -> None:
+        """Report our progress, so that the next holder repeats little (W21)."""
+        bus = self._context.bus
+        if not self._sends_final_heartbeat or not bus.is_connected or bus.has_failed:
             return
         try:
             async with asyncio.timeout(self._settings.stop_patience.total_seconds()):
-                await heartbeats.beat(self._unusable)
+                await heartbeats.publish(self._unusable)
         except TimeoutError:
-            self._log.warning("goodbye_unsaid")
+            self._log.warning("final_heartbeat_not_sent")
 
 
-class _Turn:
-    """A turn to start, held until it is given back or the block ends."""
+class _StartSlot:
+    """A slot of the clusters that are starting, held until `release` or the end of the block."""
 
-    def __init__(self, starts: asyncio.Semaphore) -> None:
-        self._starts = starts
+    def __init__(self, slots: asyncio.Semaphore) -> None:
+        self._slots = slots
         self._is_held = False
 
     async def __aenter__(self) -> Self:
-        await self._starts.acquire()
+        await self._slots.acquire()
         self._is_held = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.give_back()
+        self.release()
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Let another cluster start."""
         if self._is_held:
             self._is_held = False
-            self._starts.release()
+            self._slots.release()
 
 
 def _has_begun(watcher: ClusterWatcher) -> bool:
-    """Whether it knows what there is to watch, or why it does not."""
+    """Whether it knows what to watch, or why it does not."""
     return bool(watcher.trouble[0] or watcher.statuses())

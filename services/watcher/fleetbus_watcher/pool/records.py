@@ -1,8 +1,8 @@
-"""The pool as the bucket has it: signs of life, and leases (rule W22).
+"""The members and leases of the pool, as records in the bucket (rule W22).
 
-A lease names a member and nothing else: it holds as long as that member gives signs of life, so
-that a thousand leases need no more renewals than one. Signs are numbers that change; who reads
-them measures with a monotonic clock of its own, and the clocks of others do not matter.
+A lease names a member and nothing else: it is valid as long as that member renews its own record,
+so that a thousand leases need no more renewals than one. Renewals are numbers that change; each
+reader measures their age with its own monotonic clock, so clocks of members need not agree.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from fleetbus_proto.keys import (
 
 log = structlog.get_logger()
 
-_SIGN_LASTS: Final = "10m"
-"""In the bucket: pods come with ever new names."""
+_MEMBER_TTL: Final = "10m"
+"""Of a member's record in the bucket, because pods get new names again and again."""
 State = Literal["active", "leaving", "left"]
 R = TypeVar("R", bound=msgspec.Struct)
 
 
-class Sign(msgspec.Struct, frozen=True, kw_only=True):
-    """A sign of life of one member; the value of its key, as JSON."""
+class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The value of a member's key, as JSON; renewed while the member is alive."""
 
     boot: str
-    """Which process; two of one name are a mistake."""
+    """A random id of the process; two processes with one name are a mistake."""
     beat: int
-    """Counts the signs, so that each is another one."""
+    """Counts the renewals, so that each value differs."""
     state: State = "active"
-    """`leaving` gives its clusters away, `left` has none any more."""
+    """A `leaving` member hands its clusters over, one that has `left` holds none."""
     owned: int = 0
     """How many leases name it; for people."""
     selector: str = ""
@@ -48,135 +48,138 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The value of the key of a cluster, as JSON."""
+    """The value of a cluster's key, as JSON."""
 
     member: str
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A lease as the bucket held it."""
+class StoredLease:
+    """A lease with its revision in the bucket."""
 
     member: str
     revision: int
 
 
-_sign_decoder: Final = msgspec.json.Decoder(Sign)
+_member_decoder: Final = msgspec.json.Decoder(MemberRecord)
 _lease_decoder: Final = msgspec.json.Decoder(Lease)
 
 
-class Records:
-    """Reads and writes both.
+class PoolStore:
+    """Reads and writes the records.
 
-    Every method raises BusError when nothing is known.
+    Every method raises BusError if it could not be done.
     """
 
     def __init__(self, bus: Bus, kv: KeyValue) -> None:
         self._bus = bus
         self._kv = kv
 
-    async def sign(self, member: str, sign: Sign) -> None:
-        """Give a sign of life."""
-        await self._kv.put(kv_pool_member(member), msgspec.json.encode(sign), ttl=_SIGN_LASTS)
+    async def renew(self, member: str, record: MemberRecord) -> None:
+        """Write the record of a member."""
+        await self._kv.put(kv_pool_member(member), msgspec.json.encode(record), ttl=_MEMBER_TTL)
 
-    async def signs(self) -> dict[str, tuple[Sign, int]]:
-        """The last sign of each member, with its revision."""
+    async def members(self) -> dict[str, tuple[MemberRecord, int]]:
+        """Read the record of each member, with its revision."""
         found = await scan_keys(self._bus, KV_POOL_MEMBERS)
         return {
-            name: (sign, entry.revision)
+            name: (record, entry.revision)
             for name, entry in _below(KV_POOL_MEMBERS, found)
-            if (sign := read_sign(entry.value)) is not None
+            if (record := decode_member(entry.value)) is not None
         }
 
-    async def leases(self) -> dict[str, Held]:
-        """The lease of each cluster that has one."""
+    async def leases(self) -> dict[str, StoredLease]:
+        """Read the lease of each cluster that has one."""
         found = await scan_keys(self._bus, KV_POOL_LEASES)
         return {
-            cluster: Held(lease.member if lease is not None else "", entry.revision)
+            cluster: StoredLease(lease.member if lease is not None else "", entry.revision)
             for cluster, entry in _below(KV_POOL_LEASES, found)
-            for lease in [_read(_lease_decoder, entry.value)]
+            for lease in [_decode(_lease_decoder, entry.value)]
         }
 
-    async def take(self, cluster: str, member: str, held: Held | None) -> Held | None:
-        """Write the lease of a cluster, if it still is what was seen; None if it is not."""
+    async def take(
+        self, cluster: str, member: str, before: StoredLease | None
+    ) -> StoredLease | None:
+        """Write the lease of a cluster by compare-and-set; None if it has changed."""
         key, value = kv_pool_lease(cluster), msgspec.json.encode(Lease(member))
-        revision = await self._kv.update(key, value, held.revision if held is not None else 0)
-        return Held(member, revision) if revision is not None else None
+        revision = await self._kv.update(key, value, before.revision if before is not None else 0)
+        return StoredLease(member, revision) if revision is not None else None
 
     async def drop(self, cluster: str) -> None:
-        """Take away the lease of a cluster that left the fleet."""
+        """Delete the lease of a cluster that left the fleet."""
         await self._kv.delete(kv_pool_lease(cluster))
 
 
-class Peers:
-    """Who lives: whoever's sign has changed lately, in time that we have seen pass.
+class MemberTracker:
+    """Which members are alive: those whose record changed recently, in time that we observed.
 
-    Time counts only between two looks, and only so much as two looks are apart: after a pause of
-    our own process, or of NATS, nobody is dead just because we did not look.
+    Time counts only between two updates, and only as much as two updates are apart: after a pause
+    of our own process, or of NATS, no member is dead just because we did not read.
 
     Args:
-        lease: how long a member may be silent.
-        interval: between two looks, in seconds; a longer one counts as two of these.
+        lease: how long a member may be silent, in seconds.
+        interval: between two updates, in seconds; a longer one counts as two of these.
     """
 
     def __init__(self, *, lease: float, interval: float) -> None:
         self._lease = lease
         self._most = 2 * interval
         self._seen: dict[str, _Seen] = {}
-        self._looked_at: float | None = None
+        self._updated_at: float | None = None
 
-    def look(self, signs: Mapping[str, tuple[Sign, int]], now: float) -> None:
-        """Take what a look has found; `now` is monotonic, in seconds."""
-        passed = 0.0 if self._looked_at is None else min(now - self._looked_at, self._most)
-        self._looked_at = now
-        for name, (sign, revision) in signs.items():
+    def update(self, members: Mapping[str, tuple[MemberRecord, int]], now: float) -> None:
+        """Take the records that were read; `now` is monotonic, in seconds."""
+        passed = 0.0 if self._updated_at is None else min(now - self._updated_at, self._most)
+        self._updated_at = now
+        for name, (record, revision) in members.items():
             seen = self._seen.get(name)
             if seen is None or seen.revision != revision:
-                self._seen[name] = _Seen(sign, revision)
+                self._seen[name] = _Seen(record, revision)
             else:
                 seen.silent += passed
-        for name in self._seen.keys() - signs.keys():
-            # Not gone at once: the bucket may have been lost, and everybody signs again.
+        for name in self._seen.keys() - members.keys():
+            # Not gone at once: the bucket may have been lost, and all members write again.
             self._seen[name].silent += passed
-        for name in [name for name in self._seen if name not in signs and not self.lives(name)]:
+        for name in [n for n in self._seen if n not in members and not self.is_alive(n)]:
             del self._seen[name]
 
-    def sign_of(self, member: str) -> Sign | None:
-        """The last sign of a member; None if it was never seen."""
+    def record_of(self, member: str) -> MemberRecord | None:
+        """Return the last record of a member; None if it was never seen."""
         seen = self._seen.get(member)
-        return seen.sign if seen is not None else None
+        return seen.record if seen is not None else None
 
-    def lives(self, member: str) -> bool:
-        """Whether a member works on what its leases name."""
+    def is_alive(self, member: str) -> bool:
+        """Whether the leases of a member are valid."""
         seen = self._seen.get(member)
-        return seen is not None and seen.sign.state != "left" and seen.silent < self._lease
+        return seen is not None and seen.record.state != "left" and seen.silent < self._lease
 
     def active(self, selector: str) -> list[str]:
-        """Who takes clusters of this selector."""
+        """Return the members that take clusters of this selector."""
         return sorted(
             name
             for name, seen in self._seen.items()
-            if self.lives(name) and (seen.sign.state, seen.sign.selector) == ("active", selector)
+            if self.is_alive(name)
+            and (seen.record.state, seen.record.selector) == ("active", selector)
         )
 
 
 @dataclass(slots=True)
 class _Seen:
-    sign: Sign
+    record: MemberRecord
     revision: int
     silent: float = 0.0
 
 
-def read_sign(value: bytes) -> Sign | None:
-    """What a key of a member says; None if it cannot be read."""
-    return _read(_sign_decoder, value)
+def decode_member(value: bytes) -> MemberRecord | None:
+    """Decode the record of a member; None if it is malformed."""
+    return _decode(_member_decoder, value)
 
 
 def _below(prefix: str, found: Mapping[str, Entry]) -> Iterable[tuple[str, Entry]]:
     return ((key.removeprefix(f"{prefix}."), entry) for key, entry in found.items())
 
 
-def _read(decoder: msgspec.json.Decoder[R], value: bytes) -> R | None:
+def _decode(decoder: msgspec.json.Decoder[R], value: bytes) -> R | None:
     try:
         return decoder.decode(value)
     except DECODE_ERRORS as e:

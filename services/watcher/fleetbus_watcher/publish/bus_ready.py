@@ -1,4 +1,4 @@
-"""Wait for the stream and the bucket; their owner creates them (rules B12, B15)."""
+"""Waits for the stream and the bucket, which their owner creates (rules B12, B15)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _CAP: Final = timedelta(seconds=5)
 
 
 async def missing(bus: Bus, kv: KeyValue, cluster: str, replica: str) -> AsyncGenerator[str]:
-    """Yield what is wrong as long as a watcher cannot work, with pauses; ends when all is there.
+    """Yield what is missing, again and again with pauses, until both can be used.
 
-    Only what a watcher may read is asked for (S3).
+    Only what a watcher has the rights to read is requested (S3).
     """
     subject = status_subject(cluster, replica)
     pause = _FIRST

@@ -1,4 +1,4 @@
-"""Where a restarted watcher resumes: an optimisation, never a truth (rule W5)."""
+"""Checkpoints, from which a restarted watcher resumes: an optimisation, never a truth (W5)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fleetbus_proto.events import Incarnation, Rank
 from fleetbus_proto.keys import kv_checkpoint
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.versions import is_comparable, version_key
-from fleetbus_watcher.incarnation import is_believable
+from fleetbus_watcher.incarnation import is_plausible
 
 log = structlog.get_logger()
 
@@ -36,14 +36,14 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     heartbeat: HeartbeatAt = HeartbeatAt("", 0)
     """Filled in once the heartbeat is stored."""
     transform: str = ""
-    """Version of what is dropped and hidden; filled in when it is written (W5)."""
+    """Version of the transform rules; filled in when it is written (W5)."""
     version: str = ""
-    """The served version in which the objects were read; filled in likewise (W17)."""
+    """The API version in which the objects were read; filled in likewise (W17)."""
     format: int = _FORMAT
 
     @property
     def order(self) -> tuple[int, tuple[int, str], tuple[tuple[int, str], int]]:
-        """What only grows."""
+        """The order of checkpoints; a record only moves forward."""
         return (self.incarnation.number, version_key(self.resource_version), self.rank.key)
 
 
@@ -51,23 +51,23 @@ _decoder = msgspec.json.Decoder(Checkpoint)
 
 
 Check = Callable[[HeartbeatAt, Resource, str], Awaitable[bool]]
-"""Makes sure of a heartbeat, for the checkpoint of a resource and scope; False if it cannot, and
-raises EventsLost if it is gone."""
+"""Verifies a heartbeat for the checkpoint of a resource and scope; False if that is not possible,
+and raises EventsLost if it is gone."""
 TransformVersion = Callable[[Resource], str]
-"""The version of the transform of a resource."""
+"""Returns the version of the transform rules of a resource."""
 
 
 class Checkpoints:
     """The checkpoints of one cluster.
 
-    Both replicas of a cluster write the same records, so each write is a compare-and-set that
-    only moves forward.
+    Peer replicas write the same records, so each write is a compare-and-set that only moves
+    forward.
 
     Args:
         kv: the bucket.
-        cluster: whose.
-        check: asked about the heartbeat that a record names, unless this process wrote it.
-        transform: a record of another transform version does not count.
+        cluster: its name.
+        check: verifies the heartbeat that a record names, unless this process wrote it.
+        transform: returns the transform version; a record of another one is ignored.
     """
 
     def __init__(
@@ -83,24 +83,24 @@ class Checkpoints:
     async def read(
         self, resource: Resource, scope: str, incarnation: Incarnation
     ) -> Checkpoint | None:
-        """The record, if a watch may resume from it; a record in doubt counts as none.
+        """Read the record if a watch may resume from it; a record in doubt is ignored.
 
         Raises:
             EventsLost: the heartbeat that covers it is gone (W10).
-            BusError: nothing is known.
+            BusError: it could not be read.
         """
         key = self._key(resource, scope)
         found = await self._read(key)
-        is_ours = found is not None and self._is_read_alike(found, resource)
+        is_ours = found is not None and self._is_read_equally(found, resource)
         if found is not None and is_ours and _is_usable(found, incarnation):
             is_own = found.heartbeat == self._written.get(key)
             if is_own or await self._check(found.heartbeat, resource, scope):
                 return found
-        self._revisions.pop(key, None)  # the first write must look at it again
+        self._revisions.pop(key, None)  # the first write must read it again
         return None
 
     async def write(self, resource: Resource, scope: str, checkpoint: Checkpoint) -> None:
-        """Move the record forward; where another replica is further, nothing is written.
+        """Move the record forward; nothing is written where a peer replica is further.
 
         Raises:
             BusError: it may not have been written.
@@ -118,7 +118,7 @@ class Checkpoints:
                 return
             stored = await self._read(key)
             if stored is not None and stored.order >= checkpoint.order:
-                self._revisions.pop(key, None)  # it is not ours: look again before each write
+                self._revisions.pop(key, None)  # it is not ours: read it again before each write
                 return
 
     async def _read(self, key: str) -> Checkpoint | None:
@@ -132,11 +132,11 @@ class Checkpoints:
         except DECODE_ERRORS as e:
             log.warning("checkpoint_unreadable", key=key, error=str(e))
             return None
-        # Else no checkpoint of ours would ever be newer (B8).
-        return found if is_believable(found.incarnation.number) else None
+        # Otherwise no checkpoint of ours would ever be newer (B8).
+        return found if is_plausible(found.incarnation.number) else None
 
-    def _is_read_alike(self, found: Checkpoint, resource: Resource) -> bool:
-        """A stricter transform must read everything again; another version has other bodies."""
+    def _is_read_equally(self, found: Checkpoint, resource: Resource) -> bool:
+        """Whether it was read with the same transform rules and in the same API version."""
         is_same = found.transform == self._transform(resource)
         return is_same and found.version == resource.version
 

@@ -1,8 +1,8 @@
-"""The heartbeats of one replica as a chain that breaks when the bus loses events (rules W9, W10).
+"""Detects, by a replica's own heartbeats, that the bus lost stored events (rules W9, W10).
 
-Each heartbeat is published on condition that the replica's previous one is the last on its
-subject. A stream that was wiped or set back does not have that one, and refuses. Other publishers
-cannot hide the loss, as they could if sequences of the whole stream were compared.
+Each heartbeat is published on condition that the replica's previous one is the last on its subject.
+A stream that was wiped or reset does not have that one, and refuses. Other publishers cannot hide
+the loss, as they could if sequences of the whole stream were compared.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ log = structlog.get_logger()
 _ACTUAL: Final = re.compile(r"wrong last sequence: (\d+)")
 _ATTEMPTS: Final = 3
 _REMEMBERED: Final = 1024
-_TWIN_PATIENCE: Final = timedelta(seconds=5)
-"""How long a twin that has just started may take to look at its own past."""
-_TWIN_LOOK: Final = timedelta(milliseconds=100)
+_PEER_PATIENCE: Final = timedelta(seconds=5)
+"""How long a peer replica that has just started may take to verify its own heartbeats."""
+_PEER_POLL: Final = timedelta(milliseconds=100)
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     seq: int
     heartbeat: Heartbeat | None
-    """None when the body cannot be read, or is no heartbeat."""
+    """None if the body is malformed, or not a heartbeat."""
 
 
-class Chain:
-    """The heartbeats of one replica, and those that checkpoints name.
+class LossDetector:
+    """Publishes and verifies the heartbeats of one replica, and those that checkpoints name.
 
     Args:
         bus: a connection.
         publisher: sends the heartbeats.
-        cluster: whom they are about.
-        replica: who sends them.
+        cluster: that they report.
+        replica: that sends them.
     """
 
     def __init__(self, *, bus: Bus, publisher: Publisher, cluster: str, replica: str) -> None:
@@ -62,30 +62,30 @@ class Chain:
         self._cluster = cluster
         self._replica = replica
         self._subject = status_subject(cluster, replica)
-        # Sequence of our previous heartbeat, 0 for none; None: not looked for yet.
+        # Sequence of our previous heartbeat, 0 for none; None: not read yet.
         self._last: int | None = None
         # The one that was there before the first of this process.
         self._base = 0
-        # The latest ones of this process: a bucket that was set back names one of them.
-        self._beats: deque[int] = deque(maxlen=_REMEMBERED)
-        # Of other replicas: up to where their heartbeats are known to be in order.
-        self._sound: dict[str, int] = {}
+        # The latest ones of this process: a bucket that was reset may name any of them.
+        self._published: deque[int] = deque(maxlen=_REMEMBERED)
+        # Of other replicas: up to where their heartbeats are verified.
+        self._verified: dict[str, int] = {}
 
     def restart(self) -> None:
-        """After an alarm: go on from what the stream holds now."""
+        """Go on, after an alarm, from what the stream holds now."""
         self._last = None
-        self._beats.clear()
-        self._sound.clear()
+        self._published.clear()
+        self._verified.clear()
 
-    async def beat(self, heartbeat: Heartbeat) -> HeartbeatAt | None:
-        """Publish a heartbeat; answers where it is stored, None if nothing is known of it.
+    async def publish(self, heartbeat: Heartbeat) -> HeartbeatAt | None:
+        """Publish a heartbeat; returns where it is stored, None if that is unknown.
 
         Raises:
             EventsLost: the previous one is gone, and with it what was stored at the time.
-            BusError: nothing is known.
+            BusError: it may not be stored.
         """
         for _ in range(_ATTEMPTS):
-            ack = await self._publisher.beat(heartbeat, await self._opened())
+            ack = await self._publisher.publish_heartbeat(heartbeat, await self._previous())
             if ack.error is None:
                 return self._advance(ack.seq)
             if ack.error.err_code != WRONG_LAST_SEQUENCE:
@@ -94,47 +94,47 @@ class Chain:
             adopted = await self._adopt(ack.error.description)
             if _is_same(adopted, heartbeat):  # stored, but its acknowledgement never came
                 return self._advance(adopted.seq)
-        log.warning("heartbeat_lost", error="another process beats under the name of this replica")
+        log.warning("heartbeat_lost", error="another process uses the name of this replica")
         return None
 
     async def verify(self) -> None:
-        """At start and after a reconnect: our last heartbeat must still be there (W10).
+        """Make sure, at start and after a reconnect, that our last heartbeat is still stored (W10).
 
         Raises:
             EventsLost: it is gone.
-            BusError: nothing is known.
+            BusError: it could not be read.
         """
-        self._sound.clear()
-        expected = await self._opened()
+        self._verified.clear()
+        expected = await self._previous()
         found = await self._find(self._subject)
         actual = found.seq if found is not None else 0
         if actual < expected:
             raise EventsLost(f"heartbeat {expected} is gone, the stream has {actual}")
 
     async def check(self, at: HeartbeatAt, resource: Resource, scope: str) -> bool:
-        """Make sure of the heartbeat that a checkpoint of an earlier life, or of a twin, names.
+        """Verify the heartbeat that a checkpoint of an earlier life, or of a peer replica, names.
 
         Returns:
-            False if nothing proves it: the twin has started again and again, and never lived long
-            enough to look at its own past. That is no alarm, or a twin that crashes in a loop
-            would raise one after the other; the checkpoint counts as none.
+            False if nothing proves it: the peer restarts again and again, and never runs long
+            enough to verify its own heartbeats. That is no alarm, or a peer in a crash loop would
+            raise one after the other; the checkpoint is ignored.
 
         Raises:
-            EventsLost: it is not stored any more, nor a newer one of the same replica.
-            BusError: nothing is known.
+            EventsLost: neither it nor a newer one of the same replica is stored.
+            BusError: it could not be read.
         """
         if at.subject != self._subject:
-            return await self._is_sound(at, resource, scope)
-        await self._opened()
-        if at.seq > self._base and at.seq not in self._beats:
+            return await self._is_verified(at, resource, scope)
+        await self._previous()
+        if at.seq > self._base and at.seq not in self._published:
             raise EventsLost(f"heartbeat {at.seq} on {at.subject} is gone")
         return True
 
     async def latest(self, replica: str) -> int:
-        """The sequence of the last heartbeat of a replica; 0 if there is none.
+        """Return the sequence of the last heartbeat of a replica; 0 if there is none.
 
         Raises:
-            BusError: nothing is known.
+            BusError: it could not be read.
         """
         found = await self._find(status_subject(self._cluster, replica))
         return found.seq if found is not None else 0
@@ -143,24 +143,24 @@ class Chain:
 
     def _advance(self, seq: int) -> HeartbeatAt:
         self._last = seq
-        self._beats.append(seq)
+        self._published.append(seq)
         return HeartbeatAt(self._subject, seq)
 
-    async def _opened(self) -> int:
-        """The sequence of our previous heartbeat, of whatever boot; 0 if there is none."""
+    async def _previous(self) -> int:
+        """Return the sequence of our previous heartbeat, of whatever boot; 0 if there is none."""
         if self._last is None:
             found = await self._find(self._subject)
-            if self._last is None:  # nobody else was faster
+            if self._last is None:  # no concurrent call was first
                 self._last = found.seq if found is not None else 0
                 self._base = self._last if self._is_ours(found) else 0
         return self._last
 
     async def _adopt(self, description: str) -> _Found:
-        """Another heartbeat than our last known one is there: perhaps one without an answer."""
+        """Take the heartbeat that is stored for ours: its acknowledgement may have been lost."""
         expected = self._last or 0
-        told = _ACTUAL.search(description)
+        stated = _ACTUAL.search(description)
         found = await self._find(self._subject)
-        actual = int(told[1]) if told else (found.seq if found is not None else 0)
+        actual = int(stated[1]) if stated else (found.seq if found is not None else 0)
         if found is None or actual < expected or found.seq < expected or not self._is_ours(found):
             raise EventsLost(f"heartbeat {expected} is gone, the stream has {actual}")
         self._last = found.seq
@@ -172,24 +172,24 @@ class Chain:
 
     # --- those of other replicas --------------------------------------------------------------
 
-    async def _is_sound(self, at: HeartbeatAt, resource: Resource, scope: str) -> bool:
-        if at.seq <= self._sound.get(at.subject, 0):
+    async def _is_verified(self, at: HeartbeatAt, resource: Resource, scope: str) -> bool:
+        if at.seq <= self._verified.get(at.subject, 0):
             return True
-        deadline = asyncio.get_running_loop().time() + _TWIN_PATIENCE.total_seconds()
+        deadline = asyncio.get_running_loop().time() + _PEER_PATIENCE.total_seconds()
         while True:
             found = await self._find(at.subject)
             if found is None or found.seq < at.seq:
                 raise EventsLost(f"heartbeat {at.seq} on {at.subject} is gone")
-            if found.seq == at.seq or _has_looked_back(found.heartbeat, resource, scope):
-                self._sound[at.subject] = at.seq
+            if found.seq == at.seq or _has_verified(found.heartbeat, resource, scope):
+                self._verified[at.subject] = at.seq
                 return True
             if asyncio.get_running_loop().time() >= deadline:
                 log.warning("checkpoint_in_doubt", resource=str(resource), heartbeat=at.subject)
                 return False
-            await asyncio.sleep(_TWIN_LOOK.total_seconds())
+            await asyncio.sleep(_PEER_POLL.total_seconds())
 
     async def _find(self, subject: str) -> _Found | None:
-        """The last heartbeat on a subject."""
+        """Read the last heartbeat on a subject."""
         message = await self._bus.request(f"$JS.API.DIRECT.GET.{STREAM}.{subject}")
         headers = message.headers or {}
         if headers.get("Status") == "404":
@@ -212,10 +212,10 @@ def _is_same(found: _Found, sent: Heartbeat) -> bool:
     return beat is not None and (beat.boot, beat.observed_at) == (sent.boot, sent.observed_at)
 
 
-def _has_looked_back(beat: Heartbeat | None, resource: Resource, scope: str) -> bool:
-    """Whether whoever sent it watches the resource, so that its own chain was checked before.
+def _has_verified(beat: Heartbeat | None, resource: Resource, scope: str) -> bool:
+    """Whether its sender watches the resource, and so has verified its own heartbeats before.
 
-    One that has only just started proves nothing of what came before.
+    One that has only just started proves nothing about earlier ones.
     """
     return beat is not None and any(
         status.resource_version

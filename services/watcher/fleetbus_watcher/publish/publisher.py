@@ -1,4 +1,4 @@
-"""Put messages on the bus: subject, headers, size."""
+"""Publishes messages: their subject, headers and size."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _HEARTBEAT_TTL: Final = "1h"
 _HEADER_FRAME: Final = 16
 _HEADER_LINE: Final = 4
 _HEADERS_AT_MOST: Final = 8192
-"""Headers stay below this unless a name is absurdly long; then they are counted."""
+"""Headers stay below this unless a name is very long; then they are counted."""
 _NAME_AT_MOST: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A message that the bus will take."""
+    """An encoded message that fits the limits of the bus."""
 
     subject: str
     body: bytes
@@ -40,12 +40,12 @@ class Prepared:
 
 
 class Publisher:
-    """Writes events, markers and heartbeats of one cluster.
+    """Publishes events, markers and heartbeats of one cluster.
 
     Attributes:
-        published: how many events were handed over, ever.
-        key: the secret of message ids. Before that of the cluster is known nothing but heartbeats
-            is published, whose ids no other replica shares.
+        published: how many events were handed over so far.
+        key: the secret of message ids. Until that of the cluster is known only heartbeats are
+            published, whose ids no other replica shares.
     """
 
     def __init__(self, *, bus: Bus, window: Window) -> None:
@@ -55,10 +55,10 @@ class Publisher:
         self.key = secrets.token_bytes(KEY_BYTES)
 
     def prepare(self, event: Event) -> Prepared:
-        """Encode an event; one that is over the server's limit goes without its body (B11).
+        """Encode an event; one that exceeds the server's limit goes without its body (B11).
 
         Raises:
-            Unpublishable: no subject can carry its names.
+            Unpublishable: its names do not fit into a subject.
         """
         try:
             subject = event_subject(
@@ -75,36 +75,36 @@ class Publisher:
         return Prepared(subject, body, head, bool(event.degraded))
 
     async def publish(self, prepared: Prepared, settle: Settle) -> None:
-        """Hand an event to the window; waits while it is full, and so stops the reader (W14)."""
+        """Hand an event to the window; waits while it is full, which stops the reader (W14)."""
         self.published += 1
         await self._window.publish(prepared.subject, prepared.body, prepared.headers, settle)
 
     def gather(self) -> Gathering:
-        """For the events of one list, which may wait for each other; flush it after a page."""
+        """Return a buffer for the events of one list; flush it after each page."""
         return Gathering(self._window)
 
     async def publish_listed(
         self, prepared: Prepared, settle: Settle, gathering: Gathering
     ) -> None:
-        """Hand an event of a list over; it may go with the next ones."""
+        """Hand over an event of a list; it may be sent with the next ones."""
         self.published += 1
         await gathering.publish(Outgoing(prepared.subject, prepared.body, prepared.headers, settle))
 
     @property
     def flow(self) -> tuple[int, int]:
-        """How many events were handed over, ever, and how many messages are on their way.
+        """How many events were handed over so far, and how many messages are in flight.
 
-        Equal at two moments: nothing was published between them, and nothing was answered.
+        Equal at two moments: nothing was published or acknowledged between them.
         """
         return (self.published, self._window.in_flight)
 
     @property
-    def room(self) -> int:
+    def max_body(self) -> int:
         """How large a body may be, headers left aside."""
         return min(self._bus.max_payload, codec.MAX_BODY_BYTES) - _HEADERS_AT_MOST
 
     async def publish_marker(self, marker: EpochEnd | AuditPage) -> None:
-        """Publish the end of an epoch, or a page of an audit; returns when it is stored.
+        """Publish the end of an epoch, or a page of an audit, and wait until it is stored.
 
         Raises:
             PublishGivenUp: it may not be.
@@ -115,13 +115,13 @@ class Publisher:
         if ack.error is not None:
             raise PublishGivenUp(ack.error.description)
 
-    async def beat(self, heartbeat: Heartbeat, previous: int) -> Ack:
-        """Publish a heartbeat; it lives an hour, or a thousand clusters would fill the stream.
+    async def publish_heartbeat(self, heartbeat: Heartbeat, previous: int) -> Ack:
+        """Publish a heartbeat; it expires after an hour, or they would fill the stream.
 
         Args:
             heartbeat: of one replica.
-            previous: the sequence of its last one, 0 for none; if the stream holds another one
-                the server refuses with WRONG_LAST_SEQUENCE (W9).
+            previous: the sequence of its last one, 0 for none; if the stream holds another one the
+                server refuses with WRONG_LAST_SEQUENCE (W9).
         """
         subject = status_subject(heartbeat.cluster, heartbeat.replica)
         head = {
@@ -129,7 +129,7 @@ class Publisher:
             "Nats-TTL": _HEARTBEAT_TTL,
             "Nats-Expected-Last-Subject-Sequence": str(previous),
         }
-        return await self._window.send(subject, codec.encode(fit(heartbeat, self.room)), head)
+        return await self._window.send(subject, codec.encode(fit(heartbeat, self.max_body)), head)
 
     def _fits(self, body: bytes, head: dict[str, str], name: str) -> bool:
         limit = min(self._bus.max_payload, codec.MAX_BODY_BYTES)

@@ -1,7 +1,7 @@
-"""Paths into an object, and how what they name is cut out of its bytes.
+"""Paths into an object, and their removal or redaction in its bytes.
 
     spec.containers[*].env[*].value      a dot before each plain name, [*] for every item or member
-    metadata.annotations[example.com/*]  brackets around a name with dots or slashes; * is any text
+    metadata.annotations[example.com/*]  brackets around a name with dots or slashes; * matches any
     data['a]b']                          quotes are allowed, and needed around a bracket
 
 Only the maps and lists on the way are decoded, one level at a time; all else stays the bytes that
@@ -21,10 +21,10 @@ from fleetbus.kube.listing import RawObject
 from fleetbus.process import redact
 
 Path = tuple[str, ...]
-"""One pattern for each level; `*` in it stands for any text, of a list for any index."""
+"""One pattern for each level; `*` in it matches any characters, or any index of a list."""
 
 MARK: Final = msgspec.Raw(f'"{redact.MARK}"'.encode())
-"""What stands in place of a value that is redacted."""
+"""Replaces a redacted value."""
 
 _ANY: Final = "*"
 _STEP: Final = re.compile(
@@ -48,17 +48,17 @@ _encoder = msgspec.json.Encoder()
 
 
 def parse_path(text: str) -> Path:
-    """Read a path.
+    """Parse a path.
 
     Raises:
-        ValueError: it is none, or it would take away what an object is known by.
+        ValueError: it is invalid, or it would remove a part of an object's identity.
     """
     steps: list[str] = []
     at = 0
     while at < len(text):
         found = _STEP.match(text, at)
         if found is None:
-            raise ValueError(f"path {text!r} cannot be read from {text[at:]!r} on")
+            raise ValueError(f"path {text!r} is invalid at {text[at:]!r}")
         steps.append(_name_of(found, text))
         at = found.end()
     if not steps:
@@ -66,7 +66,7 @@ def parse_path(text: str) -> Path:
     path = tuple(steps)
     for kept in _MUST_STAY:
         if len(path) <= len(kept) and all(map(fits, path, kept)):
-            raise ValueError(f"path {text!r} would take away {'.'.join(kept)}, which must stay")
+            raise ValueError(f"path {text!r} would remove {'.'.join(kept)}, which must stay")
     return path
 
 
@@ -75,13 +75,13 @@ def _name_of(found: re.Match[str], text: str) -> str:
     if plain is None:
         return found["single"] or found["double"] or found["bare"]
     if not _PLAIN.fullmatch(plain):
-        # `a.b/c` would be taken for `b/c` below `a`, and hide nothing.
-        raise ValueError(f"path {text!r}: write {plain!r} in brackets, with all of its name")
+        # `a.b/c` would be parsed as `b/c` below `a`, and match nothing.
+        raise ValueError(f"path {text!r}: write {plain!r} in brackets, with its whole name")
     return plain
 
 
 def fits(pattern: str, name: str) -> bool:
-    """Whether a text is what a pattern stands for, in which `*` is any text."""
+    """Whether a name matches a pattern, in which `*` matches any characters."""
     return pattern == _ANY or _compiled(pattern).fullmatch(name) is not None
 
 
@@ -92,13 +92,13 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 @dataclass(slots=True)
 class Cut:
-    """What to do with one place of an object, and below it.
+    """What to do with one place of an object, and with the places below it.
 
     Attributes:
-        is_dropped: it goes.
-        mark: what each value at and below this place becomes; None leaves them.
-        named: what is to be done with members of these names.
-        patterns: likewise, for all names that fit.
+        is_dropped: it is removed.
+        mark: replaces each value at and below this place; None leaves them.
+        named: what to do with the members of these names.
+        patterns: likewise, for all names that match.
     """
 
     is_dropped: bool = False
@@ -107,7 +107,7 @@ class Cut:
     patterns: dict[str, Cut] = field(default_factory=dict[str, "Cut"])
 
     def at(self, path: Path) -> Cut:
-        """The place that a path names, below this one."""
+        """Return the place of a path below this one; it is added if missing."""
         here = self
         for step in path:
             places = here.patterns if _ANY in step else here.named
@@ -115,7 +115,7 @@ class Cut:
         return here
 
     def below(self, name: str) -> Cut | None:
-        """What is to be done with a member of this name; None for nothing."""
+        """Return what to do with a member of this name; None for nothing."""
         named = self.named.get(name)
         if not self.patterns:
             return named
@@ -140,13 +140,13 @@ def _joined(one: dict[str, Cut], other: dict[str, Cut]) -> dict[str, Cut]:
 
 
 def cut_members(members: RawObject, cut: Cut) -> bool:
-    """Take out of a map what is to be dropped, and put marks for what is hidden.
+    """Remove from a map what is to be dropped, and redact what is to be hidden.
 
     Returns:
-        Whether the cut concerned it.
+        Whether a member was concerned.
 
     Raises:
-        msgspec.DecodeError: something on the way cannot be read, so nothing is sure.
+        msgspec.DecodeError: something on the way cannot be decoded.
         RecursionError: likewise.
         UnicodeDecodeError: likewise.
     """
@@ -165,7 +165,7 @@ def cut_members(members: RawObject, cut: Cut) -> bool:
 
 
 def _cut(raw: msgspec.Raw, cut: Cut) -> msgspec.Raw | None:
-    """A value after the cut of its place; None if it goes."""
+    """Return a value after the cut of its place; None if it is removed."""
     if cut.is_dropped:
         return None
     if cut.named or cut.patterns:
@@ -174,8 +174,8 @@ def _cut(raw: msgspec.Raw, cut: Cut) -> msgspec.Raw | None:
 
 
 def _cut_below(raw: msgspec.Raw, cut: Cut) -> msgspec.Raw:
-    # What a cut concerns is always written anew: of two members with one name only the last is
-    # looked at, and the other must not stay.
+    # What a cut concerns is always encoded again: of two members with one name only the last is
+    # decoded, and the other must not stay.
     kind = _kind_of(raw)
     if kind == _MAP:
         members = _map_decoder.decode(raw)
@@ -186,7 +186,7 @@ def _cut_below(raw: msgspec.Raw, cut: Cut) -> msgspec.Raw:
 def _cut_list(raw: msgspec.Raw, cut: Cut) -> msgspec.Raw:
     items = _list_decoder.decode(raw)
     if not cut.named and cut.patterns.keys() == {_ANY}:
-        # Nearly always so: no item is named by its index.
+        # The usual case: no item is named by its index.
         below = cut.patterns[_ANY]
         kept = [left for item in items if (left := _cut(item, below)) is not None]
     else:
@@ -197,7 +197,7 @@ def _cut_list(raw: msgspec.Raw, cut: Cut) -> msgspec.Raw:
 
 
 def _masked(raw: msgspec.Raw, mark: msgspec.Raw) -> msgspec.Raw:
-    """Each value at and below this place becomes the mark; names, lengths and null stay."""
+    """Replace each value at and below this place with the mark; names, lengths and null stay."""
     kind = _kind_of(raw)
     if kind == _MAP:
         members = _map_decoder.decode(raw)

@@ -1,4 +1,4 @@
-"""Rules of the transform before publish, as a person writes them.
+"""Transform rules, as a person writes them.
 
 [{"resource": "core/pods", "drop": ["status.conditions"],
   "redact": ["spec.containers[*].env[*].value"], "keepManagedFields": false}]
@@ -35,18 +35,18 @@ PathText = Annotated[str, AfterValidator(_is_path)]
 
 
 class Rule(BaseModel):
-    """What is taken out of the objects of some resources before they are published."""
+    """What is dropped and redacted in the objects of some resources before they are published."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     resource: Annotated[str, AfterValidator(_is_pattern)]
-    """`group/plural`, in which `*` stands for any text; `*` alone means every resource."""
+    """`group/plural`, in which `*` matches any characters; `*` alone means every resource."""
 
     drop: tuple[PathText, ...] = ()
-    """Paths of what goes, names and all."""
+    """Paths of the fields to remove, names included."""
 
     redact: tuple[PathText, ...] = ()
-    """Paths of what is hidden: each value at or below becomes `<redacted>`, names stay."""
+    """Paths to redact: each value at or below becomes `<redacted>`, names stay."""
 
     keep_managed_fields: bool = Field(default=False, alias="keepManagedFields")
     """Publish metadata.managedFields too."""
@@ -57,9 +57,9 @@ RulesFromFile = Annotated[
     NoDecode,
     BeforeValidator(lambda path: read_settings_file(path) if isinstance(path, str) else path),
 ]
-"""Rules of a setting whose value is the path of a YAML or JSON file."""
+"""Rules from the YAML or JSON file whose path is the value of the setting."""
 
 
 def matches(rule: Rule, key: str) -> bool:
-    """Whether a rule is for a resource, given as `group/plural`."""
+    """Whether a rule applies to a resource, given as `group/plural`."""
     return fits(rule.resource, key)

@@ -1,9 +1,7 @@
-"""Which Secrets are read, what of them is shown, and Secrets inside other objects (rule S1).
+"""Which Secrets are read, what is published of them, and Secrets inside other objects (rule S1).
 
-The latter are the templates of a MultiClusterResource.
-
-The distributor reads a MultiClusterResource from the hub, never from the bus, so what is left out
-here costs a reader of the fleet the templates and nothing else.
+The latter are the templates of a MultiClusterResource. The distributor reads those from the hub,
+never from the bus, so only readers of the snapshot miss what is left out here.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ RESOURCE_OF_TEMPLATES: Final = "fleetbus.dev/multiclusterresources"
 SECRETS: Final = "core/secrets"
 
 _NO_RELEASES: Final = "type!=helm.sh/release.v1"
-"""Helm keeps whole charts with their values in Secrets; the API server leaves them out."""
+"""Helm stores whole charts with their values in Secrets; the API server leaves them out."""
 
 SHOWN_ANNOTATIONS: Final = frozenset(
     {
@@ -42,18 +40,18 @@ SHOWN_ANNOTATIONS: Final = frozenset(
         SEED_OWNER_ANNOTATION,
     }
 )
-"""The annotations of a Secret whose values are published: each says whose the Secret is.
+"""The annotations of a Secret whose values are published: each says who owns the Secret.
 
-Of all others only the names are: kubectl, kapp, banzai, objectset and others keep copies of the
-whole Secret in theirs, and nobody knows all who do.
+Of all others only the names are: kubectl, kapp, banzai, objectset and other tools store copies of
+the whole Secret in annotations, and there is no complete list of them.
 """
 
 _HOLDERS: Final = ("template", "templates", "customize", "vars")
-"""The fields of the spec where values of a Secret can stand."""
+"""The fields of the spec that may contain values of a Secret."""
 _SECRET: Final = "Secret"  # noqa: S105 a kind, not a password
 _VARIABLE: Final = "${"
 _IN_TEXT: Final = re.compile(r"\bkind\W{1,8}Secret\b")
-"""JSON or YAML inside a string, as tools keep it in annotations."""
+"""JSON or YAML inside a string, as tools store it in annotations."""
 _SETS_KIND: Final = re.compile(r"\s*kind\s*=")
 """multi_resource_operator's form of a patch's value: a list of `name=value`."""
 
@@ -62,20 +60,20 @@ _encoder = msgspec.json.Encoder()
 
 
 def without_releases(field_selector: str) -> str:
-    """A selector of Secrets that never chooses what Helm keeps of its releases."""
+    """Return a field selector of Secrets that leaves out Helm releases."""
     return f"{field_selector},{_NO_RELEASES}" if field_selector else _NO_RELEASES
 
 
 def is_narrowed(target: WatchTarget) -> bool:
-    """Whether an object may leave the selection and live on; the type of a Secret never changes."""
+    """Whether an object may leave the selection undeleted; the type of a Secret never changes."""
     return bool(target.label_selector) or target.field_selector not in ("", _NO_RELEASES)
 
 
 def without_secrets(found: RawObject) -> RawObject:
-    """A MultiClusterResource; if a template is a Secret, or may become one, without all templates.
+    """Return a MultiClusterResource without templates if one is a Secret, or may become one.
 
     Raises:
-        msgspec.DecodeError: it cannot be read, so nothing is sure.
+        msgspec.DecodeError: it cannot be decoded.
         RecursionError: likewise.
         UnicodeDecodeError: likewise.
     """
@@ -89,9 +87,9 @@ def without_secrets(found: RawObject) -> RawObject:
 
 
 def _may_be_secret(tree: Any) -> bool:
-    """Whether the word is anywhere in it, or a kind that only rendering decides.
+    """Whether the word Secret is anywhere in it, or a kind that is decided by rendering.
 
-    This also withholds what merely refers to a Secret; a rule that knew more could miss one.
+    This also withholds what merely refers to a Secret; a more exact rule could miss one.
     """
     if isinstance(tree, dict):
         fields = cast("dict[str, Any]", tree)
@@ -110,5 +108,5 @@ def _decides(name: str, value: Any) -> bool:
         return False
     if name == "kind":
         return _VARIABLE in value
-    # A JSON Patch of the kind, or of a whole object, says in `value` what it becomes.
+    # A JSON Patch of the kind, or of a whole object, has the new one in `value`.
     return name in ("path", "from") and (not value or value.endswith("/kind"))

@@ -1,8 +1,8 @@
-"""What is left out of an object before it is published (rules S1, W5).
+"""Drops and redacts parts of an object before it is published (rules S1, W5).
 
 Always the last-applied annotation, and managedFields unless a rule keeps them; the values of
-Secrets, also those of their annotations; and what the rules of the settings name. One transform
-serves one resource.
+Secrets and of their annotations; and what the rules of the settings name. Each resource has one
+transform.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from fleetbus_watcher.transform.secret_redaction import (
 )
 
 VERSION: Final = "3"
-"""Of what every transform does; a checkpoint of another one does not count (W5)."""
+"""Version of what every transform does; a checkpoint of another one is ignored (W5)."""
 
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _DATA_MARK: Final = msgspec.Raw(json.dumps(MARK_OF_BYTES).encode())
-"""The mark where clients decode base64."""
+"""The mark for values that clients decode as base64."""
 _OF_SECRETS: Final = ((("data",), _DATA_MARK), (("stringData",), MARK))
 _encoder = msgspec.json.Encoder()
 
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """How the objects of one resource are changed.
+    """What is dropped and redacted in the objects of one resource.
 
     Attributes:
-        version: equal for equal transforms; in a checkpoint it tells whether a stricter one
-            has to read everything again (W5).
+        version: equal for equal transforms; with another one than that of the checkpoint
+            everything is listed again (W5).
     """
 
     version: str
@@ -51,13 +51,13 @@ class Transform:
     hides_templates: bool
     hides_annotations: bool
     cut: Cut | None
-    """Of the whole object; None if nothing is configured, so that nothing more is decoded."""
+    """For the whole object; None if no rule applies, so that nothing more is decoded."""
 
     def apply(self, found: RawObject, metadata: RawObject) -> bytes:
-        """The bytes of an object without what nobody needs or may see.
+        """Return the bytes of an object after the transform.
 
         Raises:
-            msgspec.DecodeError: that cannot be made sure (W16).
+            msgspec.DecodeError: the object cannot be decoded as far as needed (W16).
             RecursionError: likewise.
             UnicodeDecodeError: likewise.
         """
@@ -76,13 +76,13 @@ class Transform:
             body = _encoder.encode(whole)
         else:
             body = _encoder.encode({**found, "metadata": kept})
-        body.decode()  # the cutting does not check UTF-8, and a reader would stumble over it
+        body.decode()  # cutting does not validate UTF-8, and consumers would fail on it
         return body
 
 
 @lru_cache(maxsize=1024)
 def transform_of(rules: tuple[Rule, ...], key: str) -> Transform:
-    """The transform of a resource, given as `group/plural`, under all rules that match it."""
+    """Return the transform of a resource, given as `group/plural`, by all rules that match it."""
     chosen = [rule for rule in rules if matches(rule, key)]
     drops = {parse_path(text) for rule in chosen for text in rule.drop}
     marks = {parse_path(text): MARK for rule in chosen for text in rule.redact}
@@ -110,19 +110,19 @@ def _cut_of(drops: Iterable[Path], marks: dict[Path, msgspec.Raw]) -> Cut | None
 def _version(
     drops: Iterable[Path], marks: dict[Path, msgspec.Raw], *, keeps_managed_fields: bool
 ) -> str:
-    """Of equal rules equal, however and in whichever order they are written; plain without any."""
-    told = [
+    """Return the same version for the same rules in any order; `VERSION` without rules."""
+    effect = [
         sorted(drops),
         sorted((path, bytes(mark).decode()) for path, mark in marks.items()),
         keeps_managed_fields,
     ]
-    if not any(told):
+    if not any(effect):
         return VERSION
-    return f"{VERSION}-{blake2b(json.dumps(told).encode(), digest_size=8).hexdigest()}"
+    return f"{VERSION}-{blake2b(json.dumps(effect).encode(), digest_size=8).hexdigest()}"
 
 
 def _drop_last_applied(metadata: RawObject, raw: msgspec.Raw) -> None:
-    """S1: kubectl keeps a copy of the whole object there, secrets included (CVE-2023-40029)."""
+    """Drop kubectl's copy of the whole object, secrets included (rule S1, CVE-2023-40029)."""
     annotations = read_map(raw) if bytes(raw) != b"null" else {}
     if annotations.pop(_LAST_APPLIED, None) is None:
         return
@@ -133,7 +133,7 @@ def _drop_last_applied(metadata: RawObject, raw: msgspec.Raw) -> None:
 
 
 def _hide_annotations(metadata: RawObject) -> None:
-    """S1: tools keep copies of whole Secrets in annotations; only known ones show their values."""
+    """Redact annotations: tools store whole Secrets in them, so only known ones are shown (S1)."""
     raw = metadata.get("annotations")
     if raw is None or bytes(raw) == b"null":
         return

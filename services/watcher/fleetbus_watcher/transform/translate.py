@@ -1,9 +1,8 @@
-"""From the API server's bytes to an event: cut, never rebuilt.
+"""Translates the API server's bytes into events: cut, never rebuilt.
 
 Every byte that stays is as the server sent it. Only the maps on the way to what is dropped are
-decoded, one level at a time; there is no tree of the object at any point. Only the spec of a
-MultiClusterResource is looked through as a tree, for Secrets; its bytes stay what they were.
-What is dropped and hidden: `fleetbus_watcher.transform.transform`.
+decoded, one level at a time; the object is never decoded as a whole. Only the spec of a
+MultiClusterResource is, to search it for Secrets; its bytes stay as they were.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _encoder = msgspec.json.Encoder()
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What all events of one watch or list have in common."""
+    """What all events of one resource and scope have in common."""
 
     cluster: str
     incarnation: Incarnation
@@ -46,7 +45,7 @@ class Origin:
     kind: str
     scope: str
     is_selective: bool
-    """Whether a selector is watched: then DELETED may only mean that the object left it (W6)."""
+    """Whether a selector is watched: then DELETED may mean that the object left it (W6)."""
     transform: Transform
 
     @classmethod
@@ -58,7 +57,7 @@ class Origin:
         settings: WatcherSettings,
         incarnation: Incarnation,
     ) -> Origin:
-        """That of a target as the settings want it."""
+        """Return the origin of a target under the given settings."""
         return cls(
             cluster=settings.cluster,
             incarnation=incarnation,
@@ -71,20 +70,20 @@ class Origin:
 
 
 def from_watch(change: WatchEvent, origin: Origin, rank: Rank) -> Event:
-    """The event of one line of a watch; the line is none of BOOKMARK and UNREADABLE.
+    """Translate one event of a watch; not a BOOKMARK or UNREADABLE.
 
     Raises:
-        Unpublishable: not even the key can be read.
+        Unpublishable: its key cannot be read.
     """
     verb = _VERBS[change.type]
     return _event(change.object, change.metadata, change.resource_version, origin, rank, verb)
 
 
 def from_list(item: msgspec.Raw, page: ListPage, origin: Origin, rank: Rank) -> Event:
-    """The `listed` event of one item.
+    """Translate one item of a list into a `listed` event.
 
     Raises:
-        Unpublishable: not even the key can be read.
+        Unpublishable: its key cannot be read.
     """
     try:
         found, metadata = _read_item(item)
@@ -94,7 +93,7 @@ def from_list(item: msgspec.Raw, page: ListPage, origin: Origin, rank: Rank) -> 
     if not is_comparable(version):
         raise Unpublishable("the resourceVersion of an object is not a decimal number")
     if found is not None and ("kind" not in found or "apiVersion" not in found):
-        # Items of a built-in list carry neither; without them a relist would change every body.
+        # Items of a built-in list have neither; without them a relist would change every body.
         found = {
             "kind": msgspec.Raw(_encoder.encode(page.kind)),
             "apiVersion": msgspec.Raw(_encoder.encode(page.api_version)),
@@ -154,7 +153,7 @@ def _text(metadata: RawObject, field: str) -> str:
 
 
 def _uid(metadata: RawObject) -> str | None:
-    """None for one that nobody can carry; it is no part of the key."""
+    """Return the uid; None if it is not printable. It is not part of the key."""
     try:
         uid = _text(metadata, "uid")
     except UNDECODABLE:
@@ -163,7 +162,7 @@ def _uid(metadata: RawObject) -> str | None:
 
 
 def _shrink(found: RawObject, metadata: RawObject, transform: Transform) -> bytes | None:
-    """The transformed object; None if it cannot be made sure that nothing shows (W16)."""
+    """Return the transformed object; None if it cannot be decoded: it may contain secrets (W16)."""
     try:
         return transform.apply(found, metadata)
     except UNDECODABLE:

@@ -1,0 +1,60 @@
+"""Builds everything that watches one cluster; the rest of the wiring is in `main`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.key_value import KeyValue
+from fleetbus.bus.window import Window
+from fleetbus.kube.client import KubeClient
+from fleetbus_watcher.cluster_watcher import ClusterWatcher
+from fleetbus_watcher.effective_spec import EffectiveSpec
+from fleetbus_watcher.follow.context import UNKNOWN, ClusterContext
+from fleetbus_watcher.follow.grant_client import GrantClient
+from fleetbus_watcher.follow.list_limits import ClusterLists, ProcessLists
+from fleetbus_watcher.publish.checkpoint import Checkpoints
+from fleetbus_watcher.publish.heartbeats import Heartbeats
+from fleetbus_watcher.publish.loss_detector import LossDetector
+from fleetbus_watcher.publish.publisher import Publisher
+from fleetbus_watcher.reachability import Reachability
+from fleetbus_watcher.server_checks import ClusterIdentity
+from fleetbus_watcher.settings import WatcherSettings
+
+
+def build_cluster(
+    settings: WatcherSettings, client: KubeClient, *, bus: Bus, window: Window, lists: ProcessLists
+) -> Heartbeats:
+    """Build the watcher of one cluster, and the heartbeats that report it.
+
+    Args:
+        settings: of the cluster.
+        client: its API server.
+        bus: the connection of the process.
+        window: the publish window of the process.
+        lists: the list slots of the process.
+    """
+    cluster, replica = settings.cluster, settings.replica
+    kv, changed = KeyValue(bus), asyncio.Event()
+    publisher = Publisher(bus=bus, window=window)
+    reachability = Reachability(client, cluster, changed)
+    detector = LossDetector(bus=bus, publisher=publisher, cluster=cluster, replica=replica)
+    context = ClusterContext(
+        settings=settings,
+        client=client,
+        kv=kv,
+        publisher=publisher,
+        loss_detector=detector,
+        checkpoints=Checkpoints(kv, cluster, detector.check, settings.transform_version),
+        lists=ClusterLists(settings.lists_at_once, lists),
+        grants=GrantClient(
+            kv=kv, cluster=cluster, replica=replica, patience=settings.grant_patience
+        ),
+        reachability=reachability,
+        identity=ClusterIdentity(client, reachability),
+        changed=changed,
+        types_changed=asyncio.Event(),
+        incarnation=UNKNOWN,
+    )
+    watcher = ClusterWatcher(context, EffectiveSpec(kv, settings), bus)
+    return Heartbeats(watcher=watcher, context=context)
