@@ -109,7 +109,7 @@ def mark_for_another(rig: Rig) -> None:
 
 
 CHANGES: dict[str, Callable[[Rig], object]] = {
-    "it is another object by now": replace_it,
+    "it was replaced by another object": replace_it,
     "it is protected": lambda rig: annotate(rig, **{PROTECT_ANNOTATION: "true"}),
     "its marks are not ours": lambda rig: annotate(rig, **{OWNER_ANNOTATION: None}),
     "its mark is for cluster 't2'": mark_for_another,

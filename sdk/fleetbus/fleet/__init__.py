@@ -1,1 +1,1 @@
-"""The fleet as a reconcile function sees it: cached reads, live reads and writes."""
+"""The fleet as reconcile functions see it: reads from the snapshot, live reads, and writes."""

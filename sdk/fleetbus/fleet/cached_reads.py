@@ -1,7 +1,7 @@
-"""Reads of one cluster's objects from the snapshot, as a reconcile function may rely on them.
+"""Reads one cluster's objects from the snapshot, with the guarantees that a run needs.
 
-Absence is told only by a complete list (P14, R1); what this run or the last one wrote is waited
-for (R5); and the request's own object is never older than the change that woke it (P10).
+Only a complete list proves absence (rules P14, R1); what this run or the last one wrote is waited
+for (rule R5); the request's own object is never older than the change that woke it (rule P10).
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from fleetbus_proto.versions import version_key
 
 _COMPLETE_ONCE: Final = (ResourceState.SYNCED, ResourceState.STALE, ResourceState.DEGRADED)
 _WAIT: Final = timedelta(seconds=5)
-"""So long after a write the snapshot is waited for; then its API server is asked (rule R5)."""
+"""How long after a write the snapshot is waited for; then the object is read live (rule R5)."""
 _FIRST_PAUSE: Final = timedelta(milliseconds=10)
 _LONGEST_PAUSE: Final = timedelta(milliseconds=200)
 
 
 class ClusterObject(NamedTuple):
-    """An object of a list over clusters."""
+    """An object and the name of its cluster: an item of a list over clusters."""
 
     cluster: str
     object: Object
 
 
 class CachedReads:
-    """One cluster's objects, as the snapshot has them.
+    """Reads one cluster's objects from the snapshot.
 
     Args:
         cluster: its name.
         reader: the snapshot.
-        live: the API server, for what the snapshot does not hold whole or not yet.
+        live: the API server, for objects that the snapshot has in part or not yet.
     """
 
     def __init__(self, cluster: str, reader: SnapshotReader, live: KubeClient) -> None:
@@ -98,7 +98,7 @@ class CachedReads:
     async def _look(self, run: Run | None, resource: Resource, ref: ObjectRef) -> Object | None:
         known = await self._known(ref)
         if known is None or not known.is_live:
-            # Absence counts if the list was complete both before and after the look: it may have
+            # Absence counts if the list was complete both before and after the read: it may have
             # been completed in between, or the store may have been emptied.
             is_synced = await self._is_synced(resource, ref.namespace)
             known = await self._known(ref)
@@ -111,7 +111,7 @@ class CachedReads:
         return await self.whole(run, resource, known.entry)
 
     async def whole(self, run: Run | None, resource: Resource, entry: Entry) -> Object | None:
-        """The object of an entry, noted as read; read live if the snapshot has it in part."""
+        """The object of an entry, recorded as read; read live if the snapshot has it in part."""
         if run is not None:
             _note(run, _ref(resource.key, entry), (entry.incarnation, entry.resource_version))
         if not _is_whole(entry):
@@ -125,7 +125,7 @@ class CachedReads:
             return
         version = buried.version if buried else None
         if version is None or run.is_behind(ref, version):
-            # A list that came after the trigger tells as much as a tombstone that is gone (P10).
+            # A list that began after the trigger proves as much as a tombstone that expired (P10).
             floor = await self.reader.floor(ref.cluster, ref.resource, ref.namespace)
             version = floor or version
         if version is not None:
@@ -134,15 +134,15 @@ class CachedReads:
     # --- what was written (R5) ------------------------------------------------------------------
 
     async def late(self, run: Run, resource: Resource, namespace: str) -> Sequence[ObjectRef]:
-        """What was written of a resource and the snapshot does not show even after a wait (R5)."""
+        """The written objects that the snapshot does not show even after a wait (rule R5)."""
         return await self._late(run, resource, _written(run, self.cluster, resource.key, namespace))
 
     async def _late(
         self, run: Run, resource: Resource, refs: Sequence[ObjectRef]
     ) -> Sequence[ObjectRef]:
-        """Wait until the snapshot shows what was written of these; those it still does not show.
+        """Wait until the snapshot shows the writes to these objects; returns those it still lacks.
 
-        Counted from the write, so that a watch that hangs costs a reconcile its five seconds once.
+        The wait counts from the write, so that a watch that hangs delays a run only once.
         """
         waiting = [ref for ref in refs if ref in run.writes]
         if not waiting:
@@ -153,11 +153,11 @@ class CachedReads:
         pause = _FIRST_PAUSE
         while True:
             waiting = await self._forget_shown(run, resource, waiting)
-            # Also a clock that is set back must not make this longer.
+            # A clock that is set back must not make this longer either.
             if not waiting or not 0 <= until - time.time() <= _WAIT.total_seconds():
                 return waiting
             if not await self._is_synced(resource, waiting[0].namespace):
-                return ()  # no watch will bring it: the read itself says so, or knows the object
+                return ()  # no watch will deliver it: the read raises, or finds the object
             await asyncio.sleep(pause.total_seconds())
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -184,7 +184,7 @@ class CachedReads:
         return (await self.reader.known(ref.cluster, ref.resource, [name])).get(name)
 
     async def _is_synced(self, resource: Resource, namespace: str) -> bool:
-        # Stale only flags (rule P14): what was complete once may be read, and says its age.
+        # Staleness is only a flag (rule P14): what was complete once may be read, with its age.
         return (await self.freshness(resource, namespace)).state in _COMPLETE_ONCE
 
     async def _require_synced(self, resource: Resource, namespace: str) -> None:
@@ -197,7 +197,7 @@ class CachedReads:
 
 
 async def unsynced_everywhere(reader: SnapshotReader, resource: Resource) -> NotSynced:
-    """The error of a read over clusters of which none has a complete list of the resource."""
+    """The error of a read over clusters, none of which has a complete list of the resource."""
     return await _not_synced(reader, resource, "")
 
 
@@ -212,7 +212,7 @@ async def _not_synced(reader: SnapshotReader, resource: Resource, where: str) ->
 
 @contextmanager
 def store_errors() -> Generator[None]:
-    """What the client of the store raises is told in the SDK's own words.
+    """Translate errors of the store's client.
 
     Raises:
         StoreError: the store is away, or refuses.
@@ -232,20 +232,16 @@ async def list_objects(
     selector: str,
     owner: str,
 ) -> tuple[list[ClusterObject], Sequence[str]]:
-    """The objects of one resource in all these clusters, and the clusters that cannot tell (P14).
+    """The objects of a resource in all these clusters, and the clusters that cannot tell (P14).
 
-    Whatever the number of clusters, the store is asked a few times only.
+    The number of calls to the store does not depend on the number of clusters.
     """
     if not clusters:
         return [], ()
     labels = LabelSelector.parse(selector) if selector else None
-    reader = clusters[0].reader
+    reader, run = clusters[0].reader, current_run()
     by_name = {one.cluster: one for one in clusters}
-    run = current_run()
-    late: list[ObjectRef] = []
-    if run is not None:
-        for one in clusters:
-            late += await one.late(run, resource, namespace)
+    late = await _late(clusters, run, resource, namespace)
     before = await _unsynced(reader, by_name, resource, namespace)
     query = ListQuery(
         clusters=[name for name in by_name if name not in before],
@@ -256,7 +252,7 @@ async def list_objects(
         count=False,
     )
     entries = await _entries(reader, query)
-    # The store may have been emptied under the list.
+    # The store may have been emptied during the list.
     unsynced = before | await _unsynced(reader, by_name, resource, namespace)
     found: list[ClusterObject] = []
     for ref, entry in entries.items():
@@ -272,8 +268,17 @@ async def list_objects(
     return sorted(found, key=_place) if is_mixed else found, sorted(unsynced)
 
 
+async def _late(
+    clusters: Sequence[CachedReads], run: Run | None, resource: Resource, namespace: str
+) -> list[ObjectRef]:
+    """The objects that the run has written and the snapshot does not show in time."""
+    if run is None:
+        return []
+    return [ref for one in clusters for ref in await one.late(run, resource, namespace)]
+
+
 async def _entries(reader: SnapshotReader, query: ListQuery) -> dict[ObjectRef, Entry]:
-    """What a query finds, and all that it may mean: of some objects no labels are known."""
+    """The objects that a query finds, and those that it may mean: some have unknown labels."""
     found = list((await reader.list(query)).entries)
     if query.labels is not None or query.owner is not None:
         more = await reader.unlabelled(query.clusters, query.resource)
@@ -298,13 +303,13 @@ def _note(run: Run, ref: ObjectRef, version: Version, *, is_absent: bool = False
 
 
 def _shows(known: KnownObject | None, written: Written) -> bool:
-    """Whether the snapshot has come as far as a write."""
+    """Whether the snapshot shows a write."""
     if known is None:
         return written.is_deleted
     entry = known.entry
     if written.resource_version:
         return version_key(entry.resource_version) >= version_key(written.resource_version)
-    # Deleted: gone, another object by now, or seen on its way out.
+    # A deletion: the object is gone, replaced by another one, or being deleted.
     if not known.is_live or entry.uid != written.uid or not entry.body:
         return True
     return "deletionTimestamp" in cast("Object", read_tree(entry.body))["metadata"]

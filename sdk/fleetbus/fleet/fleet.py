@@ -37,11 +37,11 @@ from fleetbus_proto.resources import Resource
 T = TypeVar("T")
 
 _LEFT_OUT: Final = (NotSynced, NotEngaged, ClusterNotFound, KubeError)
-"""What keeps a cluster out of an answer over clusters."""
+"""Errors that leave a cluster out of a result over clusters."""
 
 
 class Fleet:
-    """All clusters; what a reconcile function is given.
+    """All clusters; passed to reconcile functions.
 
     Args:
         clusters: the registry of this process.
@@ -60,7 +60,7 @@ class Fleet:
 
     @property
     def is_known(self) -> bool:
-        """Whether every provider has told its clusters; before that, absence means nothing."""
+        """Whether every provider has reported its clusters; until then absence means nothing."""
         return self._clusters.is_known
 
     def has(self, name: str) -> bool:
@@ -81,7 +81,7 @@ class Fleet:
         """One cluster.
 
         Raises:
-            ClusterNotFound: it is not in the fleet; the request that needs it ends quietly.
+            ClusterNotFound: it is not in the fleet.
             NotEngaged: it cannot be used yet; the request is retried.
         """
         client = self._clusters.client(name)
@@ -91,23 +91,23 @@ class Fleet:
         return Cluster(info, self._reader, client, self._events)
 
     async def aliases(self, name: str) -> Sequence[str]:
-        """Other names of the fleet for the same cluster: a mistake; the second is not worked on.
+        """Other names of the fleet for the same cluster, which is a mistake.
 
         Raises:
-            NotAccepted: the store that knows does not answer.
+            NotAccepted: the store that has them does not answer.
         """
         return await self._clusters.aliases(name)
 
     async def accepted_uid(self, name: str) -> str:
-        """The UID of kube-system of the cluster that a name stands for; empty if it is not known.
+        """The UID of kube-system of the cluster that a name stands for; empty if unknown.
 
         Raises:
-            NotAccepted: the store that knows does not answer, or the cluster has an earlier name.
+            NotAccepted: the store does not answer, or an older name stands for the same cluster.
         """
         return await self._clusters.accepted_uid(name)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Let the event loop do what these methods answer, and wait for it; in plain functions.
+        """Run one of these methods in the event loop and wait for it; for plain functions.
 
         `pod = fleet.wait(fleet.cluster("a").get("v1/pods", "default", "web"))`; an `async def`
         reconcile function awaits instead.
@@ -141,7 +141,7 @@ class Fleet:
             SnapshotBehind: as for `Cluster.get`.
         """
         names = [info.name for info in self._clusters.all()]
-        # All at once: the store is asked for them together, and one that waits holds up nobody.
+        # All at once: they share round trips to the store, and one that waits delays no other.
         answers = await asyncio.gather(
             *(self._get_of(cluster, as_resource(resource), namespace, name) for cluster in names),
             return_exceptions=True,
@@ -153,7 +153,7 @@ class Fleet:
                     raise answer
             elif answer is not None:
                 found[cluster] = answer
-        # A resource that nobody watches is absent nowhere: that is no answer, but a mistake.
+        # A resource that nobody watches is a mistake: an empty result would hide it.
         unsynced = [answer for answer in answers if isinstance(answer, NotSynced)]
         if unsynced and all(isinstance(answer, BaseException) for answer in answers):
             raise unsynced[0]

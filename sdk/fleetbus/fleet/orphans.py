@@ -1,8 +1,8 @@
-"""Objects that carry our mark and that no intent names (rule D7).
+"""Finds orphans: objects that carry our mark and that no intent names (rule D7).
 
 A hub that was restored from a backup has forgotten what was placed after it; a finalizer that was
-taken off by hand leaves objects behind. They are found here, by comparing the snapshot with the
-MultiClusterResources as they are. Nothing but an explicit command deletes them, one by one.
+removed by hand leaves objects behind. They are found by comparing the snapshot with the
+MultiClusterResources as they are now. Only an explicit command deletes them, one by one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fleetbus_proto.resources import CORE, Resource
 
 MULTI_CLUSTER_RESOURCES: Final = "fleetbus.dev/v1alpha1/multiclusterresources"
 _KIND: Final = "MultiClusterResource"
-_WHOLE_WORLDS: Final = ("Namespace", "CustomResourceDefinition")
-"""What takes other people's objects along when it is deleted (rules D5, D10)."""
+_CONTAINERS: Final = ("Namespace", "CustomResourceDefinition")
+"""Kinds whose deletion deletes other people's objects too (rules D5, D10)."""
 _PAGE: Final = 500
 
 Place: TypeAlias = tuple[str, str, str, str, str]
@@ -57,13 +57,13 @@ async def find_orphans(
 ) -> list[Orphan]:
     """The orphans that the snapshot shows, by cluster, kind and name.
 
-    What no intent names is compared with the intents once more, as they are after the objects were
-    read: each was on record before its object was made (D2).
+    The intents are read once more after the objects: each intent is recorded before its object is
+    created (rule D2).
 
     Args:
         reader: the snapshot.
         hub: where the MultiClusterResources are.
-        clusters: where to look.
+        clusters: the clusters to search.
 
     Raises:
         KubeError: the hub cannot be read; nothing is known.
@@ -85,15 +85,15 @@ async def find_orphans(
 
 
 async def delete_orphan(orphan: Orphan, *, client: KubeClient, hub: KubeClient) -> bool:
-    """Delete an orphan, if everything says live that it is one; False if it is gone already.
+    """Delete an orphan if live reads confirm that it is one; False if it is gone already.
 
     Args:
-        orphan: what was found.
+        orphan: one that was found.
         client: of its cluster, which has to be the accepted one.
         hub: where the MultiClusterResources are.
 
     Raises:
-        NotAnOrphan: it is another object by now, is not ours, is protected, or somebody wants it.
+        NotAnOrphan: it was replaced, is not ours, is protected, or an intent names it.
         KubeError: the cluster or the hub refused or did not answer.
     """
     uid = await client.accepted_uid()
@@ -115,11 +115,11 @@ async def delete_orphan(orphan: Orphan, *, client: KubeClient, hub: KubeClient) 
 
 
 def _why_kept(orphan: Orphan, live: Object, cluster_uid: str, hub_id: str) -> str:
-    """Why an object is not deleted, empty if it may be: it is the one, and its mark is ours."""
+    """Why an object is not deleted; empty if it may be: same object, and the mark is ours."""
     if live["metadata"]["uid"] != orphan.uid:
-        return "it is another object by now"
-    if orphan.kind in _WHOLE_WORLDS:
-        return f"deleting a {orphan.kind} deletes what others have in it; do that by hand"
+        return "it was replaced by another object"
+    if orphan.kind in _CONTAINERS:
+        return f"deleting a {orphan.kind} deletes objects of others too; do that by hand"
     annotations = cast("dict[str, str]", live["metadata"].get("annotations") or {})
     if annotations.get(PROTECT_ANNOTATION, "false") != "false":
         return "it is protected"
@@ -127,7 +127,7 @@ def _why_kept(orphan: Orphan, live: Object, cluster_uid: str, hub_id: str) -> st
 
 
 def _why_not_ours(orphan: Orphan, live: Object, cluster_uid: str, hub_id: str) -> str:
-    """What is wrong with the mark; empty if nothing is."""
+    """What is wrong with the mark; empty if nothing."""
     try:
         owner = owner_of(live)
     except MalformedOwner as e:
@@ -171,42 +171,42 @@ def _read(entry: Entry, resource: Resource) -> Orphan | None:
     try:
         owner = owner_of(obj)
     except MalformedOwner:
-        return None  # whose it is nobody knows
+        return None  # nobody knows whose it is
     if owner is None or owner.kind != _KIND:
         return None
     place = (entry.namespace, entry.name, entry.uid)
     return Orphan(entry.cluster, resource, str(obj.get("kind", "")), *place, owner)
 
 
-# --- what is on record --------------------------------------------------------------------------
+# --- intents ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Intents:
-    """What all MultiClusterResources have on record."""
+    """The intents of all MultiClusterResources."""
 
     places: frozenset[Place]
     unreadable: frozenset[str]
-    """UIDs of those whose record nobody can read: of theirs nothing is concluded."""
+    """UIDs of those whose intent is malformed: nothing of theirs counts as an orphan."""
     owners: frozenset[str]
-    """UIDs of all."""
+    """The UIDs of all of them."""
 
     def names(self, orphan: Orphan) -> bool:
-        """Whether some record names an object, or may."""
+        """Whether an intent names an object, or may."""
         if orphan.owner.uid in self.unreadable:
             return True
         if orphan.kind == "Namespace" and orphan.owner.uid in self.owners:
-            return True  # made for the objects in it, and never on record (rule D10)
+            return True  # created for the objects in it, and in no intent (rule D10)
         group = "" if orphan.resource.group == CORE else orphan.resource.group
         place = (orphan.cluster, group, orphan.kind, orphan.namespace, orphan.name)
         return place in self.places
 
 
 async def read_intents(hub: KubeClient) -> Intents:
-    """The records, as they are on the hub now.
+    """Read the intents from the hub.
 
     Raises:
-        KubeError: nothing is known.
+        KubeError: the hub cannot be read.
     """
     places: set[Place] = set()
     unreadable: set[str] = set()
@@ -222,7 +222,7 @@ async def read_intents(hub: KubeClient) -> Intents:
 
 
 def _places_of(status: Mapping[str, Any]) -> set[Place]:
-    """What a status has on record; a cluster-scoped object may have been given a namespace."""
+    """The places in a status; a cluster-scoped object may have been given a namespace."""
     intent: dict[str, Any] = status.get("intent") or {}
     objects: list[dict[str, str]] = intent.get("objects", [])
     places: set[Place] = set()

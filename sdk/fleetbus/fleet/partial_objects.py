@@ -1,7 +1,7 @@
-"""Changes of objects that the watcher has shown in part.
+"""Changes to objects of which the snapshot has only a part.
 
-It leaves fields out and puts marks for what is secret, so what the snapshot shows is less than
-there is. Written back as a whole it would take the rest away; so only what differs is written.
+The watcher drops fields and replaces secret values by marks. Written back as a whole, such an
+object would lose the rest; so only the differences are written.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ _OF_THE_SERVER: Final = (
     "deletionGracePeriodSeconds",
     "selfLink",
 )
-"""What a server keeps, or fills in, when an update does not say it."""
+"""Fields that a server keeps or fills in when an update omits them."""
 _MISSING: Final = object()
 
 
 def change_of(shown: Object, wanted: Object) -> Object:
-    """The merge patch from an object as the snapshot shows it to what it is to be.
+    """The merge patch from an object as the snapshot shows it to the wanted one.
 
     Args:
         shown: the object.
-        wanted: the whole of it, as for an update.
+        wanted: the whole object, as for an update.
     """
     before: Object = shown["metadata"]
     after: Object = dict(wanted["metadata"])
     after |= {key: before[key] for key in _OF_THE_SERVER if key in before and key not in after}
-    # One annotation is never shown; whoever takes all others away does not mean that one.
+    # The watcher drops one annotation; removing all that are shown must not remove that one.
     after["annotations"] = after.get("annotations") or {}
     visible: Object = {**before, "annotations": before.get("annotations") or {}}
     return smallest_patch({**shown, "metadata": visible}, {**wanted, "metadata": after})
 
 
 def lists_in(patch: Object, shown: Object) -> list[tuple[str, ...]]:
-    """The paths of lists that a merge patch replaces; their items may have more than is shown."""
+    """The paths of lists that a merge patch replaces; their items may have fields not shown."""
     return list(_lists(patch, shown, ()))
 
 
 def require_same(paths: Sequence[tuple[str, ...]], shown: Object, whole: Object) -> None:
-    """Check that nothing was left out at any of the paths.
+    """Check that no field is missing at any of the paths.
 
     Raises:
-        IncompleteObject: something was; the message names the path.
+        IncompleteObject: one is; the message names the path.
     """
     for path in paths:
         if _at(shown, path) != _at(whole, path):
@@ -65,10 +65,10 @@ def require_same(paths: Sequence[tuple[str, ...]], shown: Object, whole: Object)
 
 
 def refuse_marks(body: Object | Sequence[Object]) -> None:
-    """Check that what is to be written has no mark of the watcher in place of a value.
+    """Check that a body has no mark of the watcher in place of a value.
 
     Raises:
-        IncompleteObject: it has.
+        IncompleteObject: it has one.
     """
     sent = orjson.dumps(body)
     if any(mark in sent for mark in _MARKS):

@@ -1,7 +1,8 @@
-"""Writes to one cluster that the run remembers.
+"""Writes to one cluster, and records the writes in the run.
 
-Its later reads wait until the snapshot shows them (R5), and what changes nothing is not sent (R10).
-Of an object as the snapshot shows it, which may be less than there is, only changes are written.
+Later reads wait until the snapshot shows them (rule R5), and a write that would change nothing is
+not sent (rule R10). Of an object as the snapshot shows it, which may lack fields, only the changes
+are written.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _HASH_BYTES: Final = 16
 
 
 class TrackedWrites:
-    """Writes through a client, noted in the current run; without a run they are just sent.
+    """Writes through a client and records the writes in the current run, if there is one.
 
     Args:
         cluster: its name.
@@ -50,7 +51,7 @@ class TrackedWrites:
         metadata = obj["metadata"]
         version = str(metadata.get("resourceVersion") or "")
         if not version:
-            raise Invalid(0, "Invalid", "metadata.resourceVersion must say what the update is of")
+            raise Invalid(0, "Invalid", "metadata.resourceVersion is required")
         shown = await self._shown(self._ref(resource, metadata), version)
         if shown is None:
             self._refuse_marks(obj)
@@ -59,7 +60,7 @@ class TrackedWrites:
             self._count_unsent()
             return obj
         if "managedFields" in metadata and "managedFields" not in shown["metadata"]:
-            # It was read live, so it is whole.
+            # It was read live, so no field is missing.
             self._refuse_marks(obj)
             return self._note(resource, await self._live.update(resource, obj))
         return await self._update_shown(resource, shown, obj)
@@ -148,7 +149,7 @@ class TrackedWrites:
         return await self.patch(resource, ref.namespace, ref.name, patch, subresource="")
 
     async def _shown(self, ref: ObjectRef, version: str) -> Object | None:
-        """The object as the snapshot shows it, if it does so at this version and not in vain."""
+        """The object as the snapshot shows it, if that has this version and a body."""
         entry = await self._cached.entry(ref)
         if entry is None or entry.resource_version != version or not entry.body or entry.degraded:
             return None
@@ -161,7 +162,7 @@ class TrackedWrites:
         ref, version = self._ref(resource, metadata), str(metadata["resourceVersion"])
         if lists := lists_in(change, shown):
             whole = await self._live.get(resource, ref.namespace, ref.name)
-            # Of another version nothing is known, and the server refuses to change it.
+            # The server refuses the patch if the object has another version by now.
             if whole is not None and whole["metadata"]["resourceVersion"] == version:
                 require_same(lists, shown, whole)
         patch = with_preconditions(change, str(metadata["uid"]), version)
@@ -181,7 +182,7 @@ class TrackedWrites:
         except Invalid as e:
             if not _is_about_uid(e):
                 raise
-            # Servers call another uid in a patch an invalid change of it, in others a conflict.
+            # For a wrong uid in a patch some servers answer Invalid, others Conflict.
             raise Conflict(e.status, "Conflict", e.message, e.details) from e
 
     def _note(self, resource: Resource, answer: Object, sent: bytes = b"") -> Object:
@@ -194,7 +195,7 @@ class TrackedWrites:
         return answer
 
     async def _unchanged(self, ref: ObjectRef, sent: bytes) -> Object | None:
-        """What the snapshot has, if exactly this was sent and nothing has changed since (R10)."""
+        """The object, if exactly this was sent before and nothing has changed since (rule R10)."""
         run = current_run()
         version = run and (run.applied.get(sent) or run.earlier.get(sent))
         if run is None or not version:
@@ -206,7 +207,7 @@ class TrackedWrites:
         return known
 
     def _refuse_marks(self, body: Object | Sequence[Object]) -> None:
-        # A replay has no other values; its writes are shown, and not sent.
+        # A dry run knows no other values; its writes are shown and not sent.
         if not self._live.shows_marks:
             refuse_marks(body)
 
@@ -222,7 +223,7 @@ class TrackedWrites:
 def with_preconditions(
     patch: Object | Sequence[Object], uid: str, resource_version: str
 ) -> Object | Sequence[Object]:
-    """The patch of an object that must have this uid and be at this version; empty is any."""
+    """The patch with preconditions for uid and resourceVersion; an empty one is none."""
     said = {"uid": uid, "resourceVersion": resource_version}
     wanted = {field: value for field, value in said.items() if value}
     if not wanted:
