@@ -238,9 +238,8 @@ async def list_objects(
     """
     if not clusters:
         return [], ()
+    reader, run, by_name = clusters[0].reader, current_run(), {one.cluster: one for one in clusters}
     labels = LabelSelector.parse(selector) if selector else None
-    reader, run = clusters[0].reader, current_run()
-    by_name = {one.cluster: one for one in clusters}
     late = await _late(clusters, run, resource, namespace)
     before = await _unsynced(reader, by_name, resource, namespace)
     query = ListQuery(

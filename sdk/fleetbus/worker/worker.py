@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
@@ -96,9 +96,7 @@ class Worker:
         self._queue = queue
         self._fleet = fleet
         self._drain_within = drain
-        self._before_take = before_take
-        self._on_turn = on_turn
-        self._on_run_end = on_run_end
+        self._before_take, self._on_turn, self._on_run_end = before_take, on_turn, on_run_end
         self._heartbeat = make_heartbeat(self._cancel_lost)
         self._handler = Handler(
             controller=controller,
@@ -118,8 +116,7 @@ class Worker:
         self._finished: dict[_Key, Finished] = {}
         """Runs that have ended; until their tasks are over, a moment later."""
         self._is_stopping = False
-        self._pause = _FIRST_PAUSE
-        self._log_once = LogOnce()
+        self._pause, self._log_once = _FIRST_PAUSE, LogOnce()
 
     # --- run --------------------------------------------------------------------------------------
 
@@ -148,17 +145,20 @@ class Worker:
                 try:
                     yield
                 finally:
-                    # Leases still end meanwhile: a request is free as soon as its run has ended.
-                    await self._drain()
-                    # Not cancelled halfway: the store may still execute a cancelled call later.
-                    await self._releases.emptied(within=_RELEASE_WITHIN)
-                    for task in beside:
-                        task.cancel()
+                    await self._stop(beside)
         finally:
             try:
                 await self._releases.end_rest()
             finally:
                 await self._heartbeat.aclose()
+
+    async def _stop(self, beside: Sequence[asyncio.Task[None]]) -> None:
+        # Leases still end meanwhile: a request is free as soon as its run has ended.
+        await self._drain()
+        # Not cancelled halfway: the store may still execute a cancelled call later.
+        await self._releases.emptied(within=_RELEASE_WITHIN)
+        for task in beside:
+            task.cancel()
 
     async def _drain(self) -> None:
         """Let running reconciles finish, then cancel them."""
