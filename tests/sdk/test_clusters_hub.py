@@ -384,7 +384,7 @@ async def test_s7_only_a_plugin_of_our_own_list_runs(
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("secrets", {}, "provider 'secrets': field 'namespace' must be a text"),
+        ("secrets", {}, "provider 'secrets': field 'namespace' must be a string"),
         ("secrets", {"namespace": "a", "labels": ["x"]}, "labels: 'x' is not one of fleetbus.dev"),
         (
             "secrets",

@@ -139,7 +139,7 @@ def test_w13_d5_a_cluster_joins_under_one_name(
         hub.update_status(CLUSTERS, {**made, "status": {"uid": uid}})
     status, out, err = call("join", "two", "-f", str(fleet.kubeconfig), "--context", "eu1")
     assert (status, out) == (2, "")
-    assert "this cluster is already in the fleet, as 'eu1'" in err
+    assert "this cluster is already in the fleet as 'eu1'" in err
     assert hub.get(CLUSTERS, None, "two") is None
     assert hub.get("v1/secrets", NAMESPACE, "two-kubeconfig") is None
     assert call("unjoin", "eu1")[0] == 0
@@ -169,7 +169,9 @@ def test_t20_a_name_is_taken_once(call: Call, fleet: EmulatedFleet):
     join(call, fleet)
     status, out, err = join(call, fleet)
     assert (status, out) == (2, "")
-    assert err.startswith("fleetbus: cluster 'eu1' is already in the fleet; new credentials ")
+    assert err.startswith(
+        "fleetbus: cluster 'eu1' is already in the fleet; to change its credentials, "
+    )
     assert "spec.kubeconfigSecretRef" in err
     said = "fleetbus: cluster 'eu2' is not in the fleet; do you mean 'eu1'?\n"
     assert call("unjoin", "eu2") == (1, "", said)

@@ -134,7 +134,7 @@ async def test_p14_before_all_providers_have_told_absence_means_nothing():
         first.tell(info("a"))
         await eventually(clusters.all)
         assert not clusters.is_known
-        with pytest.raises(NotEngaged, match="have not told"):
+        with pytest.raises(NotEngaged, match="have not reported"):
             clusters.client("b")
         second.tell()
         await clusters.known()
@@ -232,12 +232,12 @@ async def test_a_name_that_is_too_long_with_its_prefix_is_skipped_and_harms_no_o
             {"type": "nonsense"},
             "'nonsense' is not one of cluster, cluster-api, cluster-inventory, file, kind",
         ),
-        ({"type": "file"}, "provider 'file': field 'path' must be a text"),
-        ({"type": "file", "path": 7}, "provider 'file': field 'path' must be a text"),
+        ({"type": "file"}, "provider 'file': field 'path' must be a string"),
+        ({"type": "file", "path": 7}, "provider 'file': field 'path' must be a string"),
         ({"type": "file", "path": "x", "every": 1}, "provider 'file': unknown field every"),
         ({"type": "file", "path": "/no/such/file"}, "/no/such/file: cannot be read"),
-        ({"type": "kubeconfig"}, "provider 'kubeconfig': field 'paths' must be a list of texts"),
-        ({"type": "kubeconfig", "paths": "x"}, "field 'paths' must be a list of texts"),
+        ({"type": "kubeconfig"}, "provider 'kubeconfig': field 'paths' must be a list of strings"),
+        ({"type": "kubeconfig", "paths": "x"}, "field 'paths' must be a list of strings"),
         ({"type": "kubeconfig", "paths": ["x"], "contexts": [1]}, "field 'contexts' must be"),
         ({"type": "cluster", "path": "x"}, "provider 'cluster': unknown field path"),
         ({"type": "kubeconfig", "paths": [], "prefix": "A_"}, "FLEETBUS_PROVIDERS: prefix: "),

@@ -1,1 +1,1 @@
-"""Which clusters there are: providers yield the desired set, the registry engages them."""
+"""The clusters of the fleet: providers yield the desired set, the registry engages them."""

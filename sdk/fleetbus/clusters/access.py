@@ -1,4 +1,4 @@
-"""Access data in Secrets of the hub: a kubeconfig, or what stands for one (rule S7)."""
+"""Access data in Secrets of the hub: a kubeconfig, or an equivalent (rule S7)."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _SECRETS: Final = "secrets"
 _ANSWERS_WITHIN: Final = timedelta(seconds=5)
 
 Access = tuple[KubeConfig | None, str]
-"""Access data, or why there is none."""
+"""Access data, or the reason why there is none."""
 
 ReadSecret = Callable[[str, Object], Access]
-"""From what names a Secret in messages, and the Secret."""
+"""Takes the name of a Secret for messages, and the Secret."""
 
 
 class SecretReader:
-    """What the Secrets hold; each is parsed once per version of it, not at each change of any."""
+    """Reads access data from Secrets; each version of a Secret is parsed only once."""
 
     def __init__(self, read: ReadSecret) -> None:
         self._read = read
@@ -43,7 +43,7 @@ class SecretReader:
         self._mirrors: Sequence[Mirror] = ()
 
     def follow(self, mirrors: Sequence[Mirror]) -> None:
-        """Read Secrets anew, once what they hold is refused, as these do (rule W19)."""
+        """Use these mirrors to read Secrets again when their credentials are refused (rule W19)."""
         self._mirrors = [each for each in mirrors if each.resource.plural == _SECRETS]
 
     def read(self, place: Place, secret: Object) -> Access:
@@ -60,21 +60,21 @@ class SecretReader:
     async def _read_anew(self, place: Place) -> KubeConfig | None:
         for mirror in self._mirrors:
             if secret := await mirror.read_anew(place):
-                # In a thread: a large kubeconfig takes long to parse.
+                # In a thread: parsing a large kubeconfig takes long.
                 return (await asyncio.to_thread(self._read, "/".join(place), secret))[0]
         return None
 
     def forget_all_but(self, secrets: Objects) -> None:
-        """Keep nothing of a Secret that is gone."""
+        """Forget Secrets that no longer exist."""
         for place in self._known.keys() - secrets.keys():
             del self._known[place]
 
 
 class Renewal:
-    """Access data as they are on the hub now, when those that we have are refused (rule W19).
+    """Reads access data from the hub again when the current ones are refused (rule W19).
 
-    A Secret that changes is told by its watch; but that may hang, or be late. It is asked for no
-    more often than one conversation with an API server fails, whoever asks.
+    The watch reports a changed Secret, but it may be late or hang. All callers together read no
+    more often than the back-off of one API server allows.
 
     Args:
         read: reads them.
@@ -88,7 +88,7 @@ class Renewal:
         self._found: KubeConfig | None = None
 
     async def __call__(self) -> KubeConfig | None:
-        """What was read now, or a moment ago; None if the hub does not say."""
+        """Return what was read now or a moment ago; None if the hub does not answer."""
         async with self._reading:
             if time.monotonic() >= self._next_at:
                 self._found = await self._ask()
@@ -113,17 +113,17 @@ def _is_same(known: Object, secret: Object) -> bool:
     )
 
 
-def read_kubeconfig(said: str, secret: Object, *, key: str = KUBECONFIG_KEY) -> Access:
-    """The kubeconfig under a key of a Secret, if it may be used; for its address see `checked`."""
-    text, problem = read_text(said, secret, key)
+def read_kubeconfig(name: str, secret: Object, *, key: str = KUBECONFIG_KEY) -> Access:
+    """The kubeconfig in a Secret, if it may be used; `checked` checks its address."""
+    text, problem = read_text(name, secret, key)
     if problem:
         return None, problem
-    return read_access(text, f"Secret {said}")
+    return read_access(text, f"Secret {name}")
 
 
-def read_member(said: str, secret: Object, *, key: str = KUBECONFIG_KEY) -> Access:
-    """The kubeconfig under a key of a Secret, if it may be used and so may its address."""
-    return checked(read_kubeconfig(said, secret, key=key))
+def read_member(name: str, secret: Object, *, key: str = KUBECONFIG_KEY) -> Access:
+    """The kubeconfig in a Secret, if it and its address may be used."""
+    return checked(read_kubeconfig(name, secret, key=key))
 
 
 def read_access(text: str, source: str) -> Access:
@@ -135,7 +135,7 @@ def read_access(text: str, source: str) -> Access:
 
 
 def checked(access: Access) -> Access:
-    """The same access data, unless the address is one that a member must not have (rule S7)."""
+    """The same access data, unless a member must not have that address (rule S7)."""
     config, _ = access
     if config is None:
         return access
@@ -146,12 +146,12 @@ def checked(access: Access) -> Access:
     return access
 
 
-def read_text(said: str, secret: Object, key: str) -> tuple[str, str]:
-    """The text under a key of a Secret, or why there is none."""
+def read_text(name: str, secret: Object, key: str) -> tuple[str, str]:
+    """The string under a key of a Secret, or the reason why there is none."""
     encoded = text_of(map_of(secret.get("data")).get(key))
     if not encoded:
-        return "", f"Secret {said} has no data key {key!r}"
+        return "", f"Secret {name} has no data key {key!r}"
     try:
         return base64.b64decode(encoded, validate=True).decode(), ""
-    except (binascii.Error, ValueError):  # no base64, or not UTF-8
-        return "", f"Secret {said}: data key {key!r} is not text"
+    except (binascii.Error, ValueError):  # invalid base64 or UTF-8
+        return "", f"Secret {name}: data key {key!r} is not a base64-encoded string"

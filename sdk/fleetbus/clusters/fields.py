@@ -1,4 +1,4 @@
-"""Fields of objects that anybody may have written: a value of another type reads as absent."""
+"""Reads fields of untrusted objects: a value of another type counts as absent."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from fleetbus.kube.client import Object
 
 
 def map_of(value: object) -> dict[str, Any]:
-    """The map; empty if it is none."""
+    """The value if it is a map, else an empty one."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def maps_of(value: object) -> list[dict[str, Any]]:
-    """Those entries of a list that are maps."""
+    """The entries of a list that are maps."""
     if not isinstance(value, list):
         return []
     entries = cast("list[object]", value)
@@ -21,7 +21,7 @@ def maps_of(value: object) -> list[dict[str, Any]]:
 
 
 def text_of(value: object) -> str:
-    """The string; empty if it is none."""
+    """The value if it is a string, else an empty one."""
     return value if isinstance(value, str) else ""
 
 

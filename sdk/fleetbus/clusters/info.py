@@ -1,4 +1,4 @@
-"""One member of the fleet, as a provider describes it."""
+"""The description of one cluster by its provider."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fleetbus_proto.subjects import check_cluster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
-    """A cluster that a provider wants in the fleet; equal values mean that nothing changed."""
+    """A cluster that a provider wants in the fleet; equal values mean no change."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -22,15 +22,15 @@ class ClusterInfo:
     """Access data; None while `problem` says why there is none."""
     problem: str = ""
     resources: tuple[Any, ...] = ()
-    """What to watch, as written there: names, or maps {resource, namespaces, labelSelector,
-    fieldSelector}; the watcher checks them. Empty means its own setting."""
+    """What to watch, unchecked: names, or maps {resource, namespaces, labelSelector,
+    fieldSelector}; the watcher checks them. Empty means the watcher's own setting."""
     deny: tuple[str, ...] | None = None
-    """What `*` leaves out, as group/plural; None means the watcher's own setting."""
+    """What `*` excludes, as group/plural; None means the watcher's own setting."""
     suspended: bool = False
-    """Nothing is watched and nothing is written there; what is known stays known."""
+    """Nothing is watched or written there; what is known is kept."""
     uid: str = field(default="", compare=False)
-    """Of the namespace kube-system, as the provider has it on record; empty where it has none. It
-    identifies the cluster and is no setting, so that it is recorded changes nothing (W13)."""
+    """The recorded UID of the namespace kube-system; empty if the provider has none. It identifies
+    the cluster and is not a setting, so recording it is no change (rule W13)."""
 
     def __post_init__(self) -> None:
         check_cluster(self.name)
@@ -41,13 +41,13 @@ class Provider(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages and `ClusterInfo.provider` say."""
+        """The name in messages and in `ClusterInfo.provider`."""
         ...
 
     def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
-        """Yield the whole desired set, at the start and each time something changed.
+        """Yield the whole desired set, at the start and after each change.
 
-        It never raises for what a user can repair: an unreadable source yields nothing new and
-        is logged, an unusable entry is yielded with its `problem`, or skipped by name.
+        It never raises for what a user can repair: an unreadable source yields nothing and is
+        logged, an unusable entry is yielded with its `problem`, or skipped and logged.
         """
         ...

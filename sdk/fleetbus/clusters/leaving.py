@@ -1,10 +1,10 @@
-"""Leave records: which clusters were unjoined, and did not merely vanish (rule D7).
+"""Leave records: they tell clusters that were unjoined from those that vanished (rule D7).
 
-A record is a ConfigMap on the hub with the label `LEFT_LABEL`; an unjoin writes into it the UID of
-the Cluster that leaves. It outlives the leave, so a cluster may come back while it is there, by
-other means than a join. Then it says nothing about the next time that the cluster is absent: it
-is cleared away while the cluster is a member. A process is told of a leave a moment after it: a
-record does not become one of an earlier time by that the Cluster is gone.
+A record is a ConfigMap on the hub with the label `LEFT_LABEL`; an unjoin writes the UID of the
+leaving Cluster into it. The record stays afterwards, so the cluster may return by other means than
+a join while it exists. It must not apply to a later absence, so it is deleted while the cluster is
+a member. A process learns of a leave with a delay: that the Cluster is already gone does not make a
+record stale.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fleetbus.kube.client import KubeClient, Object
 log = structlog.get_logger()
 
 NAMESPACE: Final = "fleetbus-system"
-"""Where fleetbus lives on the hub, unless it is told otherwise."""
+"""The namespace of fleetbus on the hub, by default."""
 LEFT_LABEL: Final = "fleetbus.dev/left-cluster"
 """On the leave record: the name of the cluster that was unjoined."""
 LEFT_UID: Final = "fleetbus.dev/left-cluster-uid"
@@ -35,24 +35,24 @@ class LeaveRecords:
     """The leave records of one hub, as one process reads them.
 
     Args:
-        namespace: where fleetbus lives on the hub.
+        namespace: the namespace of fleetbus on the hub.
     """
 
     def __init__(self, namespace: str = NAMESPACE) -> None:
         self._namespace = namespace
-        # The members for which no record is left, and the records of an earlier time that may be.
+        # The members without a record, and the stale records that could not be deleted.
         self._cleared: frozenset[str] = frozenset()
         self._stale: set[tuple[str, str]] = set()
 
     async def left(self, hub: KubeClient, members: Iterable[ClusterInfo]) -> frozenset[str]:
-        """The names with a record that are no members now.
+        """The names that have a record and are not members now.
 
         Args:
             hub: the hub.
             members: all clusters of the fleet.
 
         Raises:
-            KubeError: unreadable; the caller must conclude nothing from that.
+            KubeError: they cannot be read; the caller must conclude nothing.
         """
         present = {info.name: info for info in members}
         records = await self._list(hub)
@@ -64,14 +64,14 @@ class LeaveRecords:
         )
 
     async def clear(self, hub: KubeClient, members: Iterable[ClusterInfo]) -> None:
-        """Clear the records of earlier times away, unless the last call left none of a member.
+        """Delete stale records, unless the last call left none for any member.
 
         Args:
             hub: the hub.
             members: all clusters of the fleet.
 
         Raises:
-            KubeError: unreadable; to be done again.
+            KubeError: they cannot be read; to be repeated.
         """
         present = {info.name: info for info in members}
         if present.keys() != self._cleared:
@@ -97,23 +97,23 @@ class LeaveRecords:
         uid, version = _version_of(record)
         place = (self._namespace, metadata["name"])
         try:
-            # An unjoin of this moment writes its own UID into the record that is there.
+            # A concurrent unjoin writes its own UID into the existing record.
             await hub.delete(_RECORDS, *place, uid=uid, resource_version=version)
-        except KubeError as e:  # it does not count in this process, and the next one tries again
-            log.warning("leave_record_stays", cluster=_name_of(record), error=str(e))
+        except KubeError as e:  # this process ignores it, and the next one tries again
+            log.warning("leave_record_not_deleted", cluster=_name_of(record), error=str(e))
         else:
-            log.info("leave_record_cleared", cluster=_name_of(record))
+            log.info("leave_record_deleted", cluster=_name_of(record))
         self._stale.add((uid, version))
 
 
 async def write_record(hub: KubeClient, cluster: Object, namespace: str, manager: str) -> None:
-    """Write the record of a Cluster that is about to leave.
+    """Write the leave record of a Cluster.
 
     Args:
         hub: the hub.
         cluster: the Cluster.
-        namespace: where fleetbus lives on the hub.
-        manager: who writes it.
+        namespace: the namespace of fleetbus on the hub.
+        manager: the field manager.
 
     Raises:
         KubeError: the hub refused.
@@ -128,12 +128,12 @@ async def write_record(hub: KubeClient, cluster: Object, namespace: str, manager
     record: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
     try:
         await hub.create(_RECORDS, record, field_manager=manager)
-    except AlreadyExists:  # of an unjoin that was cut short, or of an earlier one
+    except AlreadyExists:  # from an interrupted or earlier unjoin
         await hub.patch(_RECORDS, namespace, metadata["name"], {"metadata": metadata})
 
 
 async def drop_record(hub: KubeClient, name: str, namespace: str) -> None:
-    """Forget that a cluster of this name left.
+    """Delete the leave record of a name.
 
     Raises:
         KubeError: the hub refused.
@@ -142,12 +142,14 @@ async def drop_record(hub: KubeClient, name: str, namespace: str) -> None:
 
 
 async def _is_stale(hub: KubeClient, record: Object, member: ClusterInfo) -> bool:
-    """Whether a record of a member is of an earlier time, and not of a leave that is under way."""
+    """Whether a member's record is from an earlier leave, and not from one in progress."""
     cluster = None
-    with suppress(NotFound):  # this hub has no Cluster objects: others say who is in the fleet
+    with suppress(
+        NotFound
+    ):  # this hub has no Cluster objects: the fleet comes from other providers
         cluster = await hub.get(CLUSTERS, "", member.name)
     if cluster is None:
-        # An unjoin has just deleted it, if it is one of those: we are told of that in a moment.
+        # If it was a Cluster, an unjoin has just deleted it, and we learn of that in a moment.
         return member.provider != ClusterProvider.name
     annotations = cast("dict[str, Any]", record["metadata"].get("annotations") or {})
     if LEFT_UID in annotations:

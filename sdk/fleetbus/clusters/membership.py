@@ -1,8 +1,8 @@
-"""Join and unjoin: what makes a cluster a member, and how its leaving differs from vanishing.
+"""Join and unjoin: how a cluster becomes a member, and how it leaves.
 
 Joining writes a Secret with the kubeconfig, then the Cluster that names it. Unjoining writes the
-leave record first, then deletes both: only with the record are objects on the absent cluster
-released, without it they are held (rule D7). All of it is done with the caller's rights on the hub.
+leave record first, then deletes both: with the record the objects on the absent cluster are
+released, without it they are held (rule D7). All requests use the caller's rights on the hub.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
 
 JOINED_LABEL: Final = "fleetbus.dev/joined-cluster"
-"""On a Secret that a join wrote: unjoining deletes no other."""
+"""On a Secret that a join wrote: unjoining deletes no others."""
 _MANAGER: Final = "fleetbus-join"
 _ANSWERS_WITHIN: Final = timedelta(seconds=8)
 
 
 class NotPossible(ConfigError):
-    """A join or unjoin that cannot be done; the message says why, and nothing was written."""
+    """A join or unjoin is not possible; the message says why, and nothing was written."""
 
 
 class AlreadyJoined(NotPossible):
@@ -61,60 +61,61 @@ async def join(
     """Make a cluster a member of the fleet.
 
     Args:
-        hub: the hub, with the rights of whoever asks.
+        hub: the hub, with the rights of the caller.
         name: the cluster's name in the fleet.
-        config: access to it; nothing but its current context is kept.
-        namespace: where fleetbus lives on the hub.
-        labels: what placement selects on.
+        config: access to it; only its current context is kept.
+        namespace: the namespace of fleetbus on the hub.
+        labels: for placement to select on.
         insecure: do not verify the API server's certificate.
         http: allow plain http.
-        check: ask the cluster first, so that a wrong address or credential is told at once.
+        check: contact the cluster first, so that a wrong address or credential fails at once.
 
     Raises:
-        NotPossible: the name or the kubeconfig cannot be used, or the cluster does not answer.
+        NotPossible: the name or the kubeconfig is unusable, or the cluster does not answer.
         AlreadyJoined: the name is taken, or the cluster is a member under another one.
         KubeError: the hub refused.
     """
     part = _usable(name, replace(config, insecure=insecure, http=http))
     if await hub.get(CLUSTERS, "", name) is not None:
         raise AlreadyJoined(
-            f"cluster {name!r} is already in the fleet; new credentials belong into the Secret that"
-            " its spec.kubeconfigSecretRef names"
+            f"cluster {name!r} is already in the fleet; to change its credentials, update the"
+            " Secret that its spec.kubeconfigSecretRef names"
         )
-    uid = await _ask(name, part) if check else ""
-    if uid and (other := await _member_with(hub, uid)):
-        raise AlreadyJoined(
-            f"this cluster is already in the fleet, as {other!r}; a cluster has one name, and what"
-            f" is known of it goes by that; to give it another: fleetbus unjoin {other}, then join"
-        )
+    uid = await _new_uid(hub, name, part) if check else ""
     secret = _secret(name, namespace, part)
-    await _put_secret(hub, namespace, secret)
-    try:
-        made = _cluster(name, secret, labels, part, uid)
-        await hub.create(CLUSTERS, made, field_manager=_MANAGER)
-    except AlreadyExists as e:
-        raise AlreadyJoined(f"cluster {name!r} is already in the fleet") from e
-    except KubeError:
-        # A Secret that nobody names would only be a credential that lies about.
-        with suppress(KubeError):
-            await hub.delete(SECRETS, namespace, secret["metadata"]["name"])
-        raise
+    await _write(hub, secret, _cluster(name, secret, labels, part, uid))
     # After the Cluster: the other way round an absent cluster would be held for a moment.
     await drop_record(hub, name, namespace)
+
+
+async def _write(hub: KubeClient, secret: Object, cluster: Object) -> None:
+    """Write both; without the Cluster the Secret is removed, so that no credential is left over."""
+    namespace, name = (secret["metadata"][key] for key in ("namespace", "name"))
+    await _put_secret(hub, namespace, secret)
+    try:
+        await hub.create(CLUSTERS, cluster, field_manager=_MANAGER)
+    except AlreadyExists as e:
+        raise AlreadyJoined(
+            f"cluster {cluster['metadata']['name']!r} is already in the fleet"
+        ) from e
+    except KubeError:
+        with suppress(KubeError):
+            await hub.delete(SECRETS, namespace, name)
+        raise
 
 
 async def unjoin(hub: KubeClient, name: str, *, namespace: str = NAMESPACE) -> None:
     """Let a cluster leave the fleet: its objects stay there, released and no longer managed.
 
     Args:
-        hub: the hub, with the rights of whoever asks.
+        hub: the hub, with the rights of the caller.
         name: the cluster's name in the fleet.
-        namespace: where fleetbus lives on the hub.
+        namespace: the namespace of fleetbus on the hub.
 
     Raises:
         NotJoined: there is no such cluster.
         NotPossible: it is the hub.
-        KubeError: the hub refused; what was done stays done, and it can be asked for again.
+        KubeError: the hub refused; finished steps stay done, and the call can be repeated.
     """
     cluster = await hub.get(CLUSTERS, "", name)
     if cluster is None:
@@ -133,7 +134,7 @@ async def unjoin(hub: KubeClient, name: str, *, namespace: str = NAMESPACE) -> N
 
 
 def _usable(name: str, config: KubeConfig) -> KubeConfig:
-    """The part of a kubeconfig that will be kept."""
+    """The part of a kubeconfig that is kept."""
     try:
         check_cluster(name)
     except InvalidName as e:
@@ -143,18 +144,28 @@ def _usable(name: str, config: KubeConfig) -> KubeConfig:
     if context not in parts:
         named = f"context {context!r} is not one of" if context else "no current-context; name one:"
         raise NotPossible(f"{config.source}: {named} {', '.join(parts) or 'none'}")
-    part = replace(parts[context], own=False)  # as the processes of the fleet will see it
+    part = replace(parts[context], own=False)  # as the processes of the fleet see it
     try:
         check_server(part)
     except ConfigError as e:
         raise NotPossible(str(e)) from e
     if problem := upload_refusal(part):
         raise NotPossible(
-            f"{problem}: a member's kubeconfig is used inside the hub, so it has to hold its"
-            " credentials itself (`kubectl config view --minify --flatten`, or a ServiceAccount's"
-            " token)"
+            f"{problem}: a member's kubeconfig is used inside the hub, so it must contain its"
+            " credentials (`kubectl config view --minify --flatten`, or a ServiceAccount's token)"
         )
     return part
+
+
+async def _new_uid(hub: KubeClient, name: str, config: KubeConfig) -> str:
+    """The UID of a cluster that answers and is not a member yet."""
+    uid = await _ask(name, config)
+    if other := await _member_with(hub, uid):
+        raise AlreadyJoined(
+            f"this cluster is already in the fleet as {other!r}, and a cluster has only one name;"
+            f" to rename it: fleetbus unjoin {other}, then join"
+        )
+    return uid
 
 
 async def _member_with(hub: KubeClient, uid: str) -> str:
@@ -195,7 +206,7 @@ def _secret(name: str, namespace: str, config: KubeConfig) -> Object:
 
 
 async def _put_secret(hub: KubeClient, namespace: str, secret: Object) -> None:
-    """Write the Secret; one that a half-done join left behind is replaced, a stranger's is not."""
+    """Write the Secret; one of an interrupted join is replaced, any other is not."""
     metadata: dict[str, Any] = secret["metadata"]
     found = await hub.get(SECRETS, namespace, metadata["name"])
     if found is None:
@@ -203,14 +214,14 @@ async def _put_secret(hub: KubeClient, namespace: str, secret: Object) -> None:
         return
     if _label(found) != metadata["labels"][JOINED_LABEL]:
         raise NotPossible(
-            f"Secret {namespace}/{metadata['name']} is there and was not written by a join"
+            f"Secret {namespace}/{metadata['name']} exists and was not written by a join"
         )
     await hub.delete(SECRETS, namespace, metadata["name"], uid=found["metadata"]["uid"])
     await hub.create(SECRETS, secret, field_manager=_MANAGER)
 
 
 def _label(secret: Object) -> str:
-    """The cluster for which a join wrote the Secret; empty if none did."""
+    """The cluster for which a join wrote the Secret; empty for others."""
     labels = cast("dict[str, str]", secret["metadata"].get("labels") or {})
     return labels.get(JOINED_LABEL, "")
 
@@ -247,7 +258,7 @@ async def _secret_of(hub: KubeClient, cluster: Object) -> Object | None:
 
 
 async def _is_hub(hub: KubeClient, secret: Object | None) -> bool:
-    """Whether the cluster is the one that we are asking; one that does not answer is not."""
+    """Whether the cluster is the hub itself; one that does not answer counts as another."""
     config = read_kubeconfig("of the cluster", secret)[0] if secret is not None else None
     if config is None:
         return False

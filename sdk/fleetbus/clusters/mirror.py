@@ -1,16 +1,16 @@
-"""Objects of the hub that a provider reads, kept as they are: one list, then each change."""
+"""Mirrors the hub's objects for providers: one list, then each change."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
 import structlog
 
 from fleetbus.clusters.fields import map_of, text_of
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.errors import ConfigError, FleetbusError, KubeError
+from fleetbus.errors import ConfigError, KubeError
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.connection.backoff import RequestBackoff
 from fleetbus.kube.connection.config import KubeConfig
@@ -44,11 +44,11 @@ class Mirror:
 
     @property
     def resource(self) -> Resource:
-        """Of what kind the objects are."""
+        """The resource of the objects."""
         return self._target.resource
 
     async def read_anew(self, place: Place) -> Object | None:
-        """One of the objects as the hub has it now, with the rights and the labels of the others.
+        """Read one of the objects from the hub again, within the mirror's selection.
 
         Raises:
             KubeError: it cannot be read.
@@ -66,7 +66,7 @@ class Mirror:
         return found[0] if found else None
 
     async def run(self, changed: asyncio.Event) -> None:
-        """Follow the hub for ever; sets `changed` after each change."""
+        """Follow the hub for ever; set `changed` after each change."""
         observer = Observer(on_failure=self._log_failure)
         async for step in reflect(self._client, self._target, observer=observer):
             if isinstance(step, ObjectList):
@@ -96,30 +96,35 @@ def key_of(obj: Object) -> tuple[str, str]:
 async def discover_on_hub(hub: KubeConfig | None, name: str) -> AsyncGenerator[Resource | None]:
     """Yield the resource of this name in the version that the hub prefers, and end.
 
-    Yields None first if the hub, as its discovery says without doubt, does not serve it yet.
+    Yields None first if discovery is complete and the hub does not serve the resource yet.
 
     Args:
         hub: access data of the hub; None means the pod's service account.
         name: kubectl's: `clusters.cluster.x-k8s.io`.
     """
     backoff = RequestBackoff()
-    told = False
+    is_reported = False
     async with KubeClient(hub) as client:
-        while True:
-            error: FleetbusError | None = None
-            try:
-                await client.discovery.refresh()
-                if found := await client.discovery.by_name(name):
-                    yield found.resource
-                    return
-                if not told and not client.discovery.failed:
-                    told = True
-                    log.info("hub_does_not_serve", resource=name)
-                    yield None
-            except (KubeError, ConfigError) as e:
-                error = e
-                log.warning("hub_unreadable", resource=name, error=str(e))
-            await asyncio.sleep(backoff.delay(error).total_seconds())
+        while (found := await _find_resource(client, name, backoff)) is None:
+            if not is_reported and not client.discovery.failed:
+                is_reported = True
+                log.info("hub_does_not_serve", resource=name)
+                yield None
+            await asyncio.sleep(backoff.delay().total_seconds())
+        yield found
+
+
+async def _find_resource(client: KubeClient, name: str, backoff: RequestBackoff) -> Resource | None:
+    """The resource of this name; None if the hub does not serve it. Retries until it answers."""
+    while True:
+        try:
+            await client.discovery.refresh()
+            found = await client.discovery.by_name(name)
+        except (KubeError, ConfigError) as e:
+            log.warning("hub_unreadable", resource=name, error=str(e))
+            await asyncio.sleep(backoff.delay(e).total_seconds())
+        else:
+            return found.resource if found else None
 
 
 async def watch_hub(
@@ -128,16 +133,16 @@ async def watch_hub(
     read: Callable[[Sequence[Objects]], list[ClusterInfo]],
     follow: Callable[[Sequence[Mirror]], None],
 ) -> AsyncGenerator[list[ClusterInfo]]:
-    """What `read` makes of the hub's objects, each time that this is something else.
+    """Yield the clusters that `read` finds in the hub's objects, whenever they have changed.
 
-    Nothing is yielded before everything has been listed, nor while the hub cannot be read: what
-    was told before stays true.
+    Nothing is yielded before everything has been listed, nor while the hub cannot be read: the last
+    set then stays valid.
 
     Args:
         hub: access data of the hub; None means the pod's service account.
         targets: what to mirror.
         read: from the objects of each target, in the targets' order, to the clusters.
-        follow: gets what mirrors them, before anything is read.
+        follow: is given the mirrors before anything is read.
     """
     last: list[ClusterInfo] | None = None
     async with KubeClient(hub) as client:
@@ -149,15 +154,44 @@ async def watch_hub(
                 await changed.wait()
                 changed.clear()
                 _raise_if_ended(tasks)
-                found = [mirror.objects for mirror in mirrors]
-                listed = [dict(objects) for objects in found if objects is not None]
-                if len(listed) < len(mirrors):
-                    continue
-                # In a thread: the kubeconfigs of a large fleet take seconds to parse.
-                infos = await asyncio.to_thread(read, listed)
-                if infos != last:
+                infos = await _read_mirrors(mirrors, read)
+                if infos is not None and infos != last:
                     last = infos
                     yield infos
+
+
+async def watch_served(
+    hub: KubeConfig | None,
+    name: str,
+    sets: Callable[[Resource], AsyncGenerator[list[ClusterInfo]]],
+) -> AsyncGenerator[list[ClusterInfo]]:
+    """Yield the sets of clusters from a resource of the hub; an empty one until it is served.
+
+    Args:
+        hub: access data of the hub; None means the pod's service account.
+        name: the name of the resource, as for `discover_on_hub`.
+        sets: yields the sets, given the resource in the served version.
+    """
+    async with aclosing(discover_on_hub(hub, name)) as found:
+        served = await anext(found)
+        if served is None:
+            yield []
+            served = await anext(found)
+    if served is not None:
+        async with aclosing(sets(served)) as infos:
+            async for each in infos:
+                yield each
+
+
+async def _read_mirrors(
+    mirrors: Sequence[Mirror], read: Callable[[Sequence[Objects]], list[ClusterInfo]]
+) -> list[ClusterInfo] | None:
+    """The clusters; None until all objects have been listed."""
+    listed = [dict(mirror.objects) for mirror in mirrors if mirror.objects is not None]
+    if len(listed) < len(mirrors):
+        return None
+    # In a thread: parsing the kubeconfigs of a large fleet takes seconds.
+    return await asyncio.to_thread(read, listed)
 
 
 @asynccontextmanager
@@ -185,9 +219,9 @@ def _raise_if_ended(mirrors: Sequence[asyncio.Task[None]]) -> None:
 def read_entries(
     places: Iterable[Place], read: Callable[[Place], ClusterInfo]
 ) -> tuple[list[ClusterInfo], dict[str, str]]:
-    """The clusters at these places, by place, and why there is none at others.
+    """Read the clusters at these places; also return why the others cannot be read.
 
-    What is wrong with one entry is that entry's problem only (rule S7).
+    A problem with one entry affects only that entry (rule S7).
     """
     infos: dict[str, ClusterInfo] = {}
     reasons: dict[str, str] = {}
@@ -207,13 +241,13 @@ def _read_entry(
         return read(place), ""
     except (InvalidName, ConfigError) as e:
         return None, str(e)
-    except Exception as e:  # noqa: BLE001 -- one entry must not end the fleet of everybody else
-        # The text of the error may quote the entry, which may hold secrets.
+    except Exception as e:  # noqa: BLE001 -- one entry must not affect the other clusters
+        # The message may quote the entry, which may contain secrets.
         return None, f"it cannot be read: {type(e).__name__}"
 
 
 class SkippedEntries:
-    """Which entries of a provider cannot be used; each is told once, until its reason changes."""
+    """Logs the unusable entries of a provider, each once until its reason changes."""
 
     def __init__(self, provider: str) -> None:
         self._provider = provider
@@ -221,7 +255,7 @@ class SkippedEntries:
         SKIPPED_ENTRIES.labels(provider)
 
     def report(self, reasons: Mapping[str, str]) -> None:
-        """Tell the entries that are skipped now, by what names them."""
+        """Report the entries that are skipped now, by their name."""
         for entry, reason in reasons.items():
             if self._reported.get(entry) != reason:
                 log.warning("cluster_skipped", provider=self._provider, entry=entry, error=reason)

@@ -1,4 +1,4 @@
-"""The fleet as this process knows it: compares what providers want with what is engaged.
+"""The fleet as this process knows it: compares the providers' clusters with the engaged ones.
 
 new → engage; gone → disengage; equal → nothing; different → replace.
 """
@@ -27,7 +27,7 @@ Listener = Callable[[], None]
 MakeClient = Callable[[ClusterInfo], KubeClient]
 
 _FEW: Final = 50
-"""So many names are looked through for one that was meant."""
+"""The most names that are searched for a suggestion."""
 
 
 class Clusters:
@@ -35,8 +35,8 @@ class Clusters:
 
     Args:
         providers: where clusters come from; on a clash of names the earlier provider wins.
-        hub: name of the hub; a provider may also mark it.
-        make_client: makes the client of a cluster that can be used.
+        hub: the hub; a provider may also mark it.
+        make_client: creates the client of a usable cluster.
     """
 
     def __init__(
@@ -55,21 +55,21 @@ class Clusters:
         self._listeners: list[Listener] = []
         self._known = asyncio.Event()
         self._accepted: AcceptedUidSource | None = None
-        # Clients of clusters that left, closed by `run`: disengaging itself never waits.
+        # Clients of clusters that left, closed by `run`, because disengaging itself never waits.
         self._leaving: asyncio.Queue[KubeClient] = asyncio.Queue()
         if not self._providers:
             self._converge()
 
     def verify_identities(self, accepted: AcceptedUidSource) -> None:
-        """Let the answers of each cluster count only while the accepted one gives them (W13).
+        """Let responses count only while the accepted cluster gives them (rule W13).
 
         Args:
-            accepted: which one that is; asked before any client is made.
+            accepted: looks up the accepted UIDs; to be set before any client is created.
         """
         self._accepted = accepted
 
     async def run(self) -> None:
-        """Follow the providers until cancelled; closes all clients at the end."""
+        """Follow the providers until cancelled; then close all clients."""
         try:
             async with asyncio.TaskGroup() as group:
                 for index, provider in enumerate(self._providers):
@@ -87,17 +87,17 @@ class Clusters:
         self._clients.clear()
 
     async def known(self) -> None:
-        """Wait until every provider has told its first set: before that, absence means nothing."""
+        """Wait until every provider has yielded its first set: before, absence means nothing."""
         await self._known.wait()
 
     @property
     def is_known(self) -> bool:
-        """Whether every provider has told its first set."""
+        """Whether every provider has yielded its first set."""
         return self._known.is_set()
 
     @property
     def hub(self) -> str:
-        """Name of the hub, empty when the fleet has none."""
+        """Name of the hub; empty if the fleet has none."""
         return next((info.name for info in self._engaged.values() if info.hub), "")
 
     def all(self) -> list[ClusterInfo]:
@@ -109,31 +109,31 @@ class Clusters:
         return self._engaged.get(name)
 
     def _suggestion(self, name: str) -> str:
-        """What somebody who wrote this may have meant."""
+        """Suggests the closest cluster name, or a reason, for an unknown name."""
         if not name:
-            return ": the name is empty, as is that of the hub in a fleet without one"
-        # Of a large fleet every request of a cluster that has left would cost milliseconds.
+            return ": the name is empty, like the hub's in a fleet without a hub"
+        # In a large fleet each request of a cluster that left would cost milliseconds.
         near = get_close_matches(name, self._engaged, n=1) if len(self._engaged) <= _FEW else []
-        return f"; do you mean {near[0]!r}?" if near else ""
+        return f"; did you mean {near[0]!r}?" if near else ""
 
     def client(self, name: str) -> KubeClient:
         """The client of a cluster.
 
         Raises:
             ClusterNotFound: it is not in the fleet.
-            NotEngaged: the providers have not answered yet, or it has no usable access data.
+            NotEngaged: a provider has not yielded yet, or the cluster has no usable access data.
         """
         info = self._engaged.get(name)
         if info is None:
             if not self.is_known:
                 raise NotEngaged(
-                    f"cluster {name!r}: the providers have not told their clusters yet"
+                    f"cluster {name!r}: the providers have not reported their clusters yet"
                 )
             raise ClusterNotFound(f"cluster {name!r} is not in the fleet{self._suggestion(name)}")
         if info.problem:
             raise NotEngaged(f"cluster {name!r}: {info.problem}")
         if info.config is None and not info.hub:
-            # None means the pod's own service account: the hub's, never a member's (S7).
+            # None means the pod's service account, which is for the hub, never a member (rule S7).
             raise NotEngaged(f"cluster {name!r}: provider {info.provider!r} gave no access data")
         if name not in self._clients:
             self._clients[name] = self._engage(info)
@@ -155,7 +155,7 @@ class Clusters:
         return client
 
     async def aliases(self, name: str) -> Sequence[str]:
-        """Other names of the fleet for the same cluster, where it is known which are accepted.
+        """Other names in the fleet of the same cluster; empty if accepted UIDs are not known.
 
         Raises:
             NotAccepted: they cannot be looked up.
@@ -163,7 +163,7 @@ class Clusters:
         return await self._accepted.aliases(name) if self._accepted is not None else ()
 
     async def accepted_uid(self, name: str) -> str:
-        """The accepted UID of the cluster of a name; empty where none is known.
+        """The accepted UID of a cluster; empty if none is known.
 
         Raises:
             NotAccepted: it cannot be looked up, or the cluster has an earlier name.
@@ -207,7 +207,7 @@ class Clusters:
     def _change_access(
         self, name: str, before: KubeConfig | None, after: KubeConfig | None
     ) -> None:
-        """Rotated credentials cut no request that is on its way; another server does."""
+        """Rotated credentials do not interrupt requests; another server does."""
         client = self._clients.get(name)
         if client and before and after and is_same_server(before, after):
             client.use(after)

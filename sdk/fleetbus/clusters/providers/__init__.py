@@ -1,1 +1,1 @@
-"""Providers: where the desired set of clusters comes from."""
+"""Providers: the sources of the desired set of clusters."""

@@ -1,4 +1,4 @@
-"""From settings to providers. A provider of one's own is an entry point in `fleetbus.providers`."""
+"""Builds providers from settings; custom ones are entry points of `fleetbus.providers`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from fleetbus_proto.subjects import check_cluster
 log = structlog.get_logger()
 
 Build = Callable[[Mapping[str, Any], KubeConfig | None], Provider]
-"""From the provider's own options, and the access data of the hub, to a provider."""
+"""Builds a provider from its options and the access data of the hub."""
 
 
 class Prefixed:
-    """A provider whose names carry a prefix, so that two providers cannot collide."""
+    """Puts a prefix before the names of another provider, so that two providers cannot collide."""
 
     def __init__(self, provider: Provider, prefix: str) -> None:
         self._provider = provider
@@ -56,13 +56,13 @@ class Prefixed:
     def _rename(self, info: ClusterInfo) -> ClusterInfo | None:
         try:
             return replace(info, name=f"{self._prefix}-{info.name}")
-        except InvalidName as e:  # too long together
+        except InvalidName as e:  # the prefix makes it too long
             log.warning("cluster_skipped", provider=self.name, cluster=info.name, error=str(e))
             return None
 
 
 def build_clusters(settings: SharedSettings, *, make_client: MakeClient | None = None) -> Clusters:
-    """The registry that the settings describe.
+    """Build the registry from the settings.
 
     Args:
         settings: providers and hub.
@@ -87,7 +87,7 @@ def hub_config(settings: SharedSettings) -> KubeConfig | None:
 
 
 def build_provider(settings: ProviderSettings, hub: KubeConfig | None) -> Provider:
-    """One provider.
+    """Build one provider.
 
     Raises:
         ConfigError: the type is unknown, or an option is wrong.
@@ -106,13 +106,13 @@ def _from_entry_point(kind: str) -> Build:
 
 def _file(options: Mapping[str, Any], _hub: KubeConfig | None) -> Provider:
     _check_options("file", options, {"path"})
-    return FileProvider(_text("file", options, "path"))
+    return FileProvider(_string("file", options, "path"))
 
 
 def _kubeconfig(options: Mapping[str, Any], _hub: KubeConfig | None) -> Provider:
     _check_options("kubeconfig", options, {"paths", "contexts"})
-    paths = _texts("kubeconfig", options, "paths")
-    only = _texts("kubeconfig", options, "contexts") if "contexts" in options else None
+    paths = _strings("kubeconfig", options, "paths")
+    only = _strings("kubeconfig", options, "contexts") if "contexts" in options else None
     return KubeconfigProvider(paths, only=only)
 
 
@@ -123,12 +123,12 @@ def _cluster(options: Mapping[str, Any], hub: KubeConfig | None) -> Provider:
 
 def _secrets(options: Mapping[str, Any], hub: KubeConfig | None) -> Provider:
     _check_options("secrets", options, {"namespace", "labels", "key"})
-    labels = _texts("secrets", options, "labels") if "labels" in options else list(MARKERS)
+    labels = _strings("secrets", options, "labels") if "labels" in options else list(MARKERS)
     if unknown := sorted(set(labels) - MARKERS.keys()):
         known = ", ".join(MARKERS)
         raise ConfigError(f"provider 'secrets': labels: {unknown[0]!r} is not one of {known}")
-    key = _text("secrets", options, "key") if "key" in options else "kubeconfig"
-    namespace = _text("secrets", options, "namespace")
+    key = _string("secrets", options, "key") if "key" in options else "kubeconfig"
+    namespace = _string("secrets", options, "namespace")
     return SecretsProvider(hub, namespace=namespace, labels=labels, key=key)
 
 
@@ -181,19 +181,19 @@ def _check_options(kind: str, options: Mapping[str, Any], known: set[str]) -> No
         raise ConfigError(f"provider {kind!r}: unknown field {', '.join(unknown)}")
 
 
-def _text(kind: str, options: Mapping[str, Any], field: str) -> str:
+def _string(kind: str, options: Mapping[str, Any], field: str) -> str:
     value: object = options.get(field)
     if not isinstance(value, str) or not value:
-        raise ConfigError(f"provider {kind!r}: field {field!r} must be a text")
+        raise ConfigError(f"provider {kind!r}: field {field!r} must be a string")
     return value
 
 
 def _optional(kind: str, options: Mapping[str, Any], field: str) -> str:
-    return _text(kind, options, field) if field in options else ""
+    return _string(kind, options, field) if field in options else ""
 
 
-def _texts(kind: str, options: Mapping[str, Any], field: str) -> list[str]:
+def _strings(kind: str, options: Mapping[str, Any], field: str) -> list[str]:
     value: object = options.get(field)
     if not isinstance(value, list) or not all(isinstance(v, str) for v in value):  # pyright: ignore[reportUnknownVariableType]
-        raise ConfigError(f"provider {kind!r}: field {field!r} must be a list of texts")
+        raise ConfigError(f"provider {kind!r}: field {field!r} must be a list of strings")
     return [str(v) for v in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]

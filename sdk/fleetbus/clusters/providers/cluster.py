@@ -1,6 +1,6 @@
 """Provider `cluster`: the Cluster objects of the hub and the kubeconfig Secrets they name.
 
-Any program may create them; a changed label, Secret or spec is followed at once.
+Any program may create them; a changed label, Secret or spec takes effect at once.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from fleetbus_proto.resources import parse_resource
 CLUSTERS: Final = "fleetbus.dev/v1alpha1/clusters"
 SECRETS: Final = "v1/secrets"
 JOINED_UID: Final = "fleetbus.dev/joined-uid"
-"""On a Cluster that a join made: the UID of kube-system of the cluster that answered."""
+"""On a Cluster that a join created: the UID of kube-system of the cluster that answered."""
 KUBECONFIG_LABEL: Final = "fleetbus.dev/kubeconfig=true"
-"""Only Secrets with this label are read, so that our rights can end there."""
+"""Only Secrets with this label are read, so that RBAC can be limited to them."""
 
 
 class ClusterProvider:
@@ -45,7 +45,7 @@ class ClusterProvider:
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield all clusters at each change of a Cluster or of a kubeconfig Secret.
 
-        Nothing is yielded while the hub cannot be read: what was told before stays true.
+        Nothing is yielded while the hub cannot be read: the last set then stays valid.
         """
         targets = [
             WatchTarget(parse_resource(CLUSTERS)),
@@ -63,7 +63,7 @@ class ClusterProvider:
         return self._with_hub(infos)
 
     def _with_hub(self, infos: list[ClusterInfo]) -> list[ClusterInfo]:
-        """Mark the cluster with the hub's own address; a hub that is the pod's has none to tell."""
+        """Mark the cluster with the hub's address; without a hub kubeconfig none is marked."""
         server = _server(self._hub)
         hub = next((info for info in infos if server and _server(info.config) == server), None)
         return [replace(info, hub=True) if info is hub else info for info in infos]
@@ -79,7 +79,7 @@ def _server(config: KubeConfig | None) -> str:
 def infos_of(
     clusters: Objects, secrets: Objects, kubeconfigs: SecretReader
 ) -> tuple[list[ClusterInfo], dict[str, str]]:
-    """The clusters that these objects describe, and why others cannot be read."""
+    """The clusters that these objects describe; also why others cannot be read."""
     kubeconfigs.forget_all_but(secrets)
     return read_entries(
         clusters, lambda place: _info(place[1], clusters[place], secrets, kubeconfigs)
@@ -103,14 +103,14 @@ def _info(name: str, cluster: Object, secrets: Objects, kubeconfigs: SecretReade
 
 
 def recorded_uid(cluster: Object) -> str:
-    """The UID of kube-system that a Cluster has on record; empty if it has none."""
+    """The UID of kube-system that is recorded on a Cluster; empty if there is none."""
     annotations = map_of(map_of(cluster.get("metadata")).get("annotations"))
-    # The annotation is what the join found; whoever consents to another cluster leaves it alone.
+    # The annotation is from the join; consent to another cluster changes only the status.
     return text_of(map_of(cluster.get("status")).get("uid")) or text_of(annotations.get(JOINED_UID))
 
 
 def _entries(found: object) -> list[Any]:
-    """A list as it stands there; of what the CRD would have refused one entry, to be told of."""
+    """A list as it is; a value of another type becomes one entry, to be reported."""
     if isinstance(found, list):
         return cast("list[Any]", found)
     return [found] if found else []
@@ -126,6 +126,6 @@ def _access(spec: dict[str, Any], secrets: Objects, kubeconfigs: SecretReader) -
     config, problem = kubeconfigs.read(place, secret)
     if config is None:
         return None, problem
-    # Only a plain `true` switches something off.
+    # Only a literal `true` turns verification off.
     insecure, http = spec.get("insecureSkipTLSVerify") is True, spec.get("allowHTTP") is True
     return checked((replace(config, insecure=insecure, http=http), ""))

@@ -1,8 +1,8 @@
 """Provider `cluster-api`: Cluster API's Clusters and the kubeconfig Secrets beside them.
 
-A Cluster joins once its control plane is initialized and its Secret `<name>-kubeconfig` is there.
-It is named after the Cluster, with the namespace in front where more than one is read, and carries
-the Cluster's labels.
+A Cluster joins once its control plane is initialized and its Secret `<name>-kubeconfig` exists. Its
+name is the Cluster's, prefixed with the namespace if all namespaces are read; it has the Cluster's
+labels.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from fleetbus.clusters.mirror import (
     Objects,
     Place,
     SkippedEntries,
-    discover_on_hub,
     read_entries,
     watch_hub,
+    watch_served,
 )
 from fleetbus.kube.client import Object
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.reflect import WatchTarget
-from fleetbus_proto.resources import parse_resource
+from fleetbus_proto.resources import Resource, parse_resource
 
 _CLUSTERS: Final = "clusters.cluster.x-k8s.io"
 _SECRETS: Final = "v1/secrets"
 _CLUSTER_LABEL: Final = "cluster.x-k8s.io/cluster-name"
-"""Cluster API puts it on every Secret of a cluster; others are not read."""
+"""Set by Cluster API on every Secret of a cluster; other Secrets are not read."""
 _KEY: Final = "value"
 
 
@@ -40,7 +40,7 @@ class ClusterApiProvider:
 
     Args:
         hub: access data of the hub; None means the pod's service account.
-        namespace: the only namespace that is read; empty means all.
+        namespace: the only namespace to read; empty means all.
         label_selector: only Clusters with these labels.
     """
 
@@ -57,20 +57,17 @@ class ClusterApiProvider:
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield all initialized clusters at each change of one or of its Secret."""
-        async with aclosing(discover_on_hub(self._hub, _CLUSTERS)) as found:
-            async for served in found:
-                if served is None:
-                    yield []
-                    continue
-                secrets = parse_resource(_SECRETS)
-                targets = [
-                    WatchTarget(served, self._namespace, label_selector=self._label_selector),
-                    WatchTarget(secrets, self._namespace, label_selector=_CLUSTER_LABEL),
-                ]
-                sets = watch_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
-                async with aclosing(sets):
-                    async for infos in sets:
-                        yield infos
+        async with aclosing(watch_served(self._hub, _CLUSTERS, self._watch)) as sets:
+            async for infos in sets:
+                yield infos
+
+    def _watch(self, clusters: Resource) -> AsyncGenerator[list[ClusterInfo]]:
+        secrets = parse_resource(_SECRETS)
+        targets = [
+            WatchTarget(clusters, self._namespace, label_selector=self._label_selector),
+            WatchTarget(secrets, self._namespace, label_selector=_CLUSTER_LABEL),
+        ]
+        return watch_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
 
     def _read(self, found: Sequence[Objects]) -> list[ClusterInfo]:
         clusters, secrets = found
@@ -100,7 +97,7 @@ class ClusterApiProvider:
 
 
 def _is_initialized(cluster: Object) -> bool:
-    """Whether the API server was ever reachable, in the words of v1beta2 or of v1beta1."""
+    """Whether the control plane was ever initialized, as v1beta2 or v1beta1 report it."""
     status = map_of(cluster.get("status"))
     if map_of(status.get("initialization")).get("controlPlaneInitialized") is True:
         return True

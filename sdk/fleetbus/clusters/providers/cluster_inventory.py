@@ -1,10 +1,10 @@
 """Provider `cluster-inventory`: sig-multicluster's ClusterProfiles on the hub.
 
-A profile joins when its condition ControlPlaneHealthy is True for the first time. One that turns
-unhealthy later stays a member that cannot be used: its rows are kept and marked stale, nothing is
-deleted, and it goes on when it is healthy again. Access data is a Secret that names this consumer
-and the profile, or what the profile says together with a credential plugin of our own allow list:
-a profile alone must never make us run something (rule S7).
+A profile joins when its condition ControlPlaneHealthy is True for the first time. If it becomes
+unhealthy later it stays a member that cannot be used: its objects are kept and marked stale,
+nothing is deleted, and it continues when it is healthy again. Access data is a Secret that names
+this consumer and the profile, or the profile's own data together with a credential plugin of our
+allow list: a profile alone must never make us run something (rule S7).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from fleetbus.clusters.mirror import (
     Objects,
     Place,
     SkippedEntries,
-    discover_on_hub,
     read_entries,
     watch_hub,
+    watch_served,
 )
 from fleetbus.kube.client import Object
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.reflect import WatchTarget
-from fleetbus_proto.resources import parse_resource
+from fleetbus_proto.resources import Resource, parse_resource
 
 _PROFILES: Final = "clusterprofiles.multicluster.x-k8s.io"
 _SECRETS: Final = "v1/secrets"
@@ -49,8 +49,8 @@ class ClusterInventoryProvider:
     Args:
         hub: access data of the hub; None means the pod's service account.
         consumer: our name in the label of access Secrets.
-        namespace: the only namespace that is read; empty means all.
-        plugins: which access providers of a profile may be used, and what runs for each.
+        namespace: the only namespace to read; empty means all.
+        plugins: the access providers of a profile that may be used, and the command for each.
     """
 
     name = "cluster-inventory"
@@ -69,26 +69,23 @@ class ClusterInventoryProvider:
         self._plugins = plugins or {}
         self._kubeconfigs = SecretReader(partial(read_member, key=_KEY))
         self._skipped = SkippedEntries(self.name)
-        # Profiles that were healthy. Who was so before our start nobody knows, so at first every
-        # profile counts that is told to be unhealthy: a member must not leave because we started.
+        # Profiles that were healthy. It is unknown which were so before we started, so at first
+        # every profile that is reported as unhealthy counts: no member must leave on our restart.
         self._joined: set[Place] | None = None
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield all profiles that are or were healthy, at each change of one or of its Secret."""
-        async with aclosing(discover_on_hub(self._hub, _PROFILES)) as found:
-            async for served in found:
-                if served is None:
-                    yield []
-                    continue
-                selector = f"{_CONSUMER_LABEL}={self._consumer}"
-                targets = [
-                    WatchTarget(served, self._namespace),
-                    WatchTarget(parse_resource(_SECRETS), label_selector=selector),
-                ]
-                sets = watch_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
-                async with aclosing(sets):
-                    async for infos in sets:
-                        yield infos
+        async with aclosing(watch_served(self._hub, _PROFILES, self._watch)) as sets:
+            async for infos in sets:
+                yield infos
+
+    def _watch(self, profiles: Resource) -> AsyncGenerator[list[ClusterInfo]]:
+        selector = f"{_CONSUMER_LABEL}={self._consumer}"
+        targets = [
+            WatchTarget(profiles, self._namespace),
+            WatchTarget(parse_resource(_SECRETS), label_selector=selector),
+        ]
+        return watch_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
 
     def _read(self, found: Sequence[Objects]) -> list[ClusterInfo]:
         profiles, secrets = found
@@ -115,7 +112,7 @@ class ClusterInventoryProvider:
         status, said = _condition(profile)
         config, problem = self._access(place, profile, secrets)
         if status != "True":
-            config, problem = None, f"{_HEALTHY} is {status or 'not told'}{said}"
+            config, problem = None, f"{_HEALTHY} is {status or 'not reported'}{said}"
         return ClusterInfo(
             name=name if self._namespace else f"{namespace}-{name}",
             labels=labels_of(profile),
@@ -130,7 +127,7 @@ class ClusterInventoryProvider:
             for found, secret in sorted(secrets.items())
             if labels_of(secret).get(_PROFILE_LABEL) == place[1]
         ]
-        # In the profile's own namespace before another one, which may hold a namesake's.
+        # The profile's own namespace first: others may have a profile of the same name.
         of_profile.sort(key=lambda entry: entry[0][0] != place[0])
         if of_profile:
             return self._kubeconfigs.read(*of_profile[0])
@@ -157,7 +154,7 @@ _TRUSTED: Final = ("server", "certificate-authority-data", "tls-server-name")
 
 
 def _kubeconfig(cluster: Mapping[str, Any], plugin: Plugin) -> str:
-    # Only what cannot read files or leave TLS unverified.
+    # Only fields that cannot read files or leave TLS unverified.
     trusted = {k: cluster[k] for k in _TRUSTED if isinstance(cluster.get(k), str)}
     document = {
         "current-context": "cluster",
@@ -169,7 +166,7 @@ def _kubeconfig(cluster: Mapping[str, Any], plugin: Plugin) -> str:
 
 
 def _condition(profile: Object) -> tuple[str, str]:
-    """The status of the condition, empty if it is not there, and what it says."""
+    """The status of the condition, empty if it is missing, and its message."""
     for condition in maps_of(map_of(profile.get("status")).get("conditions")):
         if condition.get("type") == _HEALTHY:
             said = str(condition.get("message") or condition.get("reason") or "")

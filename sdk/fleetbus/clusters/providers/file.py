@@ -48,9 +48,9 @@ log = structlog.get_logger()
 
 
 def _check_resource(entry: object) -> object:
-    """Its form; whether it means anything is told by the watcher, and harms no other entry."""
+    """Check the type of an entry; the watcher reports one that matches no resource."""
     if not isinstance(entry, str | dict):
-        raise ValueError("Input should be a text or a map")  # noqa: TRY004 -- pydantic's way
+        raise ValueError("Input should be a string or a map")  # noqa: TRY004 -- pydantic's way
     return cast("object", entry)
 
 
@@ -87,7 +87,7 @@ class _SeedMetadata(BaseModel):
     resources: list[_SeedResource] = Field(default_factory=list[_SeedResource])
 
     def modern(self) -> _Entry:
-        """The same cluster in our spelling."""
+        """The same cluster in our own form."""
         return _Entry(
             name=self.clusterName,
             kubeconfig=self.configPath,
@@ -103,7 +103,7 @@ class _SeedEntry(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Broken:
-    """An entry that cannot be used; without a name it is no cluster either."""
+    """An unusable entry; without a valid name it is skipped."""
 
     place: str
     name: str
@@ -111,11 +111,11 @@ class _Broken:
 
 
 class FileProvider:
-    """Clusters from one YAML file, followed for change.
+    """Clusters from one YAML file, which is polled for changes.
 
     Args:
-        path: the file; it is read once at construction, so that a wrong one stops the start.
-        every: how often the file is looked at.
+        path: the file; it is read on construction, so that an invalid one fails at startup.
+        every: how often the file is checked.
 
     Raises:
         ConfigError: the file is not a list of clusters.
@@ -131,7 +131,7 @@ class FileProvider:
         self._entries = _read_entries(self._path)
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
-        """Yield the clusters of the file at each change of it or of a kubeconfig it names."""
+        """Yield the clusters of the file at each change of it or of one of its kubeconfigs."""
         async for _ in watch_files(self._files, self._every):
             yield await asyncio.to_thread(self._read)
 
@@ -139,14 +139,14 @@ class FileProvider:
         try:
             self._entries = _read_entries(self._path)
         except ConfigError as e:
-            # A file that is being written is wrong for a moment: what it said stays true.
+            # A file that is being written is invalid for a moment: keep its last content.
             log.warning("clusters_file_unreadable", error=str(e))
         self._kubeconfigs.forget_all_but(self._files())
         self._skipped.report({e.place: e.problem for e in self._entries if isinstance(e, _Broken)})
         return _infos(self._path, self._entries, self._kubeconfigs)
 
     def _files(self) -> list[pathlib.Path]:
-        # Also those that are missing: one that appears repairs its cluster.
+        # Including missing ones: a file that appears repairs its cluster.
         named = [e.kubeconfig for e in self._entries if isinstance(e, _Entry)]
         return [self._path, *(_beside(self._path, kubeconfig) for kubeconfig in named)]
 
@@ -171,7 +171,7 @@ def _infos(
 
 
 def _read_entries(path: pathlib.Path) -> list[_Entry | _Broken]:
-    """The entries, by name; what is wrong with one is that entry's problem only (rule S7)."""
+    """The entries by name; a problem with one affects only that entry (rule S7)."""
     found = [_entry(path, number, raw) for number, raw in enumerate(_raw_entries(path))]
     names = Counter(entry.name for entry in found)
     hubs = sum(isinstance(entry, _Entry) and entry.hub for entry in found)
@@ -179,7 +179,7 @@ def _read_entries(path: pathlib.Path) -> list[_Entry | _Broken]:
     for number, entry in enumerate(found):
         problem = ""
         if entry.name and names[entry.name] > 1:
-            # Which of them is meant nobody can say, so neither is.
+            # It is unclear which one is meant, so none is used.
             problem = f"cluster {entry.name} is listed twice"
         elif isinstance(entry, _Entry) and entry.hub and hubs > 1:
             problem = "more than one cluster is the hub (hub or isMaster)"
@@ -251,7 +251,7 @@ def _info(path: pathlib.Path, entry: _Entry, kubeconfigs: KubeconfigFiles) -> Cl
     try:
         config = _config_of(path, entry, kubeconfigs)
     except ConfigError as e:
-        problem = str(e)  # one dead entry is a condition of that cluster, not an end of all
+        problem = str(e)  # one bad entry is a problem of that cluster only
     return ClusterInfo(
         name=entry.name,
         labels=entry.labels,

@@ -1,4 +1,4 @@
-"""Notice that files changed, by asking for size and time: works on every mount."""
+"""Polls files for changes of size and time, which works on every kind of mount."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ async def watch_files(
 ) -> AsyncGenerator[None]:
     """Yield once at the start and after each change of the set of files or of one of them.
 
-    A change is told when two looks have seen the same: the beginning of a file that is still being
-    written may be valid, and would be a fleet that lost clusters.
+    A change counts once two polls in a row agree: the beginning of a half-written file may be
+    valid, and would look like a fleet that lost clusters.
     """
-    told: Signature | None = None
+    reported: Signature | None = None
     before: Signature | None = None
     while True:
         found = await asyncio.to_thread(signature_of, list_files)
-        if told is None or (found == before and found != told):
-            told = found
+        if reported is None or (found == before and found != reported):
+            reported = found
             yield
         before = found
         await asyncio.sleep(every.total_seconds())
 
 
 def signature_of(list_files: Callable[[], Iterable[pathlib.Path]]) -> Signature:
-    """Name, time, size and inode of those that exist."""
+    """Name, time, size and inode of the files that exist."""
     rows: list[tuple[str, int, int, int]] = []
     for path in list_files():
         try:

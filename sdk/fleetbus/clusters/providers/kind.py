@@ -27,8 +27,8 @@ class KindProvider:
     """Clusters that `kind get clusters` lists.
 
     Args:
-        only_prefix: take only clusters whose name begins so.
-        every: how often kind is asked.
+        only_prefix: use only clusters with this prefix in their name.
+        every: how often kind is called.
 
     Raises:
         ConfigError: kind is not installed.
@@ -46,13 +46,13 @@ class KindProvider:
         self._skipped = SkippedEntries(self.name)
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
-        """Yield all clusters whenever one came, went or has another kubeconfig."""
+        """Yield all clusters whenever one was added, removed or has another kubeconfig."""
         last: list[ClusterInfo] | None = None
         while True:
             try:
                 infos = await self._read()
             except ConfigError as e:
-                log.warning("kind_failed", error=str(e))  # what was told before stays true
+                log.warning("kind_failed", error=str(e))  # the last set stays valid
             else:
                 if infos != last:
                     last = infos
@@ -81,7 +81,7 @@ class KindProvider:
             # kind's clusters are on this machine.
             config = KubeConfig(document, source=f"kind cluster {name}", own=True)
             check_server(config)
-        except ConfigError as e:  # one that is being made or deleted harms no other
+        except ConfigError as e:  # one that is being created or deleted does not affect the others
             config, problem = None, str(e)
         return ClusterInfo(name=name, provider=self.name, config=config, problem=problem)
 

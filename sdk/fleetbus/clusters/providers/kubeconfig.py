@@ -1,7 +1,7 @@
 """Provider `kubeconfig`: one cluster per context of kubeconfig files, followed for change.
 
-A cluster is named after its context. Contexts that would have one name are named after their files
-too, all of them: which was there first, or is listed first, says nothing about what a name means.
+A cluster is named after its context. If several contexts would get the same name, all of them also
+get the name of their file: the order of files must not decide what a name means.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ GLOBS: Final = (
     "*.kubeconfig.yaml",
     "*.kubeconfig.yml",
 )
-"""What is taken from a directory, as multicluster-runtime's file provider does."""
+"""The file names used in a directory, as in multicluster-runtime's file provider."""
 _NONE_FITS: Final = f"no file in it is named {', '.join(GLOBS[:-1])} or {GLOBS[-1]}"
 POLL: Final = timedelta(seconds=1)
 FILE_LABEL: Final = "fleetbus.dev/file"
 CONTEXT_LABEL: Final = "fleetbus.dev/context"
-"""On each cluster, so that it can be told where it came from whatever its name is."""
+"""Labels of each cluster that show its origin, whatever its name is."""
 _ENDING: Final = re.compile(r"(\.kubeconfig)?(\.ya?ml)?$")
 _LONGEST: Final = 63
 
@@ -54,9 +54,9 @@ class KubeconfigProvider:
     """Clusters from files and directories of kubeconfigs.
 
     Args:
-        paths: files, taken whatever their name, and directories, searched for `GLOBS`.
-        only: context names to take; None takes all.
-        every: how often the files are looked at.
+        paths: files of any name, and directories, which are searched for `GLOBS`.
+        only: the contexts to use; None uses all.
+        every: how often the files are checked.
     """
 
     name = "kubeconfig"
@@ -72,7 +72,7 @@ class KubeconfigProvider:
         self._only = set(only) if only is not None else None
         self._every = every
         self._kubeconfigs = KubeconfigFiles()
-        # What each file said when it could last be read.
+        # The contexts of each file when it was last readable.
         self._said: dict[pathlib.Path, list[KubeConfig]] = {}
         self._skipped = SkippedEntries(self.name)
 
@@ -110,17 +110,17 @@ class KubeconfigProvider:
             reasons[str(path)] = str(e)
             if not path.exists():
                 self._said.pop(path, None)
-            # A file that is being written is unreadable for a moment: what it said stays true.
+            # A file that is being written is unreadable for a moment: keep its last content.
             return self._said.get(path, [])
         self._said[path] = [p for n, p in parts.items() if self._only is None or n in self._only]
         return self._said[path]
 
 
 def _is_passed_over(path: pathlib.Path) -> bool:
-    """Whether it is a directory with files, of which none has a name that counts."""
+    """Whether it is a directory whose files all have other names."""
     try:
         names = [file.name for file in path.iterdir() if file.is_file()]
-    except OSError:  # no directory, or unreadable
+    except OSError:  # not a directory, or unreadable
         return False
     return bool(names) and not any(fnmatchcase(n, glob) for n in names for glob in GLOBS)
 
@@ -129,7 +129,7 @@ def _info(name: str, path: pathlib.Path, config: KubeConfig) -> ClusterInfo:
     problem = ""
     try:
         check_server(config)
-    except ConfigError as e:  # one dead context is a condition of that cluster, not of the file
+    except ConfigError as e:  # one bad context is a problem of that cluster, not of the file
         problem = str(e)
     return ClusterInfo(
         name=name,
@@ -141,9 +141,9 @@ def _info(name: str, path: pathlib.Path, config: KubeConfig) -> ClusterInfo:
 
 
 def name_contexts(places: Sequence[Place]) -> tuple[dict[Place, str], dict[Place, str]]:
-    """Cluster names for contexts, no two alike, and why others have none.
+    """Unique cluster names for contexts; also why others have none.
 
-    The order of the contexts makes no difference.
+    The order of the contexts does not matter.
     """
     plain: dict[Place, str] = {}
     nameless: dict[Place, str] = {}
@@ -173,10 +173,10 @@ def _with_hash(place: Place, name: str) -> str:
 
 
 def cluster_name(context: str) -> str:
-    """A context's name as a cluster name: lower case, everything else a dash.
+    """Convert a context's name to a cluster name: lower case, all other characters to dashes.
 
     Raises:
-        InvalidName: nothing usable is left.
+        InvalidName: no valid name is left.
     """
     return check_cluster(_dashed(context)[:_LONGEST].strip("-"))
 

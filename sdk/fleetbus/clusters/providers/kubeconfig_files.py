@@ -1,4 +1,4 @@
-"""Kubeconfig files of whoever runs this process, each parsed once per content."""
+"""The user's kubeconfig files, each parsed once per content."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fleetbus.kube.connection.config import (
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """The contexts of one file, each with its own part of it."""
+    """The contexts of one file, each with only its own part of the file."""
 
     configs: dict[str, KubeConfig]
     current: str
 
 
 class KubeconfigFiles:
-    """What the files say; parsing is what costs, so an unchanged file is read and not parsed."""
+    """Reads kubeconfig files; parsing is expensive, so an unchanged file is not parsed again."""
 
     def __init__(self) -> None:
         self._known: dict[pathlib.Path, tuple[KubeConfig, Contexts]] = {}
@@ -34,7 +34,7 @@ class KubeconfigFiles:
         Raises:
             ConfigError: it cannot be read, or is not a kubeconfig.
         """
-        # Over plain http only with an explicit field, which no kubeconfig has.
+        # Plain http needs an explicit field, which a kubeconfig does not have.
         whole = replace(load_kube_config(path), http=False)
         known = self._known.get(path)
         if known is not None and known[0] == whole:
@@ -44,6 +44,6 @@ class KubeconfigFiles:
         return found
 
     def forget_all_but(self, paths: Iterable[pathlib.Path]) -> None:
-        """Keep nothing of files that are no longer read."""
+        """Forget files that are no longer read."""
         kept = set(paths)
         self._known = {path: known for path, known in self._known.items() if path in kept}

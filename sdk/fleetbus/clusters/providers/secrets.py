@@ -1,8 +1,8 @@
 """Provider `secrets`: labelled Secrets of one namespace of the hub, each a cluster.
 
-Read are our own label, multicluster-runtime's, and Argo CD's cluster Secrets. A cluster's name is
-the Secret's, for Argo CD the one it gives; its labels are the Secret's, markers left out. Removing
-the label or the Secret makes the cluster leave; an entry that cannot be used is told and skipped.
+It supports our own label, multicluster-runtime's, and Argo CD's cluster Secrets. A cluster is named
+after the Secret, for Argo CD by its `name`; its labels are the Secret's without the markers.
+Removing the label or the Secret removes the cluster; unusable entries are logged and skipped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MARKERS: Final = {
     "sigs.k8s.io/multicluster-runtime-kubeconfig": "true",
     ARGO_LABEL: "cluster",
 }
-"""The labels that make a Secret a cluster."""
+"""The labels that mark a Secret as a cluster."""
 _SECRETS: Final = "v1/secrets"
 
 
@@ -48,8 +48,8 @@ class SecretsProvider:
 
     Args:
         hub: access data of the hub; None means the pod's service account.
-        namespace: where the Secrets are; nothing else is read.
-        labels: which of `MARKERS` count.
+        namespace: the namespace of the Secrets; no other is read.
+        labels: the labels of `MARKERS` to use.
         key: the data key of the kubeconfig.
     """
 
@@ -84,7 +84,7 @@ class SecretsProvider:
                 yield infos
 
     def _read(self, found: Sequence[Objects]) -> list[ClusterInfo]:
-        # A Secret with two of the labels is one cluster.
+        # A Secret with two of the labels is still one cluster.
         secrets: Objects = {place: obj for objects in found for place, obj in objects.items()}
         self._kubeconfigs.forget_all_but(secrets)
         infos, reasons = read_entries(secrets, lambda place: self._info(place, secrets[place]))
@@ -129,7 +129,7 @@ _CERTIFICATE: Final = {"certData": "client-certificate-data", "keyData": "client
 
 
 def _read_argo(said: str, secret: Object) -> Access:
-    """A cluster Secret of Argo CD as a kubeconfig; what would run code is refused (rule S7)."""
+    """Convert a cluster Secret of Argo CD to a kubeconfig; plugins are refused (rule S7)."""
     server, problem = read_text(said, secret, "server")
     text, missing = read_text(said, secret, "config")
     if problem or missing:
@@ -147,7 +147,7 @@ def _argo_config(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Argo CD's `config` and its `tlsClientConfig`.
 
     Raises:
-        ValueError: they are not what Argo CD writes, or would run code.
+        ValueError: they are malformed, or would run code.
     """
     try:
         config: object = orjson.loads(text)

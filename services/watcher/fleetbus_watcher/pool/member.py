@@ -114,7 +114,7 @@ class PoolMember:
     def waiting(self) -> str:
         """Why this member has not joined yet; empty when it has."""
         if not self._clusters.is_known:
-            return "the providers have not listed their clusters yet"
+            return "the providers have not reported their clusters yet"
         return "" if self._may_claim else "the members of the pool are not known yet"
 
     def unsettled(self) -> str:
