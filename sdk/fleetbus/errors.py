@@ -3,17 +3,17 @@
 FleetbusError
 ├── ConfigError            the configuration is wrong; the message names file and field
 ├── ClusterNotFound        the cluster left the fleet, or never was in it
-├── NotEngaged             the cluster is in the fleet but cannot be used yet
+├── NotEngaged             the cluster is in the fleet but not usable yet
 ├── NotSynced              no complete list of this resource has been seen yet (rule P14)
 │   └── SnapshotBehind     the snapshot is older than what caused this run (rule P10)
-├── IncompleteObject       what is to be written is not all that there is, or has marks in it
-├── LeaseLostError         another worker may have the key: this run writes no more (rule R4)
-├── NeverAwaited           the run called something and did not await it
-├── RunStopped             the run of a plain function was told to stop (rule R7)
+├── IncompleteObject       the object to be written is incomplete, or has redaction marks
+├── LeaseLostError         another worker may own the request: this run must not write (R4)
+├── NeverAwaited           the run did not await one of its calls
+├── RunStopped             the run of a plain function must stop (rule R7)
 ├── StoreError             Redis or Valkey is unusable: wrong policy, version, address
-│   └── StoreFull          it has no room for more (rule P9)
+│   └── StoreFull          it is out of memory (rule P9)
 ├── BusError               NATS is unusable: too old, stream missing or drifted
-├── MalformedOwner         the owner mark of an object cannot be read
+├── MalformedOwner         the owner mark of an object is malformed
 └── KubeError              an API server refused, or did not answer
     ├── NotFound  Conflict  AlreadyExists  Invalid  Forbidden  Unauthorized  Gone
     ├── TooManyRequests  ServerError
@@ -27,8 +27,8 @@ from datetime import timedelta
 from typing import Any, Final, cast
 
 _SHOWN: Final = 1000
-_LONGEST_WISH_SECONDS: Final = 3600.0
-"""Whoever wants to be left alone for longer is asked all the same."""
+_MAX_RETRY_AFTER_SECONDS: Final = 3600.0
+"""A longer `Retry-After` is cut to this."""
 
 
 class FleetbusError(Exception):
@@ -44,33 +44,33 @@ class ClusterNotFound(FleetbusError):
 
 
 class NotEngaged(FleetbusError):
-    """The cluster is in the fleet but cannot be used yet; trying again later is right."""
+    """The cluster is in the fleet but not usable yet; try again later."""
 
 
 class NotSynced(FleetbusError):
     """No complete list of this resource has been seen yet, so absence means nothing (P14).
 
     Attributes:
-        unwatched: the resource, if no cluster of the fleet has it in the snapshot: then waiting
-            alone may not help, as most likely its name is misspelt. Else empty.
-        do_you_mean: what is there instead and has the nearest name; or empty.
+        unwatched: the resource, if no cluster of the fleet has it in the snapshot: most likely its
+            name is misspelt, so waiting does not help. Otherwise empty.
+        did_you_mean: the closest name of an existing resource; or empty.
     """
 
     unwatched: str = ""
-    do_you_mean: str = ""
+    did_you_mean: str = ""
 
 
 class SnapshotBehind(NotSynced):
     """The snapshot shows an older version than the change that caused this run (rule P10).
 
-    The request comes back by itself; nothing was wrong with the reconcile function.
+    The request is requeued by itself; this is not a failure of the reconcile function.
     """
 
 
 class IncompleteObject(FleetbusError):
-    """An object is known in part, as the watcher has shown it, and writing it would lose the rest.
+    """The object is incomplete, as the watcher published it; writing it would lose the rest.
 
-    Nothing was sent. `live` reads all of it; `patch` and `apply` write a part.
+    Nothing was sent. `live` reads the whole object; `patch` and `apply` write a part.
     """
 
 
@@ -79,11 +79,11 @@ class LeaseLostError(FleetbusError):
 
 
 class NeverAwaited(FleetbusError):
-    """A run called a method of its fleet and did not await it; the message names the line."""
+    """A run did not await a method of its fleet; the message names the line."""
 
 
 class RunStopped(FleetbusError):
-    """The run of a plain function was told to stop: it is late, or the process ends (rule R7)."""
+    """The run of a plain function must stop: it timed out, or the process ends (rule R7)."""
 
 
 class StoreError(FleetbusError):
@@ -91,7 +91,7 @@ class StoreError(FleetbusError):
 
 
 class StoreFull(StoreError):
-    """Redis or Valkey has no room; nothing was written, and what came by the bus waits (P9)."""
+    """Redis or Valkey is out of memory; nothing was written, and messages of the bus wait (P9)."""
 
 
 class BusError(FleetbusError):
@@ -99,17 +99,17 @@ class BusError(FleetbusError):
 
 
 class MalformedOwner(FleetbusError):
-    """The owner mark of an object cannot be read; nothing may be deleted because of it."""
+    """The owner mark of an object is malformed; nothing may be deleted because of it."""
 
 
 class KubeError(FleetbusError):
     """An API server refused a request, or did not answer.
 
     Attributes:
-        status: HTTP status code; 0 when there was no answer.
+        status: HTTP status code; 0 if there was no response.
         reason: the reason of the Kubernetes Status, like `Conflict`.
         details: the details of the Status: name, kind, causes.
-        retry_after: how long the server wants to be left alone, if it says so with 429 or 5xx.
+        retry_after: the server's `Retry-After`, with 429 or 5xx.
     """
 
     retry_after: timedelta = timedelta()
@@ -124,10 +124,10 @@ class KubeError(FleetbusError):
         self.details = details or {}
 
     def __str__(self) -> str:
-        """What logs and conditions show; a server may answer with any amount of text."""
-        told = self.message[:_SHOWN] + ("…" if len(self.message) > _SHOWN else "")
-        answer = f"{self.status} {self.reason[:_SHOWN]}".rstrip()
-        return f"{told} ({answer})" if self.status else told
+        """The message for logs and conditions, truncated: a server may send any amount of text."""
+        text = self.message[:_SHOWN] + ("…" if len(self.message) > _SHOWN else "")
+        status = f"{self.status} {self.reason[:_SHOWN]}".rstrip()
+        return f"{text} ({status})" if self.status else text
 
 
 class NotFound(KubeError):
@@ -135,15 +135,15 @@ class NotFound(KubeError):
 
 
 class Conflict(KubeError):
-    """409: someone else changed the object, or owns the field."""
+    """409: the object was changed concurrently, or another manager owns the field."""
 
 
 class AlreadyExists(Conflict):
-    """409 AlreadyExists: an object of this name is there."""
+    """409 AlreadyExists: there is an object of this name."""
 
 
 class Invalid(KubeError):
-    """422, or 400: the object is not acceptable; repeating does not help."""
+    """422 or 400: the object is invalid; retrying does not help."""
 
 
 class Forbidden(KubeError):
@@ -159,35 +159,35 @@ class Gone(KubeError):
 
 
 class TooManyRequests(KubeError):
-    """429: wait `retry_after`, then repeat."""
+    """429: wait for `retry_after`, then retry."""
 
     retry_after: timedelta = timedelta(seconds=1)
 
 
 class ServerError(KubeError):
-    """5xx: the server failed; repeat later."""
+    """5xx: the server failed; retry later."""
 
 
 class Unreachable(KubeError):
-    """No answer: connection refused, timed out, cut, or TLS failed.
+    """No response: the connection was refused, timed out or broke, or TLS failed.
 
     Attributes:
-        cluster: whose API server it is; empty where that is not known.
+        cluster: the cluster of the API server; empty if it is not known.
     """
 
     cluster: str = ""
 
     def __str__(self) -> str:
-        """The same, and which cluster it was: a run may have asked any."""
-        told = super().__str__()
-        is_named = not self.cluster or f"cluster {self.cluster!r}" in told
-        return told if is_named else f"cluster {self.cluster!r}: {told}"
+        """The message with the name of the cluster: a run may use several."""
+        text = super().__str__()
+        is_named = not self.cluster or f"cluster {self.cluster!r}" in text
+        return text if is_named else f"cluster {self.cluster!r}: {text}"
 
 
 class NotAccepted(Unreachable):
-    """Another cluster than the accepted one answers, or nobody knows which (rule W13).
+    """Another cluster than the accepted one answers, or it is unknown which one does (rule W13).
 
-    None of its answers counts, and nothing is written there, until somebody consents to it.
+    Its responses do not count, and nothing is written there, until an operator consents.
     """
 
 
@@ -210,10 +210,10 @@ def from_status(
     reason = str(status.get("reason") or "")
     message = str(status.get("message") or f"the API server answered {code}")
     details: object = status.get("details")
-    told = cast("dict[str, Any]", details) if isinstance(details, dict) else None
+    known = cast("dict[str, Any]", details) if isinstance(details, dict) else None
     kind = AlreadyExists if reason == "AlreadyExists" else _BY_STATUS.get(code)
     kind = kind or (ServerError if code >= 500 else KubeError)  # noqa: PLR2004 -- HTTP
-    error = kind(code, reason, message, told)
+    error = kind(code, reason, message, known)
     if isinstance(error, TooManyRequests | ServerError) and retry_after is not None:
-        error.retry_after = timedelta(seconds=min(retry_after, _LONGEST_WISH_SECONDS))
+        error.retry_after = timedelta(seconds=min(retry_after, _MAX_RETRY_AFTER_SECONDS))
     return error

@@ -1,6 +1,6 @@
-"""The owner mark: who, in which cluster, owns an object.
+"""The owner mark: the owner of an object, in whatever cluster it is.
 
-A label holds the owner's UID, for selection; an annotation holds the whole reference as JSON.
+A label has the owner's UID, for selection; an annotation has the whole reference as JSON.
 It is never a real ownerReference: the target's garbage collector would delete the object.
 """
 
@@ -25,7 +25,7 @@ PROTECT_ANNOTATION: Final = "fleetbus.dev/protect"
 CONFIRM_PRUNE_ANNOTATION: Final = "fleetbus.dev/confirm-prune"
 
 _VERSION: Final = 2
-"""Of the annotation; the first one names no target, and no version."""
+"""Of the annotation; version 1 has no target and no field for the version."""
 _LONGEST_NAME: Final = 253
 _LONGEST_LABEL: Final = 63
 _HASH_BYTES: Final = 5
@@ -37,9 +37,9 @@ class Owner:
     """A reference to an owner in any cluster.
 
     Attributes:
-        hub: the id of the hub that manages the owned object; empty for no hub's.
-        target: the cluster that the owned object was written to, which a copy in another one is
-            told by; empty in a mark that does not say.
+        hub: the id of the hub that manages the owned object; empty for none.
+        target: the cluster that the owned object was written to, which distinguishes copies in
+            other clusters; empty in older marks.
         target_uid: the UID of that cluster's namespace kube-system.
     """
 
@@ -70,11 +70,11 @@ class Owner:
         )
 
     def on(self, target: str, target_uid: str) -> Self:
-        """The same for an object in this cluster (rule D4)."""
+        """The same reference for an object in this cluster (rule D4)."""
         return replace(self, target=target, target_uid=target_uid)
 
     def to_json(self) -> str:
-        """The text of the annotation."""
+        """The value of the annotation."""
         target = {"target": self.target, "targetUid": self.target_uid} if self.target else {}
         fields = {
             "apiVersion": self.api_version,
@@ -95,7 +95,7 @@ def owner_of(obj: dict[str, Any]) -> Owner | None:
     """The owner that an object's mark names; None if it has none.
 
     Raises:
-        MalformedOwner: there is a mark, but it cannot be read.
+        MalformedOwner: there is a mark, but it is malformed.
     """
     annotations = _strings(obj, "annotations")
     text = annotations.get(OWNER_ANNOTATION) or annotations.get(SEED_OWNER_ANNOTATION)
@@ -103,7 +103,7 @@ def owner_of(obj: dict[str, Any]) -> Owner | None:
 
 
 def parse_owner(text: str | bytes) -> Owner:
-    """Read the text of an owner annotation.
+    """Parse the value of an owner annotation.
 
     Raises:
         MalformedOwner: it is not JSON, a field is missing or of the wrong type, or it is of a
@@ -118,7 +118,9 @@ def parse_owner(text: str | bytes) -> Owner:
     fields = cast("dict[str, Any]", found)
     version: object = fields.get("version", 1)
     if not isinstance(version, int) or version > _VERSION:
-        raise MalformedOwner(f"the owner annotation is of version {version}, not up to {_VERSION}")
+        raise MalformedOwner(
+            f"the owner annotation has version {version}; the latest supported is {_VERSION}"
+        )
     return Owner(
         api_version=_text(fields, "apiVersion"),
         kind=_text(fields, "kind"),
@@ -138,19 +140,19 @@ def _text(fields: Mapping[str, Any], field: str, default: str | None = None) -> 
     value = fields.get(field)
     value = default if value is None else value
     if not isinstance(value, str) or (not value and default is None):
-        raise MalformedOwner(f"the owner annotation has no usable field {field!r}")
+        raise MalformedOwner(f"the owner annotation has no valid field {field!r}")
     return value
 
 
 def _flag(fields: Mapping[str, Any], field: str) -> bool:
     value = fields.get(field)
     if value is not None and not isinstance(value, bool):
-        raise MalformedOwner(f"field {field!r} of the owner annotation is neither true nor false")
+        raise MalformedOwner(f"field {field!r} of the owner annotation is not a boolean")
     return value is None or value
 
 
 def set_owner(child: dict[str, Any], owner: Owner) -> dict[str, Any]:
-    """Put the mark on an object, in place, and return it."""
+    """Put the mark on an object in place, and return the object."""
     metadata = child.setdefault("metadata", {})
     metadata["labels"] = (metadata.get("labels") or {}) | {OWNER_UID_LABEL: owner.uid}
     marked = {OWNER_ANNOTATION: owner.to_json()}
@@ -159,12 +161,12 @@ def set_owner(child: dict[str, Any], owner: Owner) -> dict[str, Any]:
 
 
 def own(child: dict[str, Any], owner: dict[str, Any], cluster: str) -> dict[str, Any]:
-    """Put the mark of an owner on an object, in place, and return it.
+    """Put the mark of an owner on an object in place, and return the object.
 
     Args:
-        child: the object to be written, in whatever cluster.
-        owner: an object as its API server gave it: with apiVersion, kind, name and uid.
-        cluster: the cluster that the owner lives in.
+        child: the object to be written, in any cluster.
+        owner: an object as its API server returned it: with apiVersion, kind, name and uid.
+        cluster: the owner's cluster.
     """
     return set_owner(child, Owner.of(owner, cluster))
 
@@ -172,22 +174,22 @@ def own(child: dict[str, Any], owner: dict[str, Any], cluster: str) -> dict[str,
 def child_name(
     owner: dict[str, Any], cluster: str, *, suffix: str = "", limit: int = _LONGEST_LABEL
 ) -> str:
-    """A name for a child that no child of another owner gets: `<namespace>-<name>-<hash>`.
+    """A name for a child that is unique to its owner: `<namespace>-<name>-<hash>`.
 
-    The hash covers cluster, kind, namespace, name and suffix of the owner, so it is the same in
-    every run, and the readable part may be cut. It is a DNS-1123 label.
+    The hash covers the owner's cluster, kind, namespace and name, and the suffix, so it is the same
+    in every run, and the readable part may be cut. The name is a DNS-1123 label.
 
     Args:
         owner: an object with apiVersion, kind and a name.
-        cluster: the cluster that the owner lives in.
-        suffix: tells several children of one owner apart.
+        cluster: the owner's cluster.
+        suffix: distinguishes several children of one owner.
         limit: the longest name, 20 to 253 letters; 63 fits every kind and every label.
 
     Raises:
         ValueError: the limit is out of these bounds.
     """
     if not 20 <= limit <= _LONGEST_NAME:  # noqa: PLR2004 -- as the docstring says
-        raise ValueError(f"a name of {limit} letters is too short to be told apart, or too long")
+        raise ValueError(f"limit must be between 20 and {_LONGEST_NAME}, not {limit}")
     metadata = owner["metadata"]
     namespace, name = metadata.get("namespace") or "", metadata["name"]
     group = str(owner["apiVersion"]).rpartition("/")[0]
@@ -199,7 +201,7 @@ def child_name(
 
 
 def label_value(text: str) -> str:
-    """The text as a label's value: itself if it is one, else cut and cleaned, with a hash."""
+    """The text as a label value: itself if valid, else truncated and cleaned, with a hash."""
     if _LABEL_VALUE.fullmatch(text):
         return text
     digest = _digest(text)
@@ -209,14 +211,14 @@ def label_value(text: str) -> str:
 
 
 def _digest(*parts: str) -> str:
-    """Never the same for different parts, wherever their borders are."""
+    """A hash that also depends on the boundaries between the parts."""
     return hashlib.blake2b(orjson.dumps(parts), digest_size=_HASH_BYTES).hexdigest()
 
 
 def is_owned_by(obj: dict[str, Any], owner_uid: str) -> bool:
-    """Whether the object carries this owner's mark, in label and annotation alike.
+    """Whether the object has this owner's mark, in both label and annotation.
 
-    A label alone may be a copy; both must agree before anything is deleted (rules D4, D5).
+    A label alone may be copied; both must agree before anything is deleted (rules D4, D5).
     """
     if _strings(obj, "labels").get(OWNER_UID_LABEL) != owner_uid:
         return False
@@ -233,6 +235,6 @@ def _strings(obj: dict[str, Any], field: str) -> dict[str, str]:
 
 
 def field_manager(hub_id: str) -> str:
-    """The field manager under which one hub applies: `fleetbus-<hash of the hub's identity>`."""
+    """The field manager of a hub for server-side apply: `fleetbus-<hash of the hub's id>`."""
     digest = hashlib.blake2b(hub_id.encode(), digest_size=5).hexdigest()
     return f"fleetbus-{digest}"

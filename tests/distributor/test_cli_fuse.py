@@ -108,7 +108,7 @@ async def test_d8_releasing_the_fleets_budget_confirms_what_it_holds_and_nothing
 @pytest.mark.parametrize(
     ("words", "status", "told"),
     [
-        (["confirm", "default/aa"], 1, "no MultiClusterResource 'default/aa'; do you mean 'de"),
+        (["confirm", "default/aa"], 1, "no MultiClusterResource 'default/aa'; did you mean 'de"),
         (["confirm", "default/free"], 1, "default/free holds nothing"),
         (["confirm", "a"], 2, "'a' is not NAMESPACE/NAME"),
         (["confirm"], 2, "nothing to confirm"),

@@ -115,7 +115,9 @@ async def test_r8_mistakes_of_some_controllers_are_told_and_the_others_lose_noth
         assert block_told["task"] == "reconcile cluster://a/default/x"
         assert block_told["stack"].startswith(f'  File "{__file__}"')  # and not with what hosts it
         unwatched = told("resource_is_watched_in_no_cluster")
-        near = {line["resource"]: (line.get("do_you_mean"), line.get("hint")) for line in unwatched}
+        near = {
+            line["resource"]: (line.get("did_you_mean"), line.get("hint")) for line in unwatched
+        }
         left_out = "it may be misspelt, or left out by the settings of the watcher"
         assert near == {"v1/configmapps": (MAPS, None), "v1/pods": (None, left_out)}
         # A fleet knows more names than a line can hold.

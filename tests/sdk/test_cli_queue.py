@@ -260,7 +260,7 @@ def test_an_item_of_a_cluster_that_is_not_in_the_fleet_is_told(desk: Desk, call:
     desk.do(fill(desk.rig))
     desk.do(SnapshotWriter(desk.redis).put_cluster("eu1", ClusterRecord(name="eu1", uid="u")))
     status, _, err = call(action, "copier", "eu7/ns/a")
-    said = "fleetbus: cluster 'eu7' is not in the fleet; do you mean 'eu1'?\n"
+    said = "fleetbus: cluster 'eu7' is not in the fleet; did you mean 'eu1'?\n"
     assert (status, err) == (1, said)
 
 

@@ -36,7 +36,7 @@ def status_of(arguments: list[str]) -> int:
 
 
 UNKNOWN: dict[str, str] = {
-    "get configmaps --cluster eu2": "cluster 'eu2' is not in the fleet; do you mean 'eu1'?",
+    "get configmaps --cluster eu2": "cluster 'eu2' is not in the fleet; did you mean 'eu1'?",
     "get configmap --cluster eu1,mars": "cluster 'eu1,mars' is not in the fleet",
     "get configmapps": "is watched in no cluster of the fleet; do you mean 'configmaps'?",
     "describe configmaps x --cluster eu2": "do you mean 'eu1'?",

@@ -173,7 +173,7 @@ def test_t20_a_name_is_taken_once(call: Call, fleet: EmulatedFleet):
         "fleetbus: cluster 'eu1' is already in the fleet; to change its credentials, "
     )
     assert "spec.kubeconfigSecretRef" in err
-    said = "fleetbus: cluster 'eu2' is not in the fleet; do you mean 'eu1'?\n"
+    said = "fleetbus: cluster 'eu2' is not in the fleet; did you mean 'eu1'?\n"
     assert call("unjoin", "eu2") == (1, "", said)
 
 

@@ -47,7 +47,7 @@ def test_an_error_is_told_in_letters_that_can_be_stored() -> None:
 
 
 def test_an_error_that_cannot_say_what_it_is_is_told_all_the_same() -> None:
-    assert describe(Mute()) == "Mute: it has no text that can be shown"
+    assert describe(Mute()) == "Mute: its message cannot be formatted"
     assert "Mute" in render(Mute())
 
 
@@ -70,7 +70,7 @@ def test_causes_and_members_come_with_it_and_hold_no_secret() -> None:
     except LookupError as e:
         text = render(e)
     lines = text.splitlines()
-    assert lines.index("It caused this one:") < lines.index("LookupError: all")
+    assert lines.index("It caused the following:") < lines.index("LookupError: all")
     assert "ExceptionGroup: token: ***" in text
     assert "  | ValueError: password=***" in lines
     assert "  | KeyError: 'k'" in lines

@@ -72,7 +72,7 @@ async def test_w11_a_loop_that_stops_turning_makes_the_process_not_alive(
         return (await client.get("/healthz")).status_code == 503
 
     await eventually(is_dead)
-    assert (await client.get("/healthz")).text.startswith("watch: no turn for ")
+    assert (await client.get("/healthz")).text.startswith("watch: no progress for ")
     health.liveness("other", timedelta(hours=1))()
     beat()
     assert (await client.get("/healthz")).status_code == 200

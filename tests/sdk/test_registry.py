@@ -71,9 +71,9 @@ async def test_clusters_join_and_leave_as_the_provider_tells():
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("eu-1", r"'eu-1' is not in the fleet; do you mean 'eu1'\?$"),
+        ("eu-1", r"'eu-1' is not in the fleet; did you mean 'eu1'\?$"),
         ("mars", "'mars' is not in the fleet$"),
-        ("", "fleet: the name is empty, as is that of the hub in a fleet without one"),
+        ("", "fleet: the name is empty, like the hub's in a fleet without a hub"),
     ],
 )
 async def test_a_cluster_that_is_not_in_the_fleet_is_told_with_what_may_be_meant(

@@ -113,7 +113,7 @@ def test_a_misspelt_setting_is_told_and_what_merely_begins_like_one_is_not(
         monkeypatch.setenv(f"FLEETBUS_{name}", "1")
     with capture_logs() as lines:
         tell_unknown_settings(_Own)
-    assert {line["name"]: line.get("do_you_mean") for line in lines} == {
+    assert {line["name"]: line.get("did_you_mean") for line in lines} == {
         "FLEETBUS_WATCHER_EVRY": None,
         "FLEETBUS_REDIS_ULR": "FLEETBUS_REDIS_URL",
         "FLEETBUS_NATS": "FLEETBUS_NATS_URL",

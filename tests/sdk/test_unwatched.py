@@ -79,9 +79,9 @@ async def test_p14_a_read_of_what_no_cluster_has_says_what_was_meant(
                 rig.fleet.list(named),
                 rig.fleet.get_all(named, "prod", "web"),
             ):
-                with pytest.raises(NotSynced, match=f"do you mean '{meant}'\\?$") as caught:
+                with pytest.raises(NotSynced, match=f"did you mean '{meant}'\\?$") as caught:
                     await read
-                assert (caught.value.unwatched, caught.value.do_you_mean) == (named, meant)
+                assert (caught.value.unwatched, caught.value.did_you_mean) == (named, meant)
         with pytest.raises(NotSynced, match="FLEETBUS_WATCHER_SECRETS=true"):
             await rig.cluster.get("v1/secrets", "prod", "web")
         with pytest.raises(NotSynced, match="left out by the settings of the watcher"):
@@ -100,7 +100,7 @@ async def test_p14_what_another_cluster_has_or_nobody_has_told_of_yet_is_not_dou
     assert await watched.suggest(deployments) is None
     doubt = await watched.suggest(parse_resource("apps/v1/deployment"))
     assert doubt is not None
-    assert (str(doubt), doubt.hint) == ("do you mean 'apps/v1/deployments'?", "")
+    assert (str(doubt), doubt.hint) == ("did you mean 'apps/v1/deployments'?", "")
 
 
 async def test_the_clusters_are_asked_once_in_some_seconds(redis: Redis) -> None:
@@ -117,7 +117,7 @@ def test_a_resource_that_stays_unwatched_is_a_warning_once_while_it_lasts() -> N
     now, numbers = [0.0], itertools.count()
     failures = FailureLog(is_quiet=False, clock=lambda: now[0])
     error = NotSynced("v1/configmap is watched in no cluster")
-    error.unwatched, error.do_you_mean = "v1/configmap", "v1/configmaps"
+    error.unwatched, error.did_you_mean = "v1/configmap", "v1/configmaps"
 
     def told(one: Exception) -> tuple[str, str]:
         with capture_logs() as lines:
@@ -126,7 +126,7 @@ def test_a_resource_that_stays_unwatched_is_a_warning_once_while_it_lasts() -> N
         (line,) = lines
         assert line["event"] == "reconcile_waits"
         assert line["reason"].endswith(str(one))
-        return line["log_level"], line.get("do_you_mean", "")
+        return line["log_level"], line.get("did_you_mean", "")
 
     assert told(error) == ("info", "v1/configmaps")  # the watcher may just be starting
     now[0] += PATIENCE.total_seconds()
@@ -144,7 +144,7 @@ async def test_a_misspelt_read_in_a_reconcile_function_is_warned_of(
 ) -> None:
     monkeypatch.setattr("fleetbus.worker.failure_log.PATIENCE", timedelta())
     error = NotSynced("v1/configmap is watched in no cluster")
-    error.unwatched, error.do_you_mean = "v1/configmap", "v1/configmaps"
+    error.unwatched, error.did_you_mean = "v1/configmap", "v1/configmaps"
 
     async def act(_request: Request) -> None:
         raise error
@@ -157,4 +157,4 @@ async def test_a_misspelt_read_in_a_reconcile_function_is_warned_of(
     await queue.aclose()
     told = [line for line in lines if line["event"] == "reconcile_waits"]
     assert [line["log_level"] for line in told[:3]] == ["warning", "debug", "debug"]
-    assert told[0]["do_you_mean"] == "v1/configmaps"
+    assert told[0]["did_you_mean"] == "v1/configmaps"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 
 import structlog
@@ -145,19 +145,14 @@ async def watch_hub(
         follow: is given the mirrors before anything is read.
     """
     last: list[ClusterInfo] | None = None
-    async with KubeClient(hub) as client:
-        mirrors = [Mirror(client, target) for target in targets]
+    async with _mirrored(hub, targets) as (mirrors, next_change):
         follow(mirrors)
-        changed = asyncio.Event()
-        async with _running(mirrors, changed) as tasks:
-            while True:
-                await changed.wait()
-                changed.clear()
-                _raise_if_ended(tasks)
-                infos = await _read_mirrors(mirrors, read)
-                if infos is not None and infos != last:
-                    last = infos
-                    yield infos
+        while True:
+            await next_change()
+            infos = await _read_mirrors(mirrors, read)
+            if infos is not None and infos != last:
+                last = infos
+                yield infos
 
 
 async def watch_served(
@@ -195,23 +190,33 @@ async def _read_mirrors(
 
 
 @asynccontextmanager
-async def _running(
-    mirrors: Sequence[Mirror], changed: asyncio.Event
-) -> AsyncGenerator[list[asyncio.Task[None]]]:
-    tasks = [asyncio.create_task(mirror.run(changed), name="mirror the hub") for mirror in mirrors]
-    for task in tasks:
-        task.add_done_callback(lambda _: changed.set())
-    try:
-        yield tasks
-    finally:
+async def _mirrored(
+    hub: KubeConfig | None, targets: Sequence[WatchTarget]
+) -> AsyncGenerator[tuple[list[Mirror], Callable[[], Awaitable[None]]]]:
+    """Running mirrors of the targets, and a function that waits for the next change."""
+    changed = asyncio.Event()
+    async with KubeClient(hub) as client:
+        mirrors = [Mirror(client, target) for target in targets]
+        tasks = [asyncio.create_task(each.run(changed), name="mirror the hub") for each in mirrors]
         for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            task.add_done_callback(lambda _: changed.set())
+
+        async def next_change() -> None:
+            await changed.wait()
+            changed.clear()
+            _raise_if_ended(tasks)
+
+        try:
+            yield mirrors, next_change
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _raise_if_ended(mirrors: Sequence[asyncio.Task[None]]) -> None:
-    """Mirroring never ends by itself, and a mirror that stands still would look like quiet."""
-    for task in mirrors:
+def _raise_if_ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """A mirror never ends by itself; one that has failed would look like a quiet hub."""
+    for task in tasks:
         if task.done():
             task.result()
 

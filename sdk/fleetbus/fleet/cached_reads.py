@@ -206,7 +206,7 @@ async def _not_synced(reader: SnapshotReader, resource: Resource, where: str) ->
     if doubt is None:
         return NotSynced(f"{resource} {where}has no complete list yet, or is not watched")
     error = NotSynced(f"{resource} is watched in no cluster of the fleet yet; {doubt}")
-    error.unwatched, error.do_you_mean = str(resource), doubt.do_you_mean
+    error.unwatched, error.did_you_mean = str(resource), doubt.did_you_mean
     return error
 
 

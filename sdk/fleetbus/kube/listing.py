@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -207,28 +207,43 @@ async def _read_page(
     An ordinary page is decoded as a whole. A larger one, or one without a limit, is cut into items
     while it is received, so that memory stays bounded (rules W2, S7).
     """
-    response = await client.stream(
-        path, query=query, accept=accept, limit=stream_limits(idle_timeout)
-    )
-    whole = _WHOLE_LIMIT if "limit" in query else 0
-    begun: list[bytes] = []
-    size = 0
-    try:
+    limits = stream_limits(idle_timeout)
+    response = await client.stream(path, query=query, accept=accept, limit=limits)
+    async with _reading(client, response):
         chunks = response.content.iter_any()
-        async for chunk in chunks:
-            client.liveness.note()
-            begun.append(chunk)
-            size += len(chunk)
-            if size > whole:
-                async with aclosing(_cut_items(b"".join(begun), chunks)) as lists:
-                    async for found in lists:
-                        yield found
-                return
-        yield await _read_list(b"".join(begun)), True
+        limit = _WHOLE_LIMIT if "limit" in query else 0
+        begun, is_whole = await _read_up_to(limit, chunks, client)
+        if is_whole:
+            yield await _read_list(begun), True
+            return
+        async with aclosing(_cut_items(begun, chunks)) as lists:
+            async for found in lists:
+                yield found
+
+
+@asynccontextmanager
+async def _reading(client: KubeClient, response: aiohttp.ClientResponse) -> AsyncGenerator[None]:
+    try:
+        yield
     except (aiohttp.ClientError, TimeoutError) as e:
         raise cut_off_error("list", e, client) from e
     finally:
-        response.close() if size > whole else response.release()
+        response.release() if response.content.at_eof() else response.close()
+
+
+async def _read_up_to(
+    limit: int, chunks: AsyncIterator[bytes], client: KubeClient
+) -> tuple[bytes, bool]:
+    """Read until more than `limit` bytes have come; also return whether that is everything."""
+    begun: list[bytes] = []
+    size = 0
+    async for chunk in chunks:
+        client.liveness.note()
+        begun.append(chunk)
+        size += len(chunk)
+        if size > limit:
+            return b"".join(begun), False
+    return b"".join(begun), True
 
 
 async def _cut_items(

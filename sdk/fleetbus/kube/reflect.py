@@ -16,8 +16,8 @@ import asyncio
 import math
 import random
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -120,6 +120,21 @@ _line_decoder = msgspec.json.Decoder(_Line)
 _tree_decoder = msgspec.json.Decoder()
 
 
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Callbacks that report how a list-and-watch goes."""
+
+    on_data: Callable[[], None] = lambda: None
+    """Data was received."""
+    on_failure: Callable[[errors.KubeError], None] = lambda _: None
+    """An attempt failed; the next one follows after a pause."""
+    on_open: Callable[[], None] = lambda: None
+    """The server has accepted a watch; its first event may be long in coming."""
+
+
+_UNOBSERVED: Final = Observer()
+
+
 # --- one watch --------------------------------------------------------------------------------
 
 
@@ -129,8 +144,7 @@ async def watch_events(
     resource_version: str,
     *,
     timeouts: WatchTimeouts = _TIMEOUTS,
-    on_data: Callable[[], None] = lambda: None,
-    on_open: Callable[[], None] = lambda: None,
+    observer: Observer = _UNOBSERVED,
 ) -> AsyncGenerator[WatchEvent]:
     """Send one watch request; ends when the server ends it in order, or after a long silence.
 
@@ -139,43 +153,40 @@ async def watch_events(
         target: what to watch.
         resource_version: where to start: the version of a list, a bookmark or an event (rule W1).
         timeouts: how long the watch may last, and be idle.
-        on_data: called for each chunk received.
-        on_open: called when the server has accepted the watch.
+        observer: is told when the watch is open, and of each chunk received.
 
     Raises:
         Gone: the server no longer has this version.
         KubeError: any other refusal, as a response or as an ERROR event; or the stream broke.
     """
-    response = await _open_watch(client, target, resource_version, timeouts)
-    on_open()
-    _keep_alive(response)
+    splitter = LineSplitter(LINE_LIMIT)
+    async with _open_watch(client, target, resource_version, timeouts) as response:
+        observer.on_open()
+        async for chunk in response.content.iter_any():
+            client.liveness.note()
+            observer.on_data()
+            for event in _read_events(splitter, chunk):
+                yield event
+
+
+@asynccontextmanager
+async def _open_watch(
+    client: KubeClient, target: WatchTarget, resource_version: str, timeouts: WatchTimeouts
+) -> AsyncGenerator[aiohttp.ClientResponse]:
+    """A watch that the server has accepted; the block ends quietly when it is idle for long."""
+    response = await _request_watch(client, target, resource_version, timeouts)
     try:
-        async with aclosing(_read_lines(client, response, on_data)) as parts:
-            async for lines in parts:
-                for line in lines:
-                    yield _unreadable() if line is None else _read_line(line)
+        _keep_alive(response)
+        yield response
     except aiohttp.SocketTimeoutError:
-        return  # idle for long: the caller opens a new watch
+        pass
     except (aiohttp.ClientError, TimeoutError) as e:
         raise cut_off_error("watch", e, client) from e
     finally:
         response.close()
 
 
-async def _read_lines(
-    client: KubeClient, response: aiohttp.ClientResponse, on_data: Callable[[], None]
-) -> AsyncGenerator[list[bytes | None]]:
-    """Yield the lines that each chunk completes, and None for each that was dropped as too long."""
-    splitter = LineSplitter(LINE_LIMIT)
-    async for chunk in response.content.iter_any():
-        client.liveness.note()
-        on_data()
-        dropped = splitter.too_long
-        lines = splitter.feed(chunk)
-        yield [*lines, *[None] * (splitter.too_long - dropped)]
-
-
-async def _open_watch(
+async def _request_watch(
     client: KubeClient, target: WatchTarget, resource_version: str, timeouts: WatchTimeouts
 ) -> aiohttp.ClientResponse:
     spread = 1 + random.random()  # noqa: S311 -- spreads load
@@ -198,6 +209,15 @@ async def _open_watch(
             return await client.stream(target.path, query=query, limit=limits)
     except TimeoutError as e:
         raise cut_off_error("watch", e, client) from e
+
+
+def _read_events(splitter: LineSplitter, chunk: bytes) -> Iterator[WatchEvent]:
+    """Yield the events that a chunk completes; an ERROR event is raised when it is reached."""
+    dropped = splitter.too_long
+    for line in splitter.feed(chunk):
+        yield _read_line(line)
+    for _ in range(splitter.too_long - dropped):
+        yield _unreadable()
 
 
 def _read_line(line: bytes) -> WatchEvent:
@@ -269,18 +289,6 @@ def _keep_alive(response: aiohttp.ClientResponse) -> None:
 # --- for ever ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Observer:
-    """Callbacks that report how a list-and-watch goes."""
-
-    on_data: Callable[[], None] = lambda: None
-    """Data was received."""
-    on_failure: Callable[[errors.KubeError], None] = lambda _: None
-    """An attempt failed; the next one follows after a pause."""
-    on_open: Callable[[], None] = lambda: None
-    """The server has accepted a watch; its first event may be long in coming."""
-
-
 async def follow(
     client: KubeClient,
     target: WatchTarget,
@@ -288,7 +296,7 @@ async def follow(
     *,
     backoff: RequestBackoff,
     timeouts: WatchTimeouts = _TIMEOUTS,
-    observer: Observer | None = None,
+    observer: Observer = _UNOBSERVED,
     before_open: Callable[[str], Awaitable[None]] | None = None,
 ) -> AsyncGenerator[WatchEvent]:
     """Watch for ever from a resourceVersion, across reconnects, without a gap (rule W1).
@@ -307,50 +315,51 @@ async def follow(
         Gone: the server no longer has the version: only a new list helps.
         NotFound: the server does not serve the type (any more).
     """
-    observed = observer or Observer()
     version = resource_version
     while True:
-        attempt = _Attempt()
-        try:
-            if before_open is not None:
-                await before_open(version)
-            watch = watch_events(
-                client,
-                target,
-                version,
-                timeouts=timeouts,
-                on_data=observed.on_data,
-                on_open=observed.on_open,
-            )
-            async with aclosing(watch):
-                async for event in watch:
-                    attempt.has_event = True
-                    version = event.resource_version or version
-                    yield event
-            attempt.check()
-        except (errors.Gone, errors.NotFound):
-            raise
-        except errors.KubeError as e:
-            observed.on_failure(e)
-            await backoff.pause(e)
+        watch = watch_events(client, target, version, timeouts=timeouts, observer=observer)
+        async with (
+            _retrying(backoff, observer, fatal=(errors.Gone, errors.NotFound)),
+            _attempt(version, before_open) as attempt,
+            aclosing(watch),
+        ):
+            async for event in watch:
+                attempt.has_event = True
+                version = event.resource_version or version
+                yield event
 
 
+@asynccontextmanager
+async def _retrying(
+    backoff: RequestBackoff, observer: Observer, fatal: tuple[type[errors.KubeError], ...] = ()
+) -> AsyncGenerator[None]:
+    """Report a failure of the block and pause after it, for a loop around it."""
+    try:
+        yield
+    except fatal:
+        raise
+    except errors.KubeError as e:
+        observer.on_failure(e)
+        await backoff.pause(e)
+
+
+@dataclass(slots=True)
 class _Attempt:
-    """One watch of `follow`."""
+    has_event: bool = False
 
-    def __init__(self) -> None:
-        self._opened_at = asyncio.get_running_loop().time()
-        self.has_event = False
 
-    def check(self) -> None:
-        """Refuse a watch that ended at once and empty: it would be asked for in a hot loop (W19).
-
-        Raises:
-            ServerError: it did.
-        """
-        lasted = asyncio.get_running_loop().time() - self._opened_at
-        if not self.has_event and lasted < _TOO_SHORT_SECONDS:
-            raise invalid_response("the watch ended at once, without an event")
+@asynccontextmanager
+async def _attempt(
+    version: str, before_open: Callable[[str], Awaitable[None]] | None
+) -> AsyncGenerator[_Attempt]:
+    """Refuse a watch that ends at once and empty: it would be requested in a hot loop (W19)."""
+    loop = asyncio.get_running_loop()
+    began, attempt = loop.time(), _Attempt()
+    if before_open is not None:
+        await before_open(version)
+    yield attempt
+    if not attempt.has_event and loop.time() - began < _TOO_SHORT_SECONDS:
+        raise invalid_response("the watch ended at once, without an event")
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +383,7 @@ async def reflect(
     *,
     policy: BackoffPolicy | None = None,
     idle_timeout: timedelta = IDLE_TIMEOUT,
-    observer: Observer | None = None,
+    observer: Observer = _UNOBSERVED,
 ) -> AsyncIterator[ObjectList | ObjectChange]:
     """List, then yield each change, for ever; a new `ObjectList` whenever the watch lost its place.
 
@@ -382,20 +391,23 @@ async def reflect(
     nothing is yielded and `observer` is told why. Meant for a few thousand objects: a list is in
     memory as a whole.
     """
-    observed = observer or Observer()
     backoff = RequestBackoff(policy)
     while True:
-        try:
-            async with aclosing(
-                _reflect_once(client, target, backoff, idle_timeout, observed)
-            ) as it:
-                async for change in it:
-                    yield change
-        except (errors.KubeError, errors.ConfigError) as e:
-            # Credentials that cannot be loaded may be repaired, as a server may come back.
-            error = e if isinstance(e, errors.KubeError) else _not_asked(client, e)
-            observed.on_failure(error)
-            await backoff.pause(error)
+        changes = _reflect_once(client, target, backoff, idle_timeout, observer)
+        async with _retrying(backoff, observer), _credentials(client), aclosing(changes):
+            async for change in changes:
+                yield change
+
+
+@asynccontextmanager
+async def _credentials(client: KubeClient) -> AsyncGenerator[None]:
+    """Credentials that cannot be loaded may be repaired, as a server may come back."""
+    try:
+        yield
+    except errors.ConfigError as e:
+        unreachable = errors.Unreachable(0, "Unreachable", str(e))
+        unreachable.cluster = client.cluster
+        raise unreachable from e
 
 
 async def _reflect_once(
@@ -417,12 +429,6 @@ async def _reflect_once(
             if event.object is None:
                 raise invalid_response("an event could not be read")
             yield ObjectChange(event.type, _tree(event.object))
-
-
-def _not_asked(client: KubeClient, error: errors.ConfigError) -> errors.Unreachable:
-    not_asked = errors.Unreachable(0, "Unreachable", str(error))
-    not_asked.cluster = client.cluster
-    return not_asked
 
 
 async def _list_objects(

@@ -1,1 +1,1 @@
-"""What every process needs: settings, logs, metrics, health, a clock, an orderly shutdown."""
+"""Shared by all processes: settings, logs, metrics, health, clock, shutdown."""

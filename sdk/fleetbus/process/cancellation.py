@@ -1,8 +1,8 @@
-"""Cures for libraries that lose a cancellation; a loop around such a call would never stop (B14).
+"""Workarounds for libraries that lose a cancellation, so that a loop never stops (rule B14).
 
-nats-py swallows a cancellation while it waits for its buffer: `cancellable` gives it back.
-`asyncio.wait_for` of Python 3.11 swallows one that comes together with the answer (mended in
-3.12), and both nats-py's requests and redis-py's sends use it: `patch_wait_for` mends it.
+nats-py swallows a cancellation while it waits for its buffer: `cancellable` raises it again.
+`asyncio.wait_for` of Python 3.11 swallows one that arrives together with the result (fixed in
+3.12), and nats-py's requests and redis-py's sends use it: `patch_wait_for` replaces it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 @contextmanager
 def cancellable() -> Generator[None]:
-    """Raise CancelledError at the end of the block if a cancellation came and got lost inside.
+    """Raise CancelledError at the end of the block if a cancellation was lost inside.
 
-    A cancellation from before the block is not counted, so that a clean-up may still use it.
+    A cancellation from before the block does not count, so that a cleanup may use it too.
     """
     task = asyncio.current_task()
     before = task.cancelling() if task is not None else 0
@@ -32,19 +32,19 @@ def cancellable() -> Generator[None]:
 
 
 def is_stopped() -> bool:
-    """Whether somebody has cancelled the running task.
+    """Whether the running task was cancelled.
 
-    If not, a CancelledError that comes out of a call is that of another task.
+    If not, a CancelledError from a call comes from another task.
     """
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
 
 def is_stop(error: BaseException) -> bool:
-    """Whether what came out of user code is the end of the task that ran it, and no failure.
+    """Whether an exception from user code means the end of its task, and not a failure.
 
-    A task is cancelled by us, or closed with its loop. Everything else was raised by the code, and
-    so was a KeyboardInterrupt: the real one is a signal, which stops the loops (`process`).
+    A task is cancelled by us, or closed with its loop. Everything else was raised by the code, also
+    a KeyboardInterrupt: the real one is a signal, which `run_until_stopped` handles.
     """
     if isinstance(error, asyncio.CancelledError):
         return is_stopped()
@@ -59,7 +59,7 @@ def _is_running() -> bool:
 
 
 async def _wait_for(fut: Awaitable[T], timeout: float | None) -> T:  # noqa: ASYNC109 -- its shape
-    """What `asyncio.wait_for` is from Python 3.12 on."""
+    """`asyncio.wait_for` of Python 3.12."""
     if timeout is not None and timeout <= 0:
         task = asyncio.ensure_future(fut)
         if task.done():
@@ -74,17 +74,17 @@ async def _wait_for(fut: Awaitable[T], timeout: float | None) -> T:  # noqa: ASY
 
 
 async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
-    """Cancel a task of ours and wait for its end, whatever that is.
+    """Cancel a task and wait for its end, whatever its result.
 
-    `suppress(CancelledError): await task` would take our own cancellation for the task's.
+    `suppress(CancelledError): await task` would mistake our own cancellation for the task's.
     """
     task.cancel()
     await asyncio.wait([task])
     if not task.cancelled():
-        task.exception()  # seen, so that asyncio does not complain
+        task.exception()  # retrieve it, so that asyncio does not log it
 
 
 def patch_wait_for() -> None:
-    """Put the `asyncio.wait_for` of Python 3.12 in the place of 3.11's, once for the process."""
+    """Replace the `asyncio.wait_for` of Python 3.11 by that of 3.12, for the whole process."""
     if sys.version_info < (3, 12):
         asyncio.wait_for = _wait_for

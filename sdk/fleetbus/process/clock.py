@@ -1,4 +1,4 @@
-"""The time of day, in the forms of the wire; how long something took is no matter of this clock."""
+"""The wall clock in the formats of the wire; durations use a monotonic clock instead."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def utc_now() -> str:
 
 
 def rfc3339(at: datetime, *, timespec: Literal["seconds", "microseconds"] = "microseconds") -> str:
-    """A time of UTC as messages, Kubernetes and NATS write it: with a `Z` at its end."""
+    """Format a UTC time like Kubernetes and NATS, with a `Z` at the end."""
     return at.isoformat(timespec=timespec).replace("+00:00", "Z")

@@ -1,9 +1,8 @@
-"""What an error says, as it may be logged, traced and stored: bounded, and without secrets.
+"""Formats errors for logs, traces and records: bounded, and without secrets.
 
-User code raises anything: texts that quote a Secret, texts that cannot be made, traces of a
-thousand frames, groups of a thousand errors. Whoever tells of an error goes through here; that
-costs a few milliseconds at most, because it is done in the event loop. Values of variables are
-never shown.
+User code may raise anything: messages that quote a Secret, messages that cannot be formatted,
+traces of a thousand frames, groups of a thousand errors. Every reported error is formatted here,
+within a few milliseconds, because it runs in the event loop. Values of variables are never shown.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 LETTERS: Final = 300
 _MOST: Final = 10_000
-"""Letters that are looked at."""
+"""Letters of a message that are examined."""
 _FIRST_FRAMES: Final = 4
 _LAST_FRAMES: Final = 16
 _SOURCE_LETTERS: Final = 160
@@ -44,16 +43,16 @@ _NOT_THEIRS: Final = tuple(
 _INSTALLED: Final = tuple(
     f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")
 )
-_TURN: Final = asyncio.Handle._run.__code__  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- in this the event loop calls
+_TURN: Final = asyncio.Handle._run.__code__  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the frame from which the event loop calls
 
 
 def describe(error: BaseException, *, is_quiet: bool = False, letters: int = LETTERS) -> str:
-    """An error in one line, `ValueError: boom`.
+    """Format an error in one line, `ValueError: boom`.
 
     Args:
-        error: whatever was raised.
-        is_quiet: leave its text out: it may quote a Secret.
-        letters: the most letters of its text.
+        error: the exception.
+        is_quiet: leave its message out: it may quote a Secret.
+        letters: the most letters of the message.
     """
     kind = type(error).__name__
     said = "" if is_quiet else without_secret_words(_text(error), limit=letters)
@@ -61,9 +60,9 @@ def describe(error: BaseException, *, is_quiet: bool = False, letters: int = LET
 
 
 def user_place(error: BaseException) -> str:
-    """Where the user's code called what raised an error, `/x/share.py:36 in remove`; "" if nowhere.
+    """The place in user code that led to an error, `/x/share.py:36 in remove`; "" if none.
 
-    That is the innermost call that is neither ours nor in what waits for a task or a thread.
+    That is the innermost call outside fleetbus and the waiting code of asyncio and threads.
     """
     found = ""
     step = error.__traceback__
@@ -75,27 +74,27 @@ def user_place(error: BaseException) -> str:
     return found
 
 
-def name_type(answer: object) -> str:
-    """The type of what user code has answered: its value may be anything, a Secret too."""
-    return without_secret_words(type(answer).__name__, limit=LETTERS)
+def name_type(result: object) -> str:
+    """The name of a result's type, for messages: its value may be anything, even a Secret."""
+    return without_secret_words(type(result).__name__, limit=LETTERS)
 
 
 def render(error: BaseException, *, is_quiet: bool = False) -> str:
-    """An error with its traces, its causes and its members, in the order that Python shows them.
+    """Format an error with its traceback, causes and members, in Python's order.
 
     Args:
-        error: whatever was raised.
-        is_quiet: leave all texts out: they may quote a Secret.
+        error: the exception.
+        is_quiet: leave all messages out: they may quote a Secret.
     """
     lines = list(islice(_lines(error, is_quiet=is_quiet, depth=0), _LINES + 1))
     return "\n".join([*lines[:_LINES], "…"] if len(lines) > _LINES else lines)
 
 
 def render_stack(frame: FrameType) -> str:
-    """Where a thread stands: its innermost calls, the last one at the end as Python shows it.
+    """Format the stack of a thread: its innermost calls, the most recent last.
 
-    What brought the thread to the user's code is left out. Where no call is surely the user's, as
-    in code that is installed beside ours, the whole turn of the event loop is shown.
+    The calls that lead to user code are left out. If no call is clearly in user code, for instance
+    in code that is installed as a package, the whole iteration of the event loop is shown.
     """
     frames: list[FrameType] = []
     step: FrameType | None = frame
@@ -113,10 +112,10 @@ def _is_theirs(frame: FrameType) -> bool:
 
 def _text(error: BaseException) -> str:
     try:
-        # No store takes half of a surrogate pair, as names of files may hold it.
+        # Lone surrogates, as in names of files, cannot be stored.
         return str(error)[:_MOST].encode("utf-8", "backslashreplace").decode()
-    except Exception:  # noqa: BLE001 -- user code: an error may not even be able to say what it is
-        return "it has no text that can be shown"
+    except Exception:  # noqa: BLE001 -- user code: even formatting the error may fail
+        return "its message cannot be formatted"
 
 
 def _lines(error: BaseException, *, is_quiet: bool, depth: int) -> Iterator[str]:
@@ -131,12 +130,16 @@ def _lines(error: BaseException, *, is_quiet: bool, depth: int) -> Iterator[str]
             yield from _members(group, is_quiet=is_quiet, depth=depth)
         if one is not error:
             yield ""
-            yield "It caused this one:" if is_cause else "While it was handled, another one came:"
+            yield (
+                "It caused the following:"
+                if is_cause
+                else "While handling it, another one was raised:"
+            )
             yield ""
 
 
 def _chain(error: BaseException) -> list[tuple[BaseException, bool]]:
-    """The error and what it comes from, each with whether it is called the cause of the last."""
+    """The error and its causes, each with whether it is the explicit cause of the one before."""
     chain = [(error, False)]
     for _ in range(_CAUSES):
         last, _ = chain[-1]

@@ -1,6 +1,6 @@
 """/healthz, /readyz and /metrics for any process.
 
-Alive means that each registered loop turned lately; ready means that each named check passes.
+A process is alive while each registered loop makes progress, ready when each check passes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from fleetbus.process.settings import write_port_file
 log = structlog.get_logger()
 
 Check = Callable[[], str]
-"""Answers what is wrong, or an empty text."""
+"""Returns the problem, or an empty string."""
 
 
 class Health:
-    """What one process knows of its own state.
+    """The health endpoints of one process.
 
     Args:
-        registry: the metrics that /metrics shows.
+        registry: the metrics for /metrics.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
@@ -39,15 +39,15 @@ class Health:
         self._alive: dict[str, Check] = {}
 
     def ready_when(self, name: str, check: Check) -> None:
-        """Register what must be right before the process takes part."""
+        """Register a readiness check."""
         self._ready[name] = check
 
     def alive_when(self, name: str, check: Check) -> None:
-        """Register what must be right or the process is better restarted."""
+        """Register a liveness check; when it fails the process should be restarted."""
         self._alive[name] = check
 
     def liveness(self, name: str, within: timedelta) -> Callable[[], None]:
-        """A loop calls the answer at each turn; a turn longer than `within` means it hangs."""
+        """Register a loop, which calls the returned function at least every `within`."""
         last = [time.monotonic()]
 
         def beat() -> None:
@@ -55,7 +55,7 @@ class Health:
 
         def check() -> str:
             age = time.monotonic() - last[0]
-            return "" if age <= within.total_seconds() else f"no turn for {age:.0f} s"
+            return "" if age <= within.total_seconds() else f"no progress for {age:.0f} s"
 
         self._alive[name] = check
         return beat
@@ -72,7 +72,7 @@ class Health:
         """Serve the three paths; yields the port.
 
         Raises:
-            ConfigError: the address cannot be listened on, or the port file not be written.
+            ConfigError: cannot listen on the address, or write the port file.
         """
         runner = web.ServerRunner(web.Server(self._answer), shutdown_timeout=0.5)
         await runner.setup()

@@ -1,4 +1,4 @@
-"""Run loops side by side until one fails or the process is told to stop."""
+"""Runs the loops of a process until one fails or the process is stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = structlog.get_logger()
 async def run_until_stopped(**loops: Coroutine[Any, Any, None]) -> None:
     """Run named loops until SIGTERM or SIGINT; a loop that raises ends them all.
 
-    A loop sees the stop as its cancellation and may take its time to finish cleanly.
+    On a stop the loops are cancelled, and may take their time to finish cleanly.
 
     Raises:
         BaseExceptionGroup: what the loops raised.
@@ -46,23 +46,23 @@ def run_service(
     *,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> int:
-    """Run a service's main coroutine; answer the exit status, never a traceback for bad input.
+    """Run a service's main coroutine and return the exit status; bad input gives no traceback.
 
-    2 means the configuration is wrong, 1 that the process failed; Kubernetes restarts it.
+    2 means that the configuration is wrong, 1 that the process failed; Kubernetes restarts it.
 
     Args:
         name: the command, for messages.
-        main: makes the coroutine.
-        loop_factory: makes the event loop; None means asyncio's own.
+        main: creates the coroutine.
+        loop_factory: creates the event loop; None means asyncio's own.
     """
-    # Objects made while starting live for ever: taking them out of the collector halves its work.
+    # Objects created at startup live for ever: excluding them halves the work of the collector.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 50, 1000)
     try:
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             runner.run(main())
-    except KeyboardInterrupt:  # Ctrl-C before the loops ran; later it is their ordinary stop
+    except KeyboardInterrupt:  # Ctrl-C before the loops ran; later it is an ordinary stop
         return 130
     except BaseExceptionGroup as group:
         return _report(name, _first_of(group))
@@ -80,7 +80,7 @@ def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 def _report(name: str, error: BaseException) -> int:
     if isinstance(error, ConfigError):
-        print(f"{name}: {error}", file=sys.stderr)  # noqa: T201 -- for the person who started it
+        print(f"{name}: {error}", file=sys.stderr)  # noqa: T201 -- for the user who started it
         return 2
     if isinstance(error, FleetbusError):
         log.error("process_failed", service=name, error=str(error))

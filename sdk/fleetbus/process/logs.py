@@ -1,4 +1,4 @@
-"""Structured logs: a constant event name, then key-values; JSON in services, text at a desk."""
+"""Structured logs: a constant event name, then key-values; as JSON, or as text for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fleetbus.process.error_text import render
 from fleetbus.process.redact import without_secret_words
 
 _OF_ERRORS: Final = ("error", "reason")
-"""The fields that hold what an error says, in every line of every process."""
+"""The fields with messages of errors, in every log line of every process."""
 _LETTERS: Final = 1000
 
 
@@ -34,7 +34,7 @@ def _hide_secrets(
 def _hide_in_asyncio(
     _logger: structlog.typing.WrappedLogger, _level: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """What it says of a task or future that nobody awaited, shows what that one raised."""
+    """Redact asyncio's messages about unawaited tasks, which quote their exceptions."""
     if event.get("logger") == "asyncio":
         event["event"] = without_secret_words(str(event["event"]), limit=_LETTERS)
     return event
@@ -54,13 +54,13 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 def set_up_logs(log_format: LogFormat = "json", level: str = "info") -> None:
     """Configure structlog for this process, and the loggers of the standard library.
 
-    Those only warn, unless a level is set on one; their lines look like the others and carry what
-    is bound: in a reconcile, its controller, cluster, namespace, name, attempt and id.
-    Tracebacks belong to errors that nobody expected: they are written in the text of the line. No
-    line shows what variables hold, or what looks like a credential in the text of an error.
+    The latter log warnings only, unless a level is set on one. Their lines have the same format and
+    the same context: in a reconcile, its controller, cluster, namespace, name, attempt and id.
+    Unexpected errors have a traceback as part of the line. No line shows the values of variables,
+    or what looks like a credential in the message of an error.
 
     Raises:
-        ConfigError: there is no such level.
+        ConfigError: the level is unknown.
     """
     if level not in get_args(LogLevel):
         raise ConfigError(f"log level {level!r} is not one of {', '.join(get_args(LogLevel))}")
@@ -71,7 +71,7 @@ def set_up_logs(log_format: LogFormat = "json", level: str = "info") -> None:
         else structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(),
             pad_event_to=28,
-            # Others show what variables hold, and take their time for it.
+            # Other formatters show the values of variables, and are slow.
             exception_formatter=structlog.dev.plain_traceback,
         )
     )
@@ -87,7 +87,7 @@ def set_up_logs(log_format: LogFormat = "json", level: str = "info") -> None:
 def standard_handler(
     render: structlog.typing.Processor, stream: TextIO
 ) -> logging.StreamHandler[TextIO]:
-    """Writes the lines of standard-library loggers as structlog's are written."""
+    """A handler that formats the lines of standard-library loggers like structlog's."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

@@ -26,7 +26,7 @@ RECONCILE_SECONDS: Final = Histogram(
 )
 QUEUE_WAIT_SECONDS: Final = Histogram(
     "fleetbus_queue_wait_seconds",
-    "From the moment a key became dirty to the start of its reconcile.",
+    "From the time a request was enqueued to the start of its reconcile.",
     ["controller"],
     buckets=_SECONDS,
 )
@@ -40,17 +40,17 @@ QUEUE_CLUSTER_DEPTH: Final = Gauge(
 )
 QUEUE_OLDEST_SECONDS: Final = Gauge(
     "fleetbus_queue_oldest_seconds",
-    "Age of the ready item of a cluster that waits longest; 0 if none waits.",
+    "Age of the oldest ready item of a cluster; 0 if there is none.",
     ["controller", "cluster"],
 )
 QUEUE_QUARANTINED: Final = Gauge(
     "fleetbus_queue_quarantined",
-    "Items of a cluster whose owners keep dying: `fleetbus queue` names them.",
+    "Items of a cluster whose workers keep dying: `fleetbus queue` lists them.",
     ["controller", "cluster"],
 )
 QUEUE_BREAKER_OPEN: Final = Gauge(
     "fleetbus_queue_breaker_open",
-    "1 while only single items of a cluster try whether it answers again.",
+    "1 while the cluster does not answer and only single items probe it.",
     ["controller", "cluster"],
 )
 _OF_QUEUE: Final = (
@@ -64,7 +64,7 @@ EVENTS_CONSUMED: Final = Counter(
 )
 SUPERSEDED: Final = Counter(
     "fleetbus_events_superseded_total",
-    "Messages acknowledged unhandled: a newer state of their object had come while they waited.",
+    "Messages acknowledged unhandled, because a newer state of the object arrived first.",
     ["consumer"],
 )
 REJECTED_MESSAGES: Final = Counter(
@@ -74,7 +74,7 @@ REJECTED_MESSAGES: Final = Counter(
 )
 SKIPPED_ENTRIES: Final = Gauge(
     "fleetbus_provider_skipped_entries",
-    "What a provider found and cannot use: Secrets, profiles, contexts, files; the log names them.",
+    "Unusable entries of a provider: Secrets, profiles, contexts, files; the log lists them.",
     ["provider"],
 )
 MAP_FAILURES: Final = Counter(
@@ -84,12 +84,12 @@ MAP_FAILURES: Final = Counter(
 )
 OUTSIDE_FLEET: Final = Counter(
     "fleetbus_requests_outside_fleet_total",
-    "Requests of a map or an owner mark that were dropped: the cluster they name is in no fleet.",
+    "Requests of a map or an owner mark that were dropped: their cluster is not in the fleet.",
     ["controller"],
 )
 SKIPPED: Final = Counter(
     "fleetbus_skipped_reconciles_total",
-    "Changes, and objects of a full enqueue, that woke nobody: a successful run had read them.",
+    "Changes and objects of a full enqueue that a successful run had already read.",
     ["controller", "source"],
 )
 SKIPPED_SOURCES: Final = ("event", "full_enqueue")
@@ -100,7 +100,7 @@ UNSENT_WRITES: Final = Counter(
 )
 SNAPSHOT_BEHIND: Final = Counter(
     "fleetbus_snapshot_behind_total",
-    "Runs that were put back because the snapshot was older than what caused them: it lags.",
+    "Runs that were requeued because the snapshot was older than the change that caused them.",
     ["controller"],
 )
 CHILD_PROBLEMS: Final = Counter(
@@ -117,7 +117,7 @@ KUBE_EVENTS: Final = Counter(
 
 
 def create_controller_metrics(controller: str) -> None:
-    """Make the series of a controller exist at 0, so that a rate has a start."""
+    """Create the series of a controller at 0, so that a rate has a start."""
     RECONCILE_SECONDS.labels(controller)
     QUEUE_WAIT_SECONDS.labels(controller)
     EVENTS_CONSUMED.labels(controller)
@@ -133,7 +133,7 @@ def create_controller_metrics(controller: str) -> None:
 
 
 def create_cluster_metrics(controller: str, cluster: str) -> None:
-    """Make the series of a controller and cluster exist at 0."""
+    """Create the series of a controller and cluster at 0."""
     MAP_FAILURES.labels(controller, cluster)
     REJECTED_MESSAGES.labels(controller, cluster)
     for gauge in _OF_QUEUE:
@@ -143,7 +143,7 @@ def create_cluster_metrics(controller: str, cluster: str) -> None:
 
 
 def drop_cluster_metrics(controller: str, cluster: str) -> None:
-    """Forget the series of a cluster that left; it need not have any."""
+    """Remove the series of a cluster that left, if there are any."""
     with suppress(KeyError):
         MAP_FAILURES.remove(controller, cluster)
     with suppress(KeyError):

@@ -1,4 +1,4 @@
-"""Addresses, errors and objects as they may be shown and stored: without what logs in somewhere."""
+"""Removes credentials from addresses and error messages before they are shown or stored."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from typing import Final
 
 MARK: Final = "<redacted>"
-"""What the watcher puts in place of a value."""
+"""The watcher's replacement for a redacted value."""
 MARK_OF_BYTES: Final = base64.b64encode(MARK.encode()).decode()
-"""The same where clients decode base64: in the data of Secrets."""
+"""The same in base64, for the data of Secrets."""
 
 _BETWEEN_ADDRESSES: Final = re.compile(r",(?=[a-zA-Z][a-zA-Z0-9+.-]*://)")
 _SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://|")
@@ -17,10 +17,10 @@ _REST: Final = re.compile(r"[?#]")
 
 
 def without_secrets(addresses: str) -> str:
-    """One address of a server, or several separated by commas, without credentials.
+    """Remove credentials from the address of a server, or several separated by commas.
 
-    User, password, token and the whole query are left out. What is no proper address, because a
-    password holds a `?` or a `,`, loses rather more than that, and never less.
+    User, password, token and the whole query are left out. A malformed address, with a `?` or a `,`
+    in the password, loses more than that, never less.
     """
     return ",".join(_without_secrets(part) for part in _BETWEEN_ADDRESSES.split(addresses))
 
@@ -30,15 +30,15 @@ def _without_secrets(address: str) -> str:
     scheme = found[0] if found else ""
     place, *rest = _REST.split(address.removeprefix(scheme), maxsplit=1)
     if rest and "@" in rest[0]:
-        return f"{scheme}***"  # nobody can say where the password ends
+        return f"{scheme}***"  # it is unclear where the password ends
     return scheme + place.rpartition("@")[2]
 
 
-# No pattern may begin anew at each letter and look far from there: texts come from anywhere.
+# The texts are untrusted, so no pattern may take quadratic time.
 _ADDRESS: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{0,30}://[^\s'\"<>]+")
 _SECRETS: Final = (
     re.compile(r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)", re.DOTALL),
-    # What follows a telling word, up to the end of the word or of the quotation.
+    # The value after a keyword, up to the end of the word or of the quotes.
     re.compile(
         r"(?i)((?:password|passwd|secret|token|api[-_]?key|authorization|credential)s?"
         r"['\"]?\s*[=:]\s*)(?:(?:bearer|basic)\s+)?(\"[^\"]*(?:\"|\Z)|'[^']*(?:'|\Z)|[^\s,;}\"']+)"
@@ -46,25 +46,25 @@ _SECRETS: Final = (
     re.compile(r"(?i)\b((?:bearer|basic)\s+)[\w.~+/=-]{8,}"),
     re.compile(r"(?<![\w-])eyJ[\w-]+(?:\.[\w-]*)+"),
 )
-"""Keys in PEM, values of telling names, tokens."""
+"""Keys in PEM, values after keywords, tokens."""
 _LONG: Final = re.compile(r"[A-Za-z0-9+/_=-]{40,}(?:\.[A-Za-z0-9+/_=-]+)*")
-"""Whatever is as long as a token."""
+"""Words as long as a token."""
 _PIECE: Final = re.compile(r"[a-z]{0,20}|[a-z0-9]{0,12}")
 _BETWEEN_PIECES: Final = re.compile(r"[-./_]")
-"""Of names and paths, which only look so."""
+"""The pieces of names and paths, which only look like tokens."""
 
 
 def without_secret_words(text: str, *, limit: int) -> str:
-    """A text of an error as it may be stored: one line, cut, and without what may log in.
+    """Redact the message of an error for storage: one line, truncated, without credentials.
 
-    Rather too much is left out than too little; what it cannot know of is a short secret that no
-    word announces.
+    It rather removes too much than too little; it cannot recognize a short secret without a keyword
+    before it.
 
     Args:
-        text: whatever user code raised.
-        limit: the most letters of the answer.
+        text: the message, from user code.
+        limit: the most letters of the result.
     """
-    # What is cut first, cannot take long; with room for what is left out below.
+    # Truncated first to bound the time, with a reserve for what is removed below.
     found = _ADDRESS.sub(lambda address: without_secrets(address[0]), text[: 8 * limit])
     for secret in _SECRETS:
         found = secret.sub(lambda match: f"{match[1] if match.re.groups else ''}***", found)

@@ -1,4 +1,4 @@
-"""Settings that every service shares: environment variables with the prefix `FLEETBUS_`."""
+"""Settings shared by all services: environment variables with the prefix `FLEETBUS_`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ log = structlog.get_logger()
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
 _UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 _MESSAGES: Final = {"time_delta_parsing": "not a duration such as 250ms, 30s, 5m or 1h"}
-"""In place of pydantic's."""
+"""Replacements for pydantic's messages."""
 _ALIKE: Final = 0.86
-"""From 0 to 1, with the prefix that all have in common: two wrong letters, or no `_URL`."""
+"""From 0 to 1, including the common prefix: allows two wrong letters, or a missing `_URL`."""
 _SERVICE_LINK: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_.*)?)$")
 
 
 def _duration(value: Any) -> Any:
-    """Read `30s`, `5m`, `250ms` or a bare number of seconds; the rest is left to pydantic."""
+    """Parse `30s`, `5m`, `250ms` or a bare number of seconds; the rest is left to pydantic."""
     found = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return value
@@ -44,7 +44,7 @@ Duration = Annotated[timedelta, BeforeValidator(_duration)]
 
 
 class ProviderSettings(BaseModel):
-    """One source of clusters; the other fields are read by the provider itself."""
+    """One source of clusters; the other fields are options of the provider."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -61,18 +61,18 @@ class ProviderSettings(BaseModel):
 
 
 class AddressSettings(BaseSettings):
-    """Which addresses the API servers of members may have."""
+    """The addresses that API servers of members may have."""
 
     model_config = SettingsConfigDict(
         env_prefix="FLEETBUS_", frozen=True, use_attribute_docstrings=True, extra="ignore"
     )
 
     allow_loopback: bool = False
-    """Members may be on this machine, over plain http too: for development only (rule S7)."""
+    """Members may be on this machine, also over plain http: for development only (rule S7)."""
 
 
 class SharedSettings(AddressSettings):
-    """Where the hub, NATS and Redis are, and how this process tells of itself."""
+    """The addresses of the hub, NATS and Redis, and the health server and logs of the process."""
 
     nats_url: str = "nats://127.0.0.1:4222"
     """Address of NATS."""
@@ -81,26 +81,26 @@ class SharedSettings(AddressSettings):
     """Address of Redis or Valkey."""
 
     hub_kubeconfig: pathlib.Path | None = None
-    """Kubeconfig of the hub; without it the pod's service account is used, if there is one."""
+    """Kubeconfig of the hub; by default the pod's service account is used, if there is one."""
 
     hub_context: str = ""
     """Context of the hub in that file; empty means its current context."""
 
     hub_cluster: str = ""
-    """Name of the hub in the fleet; empty when the provider `cluster` finds it by its address, or
-    when the fleet has no hub."""
+    """Name of the hub in the fleet; empty if the provider `cluster` finds it by its address, or if
+    the fleet has no hub."""
 
     providers: list[ProviderSettings] = Field(default_factory=list[ProviderSettings])
-    """Where the clusters come from, as JSON: `[{"type": "cluster"}]`."""
+    """The sources of clusters, as JSON: `[{"type": "cluster"}]`."""
 
     health_host: str = "127.0.0.1"
-    """Where /healthz, /readyz and /metrics listen; the chart sets the pod's address."""
+    """The address for /healthz, /readyz and /metrics; the chart sets the pod's address."""
 
     health_port: int = Field(default=0, ge=0, le=65535)
-    """Port of the health server; 0 takes a free one."""
+    """Port of the health server; 0 chooses a free one."""
 
     health_port_file: pathlib.Path | None = None
-    """The chosen port is written to this file, for whoever started the process."""
+    """File for the chosen port, for the program that started the process."""
 
     log_format: LogFormat = "json"
     """`json` for machines, `text` for people."""
@@ -110,10 +110,10 @@ class SharedSettings(AddressSettings):
 
 
 def load_settings(kind: type[S], **given: Any) -> S:
-    """Read settings from the environment; arguments win over it.
+    """Read settings from the environment; arguments take precedence.
 
     Raises:
-        ConfigError: a value is missing or wrong; the message names the variable.
+        ConfigError: a value is missing or invalid; the message names the variable.
     """
     try:
         return kind(**{name: value for name, value in given.items() if value is not None})
@@ -122,14 +122,14 @@ def load_settings(kind: type[S], **given: Any) -> S:
         place = [str(part) for part in first["loc"]]
         where = f"setting {_variable(kind, *place)}" if place else "settings"
         raise ConfigError(f"{where}: {_MESSAGES.get(first['type'], first['msg'])}") from e
-    except ValueError as e:  # pydantic-settings: a JSON value that is none
+    except ValueError as e:  # pydantic-settings: invalid JSON
         found = re.search(r'field "(\w+)"', str(e))
         said = f"setting {_variable(kind, found[1])}" if found else f"settings: {e}"
         raise ConfigError(f"{said}: {_not_json(e.__cause__)}" if found else said) from e
 
 
 def allows_loopback() -> bool:
-    """Whether a kubeconfig that someone uploaded may lead to this machine (rule S7).
+    """Whether an uploaded kubeconfig may lead to this machine (rule S7).
 
     Raises:
         ConfigError: the setting is neither true nor false.
@@ -138,27 +138,27 @@ def allows_loopback() -> bool:
 
 
 def allow_loopback() -> None:
-    """Allow it for this process, which works on a fleet of `fleetbus dev` on this machine."""
+    """Allow loopback for this process, which works on a fleet of `fleetbus dev`."""
     os.environ["FLEETBUS_ALLOW_LOOPBACK"] = "1"
 
 
 @lru_cache
 def _allows_loopback(_told: str | None) -> bool:
-    # Asked for each address of a fleet, and 0.25 ms each time without the cache.
+    # Called for each address of the fleet, and 0.25 ms each time without the cache.
     return load_settings(AddressSettings).allow_loopback
 
 
 def _not_json(cause: BaseException | None) -> str:
-    """What is wrong and where, without the text, which may hold what nobody should see."""
+    """The problem and its position, without the text, which may contain secrets."""
     if isinstance(cause, json.JSONDecodeError):
         return f"not valid JSON: {cause.msg} at character {cause.pos + 1}"
     return "not valid JSON"
 
 
 def unknown_settings(*kinds: type[BaseSettings]) -> list[str]:
-    """Variables with the prefix of the first kind that are no setting of any, sorted.
+    """Variables with the prefix of the first class that are no setting of any, sorted.
 
-    What Kubernetes puts into every pod for a Service of that name is not among them.
+    Variables that Kubernetes sets in every pod for a Service of that name are left out.
     """
     known = {_variable(kind, name) for kind in kinds for name in kind.model_fields}
     prefix = _variable(kinds[0], "")
@@ -170,32 +170,32 @@ def unknown_settings(*kinds: type[BaseSettings]) -> list[str]:
 
 
 def tell_unknown_settings(*kinds: type[BaseSettings]) -> None:
-    """Warn of each variable that has no effect though it looks like a setting.
+    """Warn of each variable that looks like a setting but has no effect.
 
-    Those are the unknown ones with the prefix of the first kind, and misspelt shared settings:
-    many programs have variables that begin with `FLEETBUS_`, so these must be close to one.
+    These are the unknown ones with the prefix of the first class, and misspelt shared settings:
+    other programs may have variables with `FLEETBUS_`, so these must be similar to a setting.
     """
     own = dict.fromkeys(unknown_settings(*kinds) if kinds else [], "")
     shared = {_variable(SharedSettings, name) for name in SharedSettings.model_fields}
     others = unknown_settings(SharedSettings)
     meant = {name: get_close_matches(name, shared, n=1, cutoff=_ALIKE) for name in others}
     for name, known in (own | {name: near[0] for name, near in meant.items() if near}).items():
-        log.warning("setting_unknown", name=name, **({"do_you_mean": known} if known else {}))
+        log.warning("setting_unknown", name=name, **({"did_you_mean": known} if known else {}))
 
 
 def _variable(kind: type[BaseSettings], name: str, *inner: str) -> str:
-    """The environment variable of a field; a part inside it keeps its own spelling."""
+    """The environment variable of a field; parts inside it keep their spelling."""
     prefix = str(kind.model_config.get("env_prefix", ""))
     return ".".join([f"{prefix}{name}".upper(), *inner])
 
 
 def read_settings_file(path: str) -> Any:
-    """The document of a YAML or JSON file whose path is the value of a setting.
+    """Parse the YAML or JSON file whose path is the value of a setting.
 
     Raises:
-        ValueError: it cannot be read; the message names the file and shows nothing of it.
+        ValueError: it cannot be read; the message names the file and does not quote it.
     """
-    import yaml  # noqa: PLC0415 -- most processes read none
+    import yaml  # noqa: PLC0415 -- most processes do not need it
 
     try:
         return yaml.safe_load(pathlib.Path(path).read_text(encoding="utf-8"))
@@ -204,11 +204,11 @@ def read_settings_file(path: str) -> Any:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as e:
         mark = getattr(e, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
-        raise ValueError(f"{path}: no YAML{where}") from None
+        raise ValueError(f"{path}: invalid YAML{where}") from None
 
 
 def write_port_file(path: pathlib.Path | None, port: int) -> None:
-    """Tell the chosen port through a file, whole or not at all.
+    """Write the chosen port to a file, atomically.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -218,6 +218,6 @@ def write_port_file(path: pathlib.Path | None, port: int) -> None:
     part = path.with_name(f"{path.name}.part")
     try:
         part.write_text(f"{port}\n", encoding="ascii")
-        os.replace(part, path)  # noqa: PTH105 -- the atomic one
+        os.replace(part, path)  # noqa: PTH105 -- atomic
     except OSError as e:
         raise ConfigError(f"{path}: the port file cannot be written: {e.strerror or e}") from e

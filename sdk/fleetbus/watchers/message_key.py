@@ -1,8 +1,8 @@
-"""The secret that makes the ids of a cluster's messages unknown to other clusters (rule B3).
+"""The secret that keeps the message ids of a cluster unpredictable for other clusters (rule B3).
 
-Its watchers and the projector use one, or they would not drop each other's repeats. If the bucket
-is lost another one is made, and repeats across that moment are stored; the order guard of the
-snapshot drops them (P2).
+Its watchers and the projector share it, so that the server drops duplicates among them. If the
+bucket is lost a new one is created, and duplicates across that moment are stored; the order guard
+of the snapshot drops them (rule P2).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ KEY_BYTES: Final = 32
 
 
 async def message_key(kv: KeyValue, cluster: str) -> bytes:
-    """The key of a cluster; made by compare-and-set if there is none.
+    """Read the key of a cluster, or create it by compare-and-set.
 
     Raises:
-        BusError: nothing is known.
+        BusError: it could not be read or written.
     """
     name = kv_message_key(cluster)
     while True:

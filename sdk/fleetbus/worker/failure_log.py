@@ -109,8 +109,8 @@ class FailureLog:
         write = log.info if failures else log.debug
         if isinstance(error, NotSynced) and error.unwatched:
             fields["resource"] = error.unwatched
-            if error.do_you_mean:
-                fields["do_you_mean"] = error.do_you_mean
+            if error.did_you_mean:
+                fields["did_you_mean"] = error.did_you_mean
             if self._stays_unwatched(error.unwatched):
                 write = log.warning
         write("reconcile_waits", **fields)

@@ -49,12 +49,12 @@ class WatchCheck:
         name, fleet = self._controller.name, clusters.all()
         for resource, suggestion in suggestions.items():
             if suggestion is not None:
-                near, hint = {"do_you_mean": suggestion.do_you_mean}, {"hint": suggestion.hint}
+                near, hint = {"did_you_mean": suggestion.did_you_mean}, {"hint": suggestion.hint}
                 log.warning(
                     "resource_is_watched_in_no_cluster",
                     controller=name,
                     resource=resource,
-                    **(near if suggestion.do_you_mean else hint),
+                    **(near if suggestion.did_you_mean else hint),
                 )
         for absent in absent_clusters(self._controller, fleet):
             log.warning(

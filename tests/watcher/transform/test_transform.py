@@ -404,7 +404,7 @@ def test_rules_of_the_environment_and_of_a_file_hold_together(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "No such file"), ("- a: {canary", "no YAML, line 1"), ("canary", "valid tuple")],
+    [(None, "No such file"), ("- a: {canary", "invalid YAML, line 1"), ("canary", "valid tuple")],
 )
 def test_a_file_of_rules_that_cannot_be_read_is_told_without_its_content(
     tmp_path: Path, content: str | None, message: str

@@ -31,14 +31,14 @@ _decode: Final = msgspec.json.Decoder(ResourceRecord).decode
 class Suggestion(NamedTuple):
     """A resource that no cluster has."""
 
-    do_you_mean: str
+    did_you_mean: str
     """What is there and has the nearest name, like `v1/configmaps`; or empty."""
     hint: str
     """Why it may be missing, if nothing is near; or empty."""
 
     def __str__(self) -> str:
         """As the end of a sentence."""
-        return f"do you mean {self.do_you_mean!r}?" if self.do_you_mean else self.hint
+        return f"did you mean {self.did_you_mean!r}?" if self.did_you_mean else self.hint
 
 
 class WatchedResources:

@@ -112,7 +112,7 @@ class KnownFleet:
     def _suggestion(self, text: str) -> str:
         names = {known.name for known in self.resources} | {r.plural for r in self.resources}
         near = get_close_matches(text[:_MAX_COMPARED], names, n=1)
-        return f"do you mean {near[0]!r}?" if near else ""
+        return f"did you mean {near[0]!r}?" if near else ""
 
     def _watched_names(self) -> str:
         if not self.resources:
