@@ -149,7 +149,7 @@ async def test_each_object_says_where_it_stands(
         (ask("good"), "configmaps are namespaced: use NAMESPACE/good"),
         (
             ask("default/good", controller="jugde"),
-            "there is no controller 'jugde'; do you mean 'judge'",
+            "there is no controller 'jugde'; did you mean 'judge'",
         ),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -153,7 +153,7 @@ async def test_the_command_forgets_and_tells(open_rig: OpenRig) -> None:
     assert (status, error) == (1, said)
     await rig.redis.set(keys.queue("pods2", "clock"), 1)
     status, _, error = await forget(rig, "pod2")
-    said = "fleetbus: there is no controller 'pod2'; do you mean 'pods2'?\n"
+    said = "fleetbus: there is no controller 'pod2'; did you mean 'pods2'?\n"
     assert (status, error) == (1, said)
     status, _, error = await forget(rig)
     assert status == 2

@@ -34,7 +34,7 @@ def unknown(message: str, name: str, known: Collection[str]) -> UnknownName:
     """
     near = get_close_matches(name, known, n=1)
     if near:
-        return UnknownName(f"{message}; do you mean {near[0]!r}?")
+        return UnknownName(f"{message}; did you mean {near[0]!r}?")
     names = sorted(known)
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return UnknownName(f"{message}; known: {', '.join(names[:_SHOWN]) or 'none'}{more}")

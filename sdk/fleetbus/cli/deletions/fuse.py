@@ -193,7 +193,7 @@ async def _confirm_named(client: KubeClient, names: Sequence[str]) -> int:
 async def _confirm_one(client: KubeClient, name: str, resources: Mapping[str, Object]) -> bool:
     if name not in resources:
         near = get_close_matches(name, list(resources), n=1)
-        hint = f"; do you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else ""
         print(f"fleetbus: no MultiClusterResource {name!r}{hint}", file=sys.stderr)
         return False
     held = Held.of(resources[name])
