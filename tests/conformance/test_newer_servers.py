@@ -1,4 +1,4 @@
-"""What Kubernetes 1.34.1 answered when it was asked, where older servers or guesses differ."""
+"""Recorded answers of Kubernetes 1.34.1, where older servers or guesses differ."""
 
 from __future__ import annotations
 

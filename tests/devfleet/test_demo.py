@@ -105,8 +105,8 @@ def test_a_failed_demo_says_what_failed_and_keeps_the_logs(
 
 
 def _narrator() -> tuple[Narrator, io.StringIO]:
-    told = io.StringIO()
-    return Narrator(Console(file=told, width=100)), told
+    output = io.StringIO()
+    return Narrator(Console(file=output, width=100)), output
 
 
 def test_a_demo_that_cannot_begin_names_no_logs_of_an_earlier_one(
@@ -133,7 +133,7 @@ async def test_a_claim_that_does_not_hold_in_time_is_an_error_that_names_what_wa
 
 
 async def test_a_refused_question_is_asked_again_and_the_claim_is_told_once():
-    narrator, told = _narrator()
+    narrator, output = _narrator()
     answers = iter([FleetbusError("not now"), ""])
 
     async def check() -> str:
@@ -144,15 +144,15 @@ async def test_a_refused_question_is_asked_again_and_the_claim_is_told_once():
         return answer
 
     await narrator.prove("[x] holds", check, within=timedelta(seconds=5))
-    assert (narrator.proved, told.getvalue().count("✓ [x] holds (after")) == (1, 1)
+    assert (narrator.proved, output.getvalue().count("✓ [x] holds (after")) == (1, 1)
 
 
 def test_a_table_on_a_narrow_console_goes_on_in_the_next_line_and_is_not_cut():
-    told = io.StringIO()
+    output = io.StringIO()
     row = ("eu1", "shop", "web-4rv678x646-tqgd6", "Running", "eu1-node-1", "ghcr.io/shop/web:1.28")
     titles = ("CLUSTER", "NAMESPACE", "NAME", "STATUS", "NODE", "IMAGE")
-    Narrator(Console(file=told, width=80)).table(titles, [row])
-    lines = told.getvalue().splitlines()
-    assert all(title in lines[0].split() for title in titles), told.getvalue()
-    assert "…" not in told.getvalue()
+    Narrator(Console(file=output, width=80)).table(titles, [row])
+    lines = output.getvalue().splitlines()
+    assert all(title in lines[0].split() for title in titles), output.getvalue()
+    assert "…" not in output.getvalue()
     assert max(map(len, lines)) <= 80

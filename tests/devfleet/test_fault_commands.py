@@ -61,8 +61,8 @@ async def test_a_rule_is_added_shown_in_its_own_words_and_removed(fleet: Command
     shown = (await fleet.said("list")).splitlines()
     assert shown[0].split() == ["CLUSTER", "ID", "WHAT", "HITS", "STATE"]
     assert "fail status=429" in shown[1]
-    (told,) = json.loads(await fleet.said("list", "alpha", "-o", "json"))
-    assert (told["cluster"]["name"], told["faults"][0]["hits"]) == ("alpha", 1)
+    (seen,) = json.loads(await fleet.said("list", "alpha", "-o", "json"))
+    assert (seen["cluster"]["name"], seen["faults"][0]["hits"]) == ("alpha", 1)
 
     assert "had 1 hits" in await fleet.said("remove", "alpha", "1")
     assert await fleet.said("list") == "Nothing is broken in alpha.\n"
@@ -105,8 +105,8 @@ async def test_a_misspelt_resource_is_a_rule_with_a_warning(fleet: CommandRig):
         said = await fleet.said("add", "alpha", "fail", "status=503", *words)
         assert (words, warning in said) == (words, True)
     assert "warning: alpha: rule 1: no resource pdos is served" in await fleet.said("list")
-    told = json.loads(await fleet.said("list", "-o", "json"))[0]["faults"]
-    assert told[0]["warning"].startswith("no resource pdos is served")
+    seen = json.loads(await fleet.said("list", "-o", "json"))[0]["faults"]
+    assert seen[0]["warning"].startswith("no resource pdos is served")
     for name in ("pods", "deployments.apps", "pods/log", "deployments/scale", "tokenreviews"):
         said = await fleet.said("add", "alpha", "hang", f"resource={name}")
         assert (name, "warning" in said) == (name, False)
@@ -149,7 +149,7 @@ def test_a_wrong_url_is_said_in_one_line(url: str, status: int, message: str):
     assert message in result.output
 
 
-async def test_another_server_than_the_admin_endpoint_is_told(fleet: CommandRig):
+async def test_another_server_than_the_admin_endpoint_is_reported(fleet: CommandRig):
     url = fleet.rig.servers.url("alpha")
     result = await asyncio.to_thread(CliRunner().invoke, dev, ["fault", "heal", "--url", url])
     assert result.exit_code == 1
@@ -168,16 +168,16 @@ def test_a_folder_that_cannot_be_used_is_said_in_one_line(command: list[str], tm
 
 
 @pytest.mark.parametrize(
-    ("wish", "message"),
+    ("option", "message"),
     [
         (["--clusters", "2"], "the fleet already runs, with --clusters 1 and not 2"),
         (["--record"], "the fleet already runs, without --record"),
     ],
 )
-async def test_a_running_fleet_that_is_not_as_wished_is_told(
-    fleet: CommandRig, wish: list[str], message: str
+async def test_a_running_fleet_with_other_options_is_reported(
+    fleet: CommandRig, option: list[str], message: str
 ):
-    arguments = ["up", *wish, "--dir", str(fleet.layout.root)]
+    arguments = ["up", *option, "--dir", str(fleet.layout.root)]
     result = await asyncio.to_thread(CliRunner().invoke, dev, arguments)
     assert (result.exit_code, result.output.count("\n")) == (1, 1)
     assert message in result.output

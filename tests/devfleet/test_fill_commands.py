@@ -96,11 +96,11 @@ async def test_types_the_canary_and_hostile_names_can_be_asked_for(fleet: FillRi
 
 
 async def test_progress_is_told_while_it_fills(fleet: FillRig):
-    told = await fleet.ask("eu1", objects=700)
-    assert [progress.objects for progress in told[-2:]] == [700, 700]
-    assert len(told) >= 3
-    assert sum(told[-1].types.values()) == 700
-    assert all(not progress.types for progress in told[:-1])
+    seen = await fleet.ask("eu1", objects=700)
+    assert [progress.objects for progress in seen[-2:]] == [700, 700]
+    assert len(seen) >= 3
+    assert sum(seen[-1].types.values()) == 700
+    assert all(not progress.types for progress in seen[:-1])
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ async def test_progress_is_told_while_it_fills(fleet: FillRig):
         (["eu1"], "Missing option '--objects'"),
     ],
 )
-async def test_what_cannot_be_filled_is_told(fleet: FillRig, words: list[str], said: str):
+async def test_what_cannot_be_filled_is_reported(fleet: FillRig, words: list[str], said: str):
     result = await fleet.run("fill", *words)
     assert result.exit_code in (1, 2)
     assert said in result.output

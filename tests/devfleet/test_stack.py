@@ -188,11 +188,11 @@ def test_dev_env_prints_what_a_shell_needs_to_use_the_fleet(tmp_path: Path):
     )
     with owned(layout):
         write_state(layout.state, state)
-        told = runner.invoke(dev, ["env", "--dir", str(layout.root)])
+        seen = runner.invoke(dev, ["env", "--dir", str(layout.root)])
         settings = json.loads(
             runner.invoke(dev, ["env", "--dir", str(layout.root), "-o", "json"]).output
         )
-    asked = f"{told.stdout}\nprintenv FLEETBUS_HUB_CLUSTER FLEETBUS_PROVIDERS KUBECONFIG"
+    asked = f"{seen.stdout}\nprintenv FLEETBUS_HUB_CLUSTER FLEETBUS_PROVIDERS KUBECONFIG"
     seen = _output(asked).splitlines()
     assert seen == ["hub", '[{"type": "cluster"}]', str(layout.kubeconfig)]
     assert settings["FLEETBUS_REDIS_URL"] == state.redis_url
@@ -229,17 +229,17 @@ async def test_dev_status_says_that_the_ground_truth_is_not_recorded_any_more(tm
             asked = await asyncio.to_thread(CliRunner().invoke, dev, arguments)
             cluster.truth.record_problem = ""
             healed = await asyncio.to_thread(CliRunner().invoke, dev, arguments)
-    (told,) = json.loads(asked.output)["parts"]
-    assert (asked.exit_code, told["state"]) == (1, "not ready")
-    assert told["problem"] == "truth/hub.jsonl ends before number 7: no space left"
+    (seen,) = json.loads(asked.output)["parts"]
+    assert (asked.exit_code, seen["state"]) == (1, "not ready")
+    assert seen["problem"] == "truth/hub.jsonl ends before number 7: no space left"
     assert healed.exit_code == 0
 
 
 async def test_a_stack_starts_breaks_mends_and_leaves_no_process(tmp_path: Path):
     before = set(running_children())
-    told: list[tuple[str, bool]] = []
+    seen: list[tuple[str, bool]] = []
     plan = _plan(tmp_path, clusters=2)
-    async with Stack(plan, report=lambda name, ready: told.append((name, ready))) as stack:
+    async with Stack(plan, report=lambda name, ready: seen.append((name, ready))) as stack:
         assert {part.state for part in await stack.status()} == {"ready"}
         names = {part.name for part in await stack.status()}
         assert {NATS, VALKEY, "apiserver", "watcher-hub", "watcher-eu1"} < names
@@ -249,9 +249,9 @@ async def test_a_stack_starts_breaks_mends_and_leaves_no_process(tmp_path: Path)
         assert [it.name for it in await stack.status() if it.state == "ended"] == ["watcher-eu1"]
         urls = (stack.nats_url, stack.redis_url)
         for name in ("watcher-eu1", NATS, VALKEY):
-            told.clear()
+            seen.clear()
             await stack.restart(name)
-            assert told == [(name, False), (name, True)]
+            assert seen == [(name, False), (name, True)]
 
         assert (stack.nats_url, stack.redis_url) == urls
         await eventually(lambda: _all_ready(stack), within=timedelta(seconds=20))
@@ -348,8 +348,8 @@ async def test_dev_up_leaves_a_fleet_that_mends_and_whose_hints_work_until_down(
     await eventually(lambda: _knows_all(mended, "v1/pods"), within=timedelta(seconds=30))
     await eventually(lambda: _knows_all(mended, _GHOSTS), within=timedelta(seconds=20))
 
-    told = await asyncio.to_thread(_dev, layout, "env", "-o", "json")
-    settings = json.loads(told.output)
+    seen = await asyncio.to_thread(_dev, layout, "env", "-o", "json")
+    settings = json.loads(seen.output)
     assert (settings["FLEETBUS_NATS_URL"], settings["FLEETBUS_API_URL"]) == (
         mended.nats_url,
         mended.api_url,

@@ -93,7 +93,7 @@ async def test_an_async_test_may_block_its_own_loop(cluster: EmulatedCluster):
         assert (await request).status_code == 200
 
 
-def test_faults_last_as_long_as_they_are_told(cluster: EmulatedCluster, fault: Callable[..., Rule]):
+def test_faults_last_until_their_end(cluster: EmulatedCluster, fault: Callable[..., Rule]):
     url = f"{cluster.url}/api/v1/namespaces"
     with cluster.fault(Fail(503), verb="list"):
         assert httpx.get(url).status_code == 503

@@ -61,7 +61,7 @@ async def test_the_clusters_as_a_process_tell_their_endpoint_and_record_the_trut
         url = f"http://127.0.0.1:{admin_port_file(tmp_path).read_text()}"
         async with AdminClient(url) as admin:
             assert [info.name for info in await admin.clusters()] == ["alpha", "beta"]
-            told = [commit async for commit in admin.truth("beta")]
+            seen = [commit async for commit in admin.truth("beta")]
     finally:
         process.send_signal(signal.SIGTERM)
         said, _ = await asyncio.to_thread(process.communicate)
@@ -69,4 +69,4 @@ async def test_the_clusters_as_a_process_tell_their_endpoint_and_record_the_trut
     assert process.returncode == 0
     assert not is_alive(process.pid)
     written = (ground_truth_folder(tmp_path) / "beta.jsonl").read_bytes().splitlines()
-    assert [commit_from_json(line) for line in written][: len(told)] == told
+    assert [commit_from_json(line) for line in written][: len(seen)] == seen

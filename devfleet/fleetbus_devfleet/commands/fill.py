@@ -28,7 +28,7 @@ def fill(
         typer.Option("--only", help="A type to make, like v1/pods; can be repeated."),
     ] = None,
     canary: Annotated[
-        str, typer.Option("--canary", help="A text that every Secret holds, to look for leaks.")
+        str, typer.Option("--canary", help="A string that every Secret holds, to look for leaks.")
     ] = "",
     hostile: Annotated[
         bool, typer.Option("--hostile", help="Mix in objects that are valid and hard to handle.")
@@ -65,12 +65,14 @@ def fill_clusters(clusters: str, document: dict[str, Any], folder: Path, url: st
                         f"filling {name}: {progress.objects:,} of {document['objects']:,}"
                     )
             seconds = time.monotonic() - begun
-            out.print(f"{name}: {progress.objects:,} objects in {seconds:.1f} s: {_told(progress)}")
+            out.print(
+                f"{name}: {progress.objects:,} objects in {seconds:.1f} s: {_by_type(progress)}"
+            )
 
     run_admin(ask, folder, url)
 
 
-def _told(progress: Any) -> str:
+def _by_type(progress: Any) -> str:
     """The most frequent types, and how many others there are."""
     counts = list(progress.types.items())
     parts = [f"{count:,} {gvr.rpartition('/')[2]}" for gvr, count in counts[:SHOWN_TYPES]]

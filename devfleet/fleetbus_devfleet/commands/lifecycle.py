@@ -136,7 +136,7 @@ def difference(
 
     Args:
         state: The stack.
-        clusters: How many are wished; None for any number.
+        clusters: The requested number; None for any.
         record: Whether its ground truth has to be written to files.
         progress_interval: How often its stores have to report progress; None for any.
     """

@@ -82,14 +82,14 @@ class Stopwatch:
         async def counted() -> bool:
             return (await self._stage.census()).get(f"{cluster}.orders") == str(before + 1)
 
-        async def heard() -> bool:
+        async def received() -> bool:
             return name in self._witness.seen("added", "configmaps", cluster)
 
         async def shown() -> bool:
             return await self._witness.api.has(cluster, CONFIGMAPS, NAMESPACE, name)
 
         _, showed, wrote = await asyncio.gather(
-            _until(heard, f"the event of order {name}"),
+            _until(received, f"the event of order {name}"),
             _until(shown, f"order {name} in the query API"),
             _until(counted, f"order {name} in the census"),
         )

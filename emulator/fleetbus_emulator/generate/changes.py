@@ -200,7 +200,10 @@ class Changes:
         meta: JsonObject = {"name": name, "namespace": namespace, "labels": place.labels}
         if gvr == DATABASES:
             spec: JsonObject = {"engine": "postgres", "version": "16.3", "replicas": 1}
-            typed = {"apiVersion": "platform.example.com/v1", "kind": "Database"}  # owed by CRs
+            typed = {
+                "apiVersion": "platform.example.com/v1",
+                "kind": "Database",
+            }  # required in applied CRs
             return {**typed, "metadata": meta, "spec": spec}
         made = template(naming, app, "default", place.labels)
         return {"metadata": meta | made["metadata"], "spec": made["spec"]}

@@ -121,7 +121,7 @@ def _population(cluster: Cluster, document: JsonObject) -> Population:
         raise FieldError("only", "must be a list of types, like v1/pods")
     canary, hostile = document.get("canary", ""), document.get("hostile", False)
     if not isinstance(canary, str):
-        raise FieldError("canary", "must be a text")
+        raise FieldError("canary", "must be a string")
     if not isinstance(hostile, bool):
         raise FieldError("hostile", "must be true or false")
     try:

@@ -139,7 +139,7 @@ class _History:
 
 
 def _others(obj: JsonObject, manager: str) -> set[Path]:
-    """What the other managers own, and what the manager owns by other means than apply."""
+    """The fields of the other managers, and those of the manager by other means than apply."""
     mine = (manager, "Apply", "")
     sets = [paths for key, paths in owned(obj).items() if key != mine]
     return set[Path]().union(*sets)

@@ -1,4 +1,4 @@
-"""What is peculiar to single built-in types: versions, allocations, defaults, streams."""
+"""Peculiarities of single built-in types: versions, allocations, defaults, streams."""
 
 from typing import Any
 
@@ -84,10 +84,10 @@ def test_the_status_of_an_autoscaler_is_converted_and_watched(calls: Calls):
     status = {"currentMetrics": [{"type": "Resource", "resource": current}]}
     path = f"{V2}/web/status"
     calls.merge(path, {"status": {**status, "currentReplicas": 2, "conditions": conditions}})
-    told = events(watch)[-1]["object"]
-    assert told["status"]["currentCPUUtilizationPercentage"] == 33
-    assert "autoscaling.alpha.kubernetes.io/conditions" in told["metadata"]["annotations"]
-    put = calls.put(f"{V1}/web/status", told)
+    shown = events(watch)[-1]["object"]
+    assert shown["status"]["currentCPUUtilizationPercentage"] == 33
+    assert "autoscaling.alpha.kubernetes.io/conditions" in shown["metadata"]["annotations"]
+    put = calls.put(f"{V1}/web/status", shown)
     assert put.status == 200
     newer = calls.get(f"{V2}/web").document["status"]
     assert newer["conditions"] == conditions

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 from eventually import eventually
-from kube_calls import CRDS, STRATEGIC, WIDGETS, Calls, told, widget, widget_definition
+from kube_calls import CRDS, STRATEGIC, WIDGETS, Calls, changes, widget, widget_definition
 
 from fleetbus_emulator.apiserver import Change, Cluster
 
@@ -138,7 +138,7 @@ def test_a_deleted_definition_takes_its_objects_along_and_ends_watches(calls: Ca
     watch = calls.watch(WIDGETS, resourceVersion=calls.get(WIDGETS).rv)
     deleted = calls.delete(DEFINITION)
     assert deleted.meta["finalizers"] == ["customresourcecleanup.apiextensions.k8s.io"]
-    assert told(watch) == ["DELETED:w"]
+    assert changes(watch) == ["DELETED:w"]
     assert watch.ended
     assert calls.get(DEFINITION).status == 404
     assert calls.get(WIDGETS).document == "404 page not found\n"
@@ -190,12 +190,12 @@ def test_what_was_stored_never_changes_also_when_its_definition_did(calls: Calls
         properties["status"]["properties"]["phase"]["default"] = "none"
         properties["status"]["properties"]["new"] = {"type": "string", "default": "d"}
     assert calls.put(DEFINITION, definition).status == 200
-    changes: list[Change] = []
-    calls.cluster.subscribe(changes.append)
+    committed: list[Change] = []
+    calls.cluster.subscribe(committed.append)
     (before,) = calls.cluster.shared("example.com/v1/widgets")
     kept = copy.deepcopy(before)
     body = {**calls.get(f"{WIDGETS}/a").document, "status": {"phase": "new"}}
     body["spec"] = {"size": 4}
     assert calls.put(f"{WIDGETS}/a{endpoint}", body, agent="another/1").status == 200
     assert before == kept
-    assert changes[-1].old == kept
+    assert committed[-1].old == kept

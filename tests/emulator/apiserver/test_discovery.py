@@ -1,4 +1,4 @@
-"""What is served: discovery in both forms, OpenAPI, health, version."""
+"""Served types and paths: discovery in both forms, OpenAPI, health, version."""
 
 from __future__ import annotations
 

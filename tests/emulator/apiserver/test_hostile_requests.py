@@ -198,7 +198,7 @@ async def posted(port: int, path: bytes, header: bytes, body: bytes) -> bytes:
         b"POST %b HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer t\r\nConnection: close\r\n"
         b"Content-Length: %d\r\n%b\r\n\r\n" % (path, len(body), header)
     )
-    return (await told(port, head + body)).split(b" ")[1]
+    return (await exchange(port, head + body)).split(b" ")[1]
 
 
 def test_warnings_fit_into_a_header(calls: Calls):
@@ -223,7 +223,7 @@ def test_more_node_ports_than_there_are_cannot_be_given(calls: Calls):
     assert (answer.status, answer.document["reason"]) == (500, "InternalError")
 
 
-async def told(port: int, request: bytes) -> bytes:
+async def exchange(port: int, request: bytes) -> bytes:
     """The whole answer to a request that has to say that the connection ends."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
@@ -238,12 +238,12 @@ async def test_watches_of_http_1_0_have_no_chunks_and_heads_no_events():
         port = int(servers.url("alpha").rpartition(":")[2])
         path = b"/api/v1/namespaces?watch=1&timeoutSeconds=1"
         servers.clusters["alpha"].faults.add(EndWatch(after_events=4))
-        old = await told(port, b"GET %b HTTP/1.0\r\n\r\n" % path)
+        old = await exchange(port, b"GET %b HTTP/1.0\r\n\r\n" % path)
         head, _, lines = old.partition(b"\r\n\r\n")
         assert b" 200 " in head
         assert [orjson.loads(line)["type"] for line in lines.splitlines()] == ["ADDED"] * 4
         asked = b"HEAD %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % path
-        assert (await told(port, asked)).split(b" ")[1] == b"405"
+        assert (await exchange(port, asked)).split(b" ")[1] == b"405"
 
 
 async def test_a_packed_body_is_no_json():

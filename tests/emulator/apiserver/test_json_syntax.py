@@ -1,4 +1,4 @@
-"""What is no JSON or YAML is refused in Go's words, as clients show them."""
+"""Invalid JSON or YAML is refused with Go's error messages, which clients show."""
 
 import orjson
 import pytest

@@ -12,10 +12,10 @@ from kube_calls import (
     TABLE,
     WIDGETS,
     Calls,
+    changes,
     config_map,
     deployment,
     events,
-    told,
     widget_definition,
 )
 
@@ -91,7 +91,7 @@ def test_a_list_from_the_future_times_out_and_a_watch_from_it_is_silent(calls: C
     assert reply.document["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
     watch = calls.watch(CONFIGMAPS, resourceVersion=future)
     fill(calls, "a")
-    assert told(watch) == []
+    assert changes(watch) == []
 
 
 def test_an_exact_past_state_can_be_listed_until_it_is_compacted(calls: Calls):
@@ -131,9 +131,9 @@ def test_field_selectors_know_few_fields(calls: Calls):
 def test_a_watch_without_version_begins_with_what_exists(calls: Calls):
     fill(calls, "a", "b")
     watch = calls.watch(CONFIGMAPS)
-    assert told(watch) == ["ADDED:a", "ADDED:b"]
+    assert changes(watch) == ["ADDED:a", "ADDED:b"]
     calls.delete(f"{CONFIGMAPS}/a")
-    assert told(watch) == ["DELETED:a"]
+    assert changes(watch) == ["DELETED:a"]
 
 
 def test_a_deleted_event_carries_the_last_state_and_the_deletions_version(calls: Calls):
@@ -189,9 +189,9 @@ def test_watches_keep_to_their_namespace_and_name(calls: Calls):
     named = calls.watch(CONFIGMAPS, resourceVersion=rv, fieldSelector="metadata.name=b")
     fill(calls, "a", "b")
     calls.post("/api/v1/namespaces/other/configmaps", config_map("c"))
-    assert told(all_of_them) == ["ADDED:a", "ADDED:b", "ADDED:c"]
-    assert told(other) == ["ADDED:c"]
-    assert told(named) == ["ADDED:b"]
+    assert changes(all_of_them) == ["ADDED:a", "ADDED:b", "ADDED:c"]
+    assert changes(other) == ["ADDED:c"]
+    assert changes(named) == ["ADDED:b"]
 
 
 @pytest.mark.parametrize(("value", "watches"), [("", True), ("yes", True), ("False", False)])
@@ -240,7 +240,7 @@ def test_watch_lists_end_their_initial_events_with_an_annotated_bookmark(calls: 
     options = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
     *_, last = events(calls.watch(CONFIGMAPS, allowWatchBookmarks="1", **options))
     assert last["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
-    assert told(calls.watch(CONFIGMAPS, **options)) == ["ADDED:a"]
+    assert changes(calls.watch(CONFIGMAPS, **options)) == ["ADDED:a"]
     assert calls.call("GET", CONFIGMAPS, watch="1", sendInitialEvents="true").status == 422
 
 
@@ -253,7 +253,7 @@ def restored(calls: Calls, gvr: str, count: int) -> list[str]:
 
 def portions(watch: Watch) -> list[list[str]]:
     found: list[list[str]] = []
-    while portion := told(watch):
+    while portion := changes(watch):
         found.append(portion)
     return found
 
@@ -262,7 +262,7 @@ def test_a_large_present_state_comes_in_portions_and_its_end_is_marked_once(call
     names = restored(calls, "v1/configmaps", 1_200)
     options = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
     watch = calls.watch(CONFIGMAPS, allowWatchBookmarks="1", **options)
-    first = told(watch)
+    first = changes(watch)
     calls.post(CONFIGMAPS, config_map("later"))
     found = [first, *portions(watch)]
     assert max(map(len, found)) < 600
@@ -396,18 +396,18 @@ def test_what_cannot_be_asked_of_a_list_is_refused(
 
 def test_a_watch_without_initial_events_begins_now_at_any_version(calls: Calls):
     fill(calls, "a")
-    wishes = {"sendInitialEvents": "false", "resourceVersionMatch": "NotOlderThan"}
-    watch = calls.watch(CONFIGMAPS, resourceVersion="0", **wishes)
-    assert told(watch) == []
+    options = {"sendInitialEvents": "false", "resourceVersionMatch": "NotOlderThan"}
+    watch = calls.watch(CONFIGMAPS, resourceVersion="0", **options)
+    assert changes(watch) == []
     fill(calls, "b")
-    assert told(watch) == ["ADDED:b"]
+    assert changes(watch) == ["ADDED:b"]
 
 
 def test_initial_events_end_without_a_promise_if_the_log_has_run_on():
     calls = Calls(Cluster("alpha", seed=1, event_capacity=600))
     fill(calls, *(f"m{n}" for n in range(510)))
-    wishes = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-    watch = calls.watch(CONFIGMAPS, allowWatchBookmarks="true", **wishes)
+    options = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+    watch = calls.watch(CONFIGMAPS, allowWatchBookmarks="true", **options)
     assert len(events(watch)) == 500
     for n in range(800):
         calls.cluster.patch("v1/configmaps", "default", "m0", {"data": {"n": str(n)}})

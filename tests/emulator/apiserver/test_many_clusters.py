@@ -9,7 +9,16 @@ import tracemalloc
 
 import aiohttp
 import pytest
-from kube_calls import CONFIGMAPS, CRDS, WIDGETS, Calls, config_map, events, told, widget_definition
+from kube_calls import (
+    CONFIGMAPS,
+    CRDS,
+    WIDGETS,
+    Calls,
+    changes,
+    config_map,
+    events,
+    widget_definition,
+)
 
 from fleetbus_emulator.apiserver import Cluster, serve
 
@@ -74,7 +83,7 @@ def test_a_watch_from_before_the_first_object_of_its_type_sees_that_object():
     before = str(calls.cluster.resource_version)
     calls.post("/api/v1/namespaces", {"metadata": {"name": "other"}})
     calls.post(CONFIGMAPS, config_map("a"))
-    assert told(calls.watch(CONFIGMAPS, resourceVersion=before)) == ["ADDED:a"]
+    assert changes(calls.watch(CONFIGMAPS, resourceVersion=before)) == ["ADDED:a"]
 
 
 @pytest.mark.parametrize("compacted_first", [True, False])

@@ -159,7 +159,7 @@ EXPECTED_500 = (
 
 
 def check(answer: Any) -> None:
-    """What came back is an answer, and no failure."""
+    """The response is an answer, and no failure."""
     assert isinstance(answer, Response)
     if answer.status < 400:
         return

@@ -66,9 +66,9 @@ def test_an_object_sent_in_protobuf_is_stored_like_one_in_json(calls: Calls):
     place = "/apis/apps/v1/namespaces/{}/deployments"
     calls.post("/api/v1/namespaces", {"metadata": {"name": "other"}})
     made = calls.post(place.format("default"), base64.b64decode(recorded["body"]), content=PROTOBUF)
-    twin = calls.post(place.format("other"), recorded["object"])
+    from_json = calls.post(place.format("other"), recorded["object"])
     assert (made.status, made.content_type) == (201, "application/json")
-    assert made.document["spec"] == twin.document["spec"]
+    assert made.document["spec"] == from_json.document["spec"]
     assert made.document["kind"] == "Deployment"
 
 

@@ -1,4 +1,4 @@
-"""What somebody may do, by the cluster's own Roles and bindings."""
+"""RBAC: access by the cluster's own Roles and bindings."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path

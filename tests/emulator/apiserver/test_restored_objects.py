@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kube_calls import Calls, told
+from kube_calls import Calls, changes
 
 from fleetbus_emulator.apiserver import ApiError, Cluster
 
@@ -34,12 +34,12 @@ def test_what_is_restored_keeps_all_but_its_revision():
 
 def test_watches_and_subscribers_see_what_is_restored():
     cluster = Cluster("alpha")
-    calls, heard = Calls(cluster), list[str]()
+    calls, received = Calls(cluster), list[str]()
     watch = calls.watch("/api/v1/configmaps")
-    cluster.subscribe(lambda change: heard.append(change.new["metadata"]["name"]))
+    cluster.subscribe(lambda change: received.append(change.new["metadata"]["name"]))
     cluster.restore([_config("b"), _config("a")])
-    assert told(watch) == ["ADDED:b", "ADDED:a"]
-    assert heard == ["b", "a"]
+    assert changes(watch) == ["ADDED:b", "ADDED:a"]
+    assert received == ["b", "a"]
 
 
 def test_a_page_is_a_snapshot_while_many_objects_are_restored():

@@ -1,4 +1,4 @@
-"""What a seed decides, and what must not change it."""
+"""Names are repeatable by a seed, and other requests do not change them."""
 
 from __future__ import annotations
 

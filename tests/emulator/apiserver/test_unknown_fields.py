@@ -1,4 +1,4 @@
-"""Fields that a type does not have: dropped, warned of or refused, as the writer wishes."""
+"""Fields that a type does not have: dropped, warned of or refused, by fieldValidation."""
 
 from typing import Any
 
@@ -60,11 +60,11 @@ def test_an_applied_field_that_is_not_in_the_schema_is_told_by_the_keys_of_its_i
     reply = calls.apply(f"{DEPLOYMENTS}/web", obj, "m")
     assert (reply.status, "reason" in reply.document) == (500, False)
     spec = '.spec.template.spec.containers[name="c"]'
-    told = "field not declared in schema"
+    why = "field not declared in schema"
     assert set(reply.message.splitlines()[1:]) == {
-        f'  {spec}.ports[containerPort=80,protocol="TCP"].prt: {told}',
-        f"  {spec}.cpu: {told}",
-        f"  .spec.replcas: {told}",
+        f'  {spec}.ports[containerPort=80,protocol="TCP"].prt: {why}',
+        f"  {spec}.cpu: {why}",
+        f"  .spec.replcas: {why}",
     }
 
 

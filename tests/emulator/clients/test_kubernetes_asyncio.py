@@ -19,7 +19,7 @@ from fleetbus_emulator.generate import fill
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def wrong(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, str]]:
-    """What went wrong, by story; one process plays all, before a cluster full of objects."""
+    """The failures by story; one process plays all, before a cluster full of objects."""
     path = tmp_path_factory.mktemp("asyncio") / "kubeconfig"
     cluster = Cluster("alpha", seed=1, bookmark_interval=timedelta(milliseconds=100))
     fill(cluster, objects=300, seed=1)

@@ -15,33 +15,33 @@ SECOND = timedelta(seconds=1)
 
 async def test_callbacks_come_in_the_order_of_their_times_each_at_its_own():
     clock = ManualClock(START)
-    heard: list[tuple[str, float]] = []
+    received: list[tuple[str, float]] = []
 
-    def hear(name: str) -> None:
-        heard.append((name, (clock() - START).total_seconds()))
+    def receive(name: str) -> None:
+        received.append((name, (clock() - START).total_seconds()))
 
     for name, seconds in (("c", 3), ("a", 1), ("late", 9), ("b", 3)):
-        clock.call_later(seconds, hear, name)
-    clock.call_later(2, hear, "never").cancel()
+        clock.call_later(seconds, receive, name)
+    clock.call_later(2, receive, "never").cancel()
     await clock.advance(5 * SECOND)
-    assert heard == [("a", 1), ("c", 3), ("b", 3)]
+    assert received == [("a", 1), ("c", 3), ("b", 3)]
     assert (clock() - START, clock.timers) == (5 * SECOND, 1)
 
 
 async def test_what_a_callback_sets_is_due_within_the_same_move():
     clock = ManualClock(START)
-    heard: list[float] = []
+    received: list[float] = []
 
     def tick() -> None:
-        heard.append((clock() - START).total_seconds())
+        received.append((clock() - START).total_seconds())
         clock.call_later(10, tick)
 
     clock.call_later(10, tick)
     await clock.advance(35 * SECOND)
-    assert heard == [10, 20, 30]
+    assert received == [10, 20, 30]
 
 
-async def test_nothing_to_wait_for_is_told():
+async def test_nothing_to_wait_for_is_an_error():
     clock = ManualClock(START)
     assert await clock.advance_to_next() is False
     assert clock() == START

@@ -295,10 +295,10 @@ async def test_the_delays_of_a_cluster_are_jittered_by_its_seed():
     assert await lived(2) != first
 
 
-# what is told -----------------------------------------------------------------------------------
+# Events of ignored settings ---------------------------------------------------------------------
 
 
-def told(cluster: Cluster, name: str) -> list[tuple[str, str, int]]:
+def shown(cluster: Cluster, name: str) -> list[tuple[str, str, int]]:
     events = (e for e in cluster.list(EVENTS) if e["involvedObject"]["name"] == name)
     return [(e["type"], e["message"], e["count"]) for e in events]
 
@@ -331,7 +331,7 @@ async def test_it_is_told_once_also_by_the_next_simulator():
                 body = {"metadata": {"name": "c", **meta}, "spec": spec}
                 cluster.create(CRON_JOBS, body)
             await simulator.settled()
-        ((kind, message, count),) = told(cluster, "c")
+        ((kind, message, count),) = shown(cluster, "c")
         assert (kind, count) == ("Warning", 1)
         assert "'explode' is none of" in message
 
@@ -342,7 +342,7 @@ async def test_an_image_of_our_domain_that_does_not_exist_is_told_of(
     cluster.create(PODS, pod("p", image="sim.fleetbus.dev/crash-lop:1"))
     await simulator.settled()
     assert ready(cluster)
-    ((kind, message, _),) = told(cluster, "p")
+    ((kind, message, _),) = shown(cluster, "p")
     assert kind == "Warning"
     assert message.startswith("sim.fleetbus.dev/fail is ignored: 'crash-lop' is none of")
 
@@ -352,7 +352,7 @@ async def test_what_happens_again_is_counted_and_forgotten_after_an_hour(
 ):
     cluster.create(PODS, pod("p", annotated(fail="crash-loop", fail_times="3")))
     await simulator.settled()
-    ((kind, message, count),) = told(cluster, "p")
+    ((kind, message, count),) = shown(cluster, "p")
     assert (kind, count) == ("Warning", 3)
     assert message.startswith("back-off restarting failed container=main")
     await clock.advance(timedelta(hours=2))

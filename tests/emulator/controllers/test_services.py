@@ -1,4 +1,4 @@
-"""What is behind a Service: Endpoints and EndpointSlices; and disruption budgets."""
+"""Backends of a Service: Endpoints and EndpointSlices; and disruption budgets."""
 
 from __future__ import annotations
 

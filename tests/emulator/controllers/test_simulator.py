@@ -159,7 +159,7 @@ async def test_a_rival_that_writes_first_is_tolerated():
     cluster = Cluster("alpha", seed=1)
 
     def meddle(change: Change) -> None:
-        """Change every pod before the simulator hears of it, and so make its writes conflict."""
+        """Change every pod before the simulator is notified, and so make its writes conflict."""
         meta = change.new["metadata"]
         if change.resource == "pods" and change.type == "ADDED":
             patch = {"metadata": {"annotations": {"rival": "here"}}}

@@ -428,8 +428,8 @@ async def test_open_watches_are_counted_with_what_they_sent(rig: AdminRig):
 async def test_the_ground_truth_streams_to_its_end_or_for_ever(rig: AdminRig):
     since = rig.cluster.truth.last
     rig.add("a")
-    told = [commit async for commit in rig.admin.truth("alpha")]
-    assert told == list(rig.cluster.history)
+    seen = [commit async for commit in rig.admin.truth("alpha")]
+    assert seen == list(rig.cluster.history)
     async with aclosing(rig.admin.truth("alpha", since=since, follow=True)) as commits:
         assert (await anext(commits)).name == "a"
         later = asyncio.ensure_future(anext(commits))

@@ -118,10 +118,10 @@ async def test_the_rest_of_a_dripping_answer_does_not_get_through_a_partition(
         on_its_way = await read_for_a_while(answer.content)
         assert len(on_its_way) <= PIECE
         await faulty.servers.heal("alpha")
-        told = begun + on_its_way
-        while b'"name":"a"' not in told and (piece := await answer.content.readany()):
-            told += piece
-    assert b'"name":"a"' in told
+        seen = begun + on_its_way
+        while b'"name":"a"' not in seen and (piece := await answer.content.readany()):
+            seen += piece
+    assert b'"name":"a"' in seen
 
 
 async def read_for_a_while(stream: aiohttp.StreamReader) -> bytes:
@@ -273,8 +273,8 @@ def test_a_full_disk_ends_the_record_and_not_the_writes(tmp_path: Path):
     cluster = Cluster("alpha")
     first = cluster.truth.last
     path = tmp_path / "truth.jsonl"
-    told: list[str] = []
-    cluster.subscribe(lambda change: told.append(change.new["metadata"]["name"]))
+    seen: list[str] = []
+    cluster.subscribe(lambda change: seen.append(change.new["metadata"]["name"]))
     with cluster.truth.recording(path):
         cluster.create("v1/configmaps", config_map("a"), "default")
         written = path.read_bytes()
@@ -282,7 +282,7 @@ def test_a_full_disk_ends_the_record_and_not_the_writes(tmp_path: Path):
             cluster.create("v1/configmaps", config_map("b"), "default")
         cluster.create("v1/configmaps", config_map("c"), "default")
         assert f"truth.jsonl ends before number {first + 2}: " in cluster.truth.record_problem
-    assert told == ["a", "b", "c"]
+    assert seen == ["a", "b", "c"]
     assert numbers(cluster.truth.after(first)) == [first + 1, first + 2, first + 3]
     assert path.read_bytes() == written, "no part of a line, and nothing behind the gap"
     with cluster.truth.recording(path):
@@ -308,12 +308,12 @@ def test_a_line_that_is_no_entry_is_refused(line: str):
 
 def test_listeners_hear_of_each_entry_once():
     truth = GroundTruth(5)
-    heard: list[int] = []
-    listener = lambda: heard.append(truth.last)  # noqa: E731
+    received: list[int] = []
+    listener = lambda: received.append(truth.last)  # noqa: E731
     truth.listeners.add(listener)
     cluster = Cluster("alpha")
     for commit in list(cluster.history)[:2]:
         truth.append(commit)
     truth.listeners.discard(listener)
     truth.append(list(cluster.history)[2])
-    assert heard == [1, 2]
+    assert received == [1, 2]

@@ -107,14 +107,14 @@ async def read_into(received: bytearray, stream: aiohttp.StreamReader) -> None:
 async def test_an_answer_is_cut_behind_its_headers_or_in_the_midst(faulty: FaultRig, reset: bool):
     for number in range(20):
         faulty.add(f"a{number}")
-    told = "reset by peer" if reset else "Not enough data"
+    seen = "reset by peer" if reset else "Not enough data"
     for share in (0.0, 0.5):
         faulty.faults.add(CutAnswer(share=share, reset=reset), verb="list", count=1)
         async with faulty.session.get(faulty.url + CONFIGMAPS) as answer:
             assert answer.status == 200
             length = int(answer.headers["Content-Length"])
             received = bytearray()
-            with pytest.raises(aiohttp.ClientPayloadError, match=told):
+            with pytest.raises(aiohttp.ClientPayloadError, match=seen):
                 await read_into(received, answer.content)
         # aiohttp drops what it has not handed out when the reset comes.
         assert len(received) == int(length * share) or (reset and len(received) == 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from eventually import eventually
-from kube_calls import CONFIGMAPS, CRDS, Calls, config_map, told, widget, widget_definition
+from kube_calls import CONFIGMAPS, CRDS, Calls, changes, config_map, widget, widget_definition
 from sim_rig import DEPLOYMENTS, PODS, workload
 
 from fleetbus_emulator.apiserver import Cluster, DropEvents, NotServed
@@ -27,7 +27,7 @@ State = dict[tuple[str, str, str], int]
 
 
 def replayed(history: Iterable[Commit]) -> State:
-    """What the ground truth says that there is."""
+    """The objects that exist by the ground truth."""
     state: State = {}
     history = list(history)
     past: dict[int, State] = {history[0].rv - 1: {}}
@@ -153,7 +153,7 @@ def test_lists_and_watches_go_on_from_a_restored_backup_that_is_older_than_a_com
     calls.post(CRDS, widget_definition())
     watch = calls.watch("/apis/example.com/v1/widgets", resourceVersion=str(back))
     calls.cluster.create(WIDGETS, widget("a"), "default")
-    assert told(watch) == ["ADDED:a"]
+    assert changes(watch) == ["ADDED:a"]
 
 
 def test_what_was_decided_about_dropped_events_is_void_for_those_of_a_restored_backup():
@@ -163,11 +163,11 @@ def test_what_was_decided_about_dropped_events_is_void_for_those_of_a_restored_b
     back = calls.cluster.resource_version
     watch = calls.watch(CONFIGMAPS, resourceVersion=str(back))
     calls.cluster.create(CONFIG_MAPS, config_map("undone"), "default")
-    assert told(watch) == [], "its one event is dropped"
+    assert changes(watch) == [], "its one event is dropped"
     calls.cluster.roll_back(back)
     watch = calls.watch(CONFIGMAPS, resourceVersion=str(back))
     calls.cluster.create(CONFIG_MAPS, config_map("next"), "default")
-    assert told(watch) == ["ADDED:next"]
+    assert changes(watch) == ["ADDED:next"]
 
 
 def test_what_was_decided_about_events_of_before_a_restored_backup_stays():
@@ -175,9 +175,9 @@ def test_what_was_decided_about_events_of_before_a_restored_backup_stays():
     calls.cluster.faults.add(DropEvents(), resource="configmaps", count=1)
     since = str(calls.cluster.resource_version)
     calls.cluster.create(CONFIG_MAPS, config_map("dropped"), "default")
-    assert told(calls.watch(CONFIGMAPS, resourceVersion=since)) == []
+    assert changes(calls.watch(CONFIGMAPS, resourceVersion=since)) == []
     calls.cluster.roll_back(calls.cluster.resource_version)
-    assert told(calls.watch(CONFIGMAPS, resourceVersion=since)) == []
+    assert changes(calls.watch(CONFIGMAPS, resourceVersion=since)) == []
 
 
 async def test_simulated_controllers_go_on_from_a_restored_backup_at_once():

@@ -1,7 +1,7 @@
 """An informer's cache, written from the protocol and without any I/O of its own.
 
-It says what to ask next and is told the answers; after each it compares its cache with the truth at
-the revision that it has reached. So it finds not only what is lost for good, but also what comes
+It returns the next request and takes the answers; after each it compares its cache with the truth
+at the revision that it has reached. So it finds not only what is lost for good, but also what comes
 late, twice, in the wrong order or in the wrong form.
 """
 
@@ -33,7 +33,7 @@ class Way(Enum):
 
 @dataclass(frozen=True)
 class Watched:
-    """What to ask for.
+    """The next request.
 
     Attributes:
         path: The collection.

@@ -1,4 +1,4 @@
-"""What really happened in a cluster: every state of some types, by revision."""
+"""The true history of a cluster: every state of some types, by revision."""
 
 from __future__ import annotations
 

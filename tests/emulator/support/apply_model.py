@@ -42,7 +42,7 @@ def paths_in(tree: JsonObject, path: Path = ()) -> Iterator[Path]:
 
 
 def owned(obj: JsonObject) -> dict[tuple[str, str, str], set[Path]]:
-    """What each manager owns, by manager, operation and subresource."""
+    """The fields of each manager, by manager, operation and subresource."""
     entries: list[JsonObject] = obj["metadata"].get("managedFields") or []
     found = {
         (e["manager"], e["operation"], e.get("subresource", "")): set(paths_in(e["fieldsV1"]))
@@ -53,7 +53,7 @@ def owned(obj: JsonObject) -> dict[tuple[str, str, str], set[Path]]:
 
 
 def at(obj: Any, path: Path) -> Any:
-    """What is at a path; ABSENT if nothing is."""
+    """The value at a path; ABSENT if there is none."""
     value = obj
     for element in path:
         kind, _, rest = element.partition(":")

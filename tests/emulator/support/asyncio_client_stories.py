@@ -1,4 +1,4 @@
-"""What kubernetes_asyncio is used for, as stories that a process of its own plays.
+"""Uses of kubernetes_asyncio, as stories that a process of its own plays.
 
 `python asyncio_client_stories.py KUBECONFIG` plays them all and prints which went wrong, as JSON.
 A process of its own, because others may have imported kubernetes_asyncio without its typed models;
@@ -32,9 +32,9 @@ def library(name: str) -> Any:
     return import_module(f"kubernetes_asyncio.{name}")
 
 
-def story(told: Story) -> Story:
-    STORIES[told.__name__] = told
-    return told
+def story(found: Story) -> Story:
+    STORIES[found.__name__] = found
+    return found
 
 
 def settings(name: str) -> dict[str, Any]:
@@ -246,8 +246,8 @@ async def custom_objects_are_created_patched_scaled_and_deleted(api: Any) -> Non
     patched = await objects.patch_namespaced_custom_object(*place, "g", operations)
     assert patched["spec"]["size"] == 3
     status = {"status": {"phase": "Ready"}}
-    told = await objects.patch_namespaced_custom_object_status(*place, "g", status, **merge)
-    assert told["status"] == {"phase": "Ready"}
+    found = await objects.patch_namespaced_custom_object_status(*place, "g", status, **merge)
+    assert found["status"] == {"phase": "Ready"}
     scale = {"spec": {"replicas": 4}}
     scaled = await objects.patch_namespaced_custom_object_scale(*place, "g", scale, **merge)
     assert scaled["spec"]["replicas"] == 4
@@ -323,13 +323,13 @@ async def watches_tell_of_every_change_in_typed_and_dynamic_form(api: Any) -> No
     await core.patch_namespaced_config_map("watched", NAMESPACE, {"data": {"a": "2"}})
     await core.delete_namespaced_config_map("watched", NAMESPACE)
     options = {"resource_version": version, "field_selector": selector}
-    told: list[tuple[str, str]] = []
+    found: list[tuple[str, str]] = []
     async with watch.Watch().stream(listing, NAMESPACE, **options) as events:
         async for event in events:
-            told.append((event["type"], event["object"].data["a"]))
+            found.append((event["type"], event["object"].data["a"]))
             if event["type"] == "DELETED":
                 break
-    assert told == [("ADDED", "1"), ("MODIFIED", "2"), ("DELETED", "2")]
+    assert found == [("ADDED", "1"), ("MODIFIED", "2"), ("DELETED", "2")]
     dynamic = await library("dynamic").DynamicClient(api)
     maps = await dynamic.resources.get(api_version="v1", kind="ConfigMap")
     seen: list[str] = []
@@ -416,7 +416,7 @@ async def play(path: str) -> dict[str, str]:
     await config.load_kube_config(path)
     wrong: dict[str, str] = {}
 
-    async def told(name: str, played: Story, api: Any) -> None:
+    async def run(name: str, played: Story, api: Any) -> None:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await played(api)
@@ -424,7 +424,7 @@ async def play(path: str) -> dict[str, str]:
             wrong[name] = traceback.format_exc()
 
     async with client.ApiClient() as api:
-        await asyncio.gather(*(told(name, played, api) for name, played in STORIES.items()))
+        await asyncio.gather(*(run(name, played, api) for name, played in STORIES.items()))
     return wrong
 
 

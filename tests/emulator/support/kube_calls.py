@@ -101,12 +101,12 @@ class Calls:
 
 
 def events(watch: Watch) -> list[JsonObject]:
-    """What the watch has to say now."""
+    """The events that the watch has now."""
     return [orjson.loads(line) for line in watch.read().splitlines()]
 
 
-def told(watch: Watch) -> list[str]:
-    """What the watch has to say now, as TYPE:name."""
+def changes(watch: Watch) -> list[str]:
+    """The events that the watch has now, as TYPE:name."""
     return [f"{e['type']}:{e['object']['metadata'].get('name')}" for e in events(watch)]
 
 

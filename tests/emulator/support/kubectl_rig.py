@@ -40,7 +40,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Said:
-    """What a kubectl printed, and its exit status."""
+    """The output of a kubectl, and its exit status."""
 
     command: str
     status: int

@@ -88,6 +88,6 @@ def replicas(cluster: Cluster, name: str) -> dict[str, int]:
 
 
 def reasons(cluster: Cluster, name: str, namespace: str = "default") -> list[str]:
-    """What Events tell of an object, sorted."""
-    told = (e for e in cluster.list(EVENTS, namespace) if e["involvedObject"]["name"] == name)
-    return sorted(event["reason"] for event in told)
+    """The reasons of an object's Events, sorted."""
+    shown = (e for e in cluster.list(EVENTS, namespace) if e["involvedObject"]["name"] == name)
+    return sorted(event["reason"] for event in shown)

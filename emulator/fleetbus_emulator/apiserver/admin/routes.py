@@ -102,9 +102,9 @@ class _Admin:
         return _answer({"clusters": [cluster_info(self._servers, name) for name in names]})
 
     async def get_cluster(self, request: web.Request) -> web.Response:
-        return self._told(self._cluster(request))
+        return self._cluster_response(self._cluster(request))
 
-    def _told(self, cluster: Cluster) -> web.Response:
+    def _cluster_response(self, cluster: Cluster) -> web.Response:
         return _answer(cluster_info(self._servers, cluster.name))
 
     def _cluster(self, request: web.Request) -> Cluster:
@@ -133,7 +133,7 @@ class _Admin:
     async def clear_faults(self, request: web.Request) -> web.Response:
         cluster = self._cluster(request)
         cluster.faults.clear()
-        return self._told(cluster)
+        return self._cluster_response(cluster)
 
     async def get_fault(self, request: web.Request) -> web.Response:
         return _answer(rule_document(self._cluster(request), self._rule(request)))
@@ -160,7 +160,7 @@ class _Admin:
         if not isinstance(watches, bool):
             raise FieldError("watches", "must be true or false")
         cluster.compact(_revision(document), watches=watches)
-        return self._told(cluster)
+        return self._cluster_response(cluster)
 
     async def roll_back(self, request: web.Request) -> web.Response:
         cluster = self._cluster(request)
@@ -171,18 +171,18 @@ class _Admin:
             cluster.roll_back(revision)
         except ValueError as error:
             raise FieldError("resourceVersion", str(error)) from None
-        return self._told(cluster)
+        return self._cluster_response(cluster)
 
     async def swap_uid(self, request: web.Request) -> web.Response:
         cluster = self._cluster(request)
         uid = (await read_body(request, "uid")).get("uid")
         if uid is not None and (not isinstance(uid, str) or not uid):
-            raise FieldError("uid", "must be a text")
+            raise FieldError("uid", "must be a string")
         try:
             cluster.swap_uid(uid)
         except ValueError as error:
             raise Refusal(HTTPStatus.CONFLICT, str(error)) from None
-        return self._told(cluster)
+        return self._cluster_response(cluster)
 
     async def partition(self, request: web.Request) -> web.Response:
         cluster = self._cluster(request)
@@ -190,25 +190,25 @@ class _Admin:
         if how not in list(Partition):
             raise FieldError("how", f"must be one of {', '.join(Partition)}")
         await self._servers.partition(cluster.name, Partition(how))
-        return self._told(cluster)
+        return self._cluster_response(cluster)
 
     async def heal(self, request: web.Request) -> web.Response:
         cluster = self._cluster(request)
         await _read_no_fields(request)
         await self._servers.heal(cluster.name)
-        return self._told(cluster)
+        return self._cluster_response(cluster)
 
     async def stop(self, request: web.Request) -> web.Response:
         cluster = self._cluster(request)
         await _read_no_fields(request)
         await self._servers.stop(cluster.name)
-        return self._told(cluster)
+        return self._cluster_response(cluster)
 
     async def start(self, request: web.Request) -> web.Response:
         cluster = self._cluster(request)
         await _read_no_fields(request)
         await self._servers.start(cluster.name)
-        return self._told(cluster)
+        return self._cluster_response(cluster)
 
     # what happened ------------------------------------------------------------------------------
 

@@ -285,7 +285,7 @@ def parse_yaml(data: bytes) -> Any:
     """Read YAML by way of JSON, as Kubernetes does: no dates, keys are text, nothing is shared.
 
     Raises:
-        Malformed: It is no YAML, or cannot be written as JSON.
+        Malformed: It is invalid YAML, or cannot be written as JSON.
     """
     try:
         _check_yaml(data)

@@ -121,7 +121,7 @@ class Field:
         return str(value) if self.name == REVISION else value
 
 
-_KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+_KINDS = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def _field(name: str, annotation: Any, default: Any) -> Field:

@@ -104,7 +104,7 @@ def json_response(status: int, document: Any, headers: dict[str, str] | None = N
 
 
 def text_response(status: int, text: str) -> Response:
-    """A text/plain answer."""
+    """An answer as text/plain."""
     return Response(status, text.encode(), content_type=TEXT)
 
 

@@ -114,8 +114,8 @@ class GroundTruth:
         try:
             record.append(commit)
         except (OSError, ValueError) as error:  # the disk is full, or the file was closed
-            # The write is committed, and others have yet to hear of it: it is told elsewhere that
-            # the record has stopped.
+            # The write is committed, and subscribers are still to be notified: `record_problem` and
+            # the log report that the record has stopped.
             self._record = None
             self.record_problem = f"{record.path} ends before number {commit.number}: {error}"
             log.error("ground_truth_record_stopped", problem=self.record_problem)  # noqa: TRY400

@@ -136,7 +136,7 @@ def _label_value_problems(value: str) -> list[str]:
 
 
 def invalid_values(field: str, value: str, problems: list[str]) -> list[Cause]:
-    """A cause for each thing that is wrong with a text."""
+    """A cause for each problem of a string."""
     if not problems:
         return []
     shown = orjson.dumps(value).decode()

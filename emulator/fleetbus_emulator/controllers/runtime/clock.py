@@ -66,7 +66,7 @@ class _Due:
         """Do not call it."""
         self.callback = None
 
-    def ring(self) -> None:
+    def fire(self) -> None:
         """Call it now, unless it was cancelled."""
         callback, self.callback = self.callback, None
         if callback is not None:
@@ -122,7 +122,7 @@ class ManualClock:
             return False
         timer = heapq.heappop(self._due)
         self._now = max(self._now, timer.moment)
-        timer.ring()
+        timer.fire()
         await self._drained()
         return True
 

@@ -43,7 +43,7 @@ class Index:
                 del self._refs[text]
 
     def get(self, text: str) -> list[Ref]:
-        """The refs under a text, oldest first."""
+        """The refs under a value, oldest first."""
         return list(self._refs.get(text, ()))
 
     def each(self, text: str) -> Iterator[Ref]:

@@ -33,13 +33,13 @@ class Timing:
     """From the deletion of a pod on a node until its removal; at most its grace period."""
 
     run: timedelta = INSTANT
-    """What the pod of a Job takes to do its work."""
+    """The time that the pod of a Job runs."""
 
     retry: timedelta = INSTANT
     """Between two crashes of a container, and between two pods of a failing Job."""
 
     collect: timedelta = INSTANT
-    """What the garbage collector and the namespace controller take to act."""
+    """The delay of the garbage collector and the namespace controller."""
 
     notice: timedelta = INSTANT
     """From a change until the controllers of workloads look at it, and at all others since then;

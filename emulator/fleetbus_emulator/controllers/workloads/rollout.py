@@ -237,7 +237,7 @@ def recreate_step(limits: Limits, new: Scale, old: Sequence[Scale], old_pods: in
 def copied_annotations(deployment: JsonObject) -> JsonObject:
     """The annotations that a ReplicaSet takes over from its Deployment, and then keeps.
 
-    Wishes to misbehave are not copied: pods find them on the Deployment itself, as long as they
+    Settings to misbehave are not copied: pods find them on the Deployment itself, as long as they
     are there.
     """
     annotations = mapping(deployment, "metadata", "annotations")
