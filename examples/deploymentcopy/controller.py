@@ -1,6 +1,6 @@
 """Copies the Deployments of one namespace from a source cluster to a destination cluster.
 
-The clusters are told by FLEETBUS_EXAMPLE_SOURCE and FLEETBUS_EXAMPLE_DESTINATION.
+The clusters are named by FLEETBUS_EXAMPLE_SOURCE and FLEETBUS_EXAMPLE_DESTINATION.
 """
 
 import os
@@ -42,7 +42,7 @@ async def remove(target: fleetbus.Cluster, found: fleetbus.Object | None) -> Non
 async def replace_or_refuse(
     target: fleetbus.Cluster, source: fleetbus.Object, found: fleetbus.Object
 ) -> None:
-    """The copy of a former source of this name goes; a stranger stays, and is told of."""
+    """The copy of a former source of this name goes; a stranger stays, and is reported."""
     name = found["metadata"]["name"]
     if not is_ours(found):
         raise fleetbus.TerminalError(f"{target.name}: {NAMESPACE}/{name} exists and is not ours")

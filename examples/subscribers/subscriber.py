@@ -22,15 +22,15 @@ class Trouble:
     """Tells once that NATS is away; the client tries again by itself, and would tell each time."""
 
     def __init__(self) -> None:
-        self._is_told = False
+        self._is_reported = False
 
     async def tell(self, error: Exception):
-        if not self._is_told:
+        if not self._is_reported:
             print("waiting for NATS:", error or type(error).__name__, file=sys.stderr, flush=True)
-        self._is_told = True
+        self._is_reported = True
 
     async def forget(self):
-        self._is_told = False
+        self._is_reported = False
 
 
 async def main():

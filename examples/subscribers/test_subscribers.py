@@ -43,8 +43,9 @@ async def test_the_python_subscriber_prints_each_change_once_in_order(nats: Clie
     await _tell(nats, cluster="us1", verb=Verb.DELETED, resource_version="1")  # filtered out
     forged = event(cluster="us1", verb=Verb.DELETED)
     own = "fleetbus.events.eu1.apps.deployments.prod.web.deleted"
-    told = headers.build(forged, MESSAGE_KEY)
-    await nats.jetstream().publish(own, codec.encode(forged), headers=told)  # by eu1, about us1
+    forged_headers = headers.build(forged, MESSAGE_KEY)
+    # by eu1, about us1
+    await nats.jetstream().publish(own, codec.encode(forged), headers=forged_headers)
     await _tell(nats, verb=Verb.DELETED, resource_version="101")
     process = await asyncio.create_subprocess_exec(
         sys.executable,

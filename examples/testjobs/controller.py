@@ -50,11 +50,11 @@ async def report(
     image = test["spec"]["image"]
     old = sorted(job.cluster for job in jobs if not job.problem and image_of(job.object) != image)
     message = f"The Jobs in {', '.join(old)} still run another image" if old else None
-    told = [phase for phase in ("finished", "failed") if phase in states.values()]
+    ended = [phase for phase in ("finished", "failed") if phase in states.values()]
     status: fleetbus.Object = test.get("status") or {}
     clusters: fleetbus.Object = dict.fromkeys(status.get("clusters") or {})  # of those that left
     clusters |= states
-    phase = told[0] if told else "running"
+    phase = ended[0] if ended else "running"
     return {"status": {"phase": phase, "message": message, "clusters": clusters}}
 
 

@@ -18,12 +18,12 @@ def encode(message: Message) -> bytes:
     """Write a message; equal messages give equal bytes.
 
     Raises:
-        InvalidName: a text holds a lone surrogate, which no UTF-8 can carry.
+        InvalidName: a string holds a lone surrogate, which no UTF-8 can carry.
     """
     try:
         return _encoder.encode(message)
     except UnicodeEncodeError as e:
-        raise InvalidName(f"a text of the message is not Unicode: {e}") from e
+        raise InvalidName(f"a string of the message is not Unicode: {e}") from e
 
 
 def decode(body: bytes) -> Message:

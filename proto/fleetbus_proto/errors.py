@@ -1,4 +1,4 @@
-"""What can be wrong with a name or a message.
+"""Errors of names and messages.
 
 ContractError
 ├── InvalidName        a cluster, token or resource that the contract cannot carry

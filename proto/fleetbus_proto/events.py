@@ -25,7 +25,7 @@ class Incarnation(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Rank(msgspec.Struct, frozen=True, rename="camel"):
-    """What orders epochs: the list's resourceVersion, then the claimed id (rule W7)."""
+    """The order of epochs: the list's resourceVersion, then the claimed id (rule W7)."""
 
     resource_version: str
     id: int
@@ -37,7 +37,7 @@ class Rank(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _OfResource:
-    """What tells of one resource names it by group and plural."""
+    """A message about one resource: it names it by group and plural."""
 
     __slots__ = ()
     group: str
@@ -175,7 +175,7 @@ class ResourceStatus(
 
 
 class WatchSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What a watcher is configured to watch, beside `resources` of its heartbeat (P6)."""
+    """One scope that a watcher is configured to watch, beside `resources` of its heartbeat (P6)."""
 
     all: bool = False
     """Every resource, whole, less `deny`."""

@@ -243,7 +243,7 @@ def kv_access(cluster: str) -> str:
 
 
 def kv_watch_spec(cluster: str) -> str:
-    """What its watchers shall watch, and whether they shall: from the hub, by the projector."""
+    """The watch spec of a cluster, written by the projector: what is watched, and whether."""
     return f"{_HUB}.{cluster}.watch.spec"
 
 

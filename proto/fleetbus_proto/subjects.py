@@ -41,7 +41,7 @@ _CLUSTER = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class Verb(StrEnum):
-    """What happened to the object; `listed` means seen by a relist."""
+    """The change of the object; `listed` means seen by a relist."""
 
     ADDED = "added"
     MODIFIED = "modified"
