@@ -36,7 +36,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Result:
-    """What a successful reconcile asks for: nothing, or another run after a while.
+    """The result of a successful reconcile: nothing more to do, or another run after a while.
 
     Args:
         requeue_after: a timedelta, where a negative one is no delay; or a number of seconds; None

@@ -35,7 +35,7 @@ Handler = Callable[[Request], Awaitable[Any]]
 
 
 class Notes:
-    """What a reconcile function saw; `answer` is what it does."""
+    """Records the runs of a reconcile function; `answer` is what it does."""
 
     def __init__(self, answer: Handler | None = None) -> None:
         self.answer = answer
@@ -69,15 +69,15 @@ class Working:
 
     def __init__(self, worker: Worker) -> None:
         self.task = asyncio.create_task(worker.run(), name="worker")
-        self._is_told = False
+        self._is_cancelled = False
 
     def stop(self) -> None:
         """Cancel it once: a second time would cut the drain short.
 
         `task.cancelling()` would not do, it counts a timeout inside that is just over as well.
         """
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_cancelled:
+            self._is_cancelled = True
             self.task.cancel()
 
 

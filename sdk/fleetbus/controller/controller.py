@@ -270,7 +270,7 @@ class Controller:
             return read_resource(text)
 
     def _add(self, watch: Watch) -> None:
-        # Equal declarations are told apart by their order.
+        # Equal declarations are numbered by their order.
         same = sum(each.declaration == watch.declaration for each in self._watches)
         number = crc32(f"{watch.declaration}#{same}".encode())
         self._watches.append(replace(watch, id=number))

@@ -127,7 +127,7 @@ def _why_kept(orphan: Orphan, live: Object, cluster_uid: str, hub_id: str) -> st
 
 
 def _why_not_ours(orphan: Orphan, live: Object, cluster_uid: str, hub_id: str) -> str:
-    """What is wrong with the mark; empty if nothing."""
+    """The problem with the mark; empty if there is none."""
     try:
         owner = owner_of(live)
     except MalformedOwner as e:

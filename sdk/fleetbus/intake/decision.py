@@ -6,8 +6,8 @@ unless a successful run is known to have read all of it (`_is_read`):
 | case    | the object                            | its request runs if        | remembered      |
 |---------|---------------------------------------|----------------------------|-----------------|
 | LATE    | is older than what was seen           | a watch asks               | what was seen   |
-| GONE    | is deleted; a run may have to be told | a watch asks, or no run    | the deletion,   |
-|         | that it had left                      | was told that it had left  | until it's read |
+| GONE    | is deleted; it may have left before,  | a watch asks, or no run    | the deletion,   |
+|         | which a run has to know               | knows that it had left     | until it's read |
 | DELETED | is deleted                            | a watch asks               | nothing         |
 | PRESENT | exists                                | a watch asks, or no run    | its state, if   |
 |         |                                       | has answered its last wake | it matters      |
@@ -36,7 +36,7 @@ class Case(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What follows from an evaluation.
+    """The result of an evaluation.
 
     Attributes:
         wakes_own: whether the object's own request runs.
@@ -84,7 +84,7 @@ def _has_left(one: Evaluation) -> bool:
 
 
 def _is_leaving_unread(one: Evaluation) -> bool:
-    """Whether it had left before, and no run is known to have been told so."""
+    """Whether it had left before, and no run is known to have received that."""
     seen, read = one.last_seen, one.stored.read
     return seen is not None and seen.is_left and (read is None or is_older(read, seen.woken))
 
@@ -100,16 +100,16 @@ def _is_still_woken(one: Evaluation) -> bool:
 def _is_read(one: Evaluation, case: Case, *, is_left: bool) -> bool:
     """Whether a successful run has read all that a new run could do something about."""
     read, before = one.stored.read, one.stored.last_seen
-    was_told_left = before is not None and before.reports_left
+    knew_left = before is not None and before.reports_left
     if read is None or one.reason is Reason.NEW_CODE:
         return False  # nothing was read, or other code has read it
     if case is Case.LATE:
         # What matched then does not match now: whoever runs has to know that it left.
         is_lost = one.has_matched_late and before is not None and not before.is_member
-        if is_lost and not was_told_left:
+        if is_lost and not knew_left:
             return False
-    elif is_left != was_told_left:
-        return False  # it has just left or come back: that run was told otherwise
+    elif is_left != knew_left:
+        return False  # it has just left or come back: that run received the opposite
     if case is Case.GONE and read != one.version:
         # A newer version may be that of what came back under the name; and an older run has not
         # seen the deletion.

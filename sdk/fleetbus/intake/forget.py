@@ -20,7 +20,7 @@ _CHECK_EVERY: Final = timedelta(milliseconds=100)
 
 
 class Forgotten(NamedTuple):
-    """What was removed of a controller."""
+    """The parts of a controller that were removed."""
 
     was_registered: bool
     has_durables: bool

@@ -175,7 +175,7 @@ class _Pass:
                 for request in self._router.requests(targets or ()):
                     requests[Add(request, Priority.INITIAL, cause=ref.cluster)] = None
         await self._intake.enqueue(list(requests))
-        # Until the list is complete absence means nothing, and `left` may still have to be told.
+        # Until the list is complete absence means nothing, and `left` may still be undelivered.
         await self._record.save(
             [
                 Change(ref, one, None)

@@ -210,11 +210,13 @@ class Intake:
 def _after(stored: StoredRecord, last_seen: LastSeen | None) -> StoredRecord:
     """The record once this is stored.
 
-    A stored read proves nothing any more if runs are told the opposite about `left` from now on.
+    A stored read proves nothing any more if runs receive the opposite `left` from now on.
     """
-    was_told = stored.last_seen is not None and stored.last_seen.reports_left
-    is_told = last_seen is not None and last_seen.reports_left
-    return StoredRecord(last_seen, stored.read if is_told == was_told else None, stored.revision)
+    was_reported = stored.last_seen is not None and stored.last_seen.reports_left
+    is_reported = last_seen is not None and last_seen.reports_left
+    return StoredRecord(
+        last_seen, stored.read if is_reported == was_reported else None, stored.revision
+    )
 
 
 def _doubtful(

@@ -33,7 +33,7 @@ class Reason(Enum):
 
 
 class Match(Enum):
-    """What one watch makes of an object."""
+    """The result of matching one object against one watch."""
 
     NONE = auto()
     """It does not match."""

@@ -66,8 +66,8 @@ class LastSeen(msgspec.Struct, array_like=True, frozen=True):
     """It was deleted, and no run is known to have read that: an object that comes back under its
     name and does not match has left. Forgotten by the run that reads it (record_read.lua)."""
     announced: bool | None = None
-    """What runs are told about `is_left` while the change that flips it is being enqueued: the run
-    may start before the record is written."""
+    """The value of `is_left` for runs while the change that flips it is being enqueued: a run may
+    start before the record is written."""
 
     @property
     def is_seen(self) -> bool:
@@ -81,12 +81,12 @@ class LastSeen(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def reports_left(self) -> bool:
-        """Whether runs are told that the object has left."""
+        """Whether runs receive `left` for the object."""
         return self.is_left if self.announced is None else self.announced
 
     @property
     def reports_member(self) -> bool:
-        """Whether runs are told that the object matches, so that none of its name has left."""
+        """Whether runs receive that the object matches, so that none of its name has left."""
         return self.is_member if self.announced is None else not self.announced
 
 
@@ -132,7 +132,7 @@ class Change(NamedTuple):
 
     ref: ObjectRef
     stored: StoredRecord
-    """What it is based on; if that has changed since, nothing is written."""
+    """The record it is based on; if that has changed since, nothing is written."""
     last_seen: LastSeen | None
     """None to forget the object."""
     revision: bytes = b""
@@ -140,7 +140,7 @@ class Change(NamedTuple):
 
 
 def new_revision(*, reports_left: bool) -> bytes:
-    """A random revision; its first byte is odd if runs are told `left`."""
+    """A random revision; its first byte is odd if runs receive `left`."""
     first, *rest = secrets.token_bytes(_REVISION_BYTES)
     return bytes([first & ~1 | reports_left, *rest])
 
@@ -401,7 +401,7 @@ def _change_fields(change: Change) -> tuple[bytes, str, bytes]:
     before, after = change.stored.last_seen, change.last_seen
     if after is None:
         return (change.stored.revision, "", b"")
-    # What a run has read proves nothing once runs are told the opposite about `left`.
+    # What a run has read proves nothing once runs receive the opposite `left`.
     is_void = (before is not None and before.reports_left) != after.reports_left
     # The version of a deletion stands in front, where the Lua script that forgets it can read it.
     gone = encode_trigger(*after.version) + b"\n" if after.is_gone else b""

@@ -4,7 +4,7 @@
 -- KEYS: the index of the record; one hash per resource of a cluster.
 -- ARGV: per hash its member of the index; then per object: the place of its hash in KEYS, its key,
 -- what was read ('live', 'absent', or 'unread': the run was woken by this version and read nothing),
--- incarnation number and resourceVersion, '1' if the run was told that its object has left.
+-- incarnation number and resourceVersion, '1' if the run received `left`.
 -- Values are those of record_save.lua.
 
 -- P2: by length, then bytes; a number of Lua is a double and wrong above 2^53.
@@ -20,8 +20,7 @@ local function is_gone_by(seen, incarnation, version)
   return of ~= incarnation or not newer(was, version)
 end
 
--- Whether runs are now told that the object has left: what a run has read that was told the opposite
--- proves nothing.
+-- Whether runs now receive `left`: what a run has read that received the opposite proves nothing.
 local function reports_left(seen)
   return string.byte(seen, 1) % 2 == 1
 end
@@ -30,14 +29,14 @@ local first = #KEYS
 for at = first, #ARGV, 6 do
   local hash = tonumber(ARGV[at])
   local key, what = ARGV[at + 1], ARGV[at + 2]
-  local incarnation, version, told = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5] == '1'
+  local incarnation, version, received = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5] == '1'
   local held = redis.call('HGET', KEYS[hash], key)
   local read, seen = '', ''
   if held then read, seen = string.match(held, '^([^\n]*)\n(.*)$') end
   local is_over = what == 'absent' and seen == ''
   if is_over or (what ~= 'live' and is_gone_by(seen, incarnation, version)) then
     if held then redis.call('HDEL', KEYS[hash], key) end
-  elseif what ~= 'unread' and (seen == '' or told == reports_left(seen)) then
+  elseif what ~= 'unread' and (seen == '' or received == reports_left(seen)) then
     local of, was = string.match(read, '^(%d+)/(%d+)$')
     if not of or newer(incarnation, of) or (incarnation == of and newer(version, was)) then
       redis.call('HSET', KEYS[hash], key, incarnation .. '/' .. version .. '\n' .. seen)

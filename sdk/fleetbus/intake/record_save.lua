@@ -8,7 +8,7 @@
 --
 -- A value is '<incarnation>/<resourceVersion read>\n<revision, 8 bytes><what was seen>'; the first
 -- part may be empty, and so may all after the line break. The revision begins with an odd byte if
--- runs are told that the object has left. What was seen begins with
+-- runs receive `left`. What was seen begins with
 -- '<incarnation>/<resourceVersion>\n' of the deletion if that is all that was seen.
 
 local first = #KEYS

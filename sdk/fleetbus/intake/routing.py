@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """What follows from one event.
+    """The requests and the record that follow from one event.
 
     Attributes:
         adds: the queue items.

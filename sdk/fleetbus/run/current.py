@@ -59,7 +59,7 @@ class Written(NamedTuple):
 
 
 class _Note(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """What one run leaves for the next one of its request."""
+    """The note that one run leaves for the next one of its request."""
 
     writes: list[tuple[ObjectRef, Written]]
     applied: list[tuple[bytes, str]]
@@ -77,7 +77,7 @@ class Run:
         trigger: the newest version of the request's own object that caused it (rule P10); None
             for a mapped trigger, a timer or a full enqueue.
         own: the resource key of `trigger`; empty when the controller's watches name several
-            resources, whose versions cannot be told apart.
+            resources, whose versions cannot be compared.
         reads: the version of each object at its first read from the snapshot: no decision of the
             run is based on an older one. Of an absent object it is the deletion's, or the floor
             below which the snapshot has every deletion (rule P4); absent if neither is known.
@@ -100,7 +100,7 @@ class Run:
     was_refused: bool = False
     """Whether a write was refused because of the lease: then the run has failed."""
     error: BaseException | None = None
-    """What the function raised."""
+    """The error that the function raised."""
     reads: dict[ObjectRef, Version] = field(default_factory=dict[ObjectRef, Version])
     absent: set[ObjectRef] = field(default_factory=set[ObjectRef])
     writes: dict[ObjectRef, Written] = field(default_factory=dict[ObjectRef, Written])
@@ -108,7 +108,7 @@ class Run:
     calls: list[Call] = field(default_factory=list["Call"])
     """Calls that may not be awaited yet."""
     earlier: dict[bytes, str] = field(default_factory=dict[bytes, str])
-    """What earlier runs applied; a patch that this one applies again moves to `applied`."""
+    """Patches of earlier runs; one that this run applies again moves to `applied`."""
 
     @property
     def own_ref(self) -> ObjectRef:

@@ -42,13 +42,13 @@ class _Bridge:
         with self._lock:
             if self._is_stopped:
                 work.close()
-                raise RunStopped("this run was told to stop; nothing was sent")
+                raise RunStopped("this run was stopped; nothing was sent")
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
             self._waiting = future
         try:
             return future.result()
         except concurrent.futures.CancelledError as e:
-            raise RunStopped("this run was told to stop while it waited") from e
+            raise RunStopped("this run was stopped while it waited") from e
         finally:
             with self._lock:
                 self._waiting = None
@@ -107,7 +107,7 @@ class _InThread(Generic[P]):
                 stopped = e
                 bridge.stop()
         if stopped is not None:
-            raise stopped  # not what it raised after it was told to stop
+            raise stopped  # not what it raised after it was stopped
         result, error = thread.result()
         if error is not None:
             raise error

@@ -1,4 +1,4 @@
-"""Marks calls of user code, so that the tasks it starts can be told from ours."""
+"""Marks calls of user code, so that the tasks it starts are not taken for ours."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ class Handler:
 
 
 def read_error(error: BaseException, run: Run, *, has_cluster: bool, is_timeout: bool) -> Ending:
-    """What follows from an error that the function raised.
+    """Map an error that the function raised to an ending.
 
     Args:
         error: any, but not the end of the run's task.
@@ -268,7 +268,7 @@ def read_error(error: BaseException, run: Run, *, has_cluster: bool, is_timeout:
 
 
 def read_result(result: object, run: Run) -> Ending:
-    """What follows from what the function returned.
+    """Map what the function returned to an ending.
 
     Args:
         result: whatever it is; user code may return anything.

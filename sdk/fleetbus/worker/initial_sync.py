@@ -299,7 +299,7 @@ class InitialSync:
         await self._intake.take(events, reason=Reason.GAP)
 
     async def _token(self, durable: str) -> str:
-        """What the last full enqueue must have been made for; empty while that is unknown."""
+        """Identify what the last full enqueue must have been made for; empty while unknown."""
         info = await consumer_info(self._connections.bus, durable)
         generation = await self._connections.reader.generation()
         if info is None or generation is None:

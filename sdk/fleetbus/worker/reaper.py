@@ -32,7 +32,7 @@ class Reaper:
         controller: its name.
         queue: its queue.
         fleet: the clusters that have series.
-        slots: told how many clusters share them.
+        slots: shared by as many clusters as the fleet has.
     """
 
     def __init__(self, *, controller: str, queue: Queue, fleet: Fleet, slots: Slots) -> None:

@@ -42,7 +42,7 @@ class Slots:
         self.default_capacity = max(1, total // 2) if most is None else min(most, total)
         """The limit of a cluster that `capacity` does not name."""
         self.capacity: dict[str, int] = {}
-        """What is left for each cluster that has slots now, and for one that may have all of them;
+        """The slots left for each cluster that has some now, and for one that may have all of them;
         the queue reads it while it waits."""
         self._taken: Counter[str] = Counter()
         self._probing: Counter[str] = Counter()

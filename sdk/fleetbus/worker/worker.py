@@ -69,7 +69,7 @@ class Worker:
         queue: where they come from.
         make_heartbeat: from what to call for a lost lease to the thread that keeps leases.
         fleet: passed to the reconcile function.
-        drain: how long running reconciles may go on after the process was told to stop.
+        drain: how long running reconciles may go on after the worker was cancelled.
         record: what the controller has seen; without one no request is marked as left, and
             nothing is proved to be reconciled.
         before_take: awaited before requests are taken: while it waits, none are.

@@ -1,4 +1,4 @@
-"""What is wrong with a controller is told when it is declared or started, not later."""
+"""A mistake in a controller is an error when it is declared or started, not later."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def later(_old: Any, _new: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("filters", "told"),
+    ("filters", "message"),
     [
         ({"selector": "app in (web"}, r"selector='app in \(web'"),
         ({"annotation_selector": "a b"}, "annotation_selector='a b'"),
@@ -82,10 +82,10 @@ async def later(_old: Any, _new: Any) -> bool:
         ({"clusters": lambda: True}, r"clusters is called with \(cluster\), not as"),
     ],
 )
-def test_a_filter_that_cannot_work_is_one_clear_line(filters: Any, told: str) -> None:
+def test_a_filter_that_cannot_work_is_one_clear_line(filters: Any, message: str) -> None:
     controller = Controller("copier")
     for watch in (controller.watch, controller.watch_owned):
-        with pytest.raises(ConfigError, match=f"controller 'copier': .*{told}") as failure:
+        with pytest.raises(ConfigError, match=f"controller 'copier': .*{message}") as failure:
             watch("v1/pods", **filters)
         assert "\n" not in str(failure.value)
 

@@ -1,4 +1,4 @@
-"""What other code has reconciled is not proved for this one (rule P8)."""
+"""Objects that other code has reconciled are reconciled again (rule P8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run reads from the snapshot: its own writes, and nothing older than its trigger."""
+"""A run reads its own writes from the snapshot, and nothing older than its trigger."""
 
 from __future__ import annotations
 

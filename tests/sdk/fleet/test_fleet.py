@@ -1,4 +1,4 @@
-"""The fleet as a reconciler sees it: absence is told only by a complete list (P14, R1)."""
+"""The fleet as a reconciler sees it: only a complete list proves absence (P14, R1)."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_get_all_answers_the_clusters_that_have_the_object(
         assert await fleet.get_all(PODS, "prod", "other") == {}
 
 
-async def test_clusters_are_selected_by_label_and_an_unknown_one_is_told(
+async def test_clusters_are_selected_by_label_and_an_unknown_one_is_an_error(
     redis: Redis, tmp_path: pathlib.Path
 ) -> None:
     async with fleet_of(redis, tmp_path) as (fleet, _):

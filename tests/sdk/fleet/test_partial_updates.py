@@ -45,7 +45,7 @@ async def rig(redis: Redis, tmp_path: pathlib.Path) -> AsyncGenerator[Rig]:
 async def show(
     rig: Rig, resource: str = PODS, rules: tuple[Rule, ...] = ()
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a watcher would show of the object, and all of it."""
+    """The object as a watcher shows it, and the whole object."""
     plural = resource.partition("/")[2]
     raw = await rig.cluster.live.request("GET", f"/api/v1/namespaces/prod/{plural}/web")
     found = read_map(raw)

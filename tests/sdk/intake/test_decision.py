@@ -22,7 +22,7 @@ def v(number: int) -> Version:
 
 
 def seen(at: int, woken: int | None = None, *, member: bool = True, **more: Any) -> LastSeen:
-    """What the record has: seen at one version, woken by it or an earlier one."""
+    """A record: seen at one version, woken by it or an earlier one."""
     members = dict(MEMBER) if member else {}
     return LastSeen(v(at), v(at if woken is None else woken), members, **more)
 
@@ -60,7 +60,7 @@ ROWS: Final = [
         seen(10, 5), member=True),
     Row("it leaves, and a run has read the version", "modified", StoredRecord(OLD, v(10)), True,
         seen(10, member=False, is_left=True), asks=True),
-    Row("it has left, and a run was told so", "modified", StoredRecord(LEFT, v(10)), False,
+    Row("it has left, and a run knows", "modified", StoredRecord(LEFT, v(10)), False,
         seen(10, 8, member=False, is_left=True), asks=True),
     Row("it comes back, and a run has read the version", "modified", StoredRecord(LEFT, v(10)),
         True, NOW, member=True, asks=True),
@@ -88,7 +88,7 @@ ROWS: Final = [
     Row("late, it matched then, and does not now", "modified",
         StoredRecord(seen(12, member=False), v(12)), True,
         seen(12, member=False, is_left=True), asks=True, more={"has_matched_late": True}),
-    Row("late, it matched then, and its leaving was told", "modified",
+    Row("late, it matched then, and a run knows that it left", "modified",
         StoredRecord(seen(12, member=False, is_left=True), v(12)), False,
         seen(12, member=False, is_left=True), asks=True, more={"has_matched_late": True}),
     Row("late, and an announcement is over", "modified",
@@ -107,9 +107,9 @@ GONE_ROWS: Final = [
         member=True, asks=True),
     Row("gone, and a run has read what came after", "deleted", StoredRecord(OLD, v(11)), True,
         seen(10, is_gone=True), member=True, asks=True),
-    Row("gone after it left, which no run was told", "deleted", StoredRecord(LEFT, v(7)), True,
+    Row("gone after it left, which no run knows", "deleted", StoredRecord(LEFT, v(7)), True,
         seen(10, member=False, is_left=True, is_gone=True)),
-    Row("gone after it left, as a run was told", "deleted", StoredRecord(LEFT, v(8)), False, None),
+    Row("gone after it left, as a run knows", "deleted", StoredRecord(LEFT, v(8)), False, None),
     Row("gone, as was seen before", "deleted", StoredRecord(seen(10, is_gone=True), v(10)), False,
         seen(10, is_gone=True), Reason.RESYNC, member=True, asks=True),
 ]  # fmt: skip

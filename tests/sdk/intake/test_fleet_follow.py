@@ -33,7 +33,7 @@ async def rig(redis: Redis, provider: Provider) -> AsyncGenerator[IntakeRig]:
 
 
 async def woken(rig: IntakeRig, provider: Provider, **filters: Any) -> set[str]:
-    """What a change of the fleet wakes, of the objects that are in the snapshot."""
+    """A controller, and the requests that a change of the fleet enqueues."""
     rig.controller.watch(PODS, **filters)
     rig.start()
     await rig.snapshot.set_up("eu1", "us1")

@@ -58,7 +58,7 @@ async def running(open_rig: OpenRig) -> Rig:
 
 
 async def traces_of(rig: Rig, bus: Bus, name: str) -> list[str]:
-    """What bus and store hold of a controller."""
+    """The keys and durables of a controller on bus and store."""
     found = [one for one in durables_of(name) if await consumer_info(bus, one)]
     patterns = (keys.queue(name, "*"), keys.offset_checkpoint(f"{name}-*"))
     found += [str(key) for one in patterns for key in await rig.redis.keys(one)]
@@ -81,10 +81,10 @@ async def test_all_of_a_controller_goes_and_it_comes_back_as_a_new_one(open_rig:
         assert len(await traces_of(rig, bus, NAME)) > 3
         await rig.stop_reconciler()
         rig.start_reconciler(other)
-        told = await forget_controller(bus, rig.redis, NAME, within=SOON)
-        assert told.was_registered
-        assert not told.has_durables
-        assert told.keys > 2
+        forgotten = await forget_controller(bus, rig.redis, NAME, within=SOON)
+        assert forgotten.was_registered
+        assert not forgotten.has_durables
+        assert forgotten.keys > 2
         assert await traces_of(rig, bus, NAME) == []
         assert len(await traces_of(rig, bus, "other")) > 3
         again = await forget_controller(bus, rig.redis, NAME, within=SOON)
@@ -99,8 +99,8 @@ async def test_b12_without_a_projector_its_durables_go_later(open_rig: OpenRig) 
     rig = await running(open_rig)
     await rig.stop_reconciler()
     async with connected(rig.shared.nats_url, name="test") as bus:
-        told = await forget_controller(bus, rig.redis, NAME, within=timedelta(milliseconds=50))
-        assert told.has_durables
+        forgotten = await forget_controller(bus, rig.redis, NAME, within=timedelta(milliseconds=50))
+        assert forgotten.has_durables
         rig.start_reconciler()
 
         async def is_gone() -> bool:

@@ -1,4 +1,4 @@
-"""What a controller enqueues of all it watches follows from what it has seen (rules P8, P12)."""
+"""A full enqueue leaves out what the controller has seen and reconciled (rules P8, P12)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_p12_what_only_the_record_still_names_is_reconciled_once(
     await start(rig)
     await rig.tell(*(EU1.listed(name, 5, metadata={"ref": f"r-{name}"}) for name in "ab"))
     await rig.snapshot.run_epoch(Source(cluster="eu1", rank=(9, 9)), b=5)
-    # The deletion, the tombstone and the stream that told of it are gone.
+    # The deletion, the tombstone and the stream that delivered it are gone.
     gone = await rig.snapshot.reader.versions("eu1", PODS_KEY, [("prod", "a")])
     assert gone
     for kind in ("guards", "bodies", "order"):

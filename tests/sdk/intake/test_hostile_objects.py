@@ -49,7 +49,7 @@ def text(random: Random) -> str:
 
 
 def owner_mark(random: Random) -> Any:
-    """What a user may write under the owner's annotation."""
+    """Values that a user may write into the owner annotation."""
     owner = {"apiVersion": "v1", "kind": "Pod", "namespace": "n", "name": "x", "uid": "u"}
     owner |= {"clusterName": "eu1"}
     for field in random.sample(sorted(owner), 2):

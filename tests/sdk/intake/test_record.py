@@ -1,4 +1,4 @@
-"""What a controller has seen decides, never what the snapshot made of an event (rules P8, P12)."""
+"""The controller's own record decides, never what the snapshot made of an event (P8, P12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a request is told that its object has left, also after a deletion (T6, rule P8)."""
+"""A request has `left` when its object has left, also after a deletion (T6, rule P8)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_t6_what_was_deleted_and_comes_back_as_one_that_does_not_match_has
     if is_projector_first:
         await rig.snapshot.apply(*events)
         await rig.intake.take(events[1:2])
-        assert await rig.reconcile() == [seen("a", 3)]  # of the new one nothing was told yet
+        assert await rig.reconcile() == [seen("a", 3)]  # the new one is not delivered yet
     else:
         await rig.intake.take(events[1:2])
     assert await rig.tell(*events[1:]) == [seen("a", 3, left=True)]
@@ -178,7 +178,7 @@ async def test_t6_what_was_told_of_a_change_that_was_never_recorded_proves_nothi
         with pytest.raises(StoreError):
             await rig.tell(EU1.modified("a", 2, metadata=DB_APP))
     assert rig.runs[-1] == seen("a", 2, left=True)
-    # Another process is told of the next change first; then of the one that was not acknowledged.
+    # Another process receives the next change first; then the one that was not acknowledged.
     assert await rig.beside().tell(EU1.modified("a", 3, metadata=WEB_APP)) == [seen("a", 3)]
     assert await rig.tell(EU1.modified("a", 2, metadata=DB_APP)) == []
 
@@ -191,8 +191,8 @@ async def test_t6_what_another_process_has_announced_does_not_outlast_a_late_sta
     ref = ObjectRef("eu1", PODS_KEY, "prod", "a")
     held = (await rig.record.load([ref]))[ref]
     assert held.last_seen is not None
-    told = msgspec.structs.replace(held.last_seen, announced=False)
-    await rig.record.save([Change(ref, held, told)])  # and then it was killed
+    announced = msgspec.structs.replace(held.last_seen, announced=False)
+    await rig.record.save([Change(ref, held, announced)])  # and then it was killed
     assert await rig.tell(EU1.added("a", 1, metadata=WEB_APP)) == [seen("a", 2, left=True)]
 
 

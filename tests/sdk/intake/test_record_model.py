@@ -36,8 +36,8 @@ def is_web(old: Any, new: Any) -> bool:
     return (new or old)["metadata"]["labels"]["app"] == "web"
 
 
-async def to_twin(_obj: Any, own: Request, _fleet: Fleet) -> list[Request]:
-    return [Request("", "eu1", own.namespace, f"twin-{own.name}")]
+async def to_mapped(_obj: Any, own: Request, _fleet: Fleet) -> list[Request]:
+    return [Request("", "eu1", own.namespace, f"mapped-{own.name}")]
 
 
 WATCHES: dict[str, dict[str, Any]] = {
@@ -45,13 +45,13 @@ WATCHES: dict[str, dict[str, Any]] = {
     "selector": {"selector": "app=web"},
     "annotations": {"annotation_selector": "app=web"},
     "predicate": {"predicate": is_web},
-    "mapped": {"map": to_twin},
-    "mapped selector": {"map": to_twin, "selector": "app=web"},
+    "mapped": {"map": to_mapped},
+    "mapped selector": {"map": to_mapped, "selector": "app=web"},
 }
 
 
 class Trouble:
-    """What befalls one process between its steps."""
+    """A process that may stop or fail between its steps."""
 
     def __init__(self, rig: IntakeRig, chance: random.Random, patch: pytest.MonkeyPatch) -> None:
         self.rig = rig
@@ -166,7 +166,7 @@ def check(rig: IntakeRig, events: list[Event], kind: str, seed: int) -> None:
         if not states:
             continue
         last = states[-1]
-        place = f"eu1/prod/{'twin-' if 'mapped' in kind else ''}{name}"
+        place = f"eu1/prod/{'mapped-' if 'mapped' in kind else ''}{name}"
         runs = [run for run in rig.runs if run.place == place]
         context = f"{kind}, seed {seed}, {name}: {runs}"
         if "mapped" in kind:
@@ -181,7 +181,7 @@ def check_own(runs: list[Seen], states: list[Event], last: Event, kind: str, con
         assert runs, context
         assert (runs[-1].version, runs[-1].left) == (version, False), context
     elif any(run.version and not run.left for run in runs):
-        # It was reconciled as one that matches: it was told that it is gone, or has left.
+        # It was reconciled as one that matches: it knows that it is gone, or has left.
         assert runs[-1].left or not runs[-1].version, context
     assert kind != "everything" or runs, f"{context} {states}"
 

@@ -295,7 +295,7 @@ async def test_a_map_that_fails_stops_nothing_and_its_cluster_is_owed(
 
 INVALID: dict[str, tuple[Any, str]] = {
     "nothing": (None, "NoneType"),
-    "a text": ("S3CRET", "str of str"),
+    "a string": ("S3CRET", "str of str"),
     "names": (["S3CRET"], "list of str"),
     "a number for a name": ([Request("", "eu1", "", 7)], "Request with the name int"),  # type: ignore[arg-type]
     "no cluster": ([Request("", "a/b", "", "a")], "Request that no queue can hold: InvalidName"),
@@ -306,7 +306,7 @@ INVALID: dict[str, tuple[Any, str]] = {
 async def test_what_a_map_answers_in_place_of_requests_is_told_once_and_counted_for_each(
     routed: Routed, kind: str
 ) -> None:
-    answer, told = INVALID[kind]
+    answer, expected = INVALID[kind]
 
     def invalid(_obj: Any, _own: Request, _fleet: Fleet) -> Any:
         return answer
@@ -321,7 +321,7 @@ async def test_what_a_map_answers_in_place_of_requests_is_told_once_and_counted_
         for name in "abc":
             assert await routed.wakes(EU.added(name, 1)) == []
     [line] = [line for line in lines if line["event"] == "invalid_map_result"]
-    assert line["result"].startswith(told)
+    assert line["result"].startswith(expected)
     assert line["function"].endswith("invalid")
     assert "S3CRET" not in str(line)
     assert failures() == before + 3
@@ -390,7 +390,7 @@ async def test_p12_a_full_enqueue_names_live_and_deleted_objects_without_a_trigg
 ) -> None:
     snapshot = Snapshot(redis)
     await snapshot.set_up("eu1", "us1")
-    # No heartbeat has told of these resources yet: the rows are there all the same.
+    # No heartbeat has reported these resources yet: the rows are there all the same.
     await snapshot.apply(
         EU.added("a", 1),
         EU.added("b", 2),

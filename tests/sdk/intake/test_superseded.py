@@ -48,7 +48,7 @@ async def begin(rig: IntakeRig) -> None:
 
 
 def in_line(rig: IntakeRig, *events: Event) -> list[Event]:
-    """What is handled of events that come while nothing is looked at."""
+    """The events that are handled, of those that wait in the buffer together."""
     line = FairBuffer(is_skippable=rig.router.is_skippable)
     for number, event in enumerate(events):
         line.add(Buffered(f"ack.{number}", 1, Delivery(event, number, "subject", {})))
@@ -75,7 +75,7 @@ def generation(version: int, number: int) -> Event:
     return EU1.modified("a", version, metadata={"generation": number})
 
 
-async def test_p8_a_state_that_a_run_has_read_and_that_went_again_is_told_to_a_predicate(
+async def test_p8_a_state_that_a_run_has_read_and_that_went_again_is_woken_to_a_predicate(
     rig: IntakeRig,
 ) -> None:
     await declared(rig, predicate=is_changed)
@@ -84,7 +84,7 @@ async def test_p8_a_state_that_a_run_has_read_and_that_went_again_is_told_to_a_p
     assert rig.runs == [seen("a", 3)]
 
 
-async def test_p8_who_was_named_by_a_state_that_went_again_is_told(rig: IntakeRig) -> None:
+async def test_p8_who_was_named_by_a_state_that_went_again_is_woken(rig: IntakeRig) -> None:
     await declared(rig, map=to_ref)
     first, between, last = (
         EU1.modified("a", version, body=msgspec.json.encode({"metadata": {"ref": ref}}))
@@ -95,7 +95,7 @@ async def test_p8_who_was_named_by_a_state_that_went_again_is_told(rig: IntakeRi
     assert {run.place for run in rig.runs} == {"us1/x/x", "us1/x/y"}
 
 
-async def test_p8_an_owner_that_an_object_had_for_a_moment_is_told(rig: IntakeRig) -> None:
+async def test_p8_an_owner_that_an_object_had_for_a_moment_is_woken(rig: IntakeRig) -> None:
     rig.controller.watch_owned(PODS)
     await begin(rig)
 

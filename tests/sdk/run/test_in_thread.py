@@ -96,11 +96,11 @@ async def test_r7_wait_elsewhere_says_what_it_is_for(queue: RedisQueue, valkey_u
     async def act(_request: Request, fleet: Fleet) -> None:
         with pytest.raises(RuntimeError, match="`await` it"):
             fleet.wait(_answer(7))
-        seen.append("told")
+        seen.append("stopped")
 
     async with working(queue, valkey_url, act):
         await queue.add([Add(FIRST)])
-        await eventually(lambda: seen == ["told"])
+        await eventually(lambda: seen == ["stopped"])
 
 
 async def test_r7_a_late_plain_function_keeps_its_slot_and_lease_until_it_returns(
@@ -131,25 +131,25 @@ async def test_r7_a_late_plain_function_keeps_its_slot_and_lease_until_it_return
 async def test_r7_a_plain_function_that_waits_is_told_that_its_time_is_over(
     queue: RedisQueue, valkey_url: str
 ) -> None:
-    told: list[str] = []
+    errors: list[str] = []
 
     def act(_request: Request, fleet: Fleet) -> None:
-        if told:
+        if errors:
             return
         for _ in range(2):
             try:
                 fleet.wait(_for_ever())
             except RunStopped as e:
-                told.append(str(e))
+                errors.append(str(e))
 
     before = counted("retried")
     async with working(queue, valkey_url, Plain(act), timeout=timedelta(milliseconds=50)):
         await queue.add([Add(FIRST)])
         await eventually(lambda: counted("retried") == before + 1)
         await eventually(lambda: is_empty(queue))
-    assert told == [
-        "this run was told to stop while it waited",
-        "this run was told to stop; nothing was sent",
+    assert errors == [
+        "this run was stopped while it waited",
+        "this run was stopped; nothing was sent",
     ]
 
 
@@ -160,7 +160,7 @@ async def _for_ever() -> None:
 async def test_r7_a_plain_function_that_never_returns_frees_no_slot_and_ends_the_process(
     queue: RedisQueue, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What ends the process is the heartbeat's `on_stuck`; here it lets the thread go instead."""
+    """In production `on_stuck` of the heartbeat ends the process; here it releases the thread."""
     may_return, stuck = threading.Event(), list[Request]()
 
     def end(lease: Lease) -> None:

@@ -59,7 +59,7 @@ async def test_a_call_that_nobody_awaits_is_refused_by_its_line(service: Service
         require_awaited(run.calls)
     assert f"Service.write was called without await at {__file__}:{line}" in str(caught.value)
     assert service.written == ["kept"]
-    require_awaited(run.calls)  # told once
+    require_awaited(run.calls)  # reported once
 
 
 async def test_awaited_gathered_and_scheduled_calls_are_none(service: Service):
@@ -163,5 +163,5 @@ async def test_r8_a_forgotten_await_fails_the_run_and_the_log_names_the_line(
         async with working(queue, valkey_url, notes, record_on=redis):
             await queue.add([Add(FIRST)])
             await eventually(lambda: service.written == ["done"])
-    (told,) = [entry for entry in logs if entry["event"] == "reconcile_failed"]
-    assert f"called without await at {__file__}:" in str(told["error"])
+    (logged,) = [entry for entry in logs if entry["event"] == "reconcile_failed"]
+    assert f"called without await at {__file__}:" in str(logged["error"])

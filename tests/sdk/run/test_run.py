@@ -1,4 +1,4 @@
-"""What a run knows of itself, and what one run of a request leaves for the next."""
+"""A run, and the note that it leaves for the next run of its request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a reconcile function raises or answers, it is retried or given up, and told (R8)."""
+"""Whatever a reconcile function raises or answers, it is retried or given up, and logged (R8)."""
 
 from __future__ import annotations
 
@@ -152,12 +152,14 @@ async def test_s1_no_line_about_a_run_shows_what_an_error_quotes_of_a_secret(
             await eventually(lambda: counted("gave_up") == before + 1)
             await queue.add([Add(FIRST)])
             await eventually(lambda: counted("gave_up") == before + 2)
-    told = repr([line for line in lines if "reconcile" in line["event"]])
-    assert CANARY not in told
+    logged = repr([line for line in lines if "reconcile" in line["event"]])
+    assert CANARY not in logged
     for error in ERRORS:
-        assert type(error).__name__ in told
-    assert "raise error" in told, "a first failure comes with its trace"
-    assert ("cannot log in" in told) is (resource == "v1/pods"), "what handles Secrets says nothing"
+        assert type(error).__name__ in logged
+    assert "raise error" in logged, "a first failure comes with its trace"
+    assert ("cannot log in" in logged) is (resource == "v1/pods"), (
+        "what handles Secrets says nothing"
+    )
 
 
 async def test_r8_a_trigger_that_cannot_be_read_is_none(queue: RedisQueue, valkey_url: str) -> None:
@@ -182,6 +184,6 @@ async def test_r8_a_mistake_of_ours_is_told_and_the_request_comes_back_with_back
             await eventually(lambda: notes.finished == [SECOND])
             await redis.delete(record)
             await eventually(lambda: notes.finished == [SECOND, FIRST])
-    told = [line for line in lines if line["event"] == "run_failed"]
-    assert "TypeError" in told[0]["exception"]
+    logged = [line for line in lines if line["event"] == "run_failed"]
+    assert "TypeError" in logged[0]["exception"]
     await strange.aclose()

@@ -1,4 +1,4 @@
-"""A key that keeps failing is told once, with the user's lines, and then with a count."""
+"""A request that keeps failing is logged once, with the user's lines, and then with a count."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fleetbus.workqueue import Add, MemoryQueue, RedisQueue
 SECRET = "S3CRET"
 
 
-class Told:
+class Logged:
     """A log with a clock of its own, and the lines that it wrote."""
 
     def __init__(self, *, is_quiet: bool = False) -> None:
@@ -53,64 +53,64 @@ def refuse() -> None:
 
 
 def test_the_first_failure_has_the_users_lines_and_the_next_ones_no_line() -> None:
-    told = Told()
-    first = told.fail(boom, retry_in=timedelta(seconds=1))
+    logged = Logged()
+    first = logged.fail(boom, retry_in=timedelta(seconds=1))
     assert first is not None
     assert first["retry_in_seconds"] == 1.0
     assert "in boom" in first["exception"]
-    assert [told.fail(boom) for _ in range(10)] == [None] * 10
+    assert [logged.fail(boom) for _ in range(10)] == [None] * 10
 
 
 def test_after_half_a_minute_one_line_counts_the_repeats_without_their_traceback() -> None:
-    told = Told()
-    told.fail(boom)
+    logged = Logged()
+    logged.fail(boom)
     for _ in range(9):
-        assert told.fail(boom) is None
-    told.now = 31
-    line = told.fail(boom)
+        assert logged.fail(boom) is None
+    logged.now = 31
+    line = logged.fail(boom)
     assert line is not None
     assert (line["failures"], line["error"]) == (10, "ValueError: boom at 12:00")
     assert "exception" not in line
     assert line["at"].endswith("in boom")
-    assert told.fail(boom) is None
+    assert logged.fail(boom) is None
 
 
 def test_another_error_is_told_at_once_and_in_full() -> None:
-    told = Told()
-    told.fail(boom)
-    assert told.fail(boom) is None
-    other = told.fail(boom_later)
+    logged = Logged()
+    logged.fail(boom)
+    assert logged.fail(boom) is None
+    other = logged.fail(boom_later)
     assert other is not None
     assert "in boom_later" in other["exception"]
-    expected = told.fail(refuse)
+    expected = logged.fail(refuse)
     assert expected is not None
     assert "exception" not in expected
-    timed_out = told.fail(boom, timeout=timedelta(seconds=60))
+    timed_out = logged.fail(boom, timeout=timedelta(seconds=60))
     assert timed_out is not None
     assert timed_out["timeout_seconds"] == 60
 
 
 def test_each_key_has_its_own_lines_and_a_success_begins_anew() -> None:
-    told = Told()
-    assert told.fail(boom)
-    assert told.fail(boom, SECOND)
-    assert told.fail(boom) is None
+    logged = Logged()
+    assert logged.fail(boom)
+    assert logged.fail(boom, SECOND)
+    assert logged.fail(boom) is None
 
 
 def test_a_controller_of_secrets_tells_no_text() -> None:
     def leak() -> None:
         raise ValueError(SECRET)
 
-    assert SECRET not in str(Told(is_quiet=True).fail(leak))
+    assert SECRET not in str(Logged(is_quiet=True).fail(leak))
 
 
 def test_it_remembers_a_bounded_number_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetbus.worker.failure_log._MOST", 1)
-    told = Told()
-    told.fail(boom)
-    told.fail(boom, SECOND)
-    assert told.fail(boom, SECOND) is None
-    assert told.fail(boom)
+    logged = Logged()
+    logged.fail(boom)
+    logged.fail(boom, SECOND)
+    assert logged.fail(boom, SECOND) is None
+    assert logged.fail(boom)
 
 
 async def test_a_key_that_fails_ten_times_has_one_line_and_one_when_it_recovers(

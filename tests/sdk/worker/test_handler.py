@@ -1,4 +1,4 @@
-"""What follows from what a reconcile function raised or returned: one line for each case (R8)."""
+"""Each error and each result of a reconcile function has one outcome (rule R8)."""
 
 from __future__ import annotations
 

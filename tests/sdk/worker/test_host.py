@@ -192,13 +192,13 @@ async def test_p12_of_processes_that_start_at_once_one_enqueues_and_the_others_s
     await rig.redis.set(replay_claim("pods"), "of the other one")
     with capture_logs() as lines:
 
-        def told(event: str) -> list[str]:
+        def logged(event: str) -> list[str]:
             return [line["log_level"] for line in lines if line["event"] == event]
 
         rig.start_reconciler(controller)
-        await eventually(lambda: told("initial_sync_by_another_process"), within=SOON)
+        await eventually(lambda: logged("initial_sync_by_another_process"), within=SOON)
         await asyncio.sleep(0.3)  # three more looks
-        assert told("initial_sync_by_another_process") == ["info"]
+        assert logged("initial_sync_by_another_process") == ["info"]
         assert "initial_sync_failed" not in [line["event"] for line in lines]
         await rig.redis.delete(replay_claim("pods"))
         await rig.quiet("pods")
@@ -206,8 +206,8 @@ async def test_p12_of_processes_that_start_at_once_one_enqueues_and_the_others_s
             pipe.delete(queue("pods", "initial-sync"))
             pipe.hset(queue("pods", "initial-sync"), "a", "b")
             await pipe.execute()
-        await eventually(lambda: told("initial_sync_failed"), within=SOON)
-    assert set(told("initial_sync_failed")) == {"warning"}
+        await eventually(lambda: logged("initial_sync_failed"), within=SOON)
+    assert set(logged("initial_sync_failed")) == {"warning"}
 
 
 async def test_b17_p12_a_controller_that_missed_messages_reconciles_what_it_missed_once(

@@ -1,4 +1,4 @@
-"""What a worker does with a lease whose time is over before its run begins (rule Q5)."""
+"""A lease whose time is over before its run begins is given back (rule Q5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lease ends when the store has heard of it, and not before (rules Q5, Q12)."""
+"""A lease ends when the store has confirmed it, and not before (rules Q5, Q12)."""
 
 from __future__ import annotations
 

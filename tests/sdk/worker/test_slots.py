@@ -205,8 +205,8 @@ def test_q7_q9_each_cluster_of_the_fleet_has_gauges_from_0_and_no_other_has_any(
     assert [series(name, "strange") for name in names] == [None] * 4
     with capture_logs() as later:
         gauges.show(Stats({}, 0, 0, 0, None), ["c1"])
-    told = [(line["event"], line["cluster"]) for line in [*logs, *later]]
-    assert told == [("breaker_opened", "c1"), ("breaker_closed", "c1")]
+    logged = [(line["event"], line["cluster"]) for line in [*logs, *later]]
+    assert logged == [("breaker_opened", "c1"), ("breaker_closed", "c1")]
     assert [series(name, "c1") for name in names] == [0, 0, 0, 0]
     metrics.drop_cluster_metrics("gauges", "c1")
     assert [series(name, "c1") for name in names] == [None] * 4

@@ -53,11 +53,11 @@ async def test_r8_an_exit_in_a_task_of_a_run_is_told_and_retried_and_the_others_
             await queue.add([Add(FIRST), Add(SECOND)])
             await eventually(lambda: set(notes.finished) == {FIRST, SECOND})
     assert notes.runs(FIRST) == 2
-    told = [line for line in lines if line["event"] in ("task_exited", "reconcile_failed")]
-    assert [line["event"] for line in told] == ["task_exited", "reconcile_failed"]
-    assert told[0]["task"] == "mine"
-    assert "in leave" in told[0]["exception"]
-    assert SECRET not in str(told)
+    logged = [line for line in lines if line["event"] in ("task_exited", "reconcile_failed")]
+    assert [line["event"] for line in logged] == ["task_exited", "reconcile_failed"]
+    assert logged[0]["task"] == "mine"
+    assert "in leave" in logged[0]["exception"]
+    assert SECRET not in str(logged)
 
 
 async def interrupt() -> None:

@@ -1,4 +1,4 @@
-"""A resource that no cluster has is told by its name, with what was most likely meant."""
+"""A resource that no cluster has is named in the error, with the closest one that exists."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_resource_that_stays_unwatched_is_a_warning_once_while_it_lasts() -> N
     error = NotSynced("v1/configmap is watched in no cluster")
     error.unwatched, error.did_you_mean = "v1/configmap", "v1/configmaps"
 
-    def told(one: Exception) -> tuple[str, str]:
+    def logged(one: Exception) -> tuple[str, str]:
         with capture_logs() as lines:
             request = named(f"r{next(numbers)}")  # a first failure each
             failures.log_waiting(request, one, retry_in=timedelta(seconds=1))
@@ -128,15 +128,15 @@ def test_a_resource_that_stays_unwatched_is_a_warning_once_while_it_lasts() -> N
         assert line["reason"].endswith(str(one))
         return line["log_level"], line.get("did_you_mean", "")
 
-    assert told(error) == ("info", "v1/configmaps")  # the watcher may just be starting
+    assert logged(error) == ("info", "v1/configmaps")  # the watcher may just be starting
     now[0] += PATIENCE.total_seconds()
-    assert [told(error) for _ in range(2)] == [
+    assert [logged(error) for _ in range(2)] == [
         ("warning", "v1/configmaps"),
         ("info", "v1/configmaps"),
     ]
-    assert told(NotSynced("soon")) == told(NotEngaged("soon")) == ("info", "")
+    assert logged(NotSynced("soon")) == logged(NotEngaged("soon")) == ("info", "")
     now[0] += 60
-    assert told(error)[0] == "warning"
+    assert logged(error)[0] == "warning"
 
 
 async def test_a_misspelt_read_in_a_reconcile_function_is_warned_of(
@@ -155,6 +155,6 @@ async def test_a_misspelt_read_in_a_reconcile_function_is_warned_of(
             await queue.add([Add(FIRST)])
             await eventually(lambda: counted("retried") >= before + 3)
     await queue.aclose()
-    told = [line for line in lines if line["event"] == "reconcile_waits"]
-    assert [line["log_level"] for line in told[:3]] == ["warning", "debug", "debug"]
-    assert told[0]["did_you_mean"] == "v1/configmaps"
+    logged = [line for line in lines if line["event"] == "reconcile_waits"]
+    assert [line["log_level"] for line in logged[:3]] == ["warning", "debug", "debug"]
+    assert logged[0]["did_you_mean"] == "v1/configmaps"
