@@ -174,10 +174,10 @@ async def test_controllers_that_look_on_find_nothing_to_do(fleet: FillRig):
     cluster = fleet.clusters["eu1"]
     async with simulate(cluster, nodes=0) as (simulator,):
         await simulator.settled()
-        furniture = len(fleet.created("eu1"))
+        initial = len(fleet.created("eu1"))
         await fleet.ask("eu1", objects=900)
         await simulator.settled()
-    assert len(fleet.created("eu1")) == furniture + 900
+    assert len(fleet.created("eu1")) == initial + 900
 
 
 def test_nothing_is_filled_where_no_fleet_runs(tmp_path: Path):

@@ -9,25 +9,24 @@ Imports nothing of fleetbus, so that it stays an independent witness.
         cluster.faults.add(Abort(after_commit=True), verb="create", count=1)
         await servers.stop("alpha")             # refused, until start
 
-- `Cluster`: one cluster without I/O. In-process calls take the same way as requests: `create`,
-  `get`, `list`, `update`, `update_status`, `apply`, `patch`, `delete`; `subscribe` gets every
-  committed write as a `Change`; `truth` (each entry a `Commit`; `history` is what memory holds) and
-  `requests` (each a `Logged`) are for checkers; `compact`, `roll_back` and `swap_uid` are faults of
-  the whole cluster.
-- `Cluster(tokens=, authorize=)` and `cluster.credentials`: who somebody is (`User`: token, client
-  certificate, ServiceAccount) and what he may do (a function of an `Access`, or "rbac"). Without
+- `Cluster`: one cluster without I/O. In-process calls (`create`, `get`, `list`, `update`,
+  `update_status`, `apply`, `patch`, `delete`) take the same path as requests; `subscribe` gets
+  every committed write as a `Change`. For checkers there are `truth` (each entry a `Commit`;
+  `history` is what memory holds) and `requests` (each a `LoggedRequest`). `compact`, `roll_back`
+  and `swap_uid` are faults of the whole cluster.
+- `Cluster(tokens=, authorize=)` and `cluster.credentials`: authentication (`User` by token, client
+  certificate or ServiceAccount) and authorization (a function of an `Access`, or "rbac"). Without
   them everybody is admin.
 - `serve` and `ApiServers`: the listeners; `url`, `kubeconfig`, `write_kubeconfig`, `stop`, `start`,
   `partition` (see `Partition`) and `heal`.
-- `cluster.faults.add(action, verb=, group=, resource=, namespace=, name=, subresource=,
-  user_agent=, token=, count=, skip=, nth=, probability=)`: a `Rule`. The actions are in `faults`.
+- `cluster.faults.add(action, ...)`: a `Rule`. The actions are in `faults`.
 - `admin`: the same from other processes, over HTTP.
 - `ApiError`: a refusal, with `code`, `reason` and `message`.
 
-How a request travels: `server` (HTTP) -> `cluster` -> `handler` (which path) -> `gate` (who, and
-whether he may) -> `operations` (the verbs) -> `read`, `watch`, `write` with `strategy` (what
-differs between types), `apply`, `delete` -> `state` (revisions, history) -> `store` (objects and
-their event log) -> `render` (bytes, Tables).
+The path of a request: `http` (listener) -> `cluster` -> `handler` (route) -> `access_control`
+(`auth`) -> `operations` (the verbs) -> `read` or `write`, with the `strategy` of the type in
+`types` or `definitions` -> `storage` (revisions, objects, event log) -> `encoding` (bytes; Tables
+by `columns`).
 """
 
 from fleetbus_emulator.apiserver.auth.access import Access, User

@@ -1,7 +1,7 @@
 """Simulated controllers: Deployments become ready, Jobs complete, garbage is collected.
 
-They hook on the emulated API server in-process (`Cluster.subscribe`) and write through it like any
-client: no polling, no write while nothing changes. Imports nothing of fleetbus.
+They subscribe to the emulated API server in-process and write through it like any client: no
+polling, no write while nothing changes. `runtime` is what they run on, `selection` lists them.
 
     async with simulate(cluster, timing=Timing.lifelike(), seed=7) as (simulator,):
         cluster.create("apps/v1/deployments", deployment)

@@ -9,8 +9,8 @@ apply to watches that are already open when the rule is added.
     stall = cluster.faults.add(StallWatch(), resource="configmaps")
     stall.remove()
 
-`actions` says what there is and where each acts, `rules` decides, `streams` and `connections` act
-on watches and connections, `forms` reads and writes rules as JSON.
+`actions` lists what there is and where each acts, `rules` match and count, `streams` and
+`connections` act on watches and connections, `documents` reads and writes rules as JSON.
 """
 
 from fleetbus_emulator.apiserver.faults.actions import (

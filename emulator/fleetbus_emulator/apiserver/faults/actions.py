@@ -4,7 +4,7 @@ Where each acts:
 
     before the request is handled   Delay Hang Abort (connections.py), Compact (cluster.py)
     instead of an answer            Fail GroupDown (handler.py), Expire("open") (operations.py)
-    on what a list holds            StaleList Expire("page") (read.py), PartialList (operations.py)
+    on what a list holds            StaleList Expire("page") (lists.py), PartialList (operations.py)
     on the way to the client        CutAnswer Drip Garble, Delay Hang Abort with after_commit
                                     (connections.py)
     on an open watch                Expire("stream") CutWatch EndWatch StallWatch HideBookmarks

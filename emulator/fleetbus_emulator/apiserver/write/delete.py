@@ -1,8 +1,7 @@
 """Delete: preconditions, propagation, grace, finalizers.
 
-What the garbage collector, the namespace controller and the kubelet do with an object that is
-being deleted is the simulated controllers' business; custom resources of a definition that goes
-are removed by `definitions.py`.
+The garbage collector, the namespace controller and the kubelet are simulated `controllers`; custom
+resources of a deleted definition are removed by `definitions`.
 """
 
 from __future__ import annotations
