@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from fleetbus_distributor.targets.redact import MAX_LENGTH, redact
+from fleetbus_distributor.targets.target import MAX_MESSAGE, redact_secrets
 
 SECRET = {"kind": "Secret", "data": {"key": base64.b64encode(b"hunter2-canary").decode()}}
 
@@ -17,19 +17,19 @@ SECRET = {"kind": "Secret", "data": {"key": base64.b64encode(b"hunter2-canary").
     ],
 )
 def test_d14_a_secrets_values_are_taken_out(message: str):
-    cleaned = redact(message, SECRET)
+    cleaned = redact_secrets(message, SECRET)
     assert "<redacted>" in cleaned
     assert "canary" not in cleaned
     assert "anything" not in cleaned
 
 
 def test_d14_of_a_secret_without_its_values_nothing_is_told():
-    assert redact("denied: hunter2-canary is weak", {"kind": "Secret"}) == "<redacted>"
+    assert redact_secrets("denied: hunter2-canary is weak", {"kind": "Secret"}) == "<redacted>"
 
 
 def test_d14_each_line_of_a_value_is_taken_out():
     secret = {"kind": "Secret", "stringData": {"key": "first-line\nsecond-line"}}
-    assert redact("saw second-line", secret) == "saw <redacted>"
+    assert redact_secrets("saw second-line", secret) == "saw <redacted>"
 
 
 SENSITIVE: list[dict[str, Any]] = [
@@ -41,11 +41,11 @@ SENSITIVE: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("obj", SENSITIVE)
 def test_d14_values_with_telling_names_are_taken_out(obj: dict[str, Any]):
-    assert redact("denied: canary", obj) == "denied: <redacted>"
+    assert redact_secrets("denied: canary", obj) == "denied: <redacted>"
 
 
 def test_other_messages_stay_whole_and_are_cut_to_size():
     pod = {"kind": "Pod", "spec": {"restartPolicy": "Never"}}
     message = 'spec.restartPolicy: Invalid value: "Never": field is immutable'
-    assert redact(message, pod) == message
-    assert len(redact("x" * 5000, pod)) == MAX_LENGTH
+    assert redact_secrets(message, pod) == message
+    assert len(redact_secrets("x" * 5000, pod)) == MAX_MESSAGE

@@ -15,7 +15,7 @@ _SILENCE_CHECK_INTERVAL: Final = timedelta(seconds=5)
 
 
 class ReconcilerSettings(BaseSettings):
-    """What this process runs, and the limits and intervals of the projector."""
+    """Settings of the hosted controllers and of the projector."""
 
     model_config = SettingsConfigDict(
         env_prefix="FLEETBUS_RECONCILER_",

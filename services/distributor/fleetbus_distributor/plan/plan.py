@@ -88,21 +88,21 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do; nothing is both in `prune` and in `held` or `doubted`."""
+    """The decisions of a round; nothing is both in `prune` and in `held` or `doubted`."""
 
     evaluated: Inventory = field(default_factory=dict[str, dict[Key, Owned]])
     """The record, with the marks that apply from this round on."""
     prune: Share = field(default_factory=dict[str, list[Owned]])
-    """What is deleted for good, and what is deleted to be recreated."""
+    """Objects that are deleted, for good or to be recreated."""
     requested: Share = field(default_factory=dict[str, list[Owned]])
-    """Of `prune`, what an edit or a person requested, or what is only given up."""
+    """The part of `prune` that an edit or a person requested, or that is only given up."""
     automatic: Share = field(default_factory=dict[str, list[Owned]])
-    """Of `prune`, what nobody requested or confirmed: it needs a share of the budget."""
+    """The part of `prune` that nobody requested or confirmed: it needs a share of the budget."""
     confirmable: Share = field(default_factory=dict[str, list[Owned]])
-    """What a person confirms if it is held; `plan_hash` identifies it."""
+    """Objects that a person confirms if they are held; `plan_hash` identifies them."""
     held: Share = field(default_factory=dict[str, list[Owned]])
     doubted: Share = field(default_factory=dict[str, list[Owned]])
-    """What the live labels of its cluster do not confirm."""
+    """Objects whose deletion the live labels of their cluster do not confirm."""
     released: Share = field(default_factory=dict[str, list[Owned]])
     """Left behind on clusters that were unjoined."""
     gone: Sequence[str] = ()
@@ -253,8 +253,10 @@ def _explain(facts: Facts, plan: Plan, reason: HoldReason) -> Hold:
     share = plan.confirmable
     is_all = reason is HoldReason.EMPTY_SELECTION
     unrequested = "" if is_all else ", and no edit of this MultiClusterResource requests that"
-    anew = count(_select(share, _is_outdated))
-    recreated = f" ({anew} to be recreated, because a changed field is immutable)" if anew else ""
+    outdated = count(_select(share, _is_outdated))
+    recreated = (
+        f" ({outdated} to be recreated, because a changed field is immutable)" if outdated else ""
+    )
     message = (
         f"{count(share)} of {count(facts.inventory)} objects on {len(share)} cluster(s) would be "
         f"deleted{recreated}{unrequested}: {_why(reason, facts.fuse)}; nothing of it is deleted "

@@ -23,7 +23,7 @@ from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, Placement
 log = structlog.get_logger()
 
 _PROVIDER: Final = "cluster"
-"""What `ClusterInfo.provider` says of clusters that are Cluster objects on the hub."""
+"""`ClusterInfo.provider` of clusters that are Cluster objects on the hub."""
 
 
 async def recheck(

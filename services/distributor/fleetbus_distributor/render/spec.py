@@ -177,7 +177,7 @@ class FusePolicy(_Strict):
 
 
 class Policy(_Strict):
-    """What fleetbus may do on a target cluster."""
+    """Permissions and limits on target clusters."""
 
     conflict: ConflictPolicy = ConflictPolicy.ABORT
     deletion: DeletionPolicy = DeletionPolicy.DELETE

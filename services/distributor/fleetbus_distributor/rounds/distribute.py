@@ -127,7 +127,7 @@ def _work(
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """How a round ended."""
+    """The end of a round."""
 
     retry: timedelta | None
     """When to retry, or None."""

@@ -12,7 +12,7 @@ from fleetbus.ownership import PROTECT_ANNOTATION, Owner, is_owned_by, owner_of
 
 
 class Ownership(StrEnum):
-    """Who owns an object; the values are reasons in the status."""
+    """The owner of an object; the values are reasons in the status."""
 
     OURS = "Ours"
     UNMARKED = "NotOurs"
@@ -27,7 +27,7 @@ class Ownership(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who owns an object, with a sentence for people."""
+    """The owner of an object, with a sentence for people."""
 
     ownership: Ownership
     message: str = ""

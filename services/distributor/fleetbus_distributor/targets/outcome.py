@@ -27,7 +27,7 @@ _SEVERITY = {state: number for number, state in enumerate(State)}
 
 
 class Change(StrEnum):
-    """What was written; the values are the reasons of our Kubernetes Events."""
+    """The kind of a write; the values are the reasons of our Kubernetes Events."""
 
     NONE = ""
     CREATED = "Applied"

@@ -1,11 +1,18 @@
-"""One target cluster of a MultiClusterResource, and how its refusals are reported."""
+"""One target cluster of a MultiClusterResource, and how its refusals are reported.
+
+An API server may quote the object that it refuses. Messages go into conditions, Events and logs,
+which many more people can read than Secrets, so secret values are removed (rule D14).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import base64
+import binascii
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from fleetbus.errors import (
     Conflict,
@@ -27,13 +34,22 @@ from fleetbus_distributor.render.spec import Policy
 from fleetbus_distributor.render.template import Object, ObjectRef
 from fleetbus_distributor.targets.drift import Corrections
 from fleetbus_distributor.targets.outcome import State
-from fleetbus_distributor.targets.redact import redact
 
 SOON: Final = timedelta(seconds=1)
 LATER: Final = timedelta(seconds=5)
 """Something else must happen first; checking again costs reads only."""
 RARELY: Final = timedelta(minutes=1)
 """A retry does not help; the next change of the MultiClusterResource triggers one at once."""
+
+
+MAX_MESSAGE: Final = 600
+_HIDDEN: Final = "<redacted>"
+_SENSITIVE_NAME: Final = re.compile(
+    r"pass(word|wd)?|secret|token|credential|api_?key|private", re.IGNORECASE
+)
+_QUOTED_VALUE: Final = re.compile(r"(Invalid|Unsupported|Duplicate|Required) value: .*", re.DOTALL)
+_MIN_LENGTH: Final = 3
+"""Shorter strings occur in every sentence."""
 
 
 @dataclass(slots=True)
@@ -57,7 +73,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What an error means for the status of the cluster."""
+    """The meaning of an error for the status of the cluster."""
 
     state: State
     reason: str
@@ -91,7 +107,7 @@ def to_finding(error: KubeError, obj: Object, what: str) -> Finding:
         raise ClusterUnreachable(reason, error.message) from error
     if isinstance(error, Unauthorized):
         raise ClusterUnreachable("Unauthorized", error.message) from error
-    message = f"{what}: {redact(error.message, obj)}"
+    message = f"{what}: {redact_secrets(error.message, obj)}"
     if isinstance(error, NotFound):
         is_namespace = error.details.get("kind") == "namespaces" or '"namespaces"' in error.message
         is_namespace = is_namespace or error.message.startswith("namespaces ")
@@ -117,7 +133,7 @@ def _conflict(error: Conflict, message: str, obj: Object, what: str) -> Finding:
         return Finding(State.WAITING, "Changed", message, SOON)
     named = [f"{one.get('field', '')}: {one.get('message', '')}" for one in fields]
     return Finding(
-        State.CONFLICT, "FieldConflict", f"{what}: {redact('; '.join(named), obj)}", RARELY
+        State.CONFLICT, "FieldConflict", f"{what}: {redact_secrets('; '.join(named), obj)}", RARELY
     )
 
 
@@ -126,3 +142,62 @@ def _forbidden(error: Forbidden, message: str) -> Finding:
     if any(cause.get("reason") == "NamespaceTerminating" for cause in causes):
         return Finding(State.WAITING, "NamespaceTerminating", message, LATER)
     return Finding(State.FAILED, "Forbidden", message, RARELY)
+
+
+def redact_secrets(message: str, obj: Mapping[str, Any]) -> str:
+    """Remove the secret values of an object from a message about it, and truncate it.
+
+    For a Secret whose values are unknown the whole message is hidden: any word may be one.
+    """
+    if obj.get("kind") == "Secret" and not (obj.get("data") or obj.get("stringData")):
+        return _HIDDEN
+    cleaned = message
+    for value in sorted(_secrets_of(obj), key=len, reverse=True):
+        cleaned = cleaned.replace(value, _HIDDEN)
+    if obj.get("kind") == "Secret":
+        cleaned = _QUOTED_VALUE.sub(rf"\1 value: {_HIDDEN}", cleaned)
+    return cleaned if len(cleaned) <= MAX_MESSAGE else f"{cleaned[: MAX_MESSAGE - 1]}…"
+
+
+def _secrets_of(obj: Mapping[str, Any]) -> set[str]:
+    found = set(_secret_data(obj)) if obj.get("kind") == "Secret" else set[str]()
+    found |= set(_sensitive_members(dict(obj)))
+    pieces = {line for text in found for line in text.splitlines()}
+    return {text for text in found | pieces if len(text) >= _MIN_LENGTH}
+
+
+def _secret_data(obj: Mapping[str, Any]) -> Iterator[str]:
+    for part in ("data", "stringData"):
+        for text in _strings(obj.get(part)):
+            yield text
+            try:
+                yield base64.b64decode(text, validate=True).decode()
+            except (binascii.Error, UnicodeDecodeError, ValueError):
+                continue
+
+
+def _sensitive_members(value: Any, name: str = "") -> Iterator[str]:
+    """Values of members named like `password`, and of environment variables with such names."""
+    if isinstance(value, str):
+        if _SENSITIVE_NAME.search(name):
+            yield value
+    elif isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        called = str(members.get("name", ""))
+        for key, member in members.items():
+            yield from _sensitive_members(member, called if key == "value" else key)
+    elif isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from _sensitive_members(item, name)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every string below a value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for member in cast("dict[str, Any]", value).values():
+            yield from _strings(member)
+    elif isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from _strings(item)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Final
 
-import msgspec
 import structlog
+from msgspec.structs import replace
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
@@ -60,23 +60,20 @@ class ResyncRequests:
         """Request a list, at most every 30 s for one resource and purpose.
 
         Args:
-            cluster: the cluster that is to be listed.
-            resource: the resource that is to be listed.
+            cluster: the cluster to list.
+            resource: the resource to list.
             reason: for people.
-            newer_than: any epoch after this one will do, so a request that is still open is not
-                renewed: its list may be under way and would start again. 0 requests a list that
-                starts from now.
+            newer_than: any epoch after this one will do, so an open request is not renewed, as
+                its list would start again; 0 requests a list that starts from now.
             audit: the id of the audit that requests it; no other request will do for it.
-            new_history: request a new incarnation, and so with it lists of everything (rule W23).
+            new_history: request a new incarnation, and so lists of everything (rule W23).
             refused: the number for which a message was refused, if that is the reason (rule B8).
 
         Raises:
             BusError: the request may not have been written.
         """
         key = (cluster, resource.key, newer_than or -audit)
-        now = time.monotonic()
-        is_repeated = now - self._requested_at.get(key, float("-inf")) < _REPEAT_AFTER
-        if is_repeated or not self._is_possible(cluster, resource):
+        if self._is_repeated(key) or not self._is_possible(cluster, resource):
             return
         held = await self._read(cluster, resource)
         if newer_than and held is not None and held.min_epoch > newer_than:
@@ -84,14 +81,16 @@ class ResyncRequests:
         else:
             found = await self._beyond_all_seen(cluster, resource, held, newer_than)
             number = found.incarnation + int(new_history)
-            wanted = msgspec.structs.replace(
-                found, reason=reason, incarnation=number, refused=refused
-            )
+            changes = {"reason": reason, "incarnation": number, "refused": refused}
             log.info("resync_requested", cluster=cluster, resource=str(resource), reason=reason)
-            await request_resync(self._bus, self._kv, cluster, resource, wanted)
+            await request_resync(self._bus, self._kv, cluster, resource, replace(found, **changes))
         # Only now: a request that could not be written is tried again at the next occasion.
-        recent = self._requested_at.items()
-        self._requested_at = {k: at for k, at in recent if now - at < _REPEAT_AFTER} | {key: now}
+        self._requested_at[key] = time.monotonic()
+
+    def _is_repeated(self, key: tuple[str, str, int]) -> bool:
+        limit = time.monotonic() - _REPEAT_AFTER
+        self._requested_at = {k: at for k, at in self._requested_at.items() if at > limit}
+        return key in self._requested_at
 
     async def request_or_defer(
         self, cluster: str, resource: Resource, reason: str, *, refused: int = 0

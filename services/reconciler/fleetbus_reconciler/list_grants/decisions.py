@@ -33,7 +33,7 @@ class Candidate(NamedTuple):
 
     @property
     def listing(self) -> tuple[str, int]:
-        """What identifies the events of its epoch."""
+        """The identity that the events of its epoch share."""
         return (self.cluster, self.request.epoch)
 
     @property
@@ -52,7 +52,7 @@ class Epoch(NamedTuple):
 
 
 class Decisions:
-    """What one turn changes: an answer to a request, or its removal.
+    """The changes of one turn: answers to requests, or their removal.
 
     Attributes:
         granted: the clusters to notify.

@@ -78,7 +78,7 @@ EXPIRED: Final = Counter(
 
 @dataclass(slots=True)
 class _RequestState:
-    """What this process knows of a request, whatever the bucket says.
+    """The knowledge of this process about a request, whatever the bucket contains.
 
     Attributes:
         received: when it was first seen, in ms: its place in the queue.
