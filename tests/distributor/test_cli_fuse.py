@@ -106,7 +106,7 @@ async def test_d8_releasing_the_fleets_budget_confirms_what_it_holds_and_nothing
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "told"),
+    ("words", "status", "message"),
     [
         (["confirm", "default/aa"], 1, "no MultiClusterResource 'default/aa'; did you mean 'de"),
         (["confirm", "default/free"], 1, "default/free holds nothing"),
@@ -123,12 +123,12 @@ async def test_what_cannot_be_done_is_said(
     capsys: pytest.CaptureFixture[str],
     words: list[str],
     status: int,
-    told: str,
+    message: str,
 ):
     await hold(rig, "a")
     rig.create("free", template=CONFIG_MAP)
     assert await desk(*words) == status
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     await rig.reconcile("a")
     assert rig.has("t2", MAPS, "a")
 

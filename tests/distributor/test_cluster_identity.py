@@ -79,8 +79,8 @@ async def test_d7_the_record_of_a_leave_under_way_stays_and_that_of_another_clus
     rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-system"}})
     reference = {"kubeconfigSecretRef": {"namespace": "x", "name": "x"}}
     cluster = rig.hub.create(CLUSTERS, {"metadata": {"name": "t2"}, "spec": reference})
-    told = cluster["metadata"]["uid"] if uid == "present" else uid
-    rig.hub.create(MAPS, {"metadata": {**RECORD, "annotations": {LEFT_UID: told}}})
+    recorded = cluster["metadata"]["uid"] if uid == "present" else uid
+    rig.hub.create(MAPS, {"metadata": {**RECORD, "annotations": {LEFT_UID: recorded}}})
     await placed(rig)
     assert rig.has(HUB, MAPS, "left-t2", "fleetbus-system") is (uid == "present")
     rig.hub.delete(CLUSTERS, "", "t2")
@@ -104,7 +104,7 @@ async def test_d7_two_unjoins_in_a_row_release_the_objects_of_both(rig: Rig):
         await write_record(rig.fleet.cluster(HUB).live, cluster, "fleetbus-system", "test")
         rig.hub.delete(CLUSTERS, None, name)
     rig.fleet.leave("t1")
-    await rig.reconcile()  # this process has yet to be told that t2 has left, too
+    await rig.reconcile()  # this process does not know yet that t2 has left, too
     assert rig.states()["t2"] == "Applied"
     rig.fleet.leave("t2")
     rig.delete()

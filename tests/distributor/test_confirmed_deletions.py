@@ -148,7 +148,9 @@ async def test_d8_what_was_confirmed_goes_however_many_rounds_it_takes_and_nothi
     assert where(fleet) == ["c0", "c2"]
 
 
-async def test_d8_what_was_confirmed_and_is_wanted_again_meanwhile_is_asked_for_anew(fleet: Rig):
+async def test_d8_what_was_confirmed_and_is_wanted_again_meanwhile_needs_a_new_confirmation(
+    fleet: Rig,
+):
     relabel(fleet, "c1")
     await rounds(fleet)
     fleet.clusters["c1"].faults.add(Fail(503), verb="delete")

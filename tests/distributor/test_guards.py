@@ -63,11 +63,11 @@ def test_d5_what_is_not_ours_is_never_deleted(owner: Owner | None):
 
 
 def conflict(*causes: tuple[str, str]) -> Conflict:
-    told = [
+    found = [
         {"reason": "FieldManagerConflict", "message": message, "field": field}
         for message, field in causes
     ]
-    return Conflict(409, "Conflict", "", {"causes": told})
+    return Conflict(409, "Conflict", "", {"causes": found})
 
 
 APPLIED: dict[str, Any] = {"metadata": {"managedFields": [{"manager": "m", "operation": "Apply"}]}}

@@ -124,7 +124,7 @@ WISHES: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("path", "value"), WISHES)
-def test_d3_a_changed_wish_is_applied(path: str, value: Any):
+def test_d3_a_changed_field_is_applied(path: str, value: Any):
     assert not is_applied(changed(path, value, WANTED), live(), MANAGER)
 
 

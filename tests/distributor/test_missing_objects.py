@@ -266,7 +266,7 @@ async def test_d11_what_was_settled_is_compared_again_when_its_period_is_over(ri
     assert not settled.covers("b", facts)
 
 
-async def test_d11_a_connection_that_changes_wakes_what_is_on_that_cluster(rig: Rig):
+async def test_d11_a_changed_connection_enqueues_what_is_on_that_cluster(rig: Rig):
     def cluster(connected: str, objects: int) -> dict[str, Any]:
         conditions = [{"type": "Connected", "status": connected}]
         return {"metadata": {}, "status": {"conditions": conditions, "objects": objects}}

@@ -175,8 +175,10 @@ async def test_t20_deleting_with_a_vanished_cluster_waits_until_it_is_unjoined(r
     await rig.reconcile()
     await rig.reconcile()
     assert rig.states() == {"t2": "Held/ClusterGone"}
-    told = rig.entry("t2")["message"]
-    assert f"create a ConfigMap in namespace fleetbus-system with the label {LEFT_LABEL}=t2" in told
+    message = rig.entry("t2")["message"]
+    assert (
+        f"create a ConfigMap in namespace fleetbus-system with the label {LEFT_LABEL}=t2" in message
+    )
     rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-system"}})
     record = {"name": "left-t2", "namespace": "fleetbus-system", "labels": {LEFT_LABEL: "t2"}}
     rig.hub.create(MAPS, {"metadata": record})
@@ -207,7 +209,7 @@ async def test_d1_a_hub_that_cannot_be_read_changes_nothing(rig: Rig):
 
 
 @pytest.mark.parametrize(
-    ("spec", "reason", "told"),
+    ("spec", "reason", "message"),
     [
         ({"rollout": {"waves": []}}, "NotSupportedYet", "spec.rollout"),
         ({"serviceAccountName": "sa"}, "NotSupportedYet", "spec.serviceAccountName"),
@@ -217,13 +219,13 @@ async def test_d1_a_hub_that_cannot_be_read_changes_nothing(rig: Rig):
     ],
 )
 async def test_a_spec_that_is_not_followed_says_so_and_changes_nothing(
-    rig: Rig, spec: dict[str, Any], reason: str, told: str
+    rig: Rig, spec: dict[str, Any], reason: str, message: str
 ):
     await placed(rig)
     rig.edit(**spec)
     await rig.reconcile()
     assert rig.condition()["reason"] == reason
-    assert told in rig.condition()["message"]
+    assert message in rig.condition()["message"]
     assert where(rig) == ["t1", "t2", "t4"]
     assert rig.resource()["status"]["clusters"][0]["state"] == "Applied"
     before = rig.all_writes()
@@ -320,7 +322,7 @@ async def test_a_damaged_intent_stops_everything(rig: Rig):
 async def test_t21_a_cluster_that_never_answers_holds_back_nobodys_status(rig: Rig):
     rig.clusters["t2"].faults.add(Hang())
     rig.create(template=template(), placement=EVERYWHERE)
-    rig.restart(status_after=timedelta(seconds=1.5))  # the others may be no faster, told once
+    rig.restart(status_after=timedelta(seconds=1.5))  # the others may be no faster
     running = asyncio.create_task(rig.reconcile())
     await eventually(
         lambda: (

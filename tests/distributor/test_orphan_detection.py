@@ -1,4 +1,4 @@
-"""Objects that carry our mark and that no intent names are told of, and left (rule D7)."""
+"""Objects that carry our mark and that no intent names are reported, and left (rule D7)."""
 
 import asyncio
 from collections.abc import Callable
@@ -126,7 +126,7 @@ async def test_d7_what_is_no_orphan_any_more_is_not_deleted(rig: Rig, why: str):
     assert rig.has("t1", MAPS, "b")
 
 
-async def test_d7_the_command_shows_orphans_and_deletes_those_that_it_is_told(
+async def test_d7_the_command_lists_orphans_and_deletes_those_it_is_given(
     rig: Rig,
     tmp_path: Path,
     valkey_url: str,

@@ -33,7 +33,7 @@ def reported(rig: Rig, name: str = "x") -> dict[str, Any] | None:
     return next((one for one in conditions if one["type"] == "Orphaned"), None)
 
 
-def told(rig: Rig) -> list[str]:
+def emitted(rig: Rig) -> list[str]:
     return [one["message"] for one in rig.hub.list("v1/events") if one["reason"] == "Orphaned"]
 
 
@@ -51,7 +51,7 @@ async def test_d7_what_a_restored_hub_forgot_is_a_condition_of_its_resource(rig:
     assert "1 object(s)" in found["message"]
     assert "ConfigMap default/b of cluster t1" in found["message"]
     assert "fleetbus orphans" in found["message"]
-    assert told(rig) == [found["message"]]
+    assert emitted(rig) == [found["message"]]
     assert len(rig.writes("t1")) == written
     assert rig.has("t1", MAPS, "b")
     assert REGISTRY.get_sample_value("fleetbus_orphans", {"cluster": "t1"}) == 1
@@ -67,7 +67,7 @@ async def test_d7_an_orphan_is_reported_once_and_kept_by_rounds_and_other_proces
     version = rig.resource()["metadata"]["resourceVersion"]
     await sweep_of(rig).sweep()  # of a process that has just started
     assert rig.resource()["metadata"]["resourceVersion"] == version
-    assert len(told(rig)) == 1
+    assert len(emitted(rig)) == 1
     rig.clusters["t1"].patch(MAPS, "default", "a", {"data": {"k": "changed"}})
     await rig.repair("t1")
     await rig.reconcile()
@@ -101,7 +101,7 @@ async def test_d7_the_condition_ends_with_the_orphan(rig: Rig, end: str):
     assert (found["status"], found["reason"]) == ("False", "NoOrphans")
 
 
-async def test_d7_a_successor_of_the_same_name_is_told_of_what_its_predecessor_left(rig: Rig):
+async def test_d7_a_successor_of_the_same_name_shows_the_orphans_of_its_predecessor(rig: Rig):
     rig.create(template=template("b"), placement={"clusters": [{"name": "t1"}]})
     await rig.reconcile()
     rig.hub.patch(RESOURCE, "default", "x", {"metadata": {"finalizers": []}})
@@ -109,7 +109,7 @@ async def test_d7_a_successor_of_the_same_name_is_told_of_what_its_predecessor_l
     await show(rig, "t1")
     sweep = sweep_of(rig)
     await sweep.sweep()
-    await sweep.sweep()  # nobody is there to be told
+    await sweep.sweep()  # there is nothing to report on
     rig.create(template=template("c"), placement={"clusters": [{"name": "t1"}]})
     await rig.reconcile()
     await sweep.sweep()

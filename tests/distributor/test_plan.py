@@ -212,7 +212,7 @@ def test_d8_a_cluster_without_a_basis_was_not_edited():
     assert set(make_plan(edited(after(unknown, plan))).held) == {"t2", "t3"}
 
 
-def test_d8_nothing_is_judged_where_a_template_cannot_be_rendered():
+def test_d8_nothing_is_evaluated_where_a_template_cannot_be_rendered():
     has = {"t1": [A], "t2": [A], "t4": [A]}
     broken = facts({"t1": [A]}, has, edited=True, unrendered=frozenset({"t2"}))
     plan = make_plan(broken)
@@ -231,22 +231,24 @@ def test_d8_a_plan_that_was_held_stays_held_when_the_limits_would_allow_it_by_no
     asked = facts({name: has[name] for name in list(has)[:9]}, has, fleet=" ".join(has))
     plan = make_plan(asked)
     assert plan.hold is None
-    told = Hold(HoldReason.FLEET, plan.plan_hash)
-    again = make_plan(replace(asked, held=told))
+    before = Hold(HoldReason.FLEET, plan.plan_hash)
+    again = make_plan(replace(asked, held=before))
     assert again.hold is not None
     assert again.hold.reason is HoldReason.FLEET
     assert again.prune == {}
-    later = make_plan(edited(after(replace(asked, held=told), again)))
+    later = make_plan(edited(after(replace(asked, held=before), again)))
     assert later.hold is not None, "an edit that does not ask for it is no answer"
     assert later.plan_hash != plan.plan_hash
     assert later.prune == {}
-    assert make_plan(replace(asked, held=told, confirmed=plan.plan_hash)).prune == plan.prune
+    assert make_plan(replace(asked, held=before, confirmed=plan.plan_hash)).prune == plan.prune
 
 
-def test_d8_what_was_held_for_an_empty_selection_is_not_told_as_such_when_there_is_one():
+def test_d8_a_hold_for_an_empty_selection_has_another_reason_once_there_is_a_selection():
     has = many(10, 1)
-    told = Hold(HoldReason.EMPTY_SELECTION, "before")
-    asked = facts({name: has[name] for name in list(has)[:9]}, has, fleet=" ".join(has), held=told)
+    before = Hold(HoldReason.EMPTY_SELECTION, "before")
+    asked = facts(
+        {name: has[name] for name in list(has)[:9]}, has, fleet=" ".join(has), held=before
+    )
     plan = make_plan(asked)
     assert plan.hold is not None
     assert plan.hold.reason is HoldReason.FUSE

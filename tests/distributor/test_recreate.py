@@ -338,7 +338,7 @@ async def test_d11_what_a_look_at_one_cluster_finds_is_planned_by_the_round_for_
     await fleet.reconcile()
     replace_by_hand(fleet, "c4")
     await fleet.repair("c4")
-    assert fleet.later.pop(("x", "")) == timedelta(), "it may not be judged by a look"
+    assert fleet.later.pop(("x", "")) == timedelta(), "a repair may not decide it"
     await fleet.reconcile()
     assert deletions(fleet) == 0
     assert ("x", "") in fleet.later

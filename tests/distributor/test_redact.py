@@ -23,7 +23,7 @@ def test_d14_a_secrets_values_are_taken_out(message: str):
     assert "anything" not in cleaned
 
 
-def test_d14_of_a_secret_without_its_values_nothing_is_told():
+def test_d14_a_message_about_a_secret_with_unknown_values_is_hidden():
     assert redact_secrets("denied: hunter2-canary is weak", {"kind": "Secret"}) == "<redacted>"
 
 

@@ -47,7 +47,7 @@ async def test_d11_drift_on_one_cluster_asks_nothing_of_the_others(rig: Rig):
         assert await rig.repair("t1") is None
     assert asked(rig, "t2") == before
     foreign = len([one for one in rig.writes("t1") if not one.field_manager.startswith("fleetbus")])
-    assert rig.all_writes() - written <= foreign, "what is not ours is left, and told to nobody"
+    assert rig.all_writes() - written <= foreign, "what is not ours is left, and not reported"
     rig.clusters["t1"].patch(MAPS, "default", "m", {"data": {"k": "changed"}})
     result = await rig.repair("t1")
     assert rig.get("t1", MAPS, "m")["data"] == {"k": "v"}
@@ -123,7 +123,7 @@ async def test_d11_an_outdated_spec_replaces_nothing(rig: Rig, monkeypatch: pyte
     await rig.repair("t1")
     assert [rig.get("t1", MAPS, "m")["metadata"]["uid"]] == made
     assert rig.get("t1", MAPS, "m")["data"] == {"k": "new"}
-    assert rig.later["x", ""] == timedelta(), "the round for all judges it"
+    assert rig.later["x", ""] == timedelta(), "the round for all decides it"
 
 
 async def test_d11_the_entry_and_the_summary_follow_the_one_cluster(rig: Rig):
@@ -199,7 +199,7 @@ async def test_d11_nothing_is_applied_that_is_not_on_record_and_nothing_pruned(r
     assert rig.plan_hash()
 
 
-def test_d11_our_own_status_wakes_nobody():
+def test_d11_our_own_status_enqueues_nothing():
     said = {"metadata": {"uid": "u", "generation": 1}, "status": {}}
     assert not is_user_change(said, {**said, "status": {"observedGeneration": 1}})
     assert is_user_change(None, said)

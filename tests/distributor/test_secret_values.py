@@ -21,7 +21,7 @@ def secret() -> dict[str, Any]:
     }
 
 
-def told(rig: Rig, logs: object, output: pytest.CaptureFixture[str]) -> str:
+def output_of(rig: Rig, logs: object, output: pytest.CaptureFixture[str]) -> str:
     """Everything that people read: conditions, Events, logs."""
     events = rig.hub.list("v1/events", "default")
     return f"{rig.resource()['status']} {events} {logs} {output.readouterr()}"
@@ -38,7 +38,7 @@ async def test_d14_a_secret_never_reaches_a_condition_an_event_or_a_log(
         await rig.reconcile()
     assert rig.states()["t2"] == "Failed/Forbidden"
     assert "admission webhook denied" in rig.entry("t2")["message"]
-    assert CANARY not in told(rig, [logs, caplog.text], capfd)
+    assert CANARY not in output_of(rig, [logs, caplog.text], capfd)
 
 
 @pytest.mark.parametrize("going", ["pruned", "deleted with its owner"])
@@ -62,6 +62,6 @@ async def test_d14_a_secret_that_may_not_be_deleted_reaches_nobody(
     with capture_logs() as logs:
         await rig.reconcile()
     assert rig.states()["t2"] == "Failed/DeleteFailed"
-    everything = told(rig, [logs, caplog.text], capfd)
+    everything = output_of(rig, [logs, caplog.text], capfd)
     assert CANARY not in everything
     assert encoded not in everything

@@ -38,7 +38,7 @@ def test_ready_names_the_worst_state_and_the_clusters():
     assert built["conditions"][0]["message"].endswith("c4: Waiting, and 3 more")
 
 
-def test_a_condition_that_was_true_once_is_told_to_be_over():
+def test_a_condition_that_was_true_becomes_false():
     old = status.build(report(ClusterOutcome("a"), hold=Hold(HoldReason.FUSE, "h")), {})
     assert conditions(old)["DeletionHeld"] == ("True", "DeletionFuse")
     built = status.build(report(ClusterOutcome("a")), old)

@@ -137,9 +137,7 @@ async def next_second_after(rig: Rig, moment: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["namespace", "definition"])
-async def test_d8_what_was_held_stays_held_when_what_it_lives_in_is_made_anew(
-    fleet: Rig, what: str
-):
+async def test_d8_what_was_held_stays_held_when_its_parent_is_created_again(fleet: Rig, what: str):
     await on_two(fleet)
     await torn_down(fleet, what)
     held = in_team(fleet)["status"]["held"]
@@ -154,7 +152,7 @@ async def test_d8_what_was_held_stays_held_when_what_it_lives_in_is_made_anew(
 
 
 @pytest.mark.parametrize("what", ["namespace", "definition"])
-async def test_d8_what_was_made_anew_before_anybody_looked_is_the_cause_all_the_same(
+async def test_d8_a_parent_that_was_created_again_before_any_round_is_the_cause(
     fleet: Rig, what: str
 ):
     await on_two(fleet)

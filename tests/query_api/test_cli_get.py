@@ -187,7 +187,7 @@ async def test_a4_get_warns_of_what_is_not_connected_or_not_synced_and_ends_well
     await fleet.add_cluster("c4", state=ResourceState.STALE)
 
     ended = await run("get", "pods")
-    told = json.loads((await run("get", "pods", "-o", "json")).out)
+    shown = json.loads((await run("get", "pods", "-o", "json")).out)
     one = await run("get", "pods", "--cluster", "c1")
 
     assert ended.status == 0
@@ -201,12 +201,12 @@ async def test_a4_get_warns_of_what_is_not_connected_or_not_synced_and_ends_well
         "warning: c3 is incomplete: listing; its API server last answered 1s ago",
         "warning: c4 is incomplete: stale; its API server last answered 1s ago",
     ]
-    assert told["incomplete"] == ["c2", "c3", "c4"]
-    assert told["freshness"]["c2"]["ageSeconds"] >= 40
+    assert shown["incomplete"] == ["c2", "c3", "c4"]
+    assert shown["freshness"]["c2"]["ageSeconds"] >= 40
     assert one.err == ""
 
 
-async def test_an_object_without_a_body_is_shown_and_told(fleet: QueryApi, run: Run):
+async def test_an_object_without_a_body_is_shown_with_a_warning(fleet: QueryApi, run: Run):
     await fleet.add_body("c2", "core/pods", "big", None, degraded="oversized")
 
     ended = await run("get", "pods", "big")
@@ -293,10 +293,10 @@ async def test_clusters_shows_what_a_watcher_had_to_leave_out(fleet: QueryApi, r
     cut = "its watcher shortened 9 texts of this heartbeat"
     await fleet.add_cluster("c4", state=ResourceState.STALE, message=cut)
 
-    (told,) = [line for line in (await run("clusters")).out.splitlines() if "c4" in line]
+    (shown,) = [line for line in (await run("clusters")).out.splitlines() if "c4" in line]
 
-    assert "not complete: " in told
-    assert f"; {cut} " in told
+    assert "not complete: " in shown
+    assert f"; {cut} " in shown
 
 
 async def test_the_command_line_ends_with_the_status(api: QueryApi, tmp_path: Path):

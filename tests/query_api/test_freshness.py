@@ -91,7 +91,7 @@ async def test_a4_a_stranger_is_named_and_has_nothing(api: QueryApi):
     assert answer["freshness"]["zz"]["reason"] == "not in the fleet"
 
 
-async def test_a4_objects_that_no_field_selector_can_judge_make_it_incomplete(api: QueryApi):
+async def test_a4_objects_that_no_field_selector_can_match_make_it_incomplete(api: QueryApi):
     await api.add_cluster("c1")
     await api.add_body("c1", "core/pods", "big", None, degraded="oversized")
 
@@ -113,7 +113,7 @@ async def test_w16_an_object_that_no_decoder_holds_spoils_no_list(api: QueryApi,
     assert answer["incomplete"] == ["c1"]
 
 
-async def test_clusters_are_told_with_what_is_known_of_them(api: QueryApi):
+async def test_clusters_are_listed_with_what_is_known_of_them(api: QueryApi):
     await api.add_cluster("c1", hub=True, server_version="v1.33.1", labels={"eu": ""})
     await api.add_cluster("c2", connected=False, reason="Unreachable", message="refused")
     await api.add_cluster("c3", reported_ago=300)
@@ -130,7 +130,7 @@ async def test_clusters_are_told_with_what_is_known_of_them(api: QueryApi):
     assert "and 2 more" in answer["freshness"]["c4"]["reason"]
 
 
-async def test_one_cluster_is_told_with_its_resources_and_how_many_objects(api: QueryApi):
+async def test_one_cluster_is_shown_with_its_resources_and_numbers_of_objects(api: QueryApi):
     await api.add_cluster("c1")
     await api.add("c1", "core/pods", "a")
     await api.add("c1", "core/pods", "b")

@@ -176,7 +176,7 @@ async def test_a2_every_absent_object_is_answered_alike(fleet: QueryApi):
     assert len(details) == 1
 
 
-async def test_an_absent_object_is_told_with_how_sure_that_is(fleet: QueryApi):
+async def test_an_absent_object_is_a_problem_with_freshness(fleet: QueryApi):
     await fleet.add_cluster("c3", reported_ago=500)
 
     answer = await fleet.get("/fleet/v1/objects/c3/pods/prod/a")

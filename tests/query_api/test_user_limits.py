@@ -59,7 +59,7 @@ async def statuses(client: httpx.AsyncClient, count: int) -> list[int]:
     return [(await client.get(PATH)).status_code for _ in range(count)]
 
 
-async def test_a8_a_user_has_a_burst_and_then_a_rate_and_is_told_when_to_ask_again():
+async def test_a8_a_user_has_a_burst_and_then_a_rate_and_gets_retry_after():
     limited = Limited(user_requests_per_second=0.5, user_request_burst=3)
     before = refused("rate")
     async with limited.client("127.0.0.1") as one, limited.client("127.0.0.2") as other:

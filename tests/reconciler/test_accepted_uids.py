@@ -31,7 +31,7 @@ FAST = timedelta(seconds=0.1)
 
 @pytest.fixture
 async def rig(nats_url: str, valkey_url: str) -> AsyncGenerator[ProjectorRig]:
-    """Two clusters, each accepted as its watcher told first."""
+    """Two clusters, each accepted as its watcher first reported."""
     async with projector_rig(nats_url, valkey_url) as rig:
         await rig.started("eu1", "eu2")
         await rig.publish(beat("eu1", 10, UID_1), beat("eu2", 20, UID_2))
@@ -104,7 +104,7 @@ async def test_w13_after_a_consent_the_heartbeat_is_believed(rig: ProjectorRig):
     assert (await record_of(rig)).uid == UID_2
 
 
-async def test_d5_who_claims_the_uid_of_another_name_is_the_only_one_told(rig: ProjectorRig):
+async def test_d5_only_the_cluster_that_claims_the_uid_of_another_is_marked(rig: ProjectorRig):
     rig.provider.tell("eu1", "eu2", "new")
     await eventually(lambda: rig.has_members("eu1", "eu2", "new"))
     await rig.publish(beat("new", 1, UID_2))  # a number that claims to be the oldest

@@ -84,8 +84,8 @@ class Rig:
 
     async def receive(self, uid: str, number: int) -> bool:
         """Whether a heartbeat with this UID is admitted."""
-        told = Incarnation(number, uid)
-        beat = msgspec.structs.replace(heartbeat("island"), incarnation=told)
+        incarnation = Incarnation(number, uid)
+        beat = msgspec.structs.replace(heartbeat("island"), incarnation=incarnation)
         return not await self.uids.admit(beat)
 
     async def record(self) -> ClusterRecord:
@@ -225,7 +225,7 @@ async def test_w13_a_server_that_does_not_answer_is_asked_again(
         await eventually(rig.accepted)
 
 
-async def test_w13_the_hub_reads_whom_it_has_joined_whatever_its_watcher_told_before(rig: Rig):
+async def test_w13_the_hub_reads_the_uid_of_a_member_whatever_its_watcher_reported(rig: Rig):
     assert await rig.receive("of-another-cluster", 5)
     assert not (await rig.record()).uid_verified
     await rig.claim("of-another-cluster")
@@ -237,7 +237,7 @@ async def test_w13_the_hub_reads_whom_it_has_joined_whatever_its_watcher_told_be
     assert await rig.receive(rig.uid("zoo"), 7)
 
 
-async def test_w13_what_a_watcher_told_first_is_verified_when_the_hub_reads_the_same(rig: Rig):
+async def test_w13_a_reported_uid_is_verified_when_the_hub_reads_the_same(rig: Rig):
     assert await rig.receive(rig.uid("zoo"), 5)
     since = (await rig.record()).uid_since
     async with rig.projecting():

@@ -94,7 +94,7 @@ def test_w7_nothing_is_listed_while_more_than_the_budget_is_unread():
     assert not allotment(backlog=101 * MIB).fits(1, whole=True)
 
 
-def test_w7_what_is_read_is_told_by_the_floor_or_by_an_empty_backlog():
+def test_w7_what_is_read_follows_from_the_floor_or_from_an_empty_backlog():
     room = StreamCapacity(budget=None, message=1, unread=3, last=20, floor=17)
     assert room.is_read(17)
     assert not room.is_read(18)

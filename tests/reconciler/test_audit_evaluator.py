@@ -1,4 +1,4 @@
-"""What an audit finds is told and listed anew; the projector's part (rule P15)."""
+"""Findings of audits are logged, and their resources listed again (rule P15)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ async def filled(rig: ProjectorRig, **objects: int) -> None:
     await rig.publish(heartbeat())
 
 
-async def test_p15_each_finding_is_counted_told_and_listed_anew(rig: ProjectorRig):
+async def test_p15_each_finding_is_counted_and_logged_and_its_resource_listed_again(
+    rig: ProjectorRig,
+):
     await filled(rig, web=50, db=60)
     assert await rig.resync_request() is None
     await rig.publish(page(200, web=55, new=120), heartbeat(resource_version="200"))

@@ -1,4 +1,4 @@
-"""What authors get wrong is told, and concerns nobody else: the other controllers go on."""
+"""Mistakes of authors are logged, and affect no other controller."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def bad_controllers() -> list[Controller]:
     ]
 
 
-async def test_r8_mistakes_of_some_controllers_are_told_and_the_others_lose_nothing(
+async def test_r8_mistakes_of_some_controllers_are_logged_and_the_others_lose_nothing(
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fleetbus.worker.loop_guard.PATIENCE", timedelta(milliseconds=100))
@@ -92,7 +92,7 @@ async def test_r8_mistakes_of_some_controllers_are_told_and_the_others_lose_noth
         rig.start_watcher("a")
         await eventually(lambda: recorder.of("a", "default", "x"), WITHIN)
 
-        def told(event: str, **wanted: Any) -> list[Mapping[str, Any]]:
+        def logged(event: str, **wanted: Any) -> list[Mapping[str, Any]]:
             lines = [line for line in logs if line["event"] == event]
             return [line for line in lines if wanted.items() <= line.items()]
 
@@ -105,16 +105,16 @@ async def test_r8_mistakes_of_some_controllers_are_told_and_the_others_lose_noth
             ("resource_is_watched_in_no_cluster", "misspelt"),
             ("watch_matches_no_cluster", "misspelt"),
         ):
-            await eventually(lambda e=event, n=name: told(e, controller=n), WITHIN)
+            await eventually(lambda e=event, n=name: logged(e, controller=n), WITHIN)
 
         def blocks() -> list[Mapping[str, Any]]:  # an import of a test blocks the loop, too
-            found = told("event_loop_blocked")
+            found = logged("event_loop_blocked")
             return [line for line in found if "time.sleep(0.3)" in line["stack"]]
 
         (block_told, *_) = await eventually(blocks, WITHIN)
         assert block_told["task"] == "reconcile cluster://a/default/x"
         assert block_told["stack"].startswith(f'  File "{__file__}"')  # and not with what hosts it
-        unwatched = told("resource_is_watched_in_no_cluster")
+        unwatched = logged("resource_is_watched_in_no_cluster")
         near = {
             line["resource"]: (line.get("did_you_mean"), line.get("hint")) for line in unwatched
         }
@@ -122,14 +122,14 @@ async def test_r8_mistakes_of_some_controllers_are_told_and_the_others_lose_noth
         assert near == {"v1/configmapps": (MAPS, None), "v1/pods": (None, left_out)}
         # A fleet knows more names than a line can hold.
         assert not any("watched" in line for line in unwatched)
-        (absent,) = told("watch_matches_no_cluster")
+        (absent,) = logged("watch_matches_no_cluster")
         assert (absent["clusters"], absent["fleet"]) == ("nowhere", ["a"])
         # They still fail; a change is seen all the same, and by all of them.
-        failures = len(told("reconcile_failed", controller="failing"))
+        failures = len(logged("reconcile_failed", controller="failing"))
         rig.clusters["a"].patch(MAPS, "default", "x", {"data": {"k": "1"}})
         await eventually(lambda: (recorder.runs[-1].object or {}).get("data") == {"k": "1"}, WITHIN)
         await eventually(
-            lambda: len(told("reconcile_failed", controller="failing")) > failures, WITHIN
+            lambda: len(logged("reconcile_failed", controller="failing")) > failures, WITHIN
         )
 
 
@@ -143,7 +143,7 @@ def test_what_no_cluster_of_the_fleet_matches_is_named_once() -> None:
     assert absent_clusters(found, fleet) == ["prod-*", "us1", "with region=mars"]
     named = Controller("named")
     named.watch(MAPS, clusters="eu1")
-    (told,) = absent_clusters(named, fleet)
-    assert told == "with the label eu1; for the cluster of that name write clusters=['eu1']"
+    (message,) = absent_clusters(named, fleet)
+    assert message == "with the label eu1; for the cluster of that name write clusters=['eu1']"
     unwatched = unwatched_resources(found, {"core/configmaps", "core/pods"})
     assert [str(resource) for resource in unwatched] == ["apps/v1/deployments", "v1/secrets"]

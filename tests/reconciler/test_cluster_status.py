@@ -138,7 +138,7 @@ def test_p17_conditions_follow_what_was_reported(
     assert conditions_of(cluster_status(record, resources, is_silent)) == expected
 
 
-def test_an_entry_that_means_nothing_is_told_also_while_another_is_not_listed() -> None:
+def test_an_invalid_entry_is_shown_also_while_another_is_not_listed() -> None:
     record = ClusterRecord(name="c", connected=True, reported_at=now(), invalid=["'po ds': no"])
     found = cluster_status(record, [pods(ResourceState.LISTING)], False)["conditions"]
     (synced,) = [condition for condition in found if condition["type"] == "Synced"]
@@ -149,7 +149,7 @@ def aliases(name: str) -> float | None:
     return REGISTRY.get_sample_value("fleetbus_cluster_aliases", {"cluster": name})
 
 
-async def test_t8_two_names_for_one_cluster_are_told_of_both_until_one_is_gone(
+async def test_t8_two_names_for_one_cluster_are_shown_on_both_until_one_is_gone(
     redis: Redis, tmp_path: pathlib.Path
 ) -> None:
     async with hub_with_a_cluster(redis, tmp_path) as (hub, make_status):
@@ -161,8 +161,8 @@ async def test_t8_two_names_for_one_cluster_are_told_of_both_until_one_is_gone(
         with capture_logs() as logs:
             await status.write_all()
             await status.write_all()
-        told = [(line["cluster"], line["others"]) for line in logs]
-        assert sorted(told) == [("eu1", ("hub",)), ("hub", ("eu1",))]
+        seen = [(line["cluster"], line["others"]) for line in logs]
+        assert sorted(seen) == [("eu1", ("hub",)), ("hub", ("eu1",))]
         assert [aliases(name) for name in ("hub", "eu1", "new")] == [1, 1, 0]
         found = hub.get(CLUSTERS, None, "hub")
         assert found is not None
@@ -182,12 +182,12 @@ async def test_w13_a_store_that_lost_everything_takes_no_uid_off_the_hub(
 ) -> None:
     async with hub_with_a_cluster(redis, tmp_path) as (hub, make_status):
         status = make_status()
-        told: list[str] = []
+        seen: list[str] = []
         for uid in ("u1", "", "u2"):
             await Snapshot(redis).writer.put_cluster("hub", ClusterRecord(name="hub", uid=uid))
             await status.write_all()
-            told.append((hub.get(CLUSTERS, None, "hub") or {})["status"]["uid"])
-        assert told == ["u1", "u1", "u2"]
+            seen.append((hub.get(CLUSTERS, None, "hub") or {})["status"]["uid"])
+        assert seen == ["u1", "u1", "u2"]
 
 
 @asynccontextmanager
@@ -292,7 +292,7 @@ def status_of(hub: Cluster) -> dict[str, Any]:
     return found["status"]
 
 
-async def test_p17_what_an_api_server_says_of_itself_is_told_while_it_is_connected(
+async def test_p17_what_an_api_server_reports_is_shown_while_it_is_connected(
     redis: Redis, tmp_path: pathlib.Path
 ) -> None:
     async with hub_with_a_cluster(redis, tmp_path) as (hub, make_status):
@@ -322,7 +322,7 @@ async def test_p17_a_restarted_projector_writes_nothing_that_stands_there_alread
         assert writes(hub) == 1
 
 
-def test_p17_a_silence_is_told_in_time_and_no_pause_of_a_sound_watcher_is_one():
+def test_p17_missing_heartbeats_are_shown_in_time_and_no_pause_of_a_healthy_watcher_is():
     settings = ReconcilerSettings()
     written = timedelta(seconds=1)  # the look of who writes the status
     told_after = settings.silent_after + settings.silence_check_interval + written

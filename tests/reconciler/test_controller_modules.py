@@ -1,4 +1,4 @@
-"""A module that cannot be used is told, and the controllers of the others go on."""
+"""A module that cannot be used is reported, and the controllers of the others go on."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def test_a_module_that_cannot_be_used_keeps_no_other_from_work(tmp_path: Path) -
     with capture_logs() as lines:
         hosted = load_usable(modules, [], health)
     assert [controller.name for controller in hosted] == ["one", "two"]
-    told = {Path(str(line["module"])).stem: str(line["error"]) for line in lines}
-    assert told.keys() == {"broken", "twin", "half"}
-    assert "cannot be imported: RuntimeError: password=***" in told["broken"]
-    assert told["twin"].startswith(f"two controllers are named one: {one}:")
-    assert f" and {modules[2]}:" in told["twin"]
+    errors = {Path(str(line["module"])).stem: str(line["error"]) for line in lines}
+    assert errors.keys() == {"broken", "twin", "half"}
+    assert "cannot be imported: RuntimeError: password=***" in errors["broken"]
+    assert errors["twin"].startswith(f"two controllers are named one: {one}:")
+    assert f" and {modules[2]}:" in errors["twin"]
     assert not health.is_ready
 
 

@@ -1,4 +1,4 @@
-"""docs/reconciler.md tells every setting with its default, and no others."""
+"""docs/reconciler.md documents every setting with its default, and no others."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ from fleetbus_reconciler.settings import ReconcilerSettings
 DOCS = (Path(__file__).parents[2] / "docs" / "reconciler.md").read_text(encoding="utf-8")
 
 
-def _told() -> dict[str, str]:
+def _documented() -> dict[str, str]:
     """The settings of the table and their defaults."""
     rows = re.findall(r"^\| (`[A-Z].*?`) \| (.*?) \|", DOCS, re.MULTILINE)
-    told: dict[str, str] = {}
+    documented: dict[str, str] = {}
     for names, defaults in rows:
-        told |= zip(re.findall(r"`(.*?)`", names), re.findall(r"`(.*?)`", defaults), strict=True)
-    return told
+        documented |= zip(
+            re.findall(r"`(.*?)`", names), re.findall(r"`(.*?)`", defaults), strict=True
+        )
+    return documented
 
 
-def test_every_setting_is_told_and_its_default_is_the_one_that_is_used() -> None:
-    told = _told()
-    assert set(told) == {name.upper() for name in ReconcilerSettings.model_fields}
-    given: Any = {name.lower(): default for name, default in told.items() if name != "MODULES"}
+def test_every_setting_is_documented_with_the_default_that_is_used() -> None:
+    documented = _documented()
+    assert set(documented) == {name.upper() for name in ReconcilerSettings.model_fields}
+    given: Any = {
+        name.lower(): default for name, default in documented.items() if name != "MODULES"
+    }
     assert ReconcilerSettings(**given) == ReconcilerSettings(modules=[])
-    assert told["MODULES"] == "[]"
+    assert documented["MODULES"] == "[]"
 
 
 def test_every_variable_of_the_page_is_a_setting() -> None:

@@ -102,7 +102,7 @@ async def test_p14_a_resource_that_failed_before_its_first_list_is_unknown(
     assert await rig.state() is ResourceState.UNKNOWN
 
 
-async def test_p17_silence_is_stale_and_a_heartbeat_takes_it_back(
+async def test_p17_without_heartbeats_it_is_stale_until_the_next_one(
     rig: ProjectorRig, state: FleetState
 ) -> None:
     await state.apply_heartbeat(heartbeat(at=now(HOUR)))
@@ -153,7 +153,7 @@ async def test_a_heartbeat_that_comes_again_later_changes_nothing(
     assert (cluster.incarnation, cluster.reported_at) == (5, new.observed_at)
 
 
-async def test_a_watcher_whose_clock_ran_ahead_does_not_silence_the_next_one(
+async def test_a_watcher_whose_clock_ran_ahead_does_not_shut_out_the_next_one(
     rig: ProjectorRig, state: FleetState
 ) -> None:
     ahead = rfc3339(datetime.now(UTC) + HOUR)
@@ -254,7 +254,7 @@ async def test_two_projectors_at_once_lose_no_epoch(rig: ProjectorRig, state: Fl
         assert record.epoch == f"{rank[0]} {rank[1]}"
 
 
-async def test_p13_a_heartbeat_that_meets_an_emptied_store_is_told_so(
+async def test_p13_a_heartbeat_that_meets_an_emptied_store_raises(
     rig: ProjectorRig, state: FleetState
 ) -> None:
     await rig.redis.flushall()
@@ -334,7 +334,7 @@ async def test_w20_a_resync_request_that_could_not_be_written_is_tried_again_at_
     assert await rig.resync_request() is not None
 
 
-async def test_b8_a_number_that_nobody_speaks_under_any_more_silences_nobody_for_good(
+async def test_b8_a_number_that_is_no_longer_used_shuts_out_no_watcher_for_good(
     rig: ProjectorRig, state: FleetState
 ) -> None:
     high, ago = now_ms() + 80_000_000, now(timedelta(seconds=100))

@@ -91,7 +91,7 @@ async def test_w7_a_grant_ends_when_the_end_of_its_epoch_is_read(ready: Projecto
     await eventually(asked.is_gone)
 
 
-async def test_w7_a_grant_ends_also_when_the_end_is_read_before_the_epoch_was_told(
+async def test_w7_a_grant_ends_also_when_the_end_is_read_before_the_epoch_was_reported(
     ready: ProjectorRig,
 ):
     asked = asker(ready)
@@ -292,7 +292,7 @@ async def test_w7_a_grant_that_is_not_begun_is_taken_back_soon(
     assert await dead.is_gone()
 
 
-async def test_w7_expired_grants_are_counted_and_told_once(
+async def test_w7_expired_grants_are_counted_and_logged_once(
     rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(grants, "_BEGIN_WITHIN", timedelta(milliseconds=100))
@@ -437,10 +437,10 @@ async def test_w7_what_waits_and_what_runs_is_counted_from_the_start(rig: Projec
     await run(asker(rig, "eu1"), 5)
     await asker(rig, "us1").ask()
 
-    def told() -> list[float | None]:
+    def gauges() -> list[float | None]:
         return [REGISTRY.get_sample_value(name) for name in names]
 
-    await eventually(lambda: told() == [1, 1, 10 * MIB])
+    await eventually(lambda: gauges() == [1, 1, 10 * MIB])
 
 
 async def test_an_empty_key_is_nothing_to_grant(ready: ProjectorRig):

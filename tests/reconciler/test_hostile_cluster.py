@@ -105,8 +105,10 @@ async def test_b8_a_body_about_another_cluster_is_refused_and_counted_for_who_se
     record = await attack.rig.snapshot.reader.cluster("eu2")
     assert record is not None
     assert record.connected
-    told = [entry for entry in logs if entry["event"] == "message_rejected"]
-    assert {(entry["cluster"], "subject" in entry["reason"]) for entry in told} == {("eu1", True)}
+    rejected = [entry for entry in logs if entry["event"] == "message_rejected"]
+    assert {(entry["cluster"], "subject" in entry["reason"]) for entry in rejected} == {
+        ("eu1", True)
+    }
     assert attack.refused("eu2") == 0
 
 
@@ -129,7 +131,7 @@ async def test_b8_each_part_of_the_subject_is_that_of_the_body(
     assert await attack.rig.snapshot.names(clusters=["eu1"]) == []
 
 
-async def test_w17_the_end_of_a_type_cannot_be_told_for_another_cluster_nor_of_a_built_in_type(
+async def test_w17_a_type_cannot_be_reported_as_removed_for_another_cluster_nor_a_built_in_one(
     attack: Attack,
 ):
     widgets = Source(cluster="eu1", group="example.com", resource="widgets", rank=(600, 99))
@@ -285,8 +287,8 @@ async def test_b3_nobody_takes_the_id_of_another_clusters_deletion(attack: Attac
         taken = headers.build(harmless, own) | {"Nats-Msg-Id": headers.message_id(true, key)}
         subject = f"{subject_of(harmless).removesuffix('.added')}{number}.added"
         await attack.watcher.request(subject, codec.encode(harmless), headers=taken)
-    told = headers.build(true, await message_key(rig.connections.kv, "eu2"))
-    await rig.publish_raw(subject_of(true), codec.encode(true), told)
+    sent = headers.build(true, await message_key(rig.connections.kv, "eu2"))
+    await rig.publish_raw(subject_of(true), codec.encode(true), sent)
     await eventually(lambda: has_names(attack, "o0", "o2", "o3"))
 
 
@@ -419,7 +421,7 @@ async def test_p1_a_cluster_that_leaves_and_joins_is_rid_of_what_a_hostile_watch
     assert await rig.snapshot.names(clusters=["eu1"]) == ["a"]
 
 
-async def test_b8_a_list_that_is_dropped_for_a_number_nobody_speaks_under_asks_for_a_higher_one(
+async def test_b8_a_list_that_is_dropped_for_an_unused_number_requests_a_higher_one(
     attack: Attack, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("fleetbus_reconciler.fleet_status.resync_requests._REPEAT_AFTER", 0.0)

@@ -87,9 +87,9 @@ def own_subject(message: Message) -> str:
 
 
 def is_admitted(message: Message) -> bool:
-    told = headers.build(message, MESSAGE_KEY)
+    valid = headers.build(message, MESSAGE_KEY)
     try:
-        admit(own_subject(message), told, codec.encode(message), now_ms=now_ms())
+        admit(own_subject(message), valid, codec.encode(message), now_ms=now_ms())
     except MalformedMessage:
         return False
     return True
@@ -107,17 +107,17 @@ async def test_b18_no_message_stops_the_projector_and_the_good_ones_arrive(
 ) -> None:
     await rig.started("eu1")
     random, before = Random(SEED), counted()
-    told = headers.build(SOURCE.added("x", 1), MESSAGE_KEY)
+    valid = headers.build(SOURCE.added("x", 1), MESSAGE_KEY)
     bad, odd = undecodable(random, 60), extremes()
     # What is about something that no subject can carry, or from the far future, is refused too.
     refused = [message for message in odd if not is_admitted(message)]
     with capture_logs() as logs:
         for number, body in enumerate(bad):
-            await rig.publish_raw(SUBJECT, body, told | {"Nats-Msg-Id": f"bad-{number}"})
+            await rig.publish_raw(SUBJECT, body, valid | {"Nats-Msg-Id": f"bad-{number}"})
         for number, message in enumerate(odd):
-            own = told | {"Nats-Msg-Id": f"odd-{number}"}
+            own = valid | {"Nats-Msg-Id": f"odd-{number}"}
             await rig.publish_raw(own_subject(message), codec.encode(message), own)
-        newer = told | {headers.FORMAT_HEADER: "99", "Nats-Msg-Id": "newer"}
+        newer = valid | {headers.FORMAT_HEADER: "99", "Nats-Msg-Id": "newer"}
         await rig.publish_raw(SUBJECT, codec.encode(SOURCE.added("x", 1)), newer)
         last = Source(rank=(10**6, 10**6)).added("good", 10**7)
         await rig.publish(last)

@@ -41,8 +41,8 @@ async def state(rig: ProjectorRig) -> FleetState:
     return made
 
 
-def told(*scopes: str, **fields: Any) -> Heartbeat:
-    """A heartbeat that tells of pods in these scopes."""
+def reported(*scopes: str, **fields: Any) -> Heartbeat:
+    """A heartbeat that reports pods in these scopes."""
     beat = heartbeat(**fields)
     statuses = [msgspec.structs.replace(beat.resources[0], scope=scope) for scope in scopes]
     return msgspec.structs.replace(beat, resources=statuses)
@@ -86,24 +86,24 @@ def test_p14_marks_and_ranks_of_a_resource_are_the_lowest_of_its_scopes():
 async def test_p14_the_first_of_three_scopes_does_not_open_the_gate(
     rig: ProjectorRig, state: FleetState
 ) -> None:
-    await completed(rig, state, "a")  # before any heartbeat has told what belongs to it
+    await completed(rig, state, "a")  # before any heartbeat reports it
     assert await rig.state() is ResourceState.LISTING
-    await state.apply_heartbeat(told("a", "b", "c", state="listing"))
+    await state.apply_heartbeat(reported("a", "b", "c", state="listing"))
     assert await rig.state() is ResourceState.LISTING
     await completed(rig, state, "b", 2)
     assert await rig.state() is ResourceState.LISTING
     await completed(rig, state, "c", 3)
-    await state.apply_heartbeat(told("a", "b", "c"))
+    await state.apply_heartbeat(reported("a", "b", "c"))
     assert await rig.state() is ResourceState.SYNCED
 
 
 async def test_p14_a_scope_that_is_added_closes_the_gate_until_it_is_listed(
     rig: ProjectorRig, state: FleetState
 ) -> None:
-    await state.apply_heartbeat(told("a"))
+    await state.apply_heartbeat(reported("a"))
     await completed(rig, state, "a")
     assert await rig.state() is ResourceState.SYNCED
-    await state.apply_heartbeat(told("a", "b", state="listing"))
+    await state.apply_heartbeat(reported("a", "b", state="listing"))
     assert await rig.state() is ResourceState.LISTING
     await completed(rig, state, "b", 2)
     assert await rig.state() is ResourceState.SYNCED
@@ -112,9 +112,9 @@ async def test_p14_a_scope_that_is_added_closes_the_gate_until_it_is_listed(
 async def test_p14_two_watchers_with_different_scopes_count_together(
     rig: ProjectorRig, state: FleetState
 ) -> None:
-    await state.apply_heartbeat(told("a", "b"))
+    await state.apply_heartbeat(reported("a", "b"))
     await completed(rig, state, "a")
-    await state.apply_heartbeat(told("a"))
+    await state.apply_heartbeat(reported("a"))
     assert await rig.state() is ResourceState.LISTING
     await completed(rig, state, "b", 2)
     assert await rig.state() is ResourceState.SYNCED
@@ -123,10 +123,10 @@ async def test_p14_two_watchers_with_different_scopes_count_together(
 async def test_p17_one_silent_scope_makes_the_resource_stale(
     rig: ProjectorRig, state: FleetState
 ) -> None:
-    await state.apply_heartbeat(msgspec.structs.replace(told("a", "b"), observed_at=now(HOUR)))
+    await state.apply_heartbeat(msgspec.structs.replace(reported("a", "b"), observed_at=now(HOUR)))
     await completed(rig, state, "a")
     await completed(rig, state, "b", 2)
-    await state.apply_heartbeat(told("a"))
+    await state.apply_heartbeat(reported("a"))
     await state.mark_stale(HOUR / 2)
     record = await rig.record()
     assert record is not None
@@ -137,11 +137,11 @@ async def test_p17_one_silent_scope_makes_the_resource_stale(
 async def test_w20_only_the_scope_without_a_list_is_requested(
     rig: ProjectorRig, state: FleetState
 ) -> None:
-    await state.apply_heartbeat(told("a", state="listing"))
+    await state.apply_heartbeat(reported("a", state="listing"))
     await completed(rig, state, "a")
-    await state.apply_heartbeat(told("a"))
+    await state.apply_heartbeat(reported("a"))
     assert await rig.resync_request() is None
-    await state.apply_heartbeat(told("a", "b"))
+    await state.apply_heartbeat(reported("a", "b"))
     assert await rig.resync_request() is not None
 
 
@@ -152,7 +152,7 @@ async def test_p7_an_empty_list_of_one_namespace_is_held_however_full_the_others
     for scope, epoch in (("a", 1), ("b", 2)):
         rows = {f"{scope}{n}": 50 + n for n in range(30)}
         await rig.publish_epoch(Source(scope=scope, rank=(100, epoch)), **rows)
-    await rig.publish(told("a", "b"))
+    await rig.publish(reported("a", "b"))
     await rig.synced()
     await rig.publish_epoch(Source(scope="b", rank=(200, 3)))
     await rig.resync_requested("second list", after=3)
@@ -198,7 +198,7 @@ async def _is(epochs: Callable[[], Awaitable[list[str]]], complete: int) -> bool
 async def test_r1_a4_a_namespace_that_is_not_watched_is_unknown_not_empty(
     rig: ProjectorRig, state: FleetState
 ) -> None:
-    beat = told("a")
+    beat = reported("a")
     inside = msgspec.structs.replace(beat.resources[0], namespace="prod")
     await state.apply_heartbeat(msgspec.structs.replace(beat, resources=[inside]))
     await completed(rig, state, "a")

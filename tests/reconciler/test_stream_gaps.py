@@ -184,7 +184,7 @@ async def test_b17_a_quiet_filtered_consumer_is_no_alarm(looking: Looking) -> No
     assert await looking.breaks(QUIET) == 0
 
 
-async def test_b17_a_controller_that_missed_something_is_told_alone(looking: Looking) -> None:
+async def test_b17_only_the_controller_that_missed_something_is_reported(looking: Looking) -> None:
     rig = looking.rig
     await add_quiet(rig)
     await rig.publish(Source(resource="services").added("missed", 1))
@@ -252,8 +252,8 @@ async def test_b17_a_server_that_forgot_what_was_acknowledged_is_a_break_and_no_
     with capture_logs() as logs:
         assert await looking.check() == 0
     assert await looking.breaks(PROJECTOR) == 1
-    told = [(line["event"], line["log_level"]) for line in logs]
-    assert told == [("acknowledgements_were_lost", "warning")]
+    events = [(line["event"], line["log_level"]) for line in logs]
+    assert events == [("acknowledgements_were_lost", "warning")]
 
 
 async def test_b17_p12_a_projector_that_was_away_too_long_asks_for_everything(
@@ -274,7 +274,7 @@ async def test_b17_p12_a_projector_that_was_away_too_long_asks_for_everything(
         await rig.resync_requested("left the stream", cluster)
 
 
-async def test_b16_subjects_and_bytes_of_the_stream_are_told(looking: Looking) -> None:
+async def test_b16_subjects_and_bytes_of_the_stream_are_metrics(looking: Looking) -> None:
     rig = looking.rig
     for turn in range(3):  # names that come and go are subjects, also of what is deleted
         await rig.publish(

@@ -31,7 +31,7 @@ def soon(rig: ProjectorRig) -> None:
 
 
 def beat(*scopes: str, replica: str = "r1", watch_set: WatchSet | None = NAMED) -> Beat:
-    """Heartbeats of a replica that watches pods in these scopes, and what else it was told."""
+    """Heartbeats of a replica that watches pods in these scopes, and what else is configured."""
 
     def made() -> Heartbeat:
         plain = heartbeat(at=now())
@@ -171,8 +171,10 @@ async def test_p6_nothing_is_dropped_while_no_watcher_lives(rig: ProjectorRig):
 def test_p6_who_lives_does_not_hang_on_whose_clock_is_right(skew: int, alive: list[str]):
     here = datetime(2026, 1, 1, tzinfo=UTC)
     there = here + timedelta(seconds=skew)
-    told = [(there - timedelta(seconds=s), n) for n, s in (("often", 1), ("seldom", 20), ("x", 99))]
-    assert only_live(told, here, timedelta(seconds=90)) == alive
+    reports = [
+        (there - timedelta(seconds=s), n) for n, s in (("often", 1), ("seldom", 20), ("x", 99))
+    ]
+    assert only_live(reports, here, timedelta(seconds=90)) == alive
 
 
 async def test_p6_a_longer_deny_list_drops_what_it_names(rig: ProjectorRig):
@@ -204,9 +206,9 @@ async def test_p6_s1_what_is_named_but_never_published_leaves_once(rig: Projecto
     await filled(rig, scope)
 
     def made() -> Heartbeat:
-        told = beat("")()
-        refused = msgspec.structs.replace(told.resources[0], state="failing", reason=DENIED)
-        return msgspec.structs.replace(told, resources=[refused])
+        template = beat("")()
+        refused = msgspec.structs.replace(template.resources[0], state="failing", reason=DENIED)
+        return msgspec.structs.replace(template, resources=[refused])
 
     with capture_logs() as logs:
         async with beating(rig, made):

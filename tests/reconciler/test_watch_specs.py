@@ -76,7 +76,7 @@ async def test_a_cluster_that_left_has_no_spec_any_more_and_a_new_one_has_an_emp
 
 
 @pytest.mark.usefixtures("specs")
-async def test_a_spec_that_json_cannot_hold_is_told_as_text(rig: ProjectorRig):
+async def test_a_spec_that_json_cannot_hold_is_written_as_a_string(rig: ProjectorRig):
     rig.provider.tell_infos(info(resources=({None: {1}}, {"resource": date(2026, 1, 2)})))
     await eventually(lambda: spec(rig))
     found = await spec(rig)
