@@ -310,9 +310,9 @@ async def test_the_command_line_ends_with_the_status(api: QueryApi, tmp_path: Pa
 
     absent = await asyncio.to_thread(start, "get", "pods", "nope")
     assert (absent.returncode, absent.stderr) == (1, "fleetbus: no pods 'nope'\n")
-    misused = await asyncio.to_thread(start, "get", "pods", "-o", "xml")
-    assert misused.returncode == 2
-    assert len(misused.stderr.splitlines()) == 1
+    unknown = await asyncio.to_thread(start, "get", "pods", "-o", "xml")
+    assert unknown.returncode == 2
+    assert len(unknown.stderr.splitlines()) == 1
 
 
 def test_help_imports_nothing_heavy():

@@ -38,7 +38,7 @@ async def fleet(api: QueryApi) -> QueryApi:
     }
     await api.add("c1", PODS, "web", created="2026-01-01T00:00:01Z", **pod)
     await api.add("c2", PODS, "web", created="2026-01-01T00:00:03Z", uid="same", **pod)
-    await api.add("c1", PODS, "twin", created="2026-01-01T00:00:02Z", uid="same", **pod)
+    await api.add("c1", PODS, "peer", created="2026-01-01T00:00:02Z", uid="same", **pod)
     await api.add("c1", PODS, "bare", namespace="test", created="2026-01-01T00:00:00Z")
     status = {"replicas": 3, "availableReplicas": 2, "readyReplicas": 1}
     await api.add("c1", DEPLOYMENTS, "full", status=status)
@@ -74,7 +74,7 @@ async def test_t19_pods_newest_first_also_one_without_containers(run: Run):
     assert ended.out.splitlines()[0].split() == POD_HEAD.split()
     assert ended.rows[1:] == [
         ["c2", "web", "prod", "n1", "10.0.0.1", "Running", "web", "nginx:1"],
-        ["c1", "twin", "prod", "n1", "10.0.0.1", "Running", "web", "nginx:1"],
+        ["c1", "peer", "prod", "n1", "10.0.0.1", "Running", "web", "nginx:1"],
         ["c1", "web", "prod", "n1", "10.0.0.1", "Running", "web", "nginx:1"],
         ["c1", "bare", "test", *["<none>"] * 5],
     ]

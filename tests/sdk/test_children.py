@@ -230,7 +230,7 @@ async def test_b11_a_large_child_whose_server_does_not_answer_is_looked_for_agai
 
 
 async def lose_body(t: ControllerTest, name: str) -> None:
-    """What the snapshot has of an object of `b` that is published without its body."""
+    """An object of `b` in the snapshot that was published without its body."""
     runner = t._runner  # pyright: ignore[reportPrivateUsage]
     entry = await runner.reader.get("b", KEY, "default", name)
     assert entry is not None

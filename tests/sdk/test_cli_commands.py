@@ -1,6 +1,6 @@
 """`fleetbus run` and `fleetbus events` as a person calls them.
 
-Half a second of each process goes into its imports: what is told by status and text alone is asked
+Half a second of each process goes into its imports: what needs only status and text is asked
 in this process, and one process of each kind shows that it is the same there.
 """
 
@@ -167,7 +167,7 @@ def test_run_with_contexts_looks_into_the_kubeconfig_of_the_fleet_that_runs_here
         run_settings(here, [], ["b"], needs_bus=False)
 
 
-def test_the_version_is_told(call: Call) -> None:
+def test_the_version_is_printed(call: Call) -> None:
     assert call("--version") == (0, f"fleetbus {version('fleetbus')}\n", "")
 
 
@@ -313,11 +313,11 @@ def test_events_from_a_dead_address_says_so(call: Call, monkeypatch: pytest.Monk
 
 
 async def test_a_command_of_its_own_process_ends_alike() -> None:
-    refused, misused = await asyncio.gather(spawn("events", "--since", "soon"), spawn("nothing"))
+    refused, unknown = await asyncio.gather(spawn("events", "--since", "soon"), spawn("nothing"))
     assert refused[:2] == (2, "")
     assert "--since 'soon' is not a duration" in one_line(refused[2])
-    assert misused[0] == 2
-    assert "Usage:" in misused[2]
+    assert unknown[0] == 2
+    assert "Usage:" in unknown[2]
 
 
 @pytest.mark.parametrize("module", ["typer", "fleetbus_devfleet.commands", "asyncio"])

@@ -44,8 +44,8 @@ def ask(
     )
 
 
-def judge(busy: asyncio.Event) -> fleetbus.Controller:
-    controller = fleetbus.Controller("judge")
+def checker(busy: asyncio.Event) -> fleetbus.Controller:
+    controller = fleetbus.Controller("checker")
     controller.watch(MAPS, namespaces=["default"], selector="seen=yes")
 
     @controller.reconcile
@@ -74,9 +74,11 @@ class Desk:
     async def comes_to(self, name: str, state: str, *, failures: int = 0) -> View:
         async def is_there() -> View | None:
             view = await self.explain(ask(f"default/{name}"))
-            told = view["controllers"]
-            is_right = told and told[0]["state"] == state and told[0]["failures"] >= failures
-            return view if is_right and (told[0]["lastRun"] or state == "processing") else None
+            requests = view["controllers"]
+            has_come = (
+                requests and requests[0]["state"] == state and requests[0]["failures"] >= failures
+            )
+            return view if has_come and (requests[0]["lastRun"] or state == "processing") else None
 
         found = await eventually(is_there, timedelta(seconds=20))
         assert found is not None
@@ -91,7 +93,7 @@ async def test_each_object_says_where_it_stands(
     for name in ("good", "bad", "hopeless", "busy", "later", "hidden"):
         labels = {} if name == "hidden" else {"seen": "yes"}
         rig.clusters["a"].create(MAPS, {"metadata": {"name": name, "labels": labels}}, "default")
-    rig.start_reconciler(judge(busy))
+    rig.start_reconciler(checker(busy))
     rig.start_watcher("a")
     await rig.synced("core/configmaps")
     desk = Desk(rig)
@@ -104,18 +106,18 @@ async def test_each_object_says_where_it_stands(
     assert good["snapshot"]["resourceVersion"] == version
     assert good["snapshot"]["complete"]
     (one,) = good["controllers"]
-    assert one["controller"] == "judge"
+    assert one["controller"] == "checker"
     assert one["reconciled"]["resourceVersion"] == version
     assert one["lastRun"]["outcome"] == "done"
     assert one["lastRun"]["waitedSeconds"] >= 0
     assert good["summary"] == "nothing to do"
-    assert "judge: reconciled the newest version" in render(good)
+    assert "checker: reconciled the newest version" in render(good)
 
     bad = await desk.comes_to("bad", "delayed", failures=8)
     assert "hunter2" not in json.dumps(bad)
     page = render(bad)
     assert "failure, next try in" in page
-    assert page.splitlines()[-1].startswith("summary: judge: backing off after the ")
+    assert page.splitlines()[-1].startswith("summary: checker: backing off after the ")
     assert "RuntimeError: no login at https://host/ with password=***" in page
     assert bad["controllers"][0]["lastRun"]["attempt"] >= 8
 
@@ -132,9 +134,9 @@ async def test_each_object_says_where_it_stands(
 
     hidden = await desk.explain(ask("default/hidden"))
     assert "excluded by a filter" in hidden["controllers"][0]["summary"]
-    hidden["controllers"].append(hidden["controllers"][0] | {"controller": "jury"})
-    assert "\n\ncontroller judge, jury: not concerned: " in render(hidden)
-    assert (await desk.explain(ask("default/good", controller="judge")))["controllers"]
+    hidden["controllers"].append(hidden["controllers"][0] | {"controller": "other"})
+    assert "\n\ncontroller checker, other: not concerned: " in render(hidden)
+    assert (await desk.explain(ask("default/good", controller="checker")))["controllers"]
     absent = await desk.explain(ask("default/nobody"))
     assert (absent["snapshot"]["state"], absent["changes"]) == ("absent", [])
 
@@ -148,8 +150,8 @@ async def test_each_object_says_where_it_stands(
         (ask("default/x", resource="pods"), "resource 'pods' is not watched in cluster 'a'"),
         (ask("good"), "configmaps are namespaced: use NAMESPACE/good"),
         (
-            ask("default/good", controller="jugde"),
-            "there is no controller 'jugde'; did you mean 'judge'",
+            ask("default/good", controller="chekcer"),
+            "there is no controller 'chekcer'; did you mean 'checker'",
         ),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -167,8 +169,8 @@ async def test_what_has_an_owner_mark_names_whose_runs_keep_it(open_rig: OpenRig
     rig.start_watcher("a")
     await rig.synced("core/configmaps")
     desk = Desk(rig)
-    told = await desk.explain(ask("default/kept"))
-    assert told["owner"] == {
+    view = await desk.explain(ask("default/kept"))
+    assert view["owner"] == {
         "cluster": "b",
         "kind": "ConfigMap",
         "namespace": "default",
@@ -176,7 +178,7 @@ async def test_what_has_an_owner_mark_names_whose_runs_keep_it(open_rig: OpenRig
     }
     assert (
         "\n\nowner: ConfigMap default/parent in b; controllers of this object run for its owner"
-        in render(told)
+        in render(view)
     )
     assert "owner" not in render(await desk.explain(ask("default/free")))
 
@@ -246,7 +248,7 @@ def test_more_mapped_requests_than_the_record_keeps_are_said_to_be_more() -> Non
         ({"name": "x", "resource": "a b"}, "a b"),
     ],
 )
-def test_what_cannot_be_read_is_told(given: dict[str, str], message: str) -> None:
+def test_what_cannot_be_read_is_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ask(given.pop("name"), **given)
 
@@ -304,6 +306,6 @@ async def test_a_look_tells_each_state_of_an_item(redis: Redis) -> None:
 def test_a_store_that_is_away_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     away = {"nats_url": "nats://127.0.0.1:1", "redis_url": "redis://:secret@127.0.0.1:1"}
     assert explain_object(ask("default/x"), **away) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("fleetbus: Redis at redis://127.0.0.1:1 does not answer")
-    assert told.count("\n") == 1
+    err = capsys.readouterr().err
+    assert err.startswith("fleetbus: Redis at redis://127.0.0.1:1 does not answer")
+    assert err.count("\n") == 1

@@ -256,7 +256,9 @@ def test_q7_an_item_is_released_by_its_name_and_all_by_all(desk: Desk, call: Cal
 
 
 @pytest.mark.parametrize("action", ["retry", "release"])
-def test_an_item_of_a_cluster_that_is_not_in_the_fleet_is_told(desk: Desk, call: Call, action: str):
+def test_an_item_of_a_cluster_that_is_not_in_the_fleet_is_reported(
+    desk: Desk, call: Call, action: str
+):
     desk.do(fill(desk.rig))
     desk.do(SnapshotWriter(desk.redis).put_cluster("eu1", ClusterRecord(name="eu1", uid="u")))
     status, _, err = call(action, "copier", "eu7/ns/a")

@@ -151,7 +151,7 @@ async def test_two_processes_reload_and_stop_under_load_without_losing_or_doubli
         stack.callback(changing.cancel)
         await eventually(lambda: len(desk.pids()) == 2, WITHIN)
 
-        # A mistake is told with its place; there nothing runs until it is mended.
+        # A mistake is reported with its place; nothing runs until it is fixed.
         desk.write("controller.py", "import fleetbus\nc = fleetbus.Controller('c'\n")
         await eventually(lambda: desk.has_said("not running; waiting for a change"), WITHIN)
         assert desk.has_said("controller.py changed")
@@ -160,7 +160,7 @@ async def test_two_processes_reload_and_stop_under_load_without_losing_or_doubli
         desk.write("controller.py", CONTROLLER)
         await eventually(lambda: desk.pids(version=2), WITHIN)
 
-        # One is told to stop politely: the other has everything.
+        # One is stopped gracefully: the other takes over.
         second.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(second.wait(), WITHIN.total_seconds()) == 0
         changing.cancel()
@@ -223,9 +223,9 @@ def test_where_a_mistake_is_and_where_its_cure_may_come_is_watched(
     (tmp_path / f"part_{abs(hash(mistake))}.py").write_text(mistake)
     module = tmp_path / "whole.py"
     module.write_text(f"import part_{abs(hash(mistake))}\n")
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as error:
         load_controllers([str(module)])
-    found = local_files(told.value)
+    found = local_files(error.value)
     assert str(tmp_path / f"part_{abs(hash(mistake))}.py") in found
     assert str(tmp_path) in found
 

@@ -69,11 +69,11 @@ async def test_every_command_says_what_may_be_meant_and_ends_with_status_1(
         for command, said in UNKNOWN.items():
             capsys.readouterr()
             if command.startswith("events"):
-                status, told = await spawn(command)  # it handles signals, so it needs a process
+                status, text = await spawn(command)  # it handles signals, so it needs a process
             else:
                 status = await asyncio.to_thread(status_of, command.split())
-                told = capsys.readouterr().err
-            assert (status, said in told) == (1, True), f"{command}: {status} {told}"
+                text = capsys.readouterr().err
+            assert (status, said in text) == (1, True), f"{command}: {status} {text}"
 
 
 async def spawn(command: str) -> tuple[int | None, str]:

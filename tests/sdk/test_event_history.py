@@ -30,7 +30,7 @@ async def publish(bus: Bus, *names: str) -> None:
 
 
 async def opened(bus: Bus, *names: str, follow: bool) -> History:
-    """What the stream has of these objects."""
+    """Events of these objects in the stream."""
     await ensure_stream(bus)
     start = datetime.now(UTC) - timedelta(minutes=1)
     history = History(bus, subject="fleetbus.events.>", start=start, follow=follow)
@@ -117,10 +117,10 @@ async def test_b15_the_command_outlives_a_killed_bus_and_stops_at_once_when_it_s
             )
             try:
                 await tell(bus, "one")
-                assert await name_told(command) == "one"
+                assert await printed_name(command) == "one"
                 await restart(server, bus, wiped=False)
                 await tell(bus, "two")
-                assert await name_told(command) == "two"
+                assert await printed_name(command) == "two"
             except BaseException:
                 command.kill()
                 raise
@@ -134,11 +134,13 @@ async def test_b15_the_command_outlives_a_killed_bus_and_stops_at_once_when_it_s
 
 async def tell(bus: Bus, name: str) -> None:
     event = Source(cluster="a").added(name, 1)
-    body, told = codec.encode(event), headers.build(event, MESSAGE_KEY)
-    await bus.request(f"fleetbus.events.a.core.pods.prod.{name}.added", body, headers=told)
+    body, message_headers = codec.encode(event), headers.build(event, MESSAGE_KEY)
+    await bus.request(
+        f"fleetbus.events.a.core.pods.prod.{name}.added", body, headers=message_headers
+    )
 
 
-async def name_told(command: asyncio.subprocess.Process) -> str:
+async def printed_name(command: asyncio.subprocess.Process) -> str:
     assert command.stdout is not None
     line = await asyncio.wait_for(command.stdout.readline(), 20)
     return json.loads(line)["name"]

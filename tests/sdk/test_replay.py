@@ -112,7 +112,7 @@ def test_a_line_that_is_no_event_is_told_with_its_number() -> None:
         list(read_recording("it.jsonl", lines))
 
 
-def test_a_recording_that_is_no_text_is_told(tmp_path: pathlib.Path) -> None:
+def test_a_recording_that_is_not_text_is_refused(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "it.jsonl"
     path.write_bytes(b"\x8d\xff\n")
     with path.open(encoding="utf-8") as lines, pytest.raises(ConfigError, match="not a recording"):
@@ -200,7 +200,7 @@ async def refuse(request, fleet):
 """
 
 
-def test_what_keeps_failing_is_told_and_the_rest_goes_on(
+def test_what_keeps_failing_is_reported_and_the_rest_goes_on(
     call: Call, tmp_path: pathlib.Path, valkey_url: str
 ) -> None:
     events = record(tmp_path, *(config_map("listed", name, 10) for name in ("x", "y")))
@@ -221,7 +221,7 @@ def test_what_keeps_failing_is_told_and_the_rest_goes_on(
         (["events.jsonl", "copier.py", "-o", "xml"], "--output 'xml' is not one of"),
     ],
 )
-def test_what_cannot_be_replayed_is_told(call: Call, arguments: list[str], said: str) -> None:
+def test_what_cannot_be_replayed_is_refused(call: Call, arguments: list[str], said: str) -> None:
     status, _, err = call("replay", *arguments)
     assert (status, err.count("\n")) == (2, 1)
     assert said in err
@@ -276,8 +276,8 @@ def test_what_was_deleted_in_the_recording_is_written_again_once(
         config_map("added", "x", 12, "v"),
         config_map("modified", "x", 13, "v"),
     )
-    status, printed, told = call("replay", recorded, module(tmp_path))
-    assert (status, writes(printed)) == (0, ["b apply v1/configmaps default/x"]), told
+    status, printed, err = call("replay", recorded, module(tmp_path))
+    assert (status, writes(printed)) == (0, ["b apply v1/configmaps default/x"]), err
 
 
 LOOKER = """
@@ -301,8 +301,8 @@ def test_r6_a_live_read_in_a_replay_answers_none_for_what_is_not_there(
     tmp_path: pathlib.Path, call: Call
 ) -> None:
     recorded = record(tmp_path, config_map("added", "x", 10, "v"))
-    status, _, told = call("replay", recorded, module(tmp_path, LOOKER), "--cluster", "b")
-    assert status == 0, told
+    status, _, err = call("replay", recorded, module(tmp_path, LOOKER), "--cluster", "b")
+    assert status == 0, err
 
 
 RELEASER = """
@@ -331,9 +331,9 @@ def test_r9_whoever_takes_the_last_finalizer_away_in_a_replay_is_answered_with_t
     tree = json.loads(event.object)
     tree["metadata"] |= {"finalizers": ["x.io/y"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
     event = msgspec.structs.replace(event, object=json.dumps(tree).encode())
-    status, printed, told = call("replay", record(tmp_path, event), module(tmp_path, RELEASER))
-    assert (status, writes(printed)) == (0, ["a patch v1/configmaps default/x"]), told
-    assert "reconcile_failed" not in told
+    status, printed, err = call("replay", record(tmp_path, event), module(tmp_path, RELEASER))
+    assert (status, writes(printed)) == (0, ["a patch v1/configmaps default/x"]), err
+    assert "reconcile_failed" not in err
 
 
 KEEPER = """
@@ -381,9 +381,9 @@ def test_r9_a_replay_knows_finalizers_and_the_status(tmp_path: pathlib.Path, cal
     going = {"finalizers": ["example.com/mine"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
     gone = held(config_map("modified", "y", 11, "v"), **going)
     recorded = record(tmp_path, kept, gone)
-    status, printed, told = call("replay", recorded, module(tmp_path, KEEPER))
-    assert status == 0, told
-    assert "reconcile_failed" not in told
+    status, printed, err = call("replay", recorded, module(tmp_path, KEEPER))
+    assert status == 0, err
+    assert "reconcile_failed" not in err
     assert writes(printed) == [
         "a patch v1/configmaps default/x",
         "a patch v1/configmaps/status default/x",

@@ -1,4 +1,4 @@
-"""What authors of controllers test with: `fleetbus.testing`."""
+"""`fleetbus.testing`, for authors of controllers."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ async def test_a_store_with_somebody_elses_data_is_refused_and_left_alone(
     assert await redis.get("precious") == b"1"
 
 
-async def test_a_map_that_fails_is_told(valkey_url: str) -> None:
+async def test_a_map_that_fails_is_reported(valkey_url: str) -> None:
     controller = fleetbus.Controller("mapper")
 
     async def fail(*_: object) -> list[fleetbus.Request]:

@@ -1,1 +1,1 @@
-"""What happened: `fleetbus events`, and `fleetbus explain` for one object."""
+"""Events of the fleet: `fleetbus events`, and `fleetbus explain` for one object."""
