@@ -245,7 +245,7 @@ async def test_t1_with_two_watchers_the_stream_has_each_change_once(open_rig: Op
     rig, recorder = await start(open_rig)
     b = rig.clusters["b"]
     alone = b.open_watches
-    rig.start_watcher("b", task="twin", replica="b-1")
+    rig.start_watcher("b", task="peer", replica="b-1")
     await eventually(lambda: b.open_watches == 2 * alone, within=WITHIN)
     recorder.runs.clear()
     b.create(PODS, pod("nginx"), "default")

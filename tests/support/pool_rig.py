@@ -164,7 +164,7 @@ class PoolRig:
         """Lists of the config maps, without the probes before watches."""
         return len(watcher_rig.requests(self.clusters[name], "list"))
 
-    # --- what they tell -----------------------------------------------------------------------
+    # --- what they report ----------------------------------------------------------------------
 
     def write(self, cluster: str, name: str, value: str = "v") -> None:
         watcher_rig.write(self.clusters[cluster], name, value)

@@ -110,7 +110,7 @@ class Rig:
         """A watcher that goes on at a checkpoint, its watch open."""
         before = self._watches_asked()
         task = self.start(**settings)
-        # Those that are open do not tell alone: one of a watcher that has stopped may still be.
+        # Open watches alone do not prove it: one of a watcher that has stopped may still be.
         await eventually(lambda: self._watches_asked() > before and self.cluster.open_watches)
         yield task
         await self.stop(task)

@@ -9,7 +9,7 @@ from watcher_rig import Rig, rig_for
 
 @pytest.fixture(autouse=True)
 def short_settling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nearly every test here would wait for."""
+    """Shorten what nearly every test here would wait for."""
     monkeypatch.setattr("fleetbus_watcher.publish.heartbeats._SETTLES", timedelta(milliseconds=40))
 
 

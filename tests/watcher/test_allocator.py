@@ -1,4 +1,4 @@
-"""What the C library keeps of freed memory."""
+"""Freed memory that the C library returns to the kernel."""
 
 from __future__ import annotations
 

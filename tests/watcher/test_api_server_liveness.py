@@ -1,4 +1,4 @@
-"""W11: an API server that hangs is told soon, and one that is only quiet is left alone.
+"""W11: an API server that hangs is reported soon, and one that is only quiet is left alone.
 
 Timers are a hundredth or a thousandth of what they are.
 """
@@ -75,11 +75,11 @@ async def test_w11_a_quiet_cluster_of_many_resources_is_never_cut_and_never_show
         begun = len(await silent.heartbeats())
         await asyncio.sleep(1)
         assert [r.number for r in silent.cluster.requests if r.verb == "watch"] == watches
-        told = (await silent.heartbeats())[begun:]
-        assert {(status.state, status.watch_open) for b in told for status in b.resources} == {
+        reported = (await silent.heartbeats())[begun:]
+        assert {(status.state, status.watch_open) for b in reported for status in b.resources} == {
             ("watching", True)
         }
-        assert {b.connected for b in told} == {True}
+        assert {b.connected for b in reported} == {True}
         # One question for the cluster, whatever it has.
         assert 5 < len(probes(silent)) - asked <= 100
 
@@ -125,7 +125,7 @@ async def test_w11_a_watch_is_proved_anew_when_its_time_is_over(silent: Rig):
 # --- silent -----------------------------------------------------------------------------------
 
 
-def test_w11_a_silent_api_server_is_told_within_30_s_and_a_sound_one_never_counts_as_silent():
+def test_w11_a_silent_api_server_is_reported_within_30_s_and_a_sound_one_never_counts_as_silent():
     pause = 2 * LOOKS.cap  # with its jitter
     assert SERVER_QUIET + 2 * (pause + ANSWERS) <= timedelta(seconds=30)
     heartbeat: timedelta = WatcherSettings.model_fields["heartbeat_idle"].default

@@ -1,4 +1,4 @@
-"""What a real watcher publishes is what proto/asyncapi.yaml says."""
+"""Messages of a real watcher match proto/asyncapi.yaml."""
 
 from __future__ import annotations
 

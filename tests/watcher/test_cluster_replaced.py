@@ -94,7 +94,7 @@ async def test_w13_consent_to_another_uid_changes_nothing(replaced: tuple[Rig, R
     assert len(await rig.ends()) == 1
 
 
-async def test_w13_consent_is_heard_at_once(replaced: tuple[Rig, Rig]):
+async def test_w13_consent_takes_effect_at_once(replaced: tuple[Rig, Rig]):
     rig, other = replaced
     other.start(cluster="alpha", **SLOW)
     await eventually(lambda: is_refused(rig))
@@ -128,7 +128,7 @@ async def test_w13_the_old_cluster_needs_no_consent_to_come_back(replaced: tuple
 async def test_w13_a_watch_is_not_opened_again_at_another_cluster(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
-    """Its versions may be higher and its log may reach back, so that nothing else would tell."""
+    """Its versions may be higher and its log may reach back, so that nothing else would show it."""
     monkeypatch.setattr(rig.cluster, "compact", lambda: None)
     # All this may take less than the time for which watches share one answer.
     monkeypatch.setattr(server_checks, "_CHECKED_WITHIN", timedelta())

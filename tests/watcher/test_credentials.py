@@ -1,4 +1,4 @@
-"""A token that is rotated is used without a restart, and a 401 is told: rule W19."""
+"""A token that is rotated is used without a restart, and a 401 is reported: rule W19."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs side by side ends together, and a stop is never lost on the way (W21)."""
+"""A group of coroutines ends together, and a cancellation is never lost (rule W21)."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ async def test_w21_a_stop_wins_over_an_error_on_the_way_out():
         except asyncio.CancelledError:
             raise ValueError("broken by the stop") from None
 
-    racing = asyncio.create_task(run_group(one=fail_when_stopped(), two=for_ever()))
+    running = asyncio.create_task(run_group(one=fail_when_stopped(), two=for_ever()))
     await asyncio.sleep(0.01)
-    racing.cancel()
+    running.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await racing
+        await running
 
 
 @pytest.mark.parametrize("turns", range(5))
@@ -68,15 +68,15 @@ async def test_w21_a_stop_wins_over_an_error_that_came_just_before_it(turns: int
         await gate.wait()
         await fail()
 
-    racing = asyncio.create_task(run_group(one=fail_at_the_gate(), two=for_ever()))
+    running = asyncio.create_task(run_group(one=fail_at_the_gate(), two=for_ever()))
     await asyncio.sleep(0.01)
     gate.set()
     for _ in range(turns):
         await asyncio.sleep(0)
-    if not racing.done():
-        racing.cancel()
+    if not running.done():
+        running.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await racing
+            await running
     else:
         with pytest.raises(ValueError, match="broken"):
-            await racing
+            await running

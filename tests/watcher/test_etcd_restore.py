@@ -35,7 +35,7 @@ async def test_w12_a_restart_lists_no_object_and_probes_once(rig: Rig):
     rig.write("a")
     async with rig.watching():
         await eventually(rig.checkpoint)
-    assert rig.probes() == []  # the list had just told the version
+    assert rig.probes() == []  # the list had just returned the version
     async with rig.watching_on():
         rig.write("b")
         await eventually(rig.is_mirrored)

@@ -1,4 +1,4 @@
-"""What the health server and the metrics tell of watches: rule W11."""
+"""Watches in the health server and in the metrics: rule W11."""
 
 from __future__ import annotations
 

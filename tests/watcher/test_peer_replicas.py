@@ -76,8 +76,8 @@ async def test_w15_a_replica_that_waits_to_list_goes_on_at_the_twins_first_check
     assert len(first_pages(rig)) == 1
 
 
-async def test_w15_a_watch_that_expired_goes_on_where_the_twin_is(rig: Rig):
-    """Its own version is forgotten, but the twin's checkpoint is further."""
+async def test_w15_a_watch_that_expired_goes_on_where_the_peer_is(rig: Rig):
+    """Its own version is forgotten, but the peer replica's checkpoint is further."""
     rig.write("a")
     slow: dict[str, Any] = {"backoff_first": timedelta(seconds=0.5)}
     async with rig.watching(replica="r1", **slow):
@@ -91,7 +91,7 @@ async def test_w15_a_watch_that_expired_goes_on_where_the_twin_is(rig: Rig):
             assert len(first_pages(rig)) == 1
 
 
-async def test_w15_a_twin_whose_list_never_ends_is_not_waited_for_longer_than_that(
+async def test_w15_a_peer_whose_list_never_ends_is_not_waited_for_longer_than_that(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("fleetbus_watcher.follow.resume._PEER_PATIENCE", timedelta(seconds=0.5))
@@ -100,14 +100,14 @@ async def test_w15_a_twin_whose_list_never_ends_is_not_waited_for_longer_than_th
     await dead.ask(epoch=int(time.time() * 1000) + 60_000)
     rig.start(replica="r1", **LONG)
     await grant(rig, "r1")
-    await eventually(asker_of(rig, "r1").is_gone)  # it waits for the twin, without a grant
+    await eventually(asker_of(rig, "r1").is_gone)  # it waits for the peer, without a grant
     assert first_pages(rig) == []
     await grant(rig, "r1")
     await eventually(rig.is_mirrored)
     assert len(first_pages(rig)) == 1
 
 
-async def test_w15_a_twin_without_a_heartbeat_is_given_up_early(rig: Rig):
+async def test_w15_a_peer_without_a_heartbeat_is_given_up_early(rig: Rig):
     rig.write("a")
     dead = asker_of(rig, "dead")
     await dead.ask(epoch=int(time.time() * 1000) + 60_000)
@@ -117,14 +117,14 @@ async def test_w15_a_twin_without_a_heartbeat_is_given_up_early(rig: Rig):
     await eventually(asker_of(rig, "r1").is_gone)
     await grant(rig, "r1")
     await eventually(rig.is_mirrored)
-    assert time.monotonic() - begun < 30, "a twin that lives is waited for two minutes"
+    assert time.monotonic() - begun < 30, "a live peer replica is waited for two minutes"
 
 
 # --- processes --------------------------------------------------------------------------------
 
 
 @pytest.fixture
-async def twins(
+async def replicas(
     nats_url: str, tmp_path: Path
 ) -> AsyncGenerator[tuple[Rig, list[asyncio.subprocess.Process]]]:
     """Two watchers of one cluster as processes, both with an open watch."""
@@ -139,9 +139,9 @@ async def twins(
 
 
 async def test_w15_t21_stopping_one_replica_and_killing_the_other_leaves_no_gap_and_no_double(
-    twins: tuple[Rig, list[asyncio.subprocess.Process]],
+    replicas: tuple[Rig, list[asyncio.subprocess.Process]],
 ):
-    rig, (first, second) = twins
+    rig, (first, second) = replicas
     writer = asyncio.create_task(_write_for_ever(rig))
     try:
         await asyncio.sleep(0.3)
@@ -187,9 +187,9 @@ async def _both_watch(rig: Rig) -> bool:
 
 async def _all_told(rig: Rig) -> bool:
     """Each change, and not only the last of each object, is on the stream."""
-    told = {(event.name, event.resource_version) for event in await rig.events()}
+    published = {(event.name, event.resource_version) for event in await rig.events()}
     changes = [c for c in rig.cluster.history if c.resource == "configmaps"]
-    return all((c.name, str(c.rv)) in told for c in changes)
+    return all((c.name, str(c.rv)) in published for c in changes)
 
 
 def _is_live(stored: Stored) -> bool:

@@ -65,7 +65,7 @@ async def deletions(rig: Rig) -> list[str]:
 
 
 def drop_type(rig: Rig) -> None:
-    """The CRD goes, and nobody hears of its objects."""
+    """The CRD goes, and no event of its objects comes."""
     rig.cluster.delete(CRDS, None, "widgets.example.com")
 
 
@@ -151,9 +151,9 @@ async def test_w17_another_served_version_is_no_end_and_no_beginning(known: Rig)
     assert await deletions(known) == await removals(known) == []
     # It is listed once, for every body is another one in the other version.
     assert len(await known.ends("widgets")) == listed + 1
-    told = [event for event in await known.events("widgets") if event.version == "v2"]
-    assert [event.verb for event in told] == [Verb.LISTED, Verb.LISTED, Verb.MODIFIED]
-    assert all(b'"example.com/v2"' in (event.object or b"") for event in told)
+    published = [event for event in await known.events("widgets") if event.version == "v2"]
+    assert [event.verb for event in published] == [Verb.LISTED, Verb.LISTED, Verb.MODIFIED]
+    assert all(b'"example.com/v2"' in (event.object or b"") for event in published)
 
 
 async def follows_version(rig: Rig, version: str) -> bool:
@@ -228,7 +228,7 @@ async def test_w8_w17_without_a_list_of_crds_there_is_no_proof(known: Rig):
 async def test_w17_a_type_that_an_aggregated_api_serves_now_does_not_end(
     known: Rig, *, is_told: bool
 ):
-    """Its CRD was replaced by an APIService, of which discovery tells nothing any more."""
+    """Its CRD was replaced by an APIService, which discovery no longer returns."""
     group = "apiregistration.k8s.io"
     api = definition(group, "apiservices", "APIService", scope="Cluster")
     api["metadata"]["annotations"] = {"api-approved.kubernetes.io": "unapproved, a test"}

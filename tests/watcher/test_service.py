@@ -55,7 +55,7 @@ async def test_a_resource_that_fails_with_a_reason_does_not_keep_it_from_being_r
 async def test_w9_heartbeats_live_an_hour_and_are_rare_while_nothing_happens(rig: Rig):
     async with rig.watching(resources=("configmaps",)):
         await eventually(rig.checkpoint)
-        await eventually(lambda: _is_silent(rig, 0.6))  # once the last change of state is told
+        await eventually(lambda: _is_silent(rig, 0.6))  # once the last change of state is reported
         before = len(await rig.heartbeats())
         rig.write("a")
         await eventually(lambda: _beats(rig, before + 1))
@@ -90,10 +90,10 @@ async def test_w9_a_busy_watcher_beats_at_its_pace_and_not_after_every_event(rig
     assert beats <= most
 
 
-def test_a4_an_idle_healthy_cluster_never_looks_unheard_of():
+def test_a4_an_idle_healthy_cluster_never_looks_unreported():
     settings = load_settings(WatcherSettings, cluster="a")
-    bookmarks, heard_within = timedelta(seconds=60), timedelta(seconds=90)
-    assert bookmarks + settings.heartbeat_idle < heard_within
+    bookmarks, reported_within = timedelta(seconds=60), timedelta(seconds=90)
+    assert bookmarks + settings.heartbeat_idle < reported_within
 
 
 async def test_a4_an_idle_heartbeat_is_never_older_than_bookmark_and_beat(nats_url: str):
@@ -104,13 +104,13 @@ async def test_a4_an_idle_heartbeat_is_never_older_than_bookmark_and_beat(nats_u
     ):
         await eventually(lambda: rig.cluster.open_watches == 1)
 
-        async def heard() -> set[str]:
+        async def received() -> set[str]:
             beats = await rig.heartbeats()
             return {beat.resources[0].last_received for beat in beats if beat.resources}
 
-        # More often than list and watch can account for: the beats pass on what bookmarks tell.
-        before = len(await heard())
-        await eventually(lambda: _is_more(heard, before + 2))
+        # More often than list and watch explain: heartbeats pass on what bookmarks report.
+        before = len(await received())
+        await eventually(lambda: _is_more(received, before + 2))
 
 
 async def test_b15_a_watcher_waits_for_the_stream_and_for_the_bucket(rig: Rig):

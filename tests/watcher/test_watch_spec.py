@@ -1,4 +1,4 @@
-"""What a watcher is told to watch by the hub, while it runs: rules P6, W5, W6."""
+"""Watch specs from the hub, applied while the watcher runs: rules P6, W5, W6."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TYPES, timedelta(milliseconds=10))
 
 
-async def tell(rig: Rig, **spec: Any) -> None:
-    """What the projector does when the Cluster object changed."""
+async def set_spec(rig: Rig, **spec: Any) -> None:
+    """Write a spec as the projector does when the Cluster object changed."""
     await rig.kv.put(kv_watch_spec("alpha"), encode_spec(WatchSpec(**spec)))
     await wake_watchers(rig.bus, "alpha")
 
@@ -64,18 +64,18 @@ async def watched(rig: Rig) -> AsyncGenerator[Rig]:
 
 
 async def test_the_hubs_watch_list_counts_and_its_change_needs_no_restart(watched: Rig):
-    await tell(watched, resources=("v1/namespaces", {"resource": "pods", "namespaces": ["x"]}))
+    await set_spec(watched, resources=("v1/namespaces", {"resource": "pods", "namespaces": ["x"]}))
     await eventually(lambda: watches(watched, "namespaces", "pods"))
     assert counted("configmaps") is None
     assert counted("namespaces") is not None
-    await tell(watched)
+    await set_spec(watched)
     await eventually(lambda: watches(watched, "configmaps"))
     assert counted("configmaps") is not None
     assert len(watched.requests("list")) == 1  # it goes on at its checkpoint
 
 
 async def test_the_hubs_word_holds_when_the_bucket_is_lost(watched: Rig):
-    await tell(watched, resources=("v1/namespaces",))
+    await set_spec(watched, resources=("v1/namespaces",))
     await eventually(lambda: watches(watched, "namespaces"))
     incarnation = (await watched.heartbeats())[-1].incarnation.number
     await call_jetstream(watched.bus, f"STREAM.DELETE.KV_{KV_BUCKET}")
@@ -91,7 +91,7 @@ async def test_the_hubs_word_holds_when_the_bucket_is_lost(watched: Rig):
 
 async def test_suspended_closes_the_watches_and_resume_goes_on_at_the_checkpoint(watched: Rig):
     await eventually(lambda: watched.cluster.open_watches == 1)
-    await tell(watched, suspended=True)
+    await set_spec(watched, suspended=True)
     await eventually(lambda: has_reason(watched, "Suspended"))
     await eventually(lambda: watched.cluster.open_watches == 0)
     beat = (await watched.heartbeats())[-1]
@@ -99,7 +99,7 @@ async def test_suspended_closes_the_watches_and_resume_goes_on_at_the_checkpoint
     before = len(watched.cluster.requests)
     watched.write("b")
     assert len(watched.cluster.requests) == before
-    await tell(watched, suspended=False)
+    await set_spec(watched, suspended=False)
     await eventually(watched.is_mirrored)
     await eventually(lambda: has_reason(watched, ""))
     assert len(watched.requests("list")) == 1
@@ -107,30 +107,30 @@ async def test_suspended_closes_the_watches_and_resume_goes_on_at_the_checkpoint
 
 
 async def test_a_watcher_that_starts_while_it_is_suspended_asks_nothing_of_the_cluster(rig: Rig):
-    await tell(rig, suspended=True)
+    await set_spec(rig, suspended=True)
     rig.write("a")
     before = len(rig.cluster.requests)
     rig.start()
     await eventually(lambda: has_reason(rig, "Suspended"))
     assert len(rig.cluster.requests) == before
-    await tell(rig)
+    await set_spec(rig)
     await eventually(rig.is_mirrored)
 
 
 async def test_invalid_entries_are_told_by_name_and_the_rest_works(watched: Rig):
     bad = ("po ds", {"resource": "services", "colour": "red"}, 7)
-    await tell(watched, resources=("v1/namespaces", *bad), deny=("events",))
+    await set_spec(watched, resources=("v1/namespaces", *bad), deny=("events",))
     await eventually(lambda: watches(watched, "namespaces"))
     beat = (await watched.heartbeats())[-1]
-    told = [text.partition(":")[0] for text in beat.invalid]
-    assert told == ["'po ds'", "'services'", "'7'", "'events'"]
+    names = [text.partition(":")[0] for text in beat.invalid]
+    assert names == ["'po ds'", "'services'", "'7'", "'events'"]
     assert "colour" in beat.invalid[1]
     assert beat.watch_set is None  # nobody knows what was meant, so nothing is dropped for it
     assert (
         REGISTRY.get_sample_value("fleetbus_watcher_refused_entries", {"cluster": "alpha"})
         == len(bad) + 1
     )
-    await tell(watched, resources=("v1/namespaces",))
+    await set_spec(watched, resources=("v1/namespaces",))
 
     async def is_mended() -> bool:
         beat = await last(watched)
@@ -154,7 +154,7 @@ async def test_p6_a_name_that_is_not_served_leaves_in_doubt_only_what_is_not_ser
 
 
 async def test_p6_everything_less_the_deny_list_of_the_cluster(rig: Rig):
-    await tell(rig, resources=("*",), deny=("core/configmaps",))
+    await set_spec(rig, resources=("*",), deny=("core/configmaps",))
     rig.start(lists_at_once=20)
 
     async def statuses() -> set[str]:

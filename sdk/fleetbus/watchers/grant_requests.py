@@ -98,9 +98,9 @@ class StoredGrantRequests:
     problem: str = ""
     """Why the value cannot be decoded; it then counts as empty."""
 
-    def find(self, ask: GrantRequest) -> GrantRequest | None:
+    def find(self, request: GrantRequest) -> GrantRequest | None:
         """Return the stored state of a request; None if it is gone."""
-        return next((found for found in self.requests if found.is_same(ask)), None)
+        return next((found for found in self.requests if found.is_same(request)), None)
 
 
 class _Value(msgspec.Struct):
@@ -121,10 +121,10 @@ def decode_grant_requests(entry: Entry | None) -> StoredGrantRequests:
     if len(entry.value) > MOST_BYTES:
         return StoredGrantRequests((), entry.revision, b"", f"more than {MOST_BYTES} bytes")
     try:
-        asks = tuple(_decoder.decode(entry.value).requests)
+        requests = tuple(_decoder.decode(entry.value).requests)
     except DECODE_ERRORS as e:
         return StoredGrantRequests((), entry.revision, entry.value, str(e))
-    return StoredGrantRequests(asks, entry.revision, entry.value)
+    return StoredGrantRequests(requests, entry.revision, entry.value)
 
 
 async def read_grant_requests(kv: KeyValue, key: str) -> StoredGrantRequests:

@@ -119,7 +119,7 @@ class ClusterWatcher:
 
     @property
     def watch_set(self) -> WatchSet | None:
-        """What is configured beside the resources that are watched; None while it is unknown."""
+        """The configuration beside the resources that are watched; None while it is unknown."""
         return self._resources.watch_set
 
     def unsettled(self) -> str:

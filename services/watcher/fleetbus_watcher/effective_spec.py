@@ -34,7 +34,7 @@ _SHOWN: Final = 80
 
 
 class EffectiveSpec:
-    """What to watch of one cluster now.
+    """The resources to watch of one cluster now.
 
     Args:
         kv: the bucket.

@@ -52,7 +52,7 @@ class IncarnationMoved(WatcherError):
 
 
 class HistoryBroken(WatcherError):
-    """What was published no longer holds; everything is listed again under a new number.
+    """Everything published so far is invalid; it is listed again under a new number.
 
     `alarm` is the label in the metric of alarms.
     """

@@ -3,7 +3,7 @@
 Anything that an API server sends proves that it is alive: a byte of any watch, any answer. One
 that has sent nothing for 10 s is probed at its readiness endpoint, with one request for the whole
 cluster. After two probes without an answer it counts as not connected: every connection is closed,
-because nobody knows whether it still leads anywhere, and the watches are opened again when the
+because it is unknown whether it still leads anywhere, and the watches are opened again when the
 server answers.
 
 The pauses after failures grow to half a minute, and each resource has its own; on their own they

@@ -52,9 +52,9 @@ class SelectionResult:
     served: frozenset[str] = frozenset()
     """All resources that the server serves, watched or not, as group/plural."""
     denied: frozenset[str] = frozenset()
-    """What `*` leaves out, as group/plural."""
+    """Resources that `*` leaves out, as group/plural."""
     watch_set: WatchSet | None = None
-    """What is configured beside `resources` and `refused`; None if that is not certain (P6)."""
+    """The configuration beside `resources` and `refused`; None if that is not certain (P6)."""
 
 
 async def select(

@@ -115,7 +115,7 @@ class WatcherSettings(BaseSettings):
         "core/endpoints",
         "discovery.k8s.io/endpointslices",
     )
-    """What `*` leaves out, as group/plural: noisy, and of no use to controllers.
+    """Resources that `*` leaves out, as group/plural: noisy, and of no use to controllers.
     Metrics and reviews are always left out, and Secrets unless `secrets` is set."""
 
     secrets: bool = False

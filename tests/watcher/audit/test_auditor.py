@@ -90,7 +90,9 @@ async def test_w18_the_command_asks_for_an_audit_of_a_cluster_that_somebody_watc
     rig: Rig,
 ):
     async with rig.watching(**ON_REQUEST):
-        with pytest.raises(UnknownName, match="no watcher has ever seen a cluster 'nobody'"):
+        with pytest.raises(
+            UnknownName, match="no watcher has ever connected to a cluster 'nobody'"
+        ):
             await asyncio.to_thread(audit_cluster, "nobody", rig.nats_url)
         assert await asyncio.to_thread(audit_cluster, "alpha", rig.nats_url) == 0
         await eventually(lambda: has_audits(rig, 1))

@@ -48,7 +48,7 @@ async def state_of(rig: Rig) -> tuple[str, str]:
     return (status.state, status.reason) if status is not None else ("", "")
 
 
-# --- asking -------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------
 
 
 async def test_w7_nothing_is_claimed_and_nothing_listed_before_the_projector_says_yes(rig: Rig):
@@ -204,7 +204,7 @@ async def test_w21_a_stop_gives_back_what_it_holds_and_what_it_waits_for(rig: Ri
 
 async def test_w7_a_cluster_that_is_down_asks_for_nothing(rig: Rig):
     asker = asker_of(rig)
-    # The first answer tells who it is, the second is asked for before the list (W13).
+    # The first response identifies the cluster, the second is requested before the list (W13).
     rule = rig.cluster.faults.add(Abort(), verb="get", resource="namespaces", skip=1)
     rig.start(**LONG)
     await eventually(lambda: rule.hits >= 3)
@@ -238,7 +238,7 @@ async def test_w7_an_epoch_that_outgrows_its_grant_is_asked_for_again_with_its_s
     await grant(rig, asker, room=20_000)
     needed = await eventually(lambda: size_without_answer(asker))
     assert 40 * 2_500 < needed < 40 * 5_000
-    assert len(rig.requests("list")) == 1, "the first page tells"
+    assert len(rig.requests("list")) == 1, "the first page shows it"
     assert await rig.ends() == []
     await asker.grant(rig.bus, room=needed)
     assert (await eventually(rig.ends))[0].count == 40
@@ -359,7 +359,7 @@ async def test_w7_a_projector_that_answers_again_is_asked_again(rig: Rig):
     await eventually(lambda: _has_ends(rig, 3))
 
 
-# --- what is told -------------------------------------------------------------------------------
+# --- what is reported----------------------------------------------------------------------------
 
 
 async def test_w7_a_long_wait_is_told_and_counted(rig: Rig, monkeypatch: pytest.MonkeyPatch):

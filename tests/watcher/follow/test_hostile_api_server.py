@@ -54,7 +54,7 @@ class Watching:
     async def events(self) -> list[Event]:
         return await self._rig.events()
 
-    async def hears(self, server: HostileServer, name: str, version: str) -> bool:
+    async def receives(self, server: HostileServer, name: str, version: str) -> bool:
         """Whether an object that is said again and again has come through."""
         server.say(watch_line(document(name, version)))
         return any(event.name == name for event in await self.events())
@@ -109,13 +109,13 @@ async def test_w16_an_object_without_a_readable_key_leaves_its_epoch_without_an_
         async with Watching(own, server) as watching:
             await eventually(lambda: watching.is_state("failing", "Unreadable"), SOON)
             await eventually(lambda: server.lists >= 3, SOON)  # it is tried once more, no oftener
-            await eventually(lambda: watching.hears(server, "later", "100001"))
+            await eventually(lambda: watching.receives(server, "later", "100001"))
             assert len(await own.ends()) == 1
             assert await watching.is_state("failing", "Unreadable")
             assert not any(str(event.verb) == "deleted" for event in await watching.events())
             assert server.lists == 3
             assert counted("unreadable") - before == 2 * len(lost)
-            # Mended: the next word of it is heard, and a list makes all good.
+            # Repaired: the next event is received, and a list repairs the rest.
             del server.items[1:]
             server.version = "100010"
             server.say(b"garbage")
@@ -136,13 +136,13 @@ async def test_w16_no_line_of_a_watch_stops_it_and_what_one_lost_is_listed_again
         server.version = "400000"
         server.items += [each.body for each in hostile if each.fate is not Fate.LOST]
         server.say(BOOKMARK.replace(b"VERSION", b"150000"), *lines, *NO_EVENTS.values(), b"", b"\r")
-        await eventually(lambda: watching.hears(server, "last", "399999"), SOON)
+        await eventually(lambda: watching.receives(server, "last", "399999"), SOON)
         await eventually(lambda: _has_ends(own, 2), SOON)
         await eventually(lambda: watching.is_state("watching"), SOON)
-        told = {event.name: event for event in await watching.events()}
+        published = {event.name: event for event in await watching.events()}
     assert server.lists >= 2
     for number, each in enumerate(hostile):
-        event = told.get(f"w-{number}")
+        event = published.get(f"w-{number}")
         if each.title != "every legal byte":
             assert (event is not None) == (each.fate is not Fate.LOST), each.title
         if event is not None:

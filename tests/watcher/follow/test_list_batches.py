@@ -30,9 +30,9 @@ async def test_w7_a_list_in_batches_is_whole_before_its_end_and_b3_so_is_the_nex
     for number in range(_OBJECTS):
         rig.write(f"a{number}")
     async with rig.watching(page_size=100):
-        wish = ResyncRequest(min_epoch=time.time_ns() // 10**6 + 1, reason="test")
+        request = ResyncRequest(min_epoch=time.time_ns() // 10**6 + 1, reason="test")
         await request_resync(
-            rig.bus, rig.kv, rig.cluster.name, parse_resource("v1/configmaps"), wish
+            rig.bus, rig.kv, rig.cluster.name, parse_resource("v1/configmaps"), request
         )
         await eventually(lambda: _has_ends(rig, 2))
     stored = await rig.stored()

@@ -1,4 +1,4 @@
-"""How many lists run at once in a process of many clusters: rules W14, W19, W22."""
+"""Limits of the lists that run at once in a process of many clusters: rules W14, W19, W22."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ async def ask_for_list(rig: Rig) -> None:
 
 
 def move_on(rig: Rig) -> None:
-    """The cluster's version grows, and nothing of what is watched tells."""
+    """The cluster's version grows, and no watched resource shows it."""
     rig.cluster.create("v1/secrets", {"metadata": {"generateName": "s-"}}, "default")
 
 
@@ -54,11 +54,11 @@ async def grant(rig: Rig) -> None:
 
 
 async def deletions(rig: Rig) -> Counter[str]:
-    """How often each name was told to be deleted."""
+    """How often each name was published as deleted."""
     return Counter(event.name for event in await rig.events() if event.verb is Verb.DELETED)
 
 
-async def tells(rig: Rig, *names: str) -> None:
+async def are_published(rig: Rig, *names: str) -> None:
     async def are_told() -> bool:
         return {*names} <= (await deletions(rig)).keys()
 
@@ -76,15 +76,15 @@ async def test_w24_what_is_deleted_while_a_list_waits_for_its_grant_is_published
     await start(rig, "a", "b", "c")
     await ask_for_list(rig)
     rig.remove("a")
-    await tells(rig, "a")
+    await are_published(rig, "a")
     rig.write("short-lived")
     rig.remove("short-lived")
-    await tells(rig, "short-lived")
+    await are_published(rig, "short-lived")
     assert len(rig.requests("list")) == 1  # and nobody has granted it yet
     await grant(rig)
     await has_ends(rig, 2)
     rig.remove("b")
-    await tells(rig, "b")
+    await are_published(rig, "b")
     assert (await deletions(rig)) == Counter({"a": 1, "short-lived": 1, "b": 1})
 
 
@@ -113,7 +113,7 @@ async def test_w24_an_old_watch_that_lags_tells_what_came_before_the_list(rig: R
     listed_at = int((await rig.ends())[-1].epoch.resource_version)
     assert (await rig.checkpoint())["resourceVersion"] == held["resourceVersion"]
     stall.remove()
-    await tells(rig, "a")
+    await are_published(rig, "a")
     await eventually(lambda: _is_checkpointed(rig, listed_at))
 
 
@@ -127,9 +127,9 @@ async def test_w24_a_restart_while_a_list_waits_goes_on_at_the_checkpoint_beside
     await rig.stop()
     rig.remove("a")
     rig.start(**ASKS)
-    await tells(rig, "a")
+    await are_published(rig, "a")
     rig.remove("b")
-    await tells(rig, "b")
+    await are_published(rig, "b")
     assert len(rig.requests("list")) == 1
     await grant(rig)
     await has_ends(rig, 2)
@@ -142,7 +142,7 @@ async def test_w24_a_list_that_fails_half_way_opens_no_hole_either(rig: Rig):
     await grant(rig)
     await eventually(lambda: rule.hits)
     rig.remove("a1")
-    await tells(rig, "a1")
+    await are_published(rig, "a1")
     await grant(rig)
     await has_ends(rig, 2)
     await eventually(lambda: rig.cluster.open_watches == 1)
@@ -160,7 +160,7 @@ async def test_w24_a_second_request_keeps_the_watch_that_tells_more(rig: Rig):
         await has_ends(rig, number)
     await eventually(lambda: rig.cluster.open_watches == 2)  # not one more for each list
     rig.remove("a")
-    await tells(rig, "a")
+    await are_published(rig, "a")
     await eventually(lambda: rig.cluster.open_watches == 1)
     assert (await deletions(rig)) == Counter({"a": 1})
 
@@ -181,7 +181,7 @@ async def test_w24_without_bookmarks_the_old_watch_ends_after_one_that_began_beh
         rig.cluster.close_watches()
     await eventually(lambda: rig.cluster.open_watches == 1)
     rig.remove("a")
-    await tells(rig, "a")
+    await are_published(rig, "a")
 
 
 async def test_w24_a_watch_that_is_lost_is_replaced_by_the_list_alone(rig: Rig):

@@ -50,10 +50,10 @@ async def test_w1_no_change_is_lost_over_cut_watches(rig: Rig):
         rig.cluster.faults.clear()
         await eventually(rig.is_mirrored, timedelta(seconds=15))
         events = await rig.events()
-    told = {(event.name, event.resource_version) for event in events}
+    published = {(event.name, event.resource_version) for event in events}
     for commit in rig.cluster.history:
         if commit.resource == "configmaps":
-            assert (commit.name, str(commit.rv)) in told
+            assert (commit.name, str(commit.rv)) in published
     assert len(rig.requests("list")) == 1
 
 

@@ -1,4 +1,4 @@
-"""How the pool shares clusters, as pure computation: rule W22."""
+"""The assignment of clusters to pool members, as pure computation: rule W22."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def unevenness(owners: dict[str, str], count: int) -> float:
 
 @given(NAMES, MEMBERS)
 @settings(max_examples=50)
-def test_w22_every_cluster_has_one_owner_and_nobody_more_than_his_room(
+def test_w22_every_cluster_has_one_owner_and_no_member_more_than_its_capacity(
     clusters: list[str], pool: list[str]
 ):
     owners = assign(clusters, pool)
     assert owners.keys() == set(clusters)
     assert set(owners.values()) <= set(pool)
-    room = capacity(len(clusters), len(pool))
-    assert all(count <= room for count in Counter(owners.values()).values())
-    assert room <= max(-(-len(clusters) // len(pool)), 1.25 * len(clusters) / len(pool))
+    limit = capacity(len(clusters), len(pool))
+    assert all(count <= limit for count in Counter(owners.values()).values())
+    assert limit <= max(-(-len(clusters) // len(pool)), 1.25 * len(clusters) / len(pool))
 
 
 @given(NAMES, MEMBERS, st.randoms())
@@ -120,54 +120,54 @@ def test_w22_what_a_member_does_about_a_cluster(
     assert found is step
 
 
-# --- who lives --------------------------------------------------------------------------------
+# --- live members-----------------------------------------------------------------------------
 
 
-def signs(revision: int, *names: str, **changed: Any) -> dict[str, tuple[MemberRecord, int]]:
+def records(revision: int, *names: str, **changed: Any) -> dict[str, tuple[MemberRecord, int]]:
     return dict.fromkeys(names, (MemberRecord(boot="b", beat=revision, **changed), revision))
 
 
-def peers_that_see(*names: str) -> MemberTracker:
-    peers = MemberTracker(lease=5, interval=1)
-    peers.update(signs(1, *names), now=100)
-    return peers
+def tracker_of(*names: str) -> MemberTracker:
+    tracker = MemberTracker(lease=5, interval=1)
+    tracker.update(records(1, *names), now=100)
+    return tracker
 
 
-def test_w22_who_gives_no_sign_for_a_lease_is_dead_and_who_does_is_not():
-    peers = peers_that_see("r-0", "r-1")
+def test_w22_a_member_silent_for_a_lease_is_dead_and_a_renewing_one_is_alive():
+    tracker = tracker_of("r-0", "r-1")
     for second in range(1, 7):
-        peers.update(signs(1, "r-0") | signs(1 + second, "r-1"), now=100 + second)
-    assert (peers.is_alive("r-0"), peers.is_alive("r-1")) == (False, True)
-    peers.update(signs(8, "r-0", "r-1"), now=107)
-    assert peers.is_alive("r-0"), "it was only paused"
+        tracker.update(records(1, "r-0") | records(1 + second, "r-1"), now=100 + second)
+    assert (tracker.is_alive("r-0"), tracker.is_alive("r-1")) == (False, True)
+    tracker.update(records(8, "r-0", "r-1"), now=107)
+    assert tracker.is_alive("r-0"), "it was only paused"
 
 
 def test_w22_after_a_pause_of_our_own_nobody_is_dead():
-    peers = peers_that_see("r-0")
-    peers.update(signs(1, "r-0"), now=10_000)
-    assert peers.is_alive("r-0")
+    tracker = tracker_of("r-0")
+    tracker.update(records(1, "r-0"), now=10_000)
+    assert tracker.is_alive("r-0")
 
 
 def test_w22_after_the_bucket_was_lost_nobody_is_dead_at_once():
-    peers = peers_that_see("r-0")
+    tracker = tracker_of("r-0")
     for second in range(1, 4):
-        peers.update({}, now=100 + second)
-    assert peers.is_alive("r-0")
+        tracker.update({}, now=100 + second)
+    assert tracker.is_alive("r-0")
     for second in range(4, 8):
-        peers.update({}, now=100 + second)
-    assert not peers.is_alive("r-0")
-    assert peers.record_of("r-0") is None
+        tracker.update({}, now=100 + second)
+    assert not tracker.is_alive("r-0")
+    assert tracker.record_of("r-0") is None
 
 
 def test_w22_who_has_left_is_gone_and_who_leaves_takes_nothing():
-    peers = peers_that_see("r-0", "r-1", "r-2")
-    peers.update(signs(2, "r-0", state="left") | signs(2, "r-1", state="leaving"), now=101)
-    assert [peers.is_alive(name) for name in ("r-0", "r-1", "r-2")] == [False, True, True]
-    assert peers.active("") == ["r-2"]
+    tracker = tracker_of("r-0", "r-1", "r-2")
+    tracker.update(records(2, "r-0", state="left") | records(2, "r-1", state="leaving"), now=101)
+    assert [tracker.is_alive(name) for name in ("r-0", "r-1", "r-2")] == [False, True, True]
+    assert tracker.active("") == ["r-2"]
 
 
 def test_w22_members_with_another_selector_are_another_pool():
-    peers = peers_that_see("r-0")
-    peers.update(signs(2, "r-0", selector="region=eu"), now=101)
-    assert (peers.active(""), peers.active("region=eu")) == ([], ["r-0"])
-    assert peers.is_alive("r-0"), "its leases hold all the same"
+    tracker = tracker_of("r-0")
+    tracker.update(records(2, "r-0", selector="region=eu"), now=101)
+    assert (tracker.active(""), tracker.active("region=eu")) == ([], ["r-0"])
+    assert tracker.is_alive("r-0"), "its leases hold all the same"

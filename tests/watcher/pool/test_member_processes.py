@@ -87,17 +87,17 @@ async def _is_ready(port: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["--pool"], "FLEETBUS_PROVIDERS"),
         (["--pool", "--replica", "a..b"], "'a..b'"),
     ],
 )
 def test_w22_what_a_pool_cannot_use_is_told_with_status_2(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ):
     assert status_of(main, arguments) == 2
-    assert told in one_line(capsys)
+    assert expected in one_line(capsys)
 
 
 @pytest.mark.parametrize(

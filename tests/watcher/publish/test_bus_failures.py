@@ -23,15 +23,15 @@ from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_proto.events import AuditPage
 
 
-async def changes_and_told(rig: Rig) -> tuple[set[tuple[str, str]], list[tuple[str, str]]]:
-    told = [(event.name, event.resource_version) for event in await rig.events()]
+async def changes_and_published(rig: Rig) -> tuple[set[tuple[str, str]], list[tuple[str, str]]]:
+    published = [(event.name, event.resource_version) for event in await rig.events()]
     found = [c for c in rig.cluster.history if c.resource == "configmaps"]
-    return {(c.name, str(c.rv)) for c in found}, told
+    return {(c.name, str(c.rv)) for c in found}, published
 
 
 async def is_all_told(rig: Rig) -> bool:
-    changes, told = await changes_and_told(rig)
-    return changes <= set(told)
+    changes, published = await changes_and_published(rig)
+    return changes <= set(published)
 
 
 def alarms() -> float:
@@ -65,8 +65,8 @@ async def test_b4_b6_what_was_given_up_is_sent_again_from_the_checkpoint_and_sto
         finally:
             server.process.send_signal(signal.SIGCONT)
         await eventually(lambda: is_all_told(rig))
-        _, told = await changes_and_told(rig)
-        assert len(told) == len(set(told)), "a repeat has the same id"
+        _, published = await changes_and_published(rig)
+        assert len(published) == len(set(published)), "a repeat has the same id"
         assert len(rig.requests("list")) == lists
 
 

@@ -106,7 +106,7 @@ async def test_w10_an_answer_that_comes_after_a_heartbeat_was_sent_is_recorded_s
     ):
         old = await eventually(rig.checkpoint)
         before = len(await rig.heartbeats())
-        link.hold(up=False)  # what it publishes is stored, and it does not hear of that
+        link.hold(up=False)  # what it publishes is stored, and it does not learn that
         rig.write("a")
         await eventually(lambda: _beats(rig, before + 1))
         link.heal()
@@ -252,10 +252,10 @@ async def test_b6_a_bus_that_restarts_loses_no_event(tmp_path: Path):
         for number in range(3):
             await _restart_under_load(server, rig, number)
         await eventually(rig.is_mirrored, timedelta(seconds=20))
-        told = {(e.name, e.resource_version) for e in await rig.events()}
+        published = {(e.name, e.resource_version) for e in await rig.events()}
         for commit in rig.cluster.history:
             if commit.resource == "configmaps":
-                assert (commit.name, str(commit.rv)) in told
+                assert (commit.name, str(commit.rv)) in published
         assert len(rig.requests("list")) == 1
 
 
@@ -296,14 +296,14 @@ async def _assert_checkpoint_is_covered(rig: Rig) -> None:
 async def _assert_every_deletion_was_told(rig: Rig) -> None:
     """After the first epoch's list each deletion is an event: no watch left a gap."""
     first = (await rig.ends())[0].epoch.resource_version
-    told = {(e.name, e.resource_version) for e in await rig.events() if e.verb == "deleted"}
+    published = {(e.name, e.resource_version) for e in await rig.events() if e.verb == "deleted"}
     lists = [end.epoch.resource_version for end in await rig.ends()]
     for commit in rig.cluster.history:
         if commit.resource == "configmaps" and commit.type == "DELETED":
             version = str(commit.rv)
             swept = any(not is_newer(version, rv) for rv in lists[1:])
             if is_newer(version, first) and not swept:
-                assert (commit.name, version) in told
+                assert (commit.name, version) in published
 
 
 async def _restart_under_load(server: NatsServer, rig: Rig, turn: int) -> None:

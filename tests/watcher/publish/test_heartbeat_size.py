@@ -1,4 +1,4 @@
-"""W9: a heartbeat fits into a message of the bus, however much there is to tell."""
+"""W9: a heartbeat fits into a message of the bus, however much there is to report."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def test_w9_a_heartbeat_that_fits_is_left_alone():
 
 
 def test_w9_long_messages_are_shortened_and_counted_and_short_ones_stay():
-    told = [failing(n, "é" * 1000) for n in range(90)] + [
+    reported = [failing(n, "é" * 1000) for n in range(90)] + [
         failing(n, "short") for n in range(90, 95)
     ]
-    fitted = fit(beat(*told, reason="NotReady", message="etcd"), ROOM)
+    fitted = fit(beat(*reported, reason="NotReady", message="etcd"), ROOM)
     assert len(codec.encode(fitted)) <= ROOM
     assert [status.message for status in fitted.resources[90:]] == ["short"] * 5
     assert all(100 < len(status.message) < 1000 for status in fitted.resources[:90])
@@ -100,12 +100,12 @@ def test_p6_a_heartbeat_that_leaves_scopes_out_proves_nothing_of_them():
 
 
 def test_w9_every_size_fits_and_nothing_is_left_out_without_need():
-    told = beat(*map(failing, range(20)))
-    whole = len(codec.encode(told))
+    reported = beat(*map(failing, range(20)))
+    whole = len(codec.encode(reported))
     for room in range(2_000, whole, 97):
-        fitted = fit(told, room)
+        fitted = fit(reported, room)
         assert room - 1_200 < len(codec.encode(fitted)) <= room
-    assert fit(told, whole) is told
+    assert fit(reported, whole) is reported
 
 
 @pytest.mark.parametrize(

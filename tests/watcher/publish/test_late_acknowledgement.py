@@ -1,4 +1,4 @@
-"""One message of many that is late, or is told again: rules W4, B3, B6."""
+"""One message of many that is late, or is published again: rules W4, B3, B6."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ async def test_w4_b6_the_checkpoint_follows_once_the_late_event_is_stored(rig: R
         last = rig.truth()["a19"]
         link.heal()
         await eventually(lambda: _is_recorded(rig, last))
-        told = Counter((event.name, event.resource_version) for event in await rig.events())
-        assert set(told.values()) == {1}
+        published = Counter((event.name, event.resource_version) for event in await rig.events())
+        assert set(published.values()) == {1}
 
 
 async def test_b3_two_lists_inside_the_window_are_both_complete(rig: Rig):

@@ -71,7 +71,7 @@ async def last_beat(rig: Rig, replica: str = "r1") -> int:
 
 
 async def leave_a_heartbeat(rig: Rig, named: str = "r1") -> int:
-    """Write what a process leaves that dies before it hears of its heartbeat's storage."""
+    """Write what a process leaves that dies before its heartbeat is acknowledged."""
     beat = Heartbeat(
         cluster="alpha",
         replica=named,
@@ -106,7 +106,7 @@ async def copy_store(server: NatsServer, rig: Rig, into: Path) -> None:
 
 
 async def copy_running(server: NatsServer, into: Path) -> None:
-    """Cut nobody off for it: a watcher that was tells so in a heartbeat, after the copy."""
+    """Cut nobody off for it: a watcher that was reports it in a heartbeat, after the copy."""
     server.process.send_signal(signal.SIGSTOP)
     try:
         await asyncio.to_thread(shutil.copytree, server.store_dir, into)
@@ -122,7 +122,7 @@ async def set_back(server: NatsServer, rig: Rig, copy: Path) -> None:
     await eventually(lambda: rig.bus.is_connected)
 
 
-async def told(rig: Rig) -> set[tuple[str, str]]:
+async def published(rig: Rig) -> set[tuple[str, str]]:
     return {(event.name, event.resource_version) for event in await rig.events()}
 
 
@@ -130,7 +130,7 @@ async def beats(rig: Rig, number: int) -> bool:
     return len(await rig.heartbeats()) >= number
 
 
-# --- the chain --------------------------------------------------------------------------------
+# --- loss detection ---------------------------------------------------------------------------
 
 
 async def test_w9_each_heartbeat_expects_the_one_before_it(rig: Rig):
@@ -195,7 +195,7 @@ async def test_w9_w10_a_bus_set_back_to_an_older_copy_gets_everything_again(
 async def test_w10_what_was_stored_after_the_last_heartbeat_is_sent_again_without_a_list(
     own: Rig, server: NatsServer, tmp_path: Path
 ):
-    """The chain is whole, but the events behind its end are gone."""
+    """All heartbeats are there, but events after the last one are gone."""
     rig = own
     rig.write("a")
     async with rig.watching(**RARE):
@@ -205,7 +205,7 @@ async def test_w10_what_was_stored_after_the_last_heartbeat_is_sent_again_withou
         rig.write("gone")
         rig.remove("gone")
         await eventually(rig.is_mirrored)
-        before = await told(rig)
+        before = await published(rig)
         await set_back(server, rig, tmp_path / "copy")
         await eventually(lambda: _has_told(rig, before))
         assert len(rig.requests("list")) == 1
@@ -310,7 +310,7 @@ async def test_w10_a_heartbeat_that_aged_out_is_vouched_for_by_a_newer_one(rig: 
     assert alarms() == before
 
 
-async def test_w10_a_twin_that_has_only_just_started_vouches_for_nothing(
+async def test_w10_a_peer_that_has_only_just_started_vouches_for_nothing(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
     """Its heartbeat may be the first one after a loss that nobody has noticed yet.
@@ -420,4 +420,4 @@ async def _has_ends(rig: Rig, number: int) -> bool:
 
 
 async def _has_told(rig: Rig, before: set[tuple[str, str]]) -> bool:
-    return before <= await told(rig)
+    return before <= await published(rig)

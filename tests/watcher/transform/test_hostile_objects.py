@@ -61,7 +61,7 @@ ORIGINS = (origin(), origin(HIDING))
 
 
 def fate_of(event: Event) -> Fate:
-    """What becomes of an event; it is checked as a publisher and a reader would."""
+    """Return what becomes of an event, checked as a publisher and a reader would."""
     try:
         subject = event_subject(
             "eu1", "core", "configmaps", event.namespace, event.name, event.verb

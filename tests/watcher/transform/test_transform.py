@@ -1,4 +1,4 @@
-"""What is taken out before publish, as the settings say: rules S1, W5, W16."""
+"""Dropping and redacting before publishing, by the settings: rules S1, W5, W16."""
 
 from __future__ import annotations
 
@@ -423,6 +423,6 @@ def test_the_command_refuses_a_bad_path_with_status_2_and_one_line(
     rules = [{"resource": "core/pods", "redact": ["metadata.annotations.vault.io/token"]}]
     monkeypatch.setenv("FLEETBUS_WATCHER_TRANSFORMS", json.dumps(rules))
     assert status_of(main, ["--cluster", "a"]) == 2
-    told = one_line(capsys)
-    assert told.startswith("fleetbus-watcher: setting FLEETBUS_WATCHER_TRANSFORMS.0.redact.0: ")
-    assert "write 'io/token' in brackets" in told
+    error = one_line(capsys)
+    assert error.startswith("fleetbus-watcher: setting FLEETBUS_WATCHER_TRANSFORMS.0.redact.0: ")
+    assert "write 'io/token' in brackets" in error

@@ -37,7 +37,7 @@ UNKNOWN: Final = Incarnation(0, "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterContext:
-    """What everything that is done for one cluster shares."""
+    """The collaborators and state that the work for one cluster shares."""
 
     settings: WatcherSettings
     client: KubeClient
@@ -67,7 +67,7 @@ class ClusterContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceContext:
-    """What all watches and lists of one resource and scope share."""
+    """The collaborators and state that watches and lists of one resource and scope share."""
 
     cluster: ClusterContext
     target: WatchTarget

@@ -51,14 +51,14 @@ def assign(clusters: Iterable[str], members: Iterable[str]) -> dict[str, str]:
 
 
 class Step(Enum):
-    """What a member does about one cluster."""
+    """The next step of a member for one cluster."""
 
     NONE = auto()
     """It is not ours: nothing is started, and what runs stops."""
     WORK = auto()
     """The lease is ours."""
     CLAIM = auto()
-    """Nobody works on it: take the lease, then work."""
+    """No member works on it: take the lease, then work."""
     SUCCEED = auto()
     """Another member works on it: work beside it, and take the lease once that is under way."""
 

@@ -38,7 +38,7 @@ _PATIENCE: Final = timedelta(seconds=10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessContext:
-    """What all clusters of one process share."""
+    """The collaborators and settings that all clusters of one process share."""
 
     settings: WatcherSettings
     """Of every cluster; only the name differs."""

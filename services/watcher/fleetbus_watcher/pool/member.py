@@ -190,7 +190,7 @@ class PoolMember:
             await self._read()
             await self._act()
         except BusError as e:
-            # What we hold we keep: nobody can take it, and each cluster's work waits by itself.
+            # We keep our leases: no member can take them, and each cluster's work waits by itself.
             if self._is_reachable:
                 log.warning("pool_unreachable", error=str(e))
             self._is_reachable = False

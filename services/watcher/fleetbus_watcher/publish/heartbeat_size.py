@@ -44,7 +44,7 @@ def fit(heartbeat: Heartbeat, limit: int) -> Heartbeat:
     resources = cut.fit_scopes(heartbeat.resources, left)
     return msgspec.structs.replace(
         head,
-        # What is omitted here must not look as if nobody watched it (P6).
+        # Omitted scopes must not look as if they were not watched (P6).
         watch_set=head.watch_set if len(resources) == len(heartbeat.resources) else None,
         message="; ".join(filter(None, (head.message, cut.note))),
         resources=resources,

@@ -92,7 +92,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 @dataclass(slots=True)
 class Cut:
-    """What to do with one place of an object, and with the places below it.
+    """The changes to make at one place of an object, and at the places below it.
 
     Attributes:
         is_dropped: it is removed.

@@ -35,7 +35,7 @@ PathText = Annotated[str, AfterValidator(_is_path)]
 
 
 class Rule(BaseModel):
-    """What is dropped and redacted in the objects of some resources before they are published."""
+    """Drops and redacts parts of the objects of some resources before they are published."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 

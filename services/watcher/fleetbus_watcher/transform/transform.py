@@ -39,7 +39,7 @@ _encoder = msgspec.json.Encoder()
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """What is dropped and redacted in the objects of one resource.
+    """Drops and redacts parts of the objects of one resource.
 
     Attributes:
         version: equal for equal transforms; with another one than that of the checkpoint

@@ -37,7 +37,7 @@ _encoder = msgspec.json.Encoder()
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What all events of one resource and scope have in common."""
+    """The parts that all events of one resource and scope have in common."""
 
     cluster: str
     incarnation: Incarnation
