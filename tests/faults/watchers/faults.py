@@ -271,15 +271,18 @@ async def _page_gone(scene: Scene) -> None:
 
 async def _compact(scene: Scene) -> None:
     """A watcher that is down meanwhile finds its checkpoint too old."""
-    cluster, watchers = scene.cluster(), None
+    cluster = scene.cluster()
     watchers = scene.fleet.replicas_of(cluster)
     async with scene.noted("compact", cluster=cluster):
         for watcher in watchers:
             scene.fleet.signal(watcher, signal.SIGSTOP)
-        await scene.pause(0.5, 1.5)
-        await scene.fleet.admin.compact(cluster)
+        try:
+            await scene.pause(0.5, 1.5)
+            await scene.fleet.admin.compact(cluster)
+        finally:  # a campaign that ends meanwhile would wait for ever for who stands still
+            for watcher in watchers:
+                scene.fleet.signal(watcher, signal.SIGCONT)
         for watcher in watchers:
-            scene.fleet.signal(watcher, signal.SIGCONT)
             scene.fleet.kill(watcher, "compacted-away")
             scene.fleet.start(watcher)
 
