@@ -1,8 +1,8 @@
 """Which messages a reader accepts (rules B8, B18).
 
-NATS grants rights by subject: what a watcher may publish on is authenticated, what its message says
-is not. So a reader believes only a message whose body names what its subject names, and numbers
-that some clock can have claimed; everything else is refused for the cluster of the subject.
+NATS grants rights by subject: the subject of a message is authorized, its body is not. So a reader
+accepts only a message whose body names the same as its subject, with numbers that a clock can have
+produced; everything else is rejected and counted for the cluster of the subject.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from fleetbus_proto.resources import is_built_in
 from fleetbus_proto.subjects import check_cluster, epochs_subject, event_subject, status_subject
 
 FURTHEST_AHEAD_MS: Final = 24 * 60 * 60 * 1000
-"""Incarnation numbers and epoch ids are times in ms when they were claimed, or a little more. One
-from the far future would make everything true look old for ever (rule P2)."""
+"""Incarnation numbers and epoch ids are the time in ms when they were claimed, or slightly more.
+One from the far future would make all valid messages look old for ever (rule P2)."""
 
 
 def admit(subject: str, headers: Mapping[str, str] | None, body: bytes, *, now_ms: int) -> Message:
-    """Read a message, and refuse one that its publisher had no right to.
+    """Decode a message; reject one that its publisher had no right to send.
 
     Args:
-        subject: on which it was published.
-        headers: as they were published.
-        body: as it was published.
+        subject: the subject on which it was published.
+        headers: the published headers.
+        body: the published body.
         now_ms: the reader's clock.
 
     Raises:
-        MalformedMessage: unreadable, of another format, about something else than its subject
-            says, or with a number that is too far ahead; the text says which.
+        MalformedMessage: it is unreadable, of another format, not about what its subject names, or
+            has a number too far ahead; the message says which.
         TooFarAhead: the last of these.
     """
     check_format(headers)
@@ -49,7 +49,7 @@ def subject_of(message: Message) -> str:
     """The one subject on which a message may be published.
 
     Raises:
-        InvalidName: it names something that no subject can carry.
+        InvalidName: it names something that a subject cannot represent.
     """
     if isinstance(message, Event):
         return event_subject(
@@ -66,9 +66,9 @@ def subject_of(message: Message) -> str:
 
 
 def cluster_of(subject: str) -> str:
-    """The cluster that a message of the stream was published for; empty if there is none.
+    """The cluster of a message's subject; empty if there is none.
 
-    Also of a message that cannot be read: whoever published it had rights for this cluster.
+    Also valid for an unreadable message: its publisher had the rights of this cluster.
     """
     tokens = subject.split(".", 3)
     try:
@@ -78,7 +78,7 @@ def cluster_of(subject: str) -> str:
 
 
 def is_too_far_ahead(number: int, now_ms: int) -> bool:
-    """Whether no clock that is nearly right can have claimed an incarnation number or epoch id."""
+    """Whether an incarnation number or epoch id is further ahead than any clock error allows."""
     return number > now_ms + FURTHEST_AHEAD_MS
 
 
@@ -88,7 +88,7 @@ def _check_subject(message: Message, subject: str) -> None:
     except InvalidName as e:
         raise MalformedMessage(str(e)) from e
     if own != subject:
-        raise MalformedMessage("the body names something else than its subject")
+        raise MalformedMessage("the body does not match the subject")
 
 
 def _check_numbers(message: Message, now_ms: int) -> None:
@@ -101,8 +101,8 @@ def _check_numbers(message: Message, now_ms: int) -> None:
 
 
 def _check_removal(marker: EpochEnd) -> None:
-    """Only types that a CRD defines end, and then there are no objects of them (rule W17)."""
+    """Check that the type is defined by a CRD and has no objects left (rule W17)."""
     if is_built_in(marker.group):
-        raise MalformedMessage(f"no type of the group {marker.group!r} can be removed")
+        raise MalformedMessage(f"types of the built-in group {marker.group!r} cannot be removed")
     if marker.count:
         raise MalformedMessage("a type that was removed has no objects")

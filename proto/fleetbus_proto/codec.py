@@ -1,4 +1,4 @@
-"""Messages to msgpack and back."""
+"""Encodes and decodes messages as msgpack."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _decoder = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
-    """Write a message; equal messages give equal bytes.
+    """Encode a message; equal messages have equal bytes.
 
     Raises:
-        InvalidName: a string holds a lone surrogate, which no UTF-8 can carry.
+        InvalidName: a string has a lone surrogate, which UTF-8 cannot represent.
     """
     try:
         return _encoder.encode(message)
     except UnicodeEncodeError as e:
-        raise InvalidName(f"a string of the message is not Unicode: {e}") from e
+        raise InvalidName(f"a string of the message is not valid Unicode: {e}") from e
 
 
 def decode(body: bytes) -> Message:
-    """Read a message; unknown fields are ignored, so that newer writers can add some.
+    """Decode a message; unknown fields are ignored, so that newer writers can add some.
 
     Raises:
         MalformedMessage: too large, not msgpack, an unknown type, or a field of the wrong type.

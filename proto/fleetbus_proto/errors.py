@@ -2,8 +2,8 @@
 
 ContractError
 ├── InvalidName        a cluster, token or resource that the contract cannot carry
-└── MalformedMessage   bytes that are not a message of this contract, or of an unknown format
-    └── TooFarAhead    a number that no clock which is nearly right can have claimed
+└── MalformedMessage   bytes that are no message of this contract, or of an unknown format
+    └── TooFarAhead    a number that is further in the future than any clock error allows
 """
 
 
@@ -12,19 +12,19 @@ class ContractError(ValueError):
 
 
 class InvalidName(ContractError):
-    """A name that the contract cannot carry; the message says which and why."""
+    """A name that the contract cannot represent; the message says which and why."""
 
 
 class MalformedMessage(ContractError):
-    """A body or header set that no reader of this format understands."""
+    """A body or headers that readers of this format cannot decode."""
 
 
 class TooFarAhead(MalformedMessage):
-    """An incarnation number or epoch id from the future: its writer's clock is wrong, or ours.
+    """An incarnation number or epoch id from the future: the writer's clock is wrong, or ours.
 
     Args:
-        what: the number's name.
-        number: the highest one of the message, a time in ms.
+        what: the name of the number.
+        number: the highest one in the message, a time in ms.
     """
 
     def __init__(self, what: str, number: int) -> None:

@@ -1,4 +1,4 @@
-"""The messages of the bus, as they are written in msgpack.
+"""The messages of the bus, with their msgpack encoding.
 
 Field names on the wire are camelCase; `type` names message and format version in one word.
 Optional fields are left out when they hold their default.
@@ -13,7 +13,7 @@ from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import version_key
 
 FORMAT = 1
-"""The version of this contract; it stands in the header `fleetbus-format` of every message."""
+"""The version of this contract, in the header `fleetbus-format` of every message."""
 
 
 class Incarnation(msgspec.Struct, frozen=True, rename="camel"):
@@ -25,7 +25,7 @@ class Incarnation(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Rank(msgspec.Struct, frozen=True, rename="camel"):
-    """The order of epochs: the list's resourceVersion, then the claimed id (rule W7)."""
+    """The order of epochs: by the list's resourceVersion, then by the claimed id (rule W7)."""
 
     resource_version: str
     id: int
@@ -37,7 +37,7 @@ class Rank(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _OfResource:
-    """A message about one resource: it names it by group and plural."""
+    """A message about one resource, identified by group and plural."""
 
     __slots__ = ()
     group: str
@@ -45,7 +45,7 @@ class _OfResource:
 
     @property
     def resource_key(self) -> str:
-        """Its identity, `<group>/<plural>`."""
+        """The identity of the resource, `<group>/<plural>`."""
         return f"{self.group}/{self.resource}"
 
 
@@ -59,7 +59,7 @@ class Event(
     tag_field="type",
     tag="event.v1",
 ):
-    """One change of one object, as a watcher saw it."""
+    """One change of one object, as a watcher observed it."""
 
     cluster: str
     incarnation: Incarnation
@@ -76,13 +76,13 @@ class Event(
     epoch: Rank
     """The list that this event belongs to, or that its watch descends from."""
     scope: str = ""
-    """Hash of the namespaces and selectors watched; empty when everything is."""
+    """Hash of the watched namespaces and selectors; empty if everything is watched."""
     observed_at: str
     """RFC 3339 with microseconds, UTC, by the watcher's clock."""
     object: bytes | None
-    """JSON as the API server sent it, less what the transform drops; None when left out."""
+    """JSON from the API server without the fields that the transform removes; None if left out."""
     final_state_unknown: bool = False
-    """A deletion that a relist found: `object` is the last state known (rule P6)."""
+    """A deletion found by a relist: `object` is the last known state (rule P6)."""
     left_selection: bool = False
     """A deletion seen through a selector: the object may still exist (rule W6)."""
     degraded: str = ""
@@ -99,7 +99,7 @@ class EpochEnd(
     tag_field="type",
     tag="epochEnd.v1",
 ):
-    """All objects of one complete list are on the stream (rule W7)."""
+    """The end of a complete list: all of its objects are on the stream (rule W7)."""
 
     cluster: str
     incarnation: Incarnation
@@ -110,9 +110,9 @@ class EpochEnd(
     epoch: Rank
     scope: str = ""
     count: int
-    """How many distinct objects the list held."""
+    """The number of distinct objects in the list."""
     removed: bool = False
-    """The type itself is gone, with proof (rule W17)."""
+    """The type itself was provably removed (rule W17)."""
     observed_at: str
 
 
@@ -134,16 +134,16 @@ class AuditPage(
     version: str
     resource: str
     epoch: Rank
-    """The resourceVersion of the list, and the id of the audit; no list of objects has that id."""
+    """The resourceVersion of the list and the id of the audit, which is never that of an epoch."""
     scope: str = ""
     page: int
     last: bool
-    """The audit ends here; one without such a page was given up, and proves nothing (rule W8)."""
+    """The last page; an audit without one was abandoned, and proves nothing (rule W8)."""
     after: tuple[str, str] | None = None
-    """Namespace and name of the last item before this page; None where the audit begins. What
-    lies between it and the last item of this page, or the end of the last one, is in `items`."""
+    """Namespace and name of the last item before this page; None for the first page. `items` is
+    complete from there to the last item, or to the end on the last page."""
     items: list[tuple[str, str, str, str]]
-    """namespace, name, uid, resourceVersion; by the bytes of `<namespace>/<name>`."""
+    """namespace, name, uid, resourceVersion; sorted by the bytes of `<namespace>/<name>`."""
     observed_at: str
 
 
@@ -159,13 +159,13 @@ class ResourceStatus(
     namespaced: bool = True
     scope: str = ""
     namespace: str = ""
-    """The one namespace of the scope; empty when it has them all."""
+    """The only namespace of the scope; empty for all."""
     state: str
     """`listing`, `watching` or `failing`."""
     reason: str = ""
     message: str = ""
     watch_open: bool = True
-    """Whether the API server has accepted a watch that is not over, whatever `state` is."""
+    """Whether a watch is open that the API server has accepted, whatever `state` is."""
     last_received: str = ""
     """When the last byte of list or watch was received, bookmarks included."""
     resource_version: str = ""
@@ -175,12 +175,12 @@ class ResourceStatus(
 
 
 class WatchSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """One scope that a watcher is configured to watch, beside `resources` of its heartbeat (P6)."""
+    """The resources that a watcher is configured to watch, beside its `resources` (rule P6)."""
 
     all: bool = False
-    """Every resource, whole, less `deny`."""
+    """Every resource in all namespaces, except `deny`."""
     deny: list[str] = []
-    """Resources that `all` leaves out, as `<group>/<plural>`."""
+    """Resources that `all` excludes, as `<group>/<plural>`."""
     served: list[str] | None = None
     """Set while some name in the watch spec matches nothing that the server serves: only these
     resources are known not to be meant by such a name."""
@@ -213,7 +213,7 @@ class Heartbeat(
     reason: str = ""
     message: str = ""
     last_answer: str = ""
-    """When the API server last sent anything: a byte of any watch, any answer (rule W11)."""
+    """When the API server last sent anything: data of a watch, or a response (rule W11)."""
     resources: list[ResourceStatus]
     watch_set: WatchSet | None = None
     """None while it is unknown or incomplete."""

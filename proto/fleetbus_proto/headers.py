@@ -1,8 +1,8 @@
 """The headers of a message: CloudEvents in binary mode, trace context, deduplication id.
 
 Values are printable ASCII; everything else, and space, `"` and `%`, is percent-encoded, as the
-CloudEvents bindings ask, and because NATS clients change or refuse control bytes, outer spaces
-and non-ASCII text in header values (rule B10).
+CloudEvents bindings require, and because NATS clients change or refuse control bytes, outer spaces
+and non-ASCII characters in header values (rule B10).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FORMAT_TEXT = str(FORMAT)
 
 
 def encode_value(text: str) -> str:
-    """Any text as printable ASCII without spaces."""
+    """Encode a string as printable ASCII without spaces."""
     plain = text.isascii() and text.isprintable()
     if plain and " " not in text and "%" not in text and '"' not in text:
         return text
@@ -34,20 +34,20 @@ def encode_value(text: str) -> str:
 
 
 def decode_value(value: str) -> str:
-    """Read what `encode_value` wrote."""
+    """Decode a value of `encode_value`."""
     return unquote(value, errors="surrogatepass")
 
 
 def message_id(message: Message, key: bytes) -> str:
-    """The id by which JetStream drops repeats: a function of the change, never random (rule B3).
+    """The id by which JetStream drops duplicates: derived from the change, never random (rule B3).
 
     Watch events have equal ids on both replicas. `listed`, swept deletions and epoch ends carry
     the rank, because a second relist inside the duplicate window must not be dropped.
 
     Args:
-        message: what is published.
-        key: the secret of its cluster: who could foretell an id could publish something else under
-            it, and the true message would be dropped as its repeat.
+        message: the message to publish.
+        key: the secret of its cluster: whoever can predict an id could publish something else under
+            it, and the real message would be dropped as a duplicate.
     """
     change = _change_id(message).encode("utf-8", "surrogatepass")
     return blake2b(change, key=key, digest_size=_ID_BYTES).hexdigest()
@@ -69,7 +69,7 @@ def _change_id(message: Message) -> str:
 
 
 def traceparent(msg_id: str) -> str:
-    """W3C trace context derived from the id, so that both replicas open the same trace."""
+    """W3C trace context derived from the id, so that both replicas start the same trace."""
     digest = blake2b(msg_id.encode(), digest_size=24).hexdigest()
     return f"00-{digest[:32]}-{digest[32:]}-01"
 
@@ -92,10 +92,10 @@ def build(message: Message, key: bytes) -> dict[str, str]:
 
 
 def check_format(headers: Mapping[str, str] | None) -> None:
-    """Refuse a message of another format version before its body is read (rule B18).
+    """Reject a message of another format version before its body is read (rule B18).
 
     Raises:
-        MalformedMessage: no format header, or one that this code does not know.
+        MalformedMessage: the format header is missing or has an unknown version.
     """
     found = (headers or {}).get(FORMAT_HEADER)
     if found != _FORMAT_TEXT:

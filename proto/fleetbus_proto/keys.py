@@ -2,13 +2,13 @@
 
 Redis: all keys that one script touches share a hash tag (rule P16): `{fleet}` for the snapshot,
 `{q:<controller>}` for the queue of one controller, `{deletions}` for the budget of deletions,
-`{mcr:<uid>}` for what the distributor notes of one MultiClusterResource.
+`{mcr:<uid>}` for the distributor's notes about one MultiClusterResource.
 Fields named *key* are `<namespace>/<name>` with an empty namespace for cluster-scoped objects;
-neither part can hold a slash.
+neither part can contain a slash.
 
-NATS KV: what a watcher may write starts with the name of its cluster, and what only the hub may
-write with `_hub` and that name, so that a watcher's rights can end there (rule S3). No key holds
-the name of an object (rule B8).
+NATS KV: keys that a watcher may write start with the name of its cluster, and keys that only the
+hub may write with `_hub` and that name, so that rights can be granted by prefix (rule S3). No key
+contains the name of an object (rule B8).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KV_ACCESS: Final = "_hub.*.access"
 KV_IDENTITY: Final = "_hub.*.identity"
 """Below it are the accepted UIDs of all clusters, for the projector to read (rule W13)."""
 KV_WATCH: Final = "_hub.*.watch"
-"""Below it is what to watch of all clusters, for the projector to read."""
+"""Below it are the watch specs of all clusters, for the projector to read."""
 KV_RESYNC: Final = "_hub.*.resync"
 """Prefix of the resync requests of all clusters (rule W20)."""
 KV_POOL_MEMBERS: Final = "_pool.member"
@@ -36,7 +36,7 @@ KV_POOL_MEMBERS: Final = "_pool.member"
 KV_POOL_LEASES: Final = "_pool.lease"
 """Prefix of the leases of the clusters that the pool watches (rule W22)."""
 _HUB: Final = "_hub"
-"""The name of no cluster; below it and the name of one a watcher may read, not write (rule S3)."""
+"""Not a valid cluster name; what a watcher may only read is below it (rule S3)."""
 _SNAPSHOT: Final = "fleetbus:{fleet}"
 
 
@@ -55,7 +55,7 @@ def split_object_key(key: str) -> tuple[str, str]:
 
 
 def generation() -> str:
-    """STRING: id of this store's content; missing means the store was emptied (rule P13)."""
+    """STRING: id of this store's content; if missing, the store was emptied (rule P13)."""
     return f"{_SNAPSHOT}:generation"
 
 
@@ -70,7 +70,7 @@ def feed() -> str:
 
 
 def feed_generation() -> str:
-    """STRING: new whenever positions of the feed that were handed out became void (rule P13)."""
+    """STRING: changes whenever positions of clients in the feed become invalid (rule P13)."""
     return f"{_SNAPSHOT}:feed-generation"
 
 
@@ -90,7 +90,7 @@ def scopes(cluster: str) -> str:
 
 
 def bodies(cluster: str, resource: str) -> str:
-    """HASH key → the object's JSON bytes, as they are served; no field when there are none."""
+    """HASH key → the object's JSON bytes, as they are served; no field if there are none."""
     return f"{_SNAPSHOT}:bodies:{cluster}:{resource}"
 
 
@@ -126,7 +126,7 @@ def order(cluster: str, resource: str) -> str:
 
 
 def labels(cluster: str, resource: str, label: str) -> str:
-    """SET of keys that carry `<name>=<value>`; `=` alone: whose labels nobody knows."""
+    """SET of keys with the label `<name>=<value>`; `=` alone: with unknown labels."""
     return f"{_SNAPSHOT}:labels:{cluster}:{resource}:{label}"
 
 
@@ -136,7 +136,7 @@ def owners(uid: str) -> str:
 
 
 def epochs(cluster: str, resource: str, scope: str) -> str:
-    """HASH: where the epochs of one scope stand (P2, P4, P5).
+    """HASH: the state of the epochs of one scope (P2, P4, P5).
 
     `incarnation` and its `uid`, `floor`, `completed` and `swept` as `<resourceVersion> <id>`,
     `removed` the same, of the last end that said so (W17); `version` and `kind` of the last end;
@@ -146,12 +146,12 @@ def epochs(cluster: str, resource: str, scope: str) -> str:
 
 
 def audits(cluster: str) -> str:
-    """SET of `<group>/<plural>|<scope>` of the audits that are not judged yet (P15)."""
+    """SET of `<group>/<plural>|<scope>` of the audits that are not evaluated yet (P15)."""
     return f"{_SNAPSHOT}:audits:{cluster}"
 
 
 def audit(cluster: str, resource: str, scope: str) -> str:
-    """HASH: the audit of one scope that is under way (P15).
+    """HASH: the current audit of one scope (P15).
 
     `incarnation`, `version` and `id` of its rank, `page:<number>` of the pages that came, their
     number in `pages`, the `last` one's, `passed` once the low-water mark has; `suspects`, and of
@@ -174,8 +174,8 @@ def offset_checkpoint(consumer: str) -> str:
     """HASH of one durable consumer: up to where its effects are in this store (B17, P11).
 
     `stream` (when it was made), `low` (its low-water sequence there), `floor` (its ack floor),
-    `run` (the identity of the server whose content it vouches for), `born` (an id, new when nothing
-    was known of what came before), `breaks` (how often it missed messages, or found another
+    `run` (the identity of the server that it applies to), `born` (an id, new when nothing was known
+    of what came before), `breaks` (how often it missed messages, or found another
     stream).
     """
     return f"{_SNAPSHOT}:offset-checkpoint:{consumer}"
@@ -218,7 +218,7 @@ def kv_incarnation(cluster: str) -> str:
 
 
 def kv_message_key(cluster: str) -> str:
-    """The secret of the ids of its messages; whoever publishes first makes it (rule B3)."""
+    """The secret for the ids of its messages, created by the first publisher (rule B3)."""
     return f"{cluster}.message-key"
 
 
@@ -243,7 +243,7 @@ def kv_access(cluster: str) -> str:
 
 
 def kv_watch_spec(cluster: str) -> str:
-    """The watch spec of a cluster, written by the projector: what is watched, and whether."""
+    """Its watch spec: what to watch, and whether it is suspended; written by the projector."""
     return f"{_HUB}.{cluster}.watch.spec"
 
 
@@ -272,7 +272,7 @@ def split_kv_grant(key: str) -> tuple[str, str, str]:
     """Cluster, group and resource of such a key.
 
     Raises:
-        ValueError: it is another key, or one that nobody of us writes.
+        ValueError: it is another key, or a malformed one.
     """
     cluster, kind, token, resource = key.split(".")
     group = token.replace("_", ".")
@@ -330,5 +330,5 @@ def kv_pool_lease(cluster: str) -> str:
 
 
 def _token(group: str) -> str:
-    """A group name holds dots, which separate tokens, and never an underscore."""
+    """A group as one token: it may contain dots, which separate tokens, but no underscore."""
     return group.replace(".", "_")

@@ -1,6 +1,6 @@
-"""How a resource is named: group, version, plural; identity is group + plural.
+"""Names of resources: group, version, plural; the identity is group and plural.
 
-The served version is not identity (rule W17): a flip from v1beta1 to v1 is no delete and add.
+The served version is not part of it (rule W17): changing from v1beta1 to v1 deletes nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fleetbus_proto.errors import InvalidName
 
 CORE = "core"
-"""How the core group is written in subjects, keys and messages."""
+"""The core group in subjects, keys and messages."""
 
 _VERSION = re.compile(r"v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?")
 _PART = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -42,14 +42,14 @@ _BUILT_IN = frozenset(
 
 
 def is_built_in(group: str) -> bool:
-    """Whether the API server keeps this group for itself: no CRD is served there."""
+    """Whether the group is reserved for built-in types, so that no CRD can be in it."""
     return group in _BUILT_IN
 
 
 def is_resource_name(group: str, plural: str) -> bool:
-    """Whether an API server can have a resource of this name, and a key of ours can hold it.
+    """Whether an API server can have a resource of this name, and our keys can contain it.
 
-    nats-server cuts the connection of who writes a longer line than 4,096 bytes.
+    nats-server closes the connection of a client that sends a line over 4,096 bytes.
     """
     if len(group) > _GROUP_AT_MOST or len(plural) > _PLURAL_AT_MOST:
         return False
@@ -78,7 +78,7 @@ class Resource(NamedTuple):
 
     @property
     def api_version(self) -> str:
-        """As written in an object: `apps/v1`, `v1`."""
+        """The apiVersion of an object: `apps/v1`, `v1`."""
         return self.version if self.group == CORE else f"{self.group}/{self.version}"
 
     @property
@@ -89,7 +89,7 @@ class Resource(NamedTuple):
 
 
 class ResourceName(NamedTuple):
-    """A resource as a person wrote it; a part that was not written is None."""
+    """A resource as a user wrote it; a part that was left out is None."""
 
     group: str | None
     version: str | None
@@ -97,10 +97,10 @@ class ResourceName(NamedTuple):
 
 
 def parse_resource(text: str) -> Resource:
-    """Read a full resource name: `v1/pods`, `core.v1.pods`, `v1.apps.deployments`.
+    """Parse a full resource name: `v1/pods`, `core.v1.pods`, `v1.apps.deployments`.
 
     Raises:
-        InvalidName: the text names no group and version, or is not well formed.
+        InvalidName: group or version is missing, or the name is malformed.
     """
     name = parse_resource_name(text)[0]
     if name.group is None or name.version is None:
@@ -111,14 +111,14 @@ def parse_resource(text: str) -> Resource:
 
 
 def parse_resource_name(text: str) -> tuple[ResourceName, ...]:
-    """All readings of a resource name, the likeliest first.
+    """Parse a resource name; return all readings, the likeliest first.
 
     Accepted: `pods`, `v1/pods`, `core/v1/pods`, `apps.v1.deployments`, `v1.apps.deployments`,
     `networking.k8s.io/v1/ingresses`, and kubectl's `ingresses.networking.k8s.io` and
-    `deployments.v1.apps`. Where two readings are possible discovery decides.
+    `deployments.v1.apps`. If two readings are possible, discovery decides.
 
     Raises:
-        InvalidName: the text is not a resource name.
+        InvalidName: it is not a resource name.
     """
     parts = _split(text)
     if len(parts) == 1:
@@ -144,7 +144,7 @@ def _version_before_last(text: str, parts: list[str]) -> tuple[ResourceName, ...
 
 
 def _split(text: str) -> list[str]:
-    """Split at `/`, or else at `.`; a group may hold dots in both forms."""
+    """Split at `/`, or else at `.`; a group may contain dots in both forms."""
     parts = text.replace("/", ".").split(".") if text else [""]
     for part in parts:
         if not _PART.fullmatch(part):

@@ -26,11 +26,11 @@ EPOCHS_ALL = "fleetbus.epochs.>"
 STATUS_ALL = "fleetbus.status.>"
 STREAM_SUBJECTS = (EVENTS_ALL, EPOCHS_ALL, STATUS_ALL)
 CONTROL_GRANTS = b"grants"
-"""Body of a control message that is only about grants (rule W7); an empty one is about all."""
+"""Body of a control message that is only about grants (rule W7); an empty body is about all."""
 NO_NAMESPACE = "-"
 MAX_SUBJECT_BYTES = 3800
-"""nats-server cuts the connection of a client whose PUB line is over 4,096 bytes, reply and sizes
-included; and the name of a Role may be of any length (rule B9)."""
+"""nats-server closes the connection of a client whose PUB line is over 4,096 bytes, with reply and
+sizes; and the name of a Role may have any length (rule B9)."""
 _EVENT_TOKENS = 8
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-:")
 _ENCODE = {byte: chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in range(256)}
@@ -41,7 +41,7 @@ _CLUSTER = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class Verb(StrEnum):
-    """The change of the object; `listed` means seen by a relist."""
+    """The kind of a change; `listed` means that a list contains the object."""
 
     ADDED = "added"
     MODIFIED = "modified"
@@ -64,10 +64,10 @@ class EventSubject(NamedTuple):
 
 
 def encode_token(text: str) -> str:
-    """Write any text as one subject token.
+    """Encode a string as one subject token.
 
     Raises:
-        InvalidName: the text is empty; an empty token would look like a missing stream (rule B9).
+        InvalidName: it is empty; an empty token would look like a missing stream (rule B9).
     """
     if _PLAIN.fullmatch(text):
         return text
@@ -77,10 +77,10 @@ def encode_token(text: str) -> str:
 
 
 def decode_token(token: str) -> str:
-    """Read a token written by `encode_token`.
+    """Decode a token of `encode_token`.
 
     Raises:
-        InvalidName: the token was not written by `encode_token`.
+        InvalidName: it is not a token of `encode_token`.
     """
     if not _ENCODED.fullmatch(token):
         raise InvalidName(f"{token!r} is not an encoded subject token")
@@ -94,7 +94,7 @@ def decode_token(token: str) -> str:
     except UnicodeDecodeError as e:
         raise InvalidName(f"{token!r} does not decode to text") from e
     if encode_token(text) != token:
-        raise InvalidName(f"{token!r} is not the one encoding of {text!r}")
+        raise InvalidName(f"{token!r} is not the canonical encoding of {text!r}")
     return text
 
 
@@ -133,7 +133,7 @@ def event_subject(
     """The subject of one event; `namespace` is empty for a cluster-scoped object.
 
     Raises:
-        InvalidName: a part that no subject can carry.
+        InvalidName: a part cannot be represented in a subject.
     """
     if verb not in _VERBS:
         raise InvalidName(f"{verb!r} is not a verb of an event")
@@ -146,10 +146,10 @@ def event_subject(
 
 
 def parse_event_subject(subject: str) -> EventSubject:
-    """Read the parts of an event's subject.
+    """Parse the subject of an event.
 
     Raises:
-        InvalidName: the subject is not one that `event_subject` writes.
+        InvalidName: it is not a subject of `event_subject`.
     """
     tokens = subject.split(".")
     if len(tokens) != _EVENT_TOKENS or tokens[:2] != ["fleetbus", "events"]:
@@ -170,7 +170,7 @@ def parse_event_subject(subject: str) -> EventSubject:
 def events_filter(
     *, cluster: str = "", group: str = "", resource: str = "", namespace: str = "", name: str = ""
 ) -> str:
-    """A subscription for events; an empty part means any."""
+    """The subject filter of a subscription for events; an empty part matches all."""
     tokens = [encode_token(part) if part else "*" for part in (cluster, group, resource)]
     if namespace or name:
         tokens += [encode_token(part) if part else "*" for part in (namespace, name)]
@@ -181,15 +181,15 @@ def events_filter(
 
 
 def epochs_subject(cluster: str, group: str, resource: str) -> str:
-    """Where the epoch ends and audit pages of one resource go."""
+    """The subject of the epoch ends and audit pages of one resource."""
     return f"fleetbus.epochs.{_resource_tokens(cluster, group, resource)}"
 
 
 def status_subject(cluster: str, replica: str) -> str:
-    """Where one watcher replica's heartbeats go."""
+    """The subject of one watcher replica's heartbeats."""
     return f"fleetbus.status.{check_cluster(cluster)}.{encode_token(replica)}"
 
 
 def control_subject(cluster: str) -> str:
-    """Wakes a cluster's watchers; carries no state, only where to look (rules W7, W20)."""
+    """The subject that wakes a cluster's watchers; its messages carry no state (rules W7, W20)."""
     return f"fleetbus.control.{check_cluster(cluster)}"

@@ -137,7 +137,7 @@ class Pace:
 
 
 class BatchCount(msgspec.Struct, frozen=True):
-    """What the answer to a commit says in addition; a server without batches says nothing."""
+    """The additional fields in the answer to a commit; a server without batches has none."""
 
     count: int = 0
 

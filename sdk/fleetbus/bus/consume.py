@@ -242,13 +242,13 @@ class Consumer:
         elif status != _IDLE:
             self._end_pull(status, msg.headers or {})
 
-    def _end_pull(self, status: str, told: Mapping[str, str]) -> None:
+    def _end_pull(self, status: str, headers: Mapping[str, str]) -> None:
         """408: expired; 409: ended early, e.g. the consumer was deleted; 503: no responders."""
-        self._missing = status == _NO_RESPONDERS or "Deleted" in told.get("Description", "")
+        self._missing = status == _NO_RESPONDERS or "Deleted" in headers.get("Description", "")
         self._refused = status != _EXPIRED
         if not self._refused:
             self._pause = FIRST_RETRY
-        left = told.get("Nats-Pending-Messages", "")
+        left = headers.get("Nats-Pending-Messages", "")
         # Other pulls may still be open; only the rest of this one will not come.
         rest = int(left) if left.isdigit() and not self._missing else self._outstanding
         self._outstanding = max(0, self._outstanding - rest)

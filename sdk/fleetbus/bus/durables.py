@@ -40,7 +40,7 @@ class ControllerRunning(BusError):
 
 
 class Registration(msgspec.Struct, frozen=True, rename="camel"):
-    """What a controller watches, and which of its durables to use."""
+    """The record of a controller: its watch set, and which of its durables to use."""
 
     controller: str
     filters: list[str]

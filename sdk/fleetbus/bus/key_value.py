@@ -21,8 +21,8 @@ from fleetbus.errors import BusError
 from fleetbus_proto.keys import KV_BUCKET
 
 DECODE_ERRORS: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-"""What decoding a value can raise: a writer with the right to a key may write anything there, which
-must not harm others (rule B18)."""
+"""Raised by decoding a value: a writer with the right to a key may write anything there, which must
+not harm others (rule B18)."""
 WRONG_LAST_SEQUENCE: Final = 10071
 _KEY = re.compile(r"[-/_=.a-zA-Z0-9]+")
 

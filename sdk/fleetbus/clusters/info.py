@@ -22,10 +22,10 @@ class ClusterInfo:
     """Access data; None while `problem` says why there is none."""
     problem: str = ""
     resources: tuple[Any, ...] = ()
-    """What to watch, unchecked: names, or maps {resource, namespaces, labelSelector,
+    """Resources to watch, unchecked: names, or maps {resource, namespaces, labelSelector,
     fieldSelector}; the watcher checks them. Empty means the watcher's own setting."""
     deny: tuple[str, ...] | None = None
-    """What `*` excludes, as group/plural; None means the watcher's own setting."""
+    """Resources that `*` excludes, as group/plural; None means the watcher's own setting."""
     suspended: bool = False
     """Nothing is watched or written there; what is known is kept."""
     uid: str = field(default="", compare=False)

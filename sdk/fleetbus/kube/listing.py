@@ -37,12 +37,12 @@ RawObject = dict[str, msgspec.Raw]
 """The top level of an object; the values are undecoded."""
 
 DECODE_ERRORS: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-"""What decoding the bytes of a server can raise."""
+"""Raised by decoding the bytes of a server."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchTarget:
-    """What to list and watch: a resource, optionally one namespace and selectors."""
+    """A resource to list and watch, optionally in one namespace and with selectors."""
 
     resource: Resource
     namespace: str = ""

@@ -153,7 +153,7 @@ async def watch_events(
         target: what to watch.
         resource_version: where to start: the version of a list, a bookmark or an event (rule W1).
         timeouts: how long the watch may last, and be idle.
-        observer: is told when the watch is open, and of each chunk received.
+        observer: called when the watch is open, and for each chunk received.
 
     Raises:
         Gone: the server no longer has this version.
@@ -307,7 +307,7 @@ async def follow(
         resource_version: where to start.
         backoff: the delays after failures.
         timeouts: of each watch.
-        observer: is told how it goes.
+        observer: called for progress and failures.
         before_open: called with the version before each watch is opened; a KubeError counts as a
             failed attempt, any other exception ends the whole.
 
@@ -388,7 +388,7 @@ async def reflect(
     """List, then yield each change, for ever; a new `ObjectList` whenever the watch lost its place.
 
     Nothing is raised: while the server does not answer, or our credentials cannot be loaded,
-    nothing is yielded and `observer` is told why. Meant for a few thousand objects: a list is in
+    nothing is yielded and `observer` is called. Meant for a few thousand objects: a list is in
     memory as a whole.
     """
     backoff = RequestBackoff(policy)

@@ -75,7 +75,7 @@ class GrantRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """What identifies a request for one resource."""
+        """The identity of a request for one resource."""
         return (self.replica, self.scope, self.since)
 
     def is_same(self, other: GrantRequest) -> bool:

@@ -29,7 +29,7 @@ class WatchSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     resources: tuple[Any, ...] = ()
     """The resources to watch, not validated; empty for the watcher's own settings."""
     deny: tuple[str, ...] | None = None
-    """What `*` leaves out, not validated; None for the watcher's own settings."""
+    """Resources that `*` excludes, not validated; None for the watcher's own settings."""
     suspended: bool = False
 
 

@@ -77,7 +77,7 @@ class KubeConfig:
 
 @dataclass(slots=True)
 class Connection:
-    """What aiohttp needs to connect to one API server."""
+    """The parameters for aiohttp to connect to one API server."""
 
     host: str
     ssl: ssl.SSLContext | None
