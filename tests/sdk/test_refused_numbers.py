@@ -1,4 +1,4 @@
-"""B8: a watcher reads in a request that its numbers were refused, and whose clock is right."""
+"""A resync request tells a watcher that its number was refused, and when to claim a new one (B8)."""
 
 from __future__ import annotations
 

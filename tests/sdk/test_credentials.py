@@ -1,4 +1,4 @@
-"""Access data in a Secret are read anew once they are refused, and cut no request (rule W19)."""
+"""Access data in a Secret are reloaded after a 401 without interrupting a request (rule W19)."""
 
 from __future__ import annotations
 
