@@ -1,4 +1,4 @@
-"""A resync request tells a watcher that its number was refused, and when to claim a new one (B8)."""
+"""A resync request tells a watcher that its number was refused, to claim a new one (B8)."""
 
 from __future__ import annotations
 
