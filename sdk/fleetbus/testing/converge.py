@@ -80,10 +80,10 @@ async def assert_converges(
         shuffler = _Shuffler(random.Random(f"{seed} {order}"))  # noqa: S311 -- repeatable
         found = await _run_once(controller, events, setup, store, shuffler)
         if found != expected:
-            diff = unified_diff(expected, found, "in order", f"order {order}", lineterm="", n=2)
+            where = f"(seed {seed}, order {order}: {shuffler})"
+            diff = "\n".join(unified_diff(expected, found, "in order", where, lineterm="", n=2))
             raise AssertionError(
-                f"controller {controller.name!r} does not converge"
-                f" (seed {seed}, order {order}: {shuffler})\n" + "\n".join(diff)
+                f"controller {controller.name!r} does not converge {where}\n{diff}"
             )
 
 

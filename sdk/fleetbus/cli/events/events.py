@@ -71,23 +71,22 @@ class EventQuery:
             raise ConfigError(f"--verb {verb!r} is not one of {', '.join(Verb)}")
         try:
             found = with_plural(parse_resource_name(resource.lower())[0]) if resource else None
+            plural = found.plural if found else ""
             subject = events_filter(
                 cluster=check_cluster(cluster) if cluster else "",
                 group=(found.group or "") if found else "",
-                resource=found.plural if found else "",
+                resource=plural,
                 namespace=namespace,
                 name=name,
             )
         except InvalidName as e:
             raise ConfigError(str(e)) from e
-        start = datetime.now(UTC) - parse_duration(since) if since else None
-        plural = found.plural if found else ""
         return cls(
             filter=subject,
             cluster=cluster,
             plural=plural,
             verb=verb,
-            start=start,
+            start=datetime.now(UTC) - parse_duration(since) if since else None,
             follow=follow,
             output=output,
         )
