@@ -86,7 +86,7 @@ async def test_d8_the_same_loss_is_not_confirmed_again(fleet: Rig):
 
 
 async def test_d8_a_confirmation_that_was_left_does_not_cover_a_cluster_that_joined(fleet: Rig):
-    """What remains is the same both times: nothing but c0."""
+    """The same remains both times: nothing but c0."""
     spec = fleet.resource()["spec"]
     fleet.delete()
     await rounds(fleet)

@@ -53,7 +53,7 @@ def resource(rig: Rig, name: str) -> dict[str, Any]:
 
 
 def ours(rig: Rig) -> list[str]:
-    """What a distributor has written anywhere."""
+    """All writes of a distributor."""
     logged = [one for cluster in rig.clusters.values() for one in cluster.requests]
     return [one.path for one in logged if one.field_manager.startswith("fleetbus-")]
 
@@ -120,7 +120,7 @@ async def test_d11_changes_on_one_cluster_ask_nothing_of_the_others(rig: Rig):
         return sum(path.endswith("/configmaps/m") for path in paths)
 
     async def is_left_alone() -> bool:
-        """Not so while the others still hear of their own creation."""
+        """Not so while events of their own creation still arrive for the others."""
         before = asked("t2"), asked(HUB)
         for n in range(20):
             foreign = {"metadata": {"annotations": {"foreign": str(n)}}}

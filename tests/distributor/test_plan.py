@@ -32,7 +32,7 @@ def facts(
     edited: bool = False,
     **rest: Any,
 ) -> Facts:
-    """What a round knows; unless the spec was `edited`, whatever goes was not asked for."""
+    """The facts of a round; unless the spec was `edited`, no deletion is requested."""
     generation = rest.pop("generation", 5)
     present = bases(fleet.split(), generation, "now")
     before = bases(has, generation - edited, "now") | bases(relabelled.split(), 0, "then")
@@ -168,7 +168,7 @@ def test_d8_what_an_edit_dropped_stays_dropped_whatever_the_labels_become():
 
 
 def after(done: Facts, plan: Plan) -> Facts:
-    """What the next round knows, if nothing could be applied."""
+    """The facts of the next round, if nothing could be applied."""
     needed = record(done, plan)
     return replace(done, inventory=needed, bases=settle(done, plan, needed))
 

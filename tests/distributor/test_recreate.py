@@ -227,7 +227,7 @@ async def test_d8_replacements_are_paid_from_the_fleets_budget(
 
 
 async def test_d8_the_share_of_all_objects_counts_what_is_recreated(valkey_url: str):
-    """What is replaced is still there: it does not make the whole larger."""
+    """A replaced object is still there: it does not make the whole larger."""
     async with Redis.from_url(valkey_url) as redis:
         budget = DeletionBudget(redis)
         owner = OwnerLimits(uid="u", clusters=100, objects=100, percent=30, on_record=20)

@@ -35,7 +35,7 @@ from fleetbus_reconciler.fleet_status.access_consent import AccessConsents
 from fleetbus_reconciler.fleet_status.cluster_status import cluster_status
 
 
-class Told:
+class FixedProvider:
     """A provider of one cluster whose access data the test edits."""
 
     name = "test"
@@ -53,7 +53,7 @@ class Told:
 
 @dataclass
 class Rig:
-    provider: Told
+    provider: FixedProvider
     servers: ApiServers
     kv: KeyValue
     bus: Bus
@@ -74,7 +74,7 @@ class Rig:
         return str(found["metadata"]["uid"])
 
     async def claim(self, uid: str) -> None:
-        """What the watcher has written."""
+        """The record that the watcher has written."""
         value = json.dumps({"number": 7, "uid": uid}).encode()
         await self.kv.put(kv_incarnation("island"), value)
 
@@ -119,7 +119,7 @@ async def rig(nats_url: str, redis: Redis) -> AsyncGenerator[Rig]:
         await writer.ensure_generation()
         await writer.put_cluster("island", ClusterRecord(name="island"))
         uids = AcceptedUids(bus=bus, kv=kv, reader=reader, writer=writer)
-        yield Rig(Told(), servers, kv, bus, clusters, uids, reader)
+        yield Rig(FixedProvider(), servers, kv, bus, clusters, uids, reader)
 
 
 async def settle_at(rig: Rig, server: str) -> None:

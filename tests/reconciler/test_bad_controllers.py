@@ -111,9 +111,9 @@ async def test_r8_mistakes_of_some_controllers_are_logged_and_the_others_lose_no
             found = logged("event_loop_blocked")
             return [line for line in found if "time.sleep(0.3)" in line["stack"]]
 
-        (block_told, *_) = await eventually(blocks, WITHIN)
-        assert block_told["task"] == "reconcile cluster://a/default/x"
-        assert block_told["stack"].startswith(f'  File "{__file__}"')  # and not with what hosts it
+        (blocked, *_) = await eventually(blocks, WITHIN)
+        assert blocked["task"] == "reconcile cluster://a/default/x"
+        assert blocked["stack"].startswith(f'  File "{__file__}"')  # and not with what hosts it
         unwatched = logged("resource_is_watched_in_no_cluster")
         near = {
             line["resource"]: (line.get("did_you_mean"), line.get("hint")) for line in unwatched

@@ -325,7 +325,7 @@ async def test_p17_a_restarted_projector_writes_nothing_that_stands_there_alread
 def test_p17_missing_heartbeats_are_shown_in_time_and_no_pause_of_a_healthy_watcher_is():
     settings = ReconcilerSettings()
     written = timedelta(seconds=1)  # the look of who writes the status
-    told_after = settings.silent_after + settings.silence_check_interval + written
-    assert told_after <= settings.stale_after == timedelta(seconds=90)
+    shown_after = settings.silent_after + settings.silence_check_interval + written
+    assert shown_after <= settings.stale_after == timedelta(seconds=90)
     heartbeat: timedelta = WatcherSettings.model_fields["heartbeat_idle"].default
     assert 2 * heartbeat < settings.silent_after

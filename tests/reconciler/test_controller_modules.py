@@ -32,7 +32,7 @@ def test_a_module_that_cannot_be_used_keeps_no_other_from_work(tmp_path: Path) -
     modules = [
         write(tmp_path, "broken", "raise RuntimeError('password=S3CRET')"),
         one,
-        write(tmp_path, "twin", GOOD.format(name="one")),
+        write(tmp_path, "copy", GOOD.format(name="one")),
         write(tmp_path, "half", "import fleetbus\nhalf = fleetbus.Controller('half')\n"),
         write(tmp_path, "two", GOOD.format(name="two")),
         os.path.relpath(one),
@@ -42,10 +42,10 @@ def test_a_module_that_cannot_be_used_keeps_no_other_from_work(tmp_path: Path) -
         hosted = load_usable(modules, [], health)
     assert [controller.name for controller in hosted] == ["one", "two"]
     errors = {Path(str(line["module"])).stem: str(line["error"]) for line in lines}
-    assert errors.keys() == {"broken", "twin", "half"}
+    assert errors.keys() == {"broken", "copy", "half"}
     assert "cannot be imported: RuntimeError: password=***" in errors["broken"]
-    assert errors["twin"].startswith(f"two controllers are named one: {one}:")
-    assert f" and {modules[2]}:" in errors["twin"]
+    assert errors["copy"].startswith(f"two controllers are named one: {one}:")
+    assert f" and {modules[2]}:" in errors["copy"]
     assert not health.is_ready
 
 

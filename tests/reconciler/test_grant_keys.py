@@ -1,4 +1,4 @@
-"""What the projector keeps of the grant keys of one cluster has limits: rules W7, S3, B18."""
+"""Limits of what the projector keeps of the grant keys of one cluster: rules W7, S3, B18."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ async def test_w7_a_hundred_clusters_ask_at_once_and_nothing_unread_leaves_the_s
 
 
 async def list_once(rig: ProjectorRig, window: Window, name: str) -> None:
-    """What a watcher does for one epoch."""
+    """The messages of a watcher for one epoch."""
     grants = GrantClient(
         kv=rig.connections.kv, cluster=name, replica="r1", patience=timedelta(minutes=1)
     )
@@ -86,7 +86,7 @@ async def send(window: Window, message: Event | EpochEnd) -> None:
 
 
 async def nothing_unread_is_dropped(rig: ProjectorRig, before: float) -> None:
-    """What the server calls acknowledged is no witness: it passes over what it has dropped."""
+    """The ack floor proves nothing: the server moves it over what it has dropped."""
     while True:
         info = await stream_info(rig.bus)
         assert info is not None

@@ -84,13 +84,13 @@ async def test_w7_a_forged_place_in_the_line_is_not_believed(
     await honest.ask()
     await eventually(honest.is_received)
     await write(rig, ask(answer={"received": 0, "at": 0}))
-    await eventually(lambda: is_told(forger))
+    await eventually(lambda: is_answered(forger))
     await running.leave()
     await eventually(honest.is_granted)
     assert not await forger.is_granted()
 
 
-async def is_told(asker: Asker) -> bool:
+async def is_answered(asker: Asker) -> bool:
     """Whether the projector has written over a forged answer."""
     found = await asker.found()
     return found is not None and found.answer is not None and found.answer.received > 0
@@ -169,9 +169,9 @@ def refused() -> float:
 async def test_w7_more_asks_than_a_cluster_needs_are_refused_and_cost_no_turn(rig: ProjectorRig):
     await rig.started("eu1", "eu2")
     before = refused()
-    crowd = [ask(f"r{number}", epoch=5) for number in range(200)]
+    burst = [ask(f"r{number}", epoch=5) for number in range(200)]
     for resource in RESOURCES:
-        await write(rig, *crowd, resource=resource)
+        await write(rig, *burst, resource=resource)
     await eventually(lambda: refused() == before + len(RESOURCES) - 2)
     await eventually(lambda: REGISTRY.get_sample_value("fleetbus_epochs_granted") == 400)
     honest = Asker(rig.connections.kv, "eu2")

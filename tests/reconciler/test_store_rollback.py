@@ -63,10 +63,10 @@ async def synced(rig: ProjectorRig) -> None:
     await rig.publish(heartbeat())
     await rig.publish_epoch(SOURCE, a=4, b=4)
     await rig.synced()
-    await eventually(lambda: is_told(rig))
+    await eventually(lambda: is_shown(rig))
 
 
-async def is_told(rig: ProjectorRig) -> bool:
+async def is_shown(rig: ProjectorRig) -> bool:
     """Whether the checkpoint vouches for all that is on the stream."""
     low = await rig.redis.hget(offset_checkpoint(PROJECTOR), "low")
     return await rig.is_through() and int(low or 0) >= await last_sequence(rig)
@@ -119,7 +119,7 @@ async def test_p11_what_a_store_has_lost_is_applied_again(
 
 
 async def has_again(rig: ProjectorRig) -> bool:
-    return await is_told(rig) and await names(rig) == {"a": "6", "c": "7"}
+    return await is_shown(rig) and await names(rig) == {"a": "6", "c": "7"}
 
 
 async def test_p11_p14_absence_means_nothing_until_the_store_has_everything_again(

@@ -1,4 +1,4 @@
-"""What left the stream before it was handled is noticed and asked for again (B16, B17, P12)."""
+"""Messages that left the stream before they were handled are requested again (B16, B17, P12)."""
 
 from __future__ import annotations
 

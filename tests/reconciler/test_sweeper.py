@@ -1,4 +1,4 @@
-"""What a complete list proves to be gone is published, never on one strange list (P6, P7)."""
+"""Deletions that a complete list proves are published, never after one strange list (P6, P7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is watched no longer leaves the snapshot, and nothing of it is called deleted (P6)."""
+"""Unwatched scopes leave the snapshot, and none of their objects is called deleted (P6)."""
 
 from __future__ import annotations
 

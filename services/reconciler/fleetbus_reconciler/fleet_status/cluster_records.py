@@ -175,7 +175,7 @@ def _last_answer(held: ClusterRecord, heartbeat: Heartbeat) -> str:
     """The later time, as one of two replicas may receive less; never one that is still to come.
 
     A watcher whose clock runs ahead would make a server look alive that has died since. A clock
-    that is behind cannot be told from a heartbeat that was long on its way: its time stays.
+    that is behind looks like a heartbeat that was long on its way: its time stays.
     """
     reported = heartbeat.last_answer
     ahead = _parse(heartbeat.observed_at) - datetime.now(UTC)

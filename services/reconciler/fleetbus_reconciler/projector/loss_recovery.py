@@ -37,7 +37,7 @@ class LossRecovery:
         clusters: the registry.
         bus: to wake watchers.
         kv: the bucket.
-        state: takes back what readers were told.
+        state: marks what is no longer complete.
         resyncs: requests lists.
         accepted: the accepted UIDs.
     """
