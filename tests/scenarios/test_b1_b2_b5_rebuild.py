@@ -21,7 +21,7 @@ from fleetbus.bus.connection import Bus, connected
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
-from fleetbus.snapshot.reads.reader import ListQuery
+from fleetbus.snapshot.reads.query import ListQuery
 from fleetbus.store.connection import StoreEmpty
 from fleetbus_devfleet.processes.servers import NatsServer, nats_server
 from fleetbus_proto import codec, headers

@@ -29,7 +29,7 @@ from structlog.testing import capture_logs
 from fleetbus.bus.connection import connected
 from fleetbus.bus.jetstream import call_jetstream
 from fleetbus.controller.load import load_controllers
-from fleetbus.snapshot.reads.reader import ListQuery
+from fleetbus.snapshot.reads.query import ListQuery
 from fleetbus.store.connection import StoreEmpty
 from fleetbus.workqueue.queue import QueuePolicy
 from fleetbus.workqueue.redis import RedisQueue

@@ -27,7 +27,7 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.kube.client import Object
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.reconcile import Request, Result
-from fleetbus.snapshot.reads.reader import ListQuery
+from fleetbus.snapshot.reads.query import ListQuery
 
 OpenRig = Callable[..., Awaitable[Rig]]
 SERVERS = ("zoo", "island1", "jungle", "island2")

@@ -29,7 +29,7 @@ from scenario_rig import FULL, MAP_KEY, MAPS, WITHIN, Scenario, scenario
 from fleetbus.clusters.providers.file import FileProvider
 from fleetbus.controller.controller import Controller
 from fleetbus.kube.client import KubeClient
-from fleetbus.snapshot.reads.reader import ListQuery
+from fleetbus.snapshot.reads.query import ListQuery
 from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_emulator.apiserver import Cluster, CutAnswer, Expire, Fail, Partition
 from fleetbus_reconciler.fleet_status.cluster_status import cluster_status

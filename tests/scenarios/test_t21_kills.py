@@ -27,7 +27,8 @@ from scenario_rig import FULL
 from service_processes import Processes
 
 from fleetbus.errors import StoreError
-from fleetbus.snapshot.reads.reader import ListQuery, SnapshotReader
+from fleetbus.snapshot.reads.query import ListQuery
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_devfleet.processes.children import Child
 from fleetbus_devfleet.processes.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 from fleetbus_emulator.apiserver import Cluster, serve

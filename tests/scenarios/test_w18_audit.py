@@ -10,7 +10,7 @@ from typing import Any
 from eventually import eventually
 from fleet_rig import Rig
 
-from fleetbus.snapshot.reads.reader import ListQuery
+from fleetbus.snapshot.reads.query import ListQuery
 from fleetbus_emulator.apiserver import DropEvents
 
 OpenRig = Callable[..., Awaitable[Rig]]

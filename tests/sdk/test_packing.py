@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import DataError
 
-from fleetbus.store.packing import packing
+from fleetbus.store.connection import packing
 
 COMMANDS: list[tuple[Any, ...]] = [
     ("GET", "k"),

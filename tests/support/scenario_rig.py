@@ -25,7 +25,7 @@ from watcher_rig import QUICK, read_stream
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.process.settings import ProviderSettings, SharedSettings, load_settings
-from fleetbus.snapshot.reads.reader import ListQuery
+from fleetbus.snapshot.reads.query import ListQuery
 from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_emulator.apiserver import LoggedRequest

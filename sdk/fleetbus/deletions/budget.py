@@ -8,18 +8,14 @@ more than the window's deletions; if the store loses it, the budget is whole aga
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from redis.exceptions import RedisError
-
-from fleetbus.errors import StoreError
-from fleetbus.process.cancellation import cancellable
+from fleetbus.store.connection import store_errors
 from fleetbus_proto import keys
 
 if TYPE_CHECKING:
@@ -30,6 +26,7 @@ LEAST: Final = 50
 """Deletions per window that even a small fleet allows."""
 PERCENT: Final = 5
 """Of all objects on record, where that is more."""
+_FAILURE: Final = "the budget of deletions cannot be read or written"
 
 
 class Decision(IntEnum):
@@ -123,7 +120,7 @@ class DeletionBudget:
             owner.on_record,
             *(f"{owner.uid}|{one}" for one in deletions),
         ]
-        async with _stored():
+        with store_errors(_FAILURE):
             answer = await cast("Any", self._spend)(keys=[self._key], args=arguments)
         decision, used = cast("list[int]", answer)
         return Answer(Decision(decision), used)
@@ -134,7 +131,7 @@ class DeletionBudget:
         Raises:
             StoreError: the store did not answer.
         """
-        async with _stored():
+        with store_errors(_FAILURE):
             seconds, microseconds = await self._redis.time()
             since = seconds * 1000 + microseconds // 1000 - self._window
             return int(await self._redis.zcount(self._key, f"({since}", "+inf"))
@@ -145,14 +142,5 @@ class DeletionBudget:
         Raises:
             StoreError: the store did not answer.
         """
-        async with _stored():
+        with store_errors(_FAILURE):
             await self._redis.delete(self._key)
-
-
-@asynccontextmanager
-async def _stored() -> AsyncGenerator[None]:
-    try:
-        with cancellable():  # redis-py sends under asyncio.wait_for
-            yield
-    except RedisError as e:
-        raise StoreError(f"the budget of deletions cannot be read or written: {e}") from e

@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple, cast
 
-from redis.exceptions import RedisError
-
-from fleetbus.errors import NotSynced, SnapshotBehind, StoreError
+from fleetbus.errors import NotSynced, SnapshotBehind
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.run.current import ObjectRef, Run, Version, Written, current_run
-from fleetbus.snapshot.reads.reader import Entry, KnownObject, ListQuery, SnapshotReader
+from fleetbus.snapshot.reads.query import ListQuery
+from fleetbus.snapshot.reads.reader import Entry, KnownObject, SnapshotReader
 from fleetbus.snapshot.records import Freshness, ResourceState
-from fleetbus.store.foreign_keys import ForeignKeyError
+from fleetbus.store.connection import store_errors
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.versions import version_key
 
+SNAPSHOT_FAILURE: Final = "the snapshot cannot be read"
 _COMPLETE_ONCE: Final = (ResourceState.SYNCED, ResourceState.STALE, ResourceState.DEGRADED)
 _WAIT: Final = timedelta(seconds=5)
 """How long after a write the snapshot is waited for; then the object is read live (rule R5)."""
@@ -59,7 +58,7 @@ class CachedReads:
         """See `Cluster.get`."""
         run = current_run()
         ref = ObjectRef(self.cluster, resource.key, namespace, name)
-        with store_errors():
+        with store_errors(SNAPSHOT_FAILURE):
             if run is None:
                 if body := await self.reader.body(*ref):
                     return cast("Object", read_tree(body))
@@ -69,7 +68,7 @@ class CachedReads:
 
     async def get_deleted(self, resource: Resource, namespace: str, name: str) -> Object | None:
         """See `Cluster.get_deleted`."""
-        with store_errors():
+        with store_errors(SNAPSHOT_FAILURE):
             entry = await self.reader.get_deleted(self.cluster, resource.key, namespace, name)
         return cast("Object", read_tree(entry.body)) if entry and entry.body else None
 
@@ -77,7 +76,7 @@ class CachedReads:
         self, resource: Resource, namespace: str, selector: str, owner: str
     ) -> list[Object]:
         """See `Cluster.list`."""
-        with store_errors():
+        with store_errors(SNAPSHOT_FAILURE):
             found, unsynced = await list_objects([self], resource, namespace, selector, owner)
         if unsynced:
             raise await self._not_synced(resource)
@@ -85,13 +84,13 @@ class CachedReads:
 
     async def entry(self, ref: ObjectRef) -> Entry | None:
         """An object with its version; None when the snapshot does not hold it now."""
-        with store_errors():
+        with store_errors(SNAPSHOT_FAILURE):
             known = await self._known(ref)
         return known.entry if known and known.is_live else None
 
     async def freshness(self, resource: Resource, namespace: str) -> Freshness:
         """See `Cluster.freshness`."""
-        with store_errors():
+        with store_errors(SNAPSHOT_FAILURE):
             found = await self.reader.freshness([self.cluster], resource.key, namespace=namespace)
         return found[self.cluster]
 
@@ -192,7 +191,7 @@ class CachedReads:
             raise await self._not_synced(resource)
 
     async def _not_synced(self, resource: Resource) -> NotSynced:
-        with store_errors():
+        with store_errors(SNAPSHOT_FAILURE):
             return await _not_synced(self.reader, resource, f"of cluster {self.cluster!r} ")
 
 
@@ -202,27 +201,12 @@ async def unsynced_everywhere(reader: SnapshotReader, resource: Resource) -> Not
 
 
 async def _not_synced(reader: SnapshotReader, resource: Resource, where: str) -> NotSynced:
-    doubt = await reader.watched.suggest(resource)
-    if doubt is None:
+    suggestion = await reader.watched.suggest(resource)
+    if suggestion is None:
         return NotSynced(f"{resource} {where}has no complete list yet, or is not watched")
-    error = NotSynced(f"{resource} is watched in no cluster of the fleet yet; {doubt}")
-    error.unwatched, error.did_you_mean = str(resource), doubt.did_you_mean
+    error = NotSynced(f"{resource} is watched in no cluster of the fleet yet; {suggestion}")
+    error.unwatched, error.did_you_mean = str(resource), suggestion.did_you_mean
     return error
-
-
-@contextmanager
-def store_errors() -> Generator[None]:
-    """Translate errors of the store's client.
-
-    Raises:
-        StoreError: the store is away, or refuses.
-    """
-    try:
-        yield
-    except ForeignKeyError as e:
-        raise StoreError(f"the snapshot's store cannot be read: {e}") from e
-    except RedisError as e:
-        raise StoreError(f"the snapshot's store does not answer: {e}") from e
 
 
 async def list_objects(

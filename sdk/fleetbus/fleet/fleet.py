@@ -17,10 +17,10 @@ from fleetbus.errors import (
     SnapshotBehind,
 )
 from fleetbus.fleet.cached_reads import (
+    SNAPSHOT_FAILURE,
     CachedReads,
     ClusterObject,
     list_objects,
-    store_errors,
     unsynced_everywhere,
 )
 from fleetbus.fleet.cluster import Cluster, as_resource
@@ -32,6 +32,7 @@ from fleetbus.run import in_thread
 from fleetbus.run.awaited import must_be_awaited
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import Freshness
+from fleetbus.store.connection import store_errors
 from fleetbus_proto.resources import Resource
 
 T = TypeVar("T")
@@ -199,7 +200,7 @@ class Fleet:
         for name in self._names(clusters):
             with suppress(NotEngaged):
                 chosen.append(self.cluster(name).cached)
-        with store_errors():
+        with store_errors(SNAPSHOT_FAILURE):
             kind = as_resource(resource)
             found, unsynced = await list_objects(chosen, kind, namespace, selector, owner)
             if chosen and len(unsynced) == len(chosen):
@@ -217,7 +218,7 @@ class Fleet:
             clusters: as for `list`.
         """
         names = self._names(clusters)
-        with store_errors():
+        with store_errors(SNAPSHOT_FAILURE):
             return await self._reader.freshness(names, as_resource(resource).key)
 
     def _names(self, clusters: str | Sequence[str] | None) -> Sequence[str]:

@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, cast
 
 from fleetbus.errors import FleetbusError, MalformedOwner
-from fleetbus.fleet.cached_reads import store_errors
+from fleetbus.fleet.cached_reads import SNAPSHOT_FAILURE
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
 from fleetbus.ownership import OWNER_UID_LABEL, PROTECT_ANNOTATION, Owner, is_owned_by, owner_of
-from fleetbus.snapshot.reads.reader import Entry, ListQuery, SnapshotReader
+from fleetbus.snapshot.reads.query import ListQuery
+from fleetbus.snapshot.reads.reader import Entry, SnapshotReader
+from fleetbus.store.connection import store_errors
 from fleetbus_proto.resources import CORE, Resource
 
 MULTI_CLUSTER_RESOURCES: Final = "fleetbus.dev/v1alpha1/multiclusterresources"
@@ -71,7 +73,7 @@ async def find_orphans(
     """
     hub_id = await hub.accepted_uid()
     intents = await read_intents(hub)
-    with store_errors():
+    with store_errors(SNAPSHOT_FAILURE):
         suspects = [
             one
             async for one in _marked(reader, clusters)

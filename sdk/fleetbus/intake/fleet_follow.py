@@ -19,7 +19,7 @@ from fleetbus.errors import FleetbusError
 from fleetbus.kube.trees import read_tree
 from fleetbus.process.cancellation import is_stop
 from fleetbus.process.error_text import render
-from fleetbus.snapshot.reads.reader import ListQuery
+from fleetbus.snapshot.reads.query import ListQuery
 from fleetbus.workqueue.errors import WorkqueueError
 from fleetbus.workqueue.queue import Add, Priority
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import Any, Final, cast
 
+import hiredis
 import redis.exceptions
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from fleetbus.errors import StoreError
-from fleetbus.process.cancellation import patch_wait_for
+from fleetbus.process.cancellation import cancellable, patch_wait_for
 from fleetbus.process.redact import without_secrets
-from fleetbus.store.packing import packing
 from fleetbus.store.pipelining import PipeliningRedis
 from fleetbus_proto import keys
 
@@ -97,3 +100,46 @@ async def is_full(client: Redis) -> bool:
 
 async def _info(client: Redis) -> dict[str, Any]:
     return {**await client.info("server"), **await client.info("memory")}
+
+
+@contextmanager
+def store_errors(failure: str) -> Generator[None]:
+    """Translate what the client raises.
+
+    Args:
+        failure: the beginning of the message, such as "the snapshot cannot be read".
+
+    Raises:
+        StoreError: the store did not answer, or refused.
+    """
+    try:
+        with cancellable():  # redis-py sends under asyncio.wait_for
+            yield
+    except redis.exceptions.RedisError as e:
+        raise StoreError(f"{failure}: {e}") from e
+
+
+class _Packing:
+    """Mixed into a connection of redis-py: hiredis writes the commands.
+
+    redis-py's asyncio connections write them in Python, argument by argument, which is a tenth of
+    a worker's CPU time; its other connections use hiredis. 100 events take 56 us instead of 396.
+    """
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        """Encode one command; its name may have several words."""
+        name, *rest = args
+        words = cast("Any", (*name.split(), *rest))
+        try:
+            return [hiredis.pack_command(words)]
+        except TypeError as e:
+            raise redis.exceptions.DataError(str(e)) from e
+
+    def pack_commands(self, commands: Iterable[Iterable[Any]]) -> list[bytes]:
+        """Encode several commands."""
+        return [packed for command in commands for packed in self.pack_command(*command)]
+
+
+def packing(plain: type[AbstractConnection]) -> type[AbstractConnection]:
+    """Return the same class of connection, with commands written by hiredis."""
+    return type(plain.__name__, (_Packing, plain), {})

@@ -25,7 +25,8 @@ from fleetbus.kube.requests import ApiPath, read_path
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
 from fleetbus.process.clock import utc_now
-from fleetbus.snapshot.reads.reader import ListQuery, SnapshotReader
+from fleetbus.snapshot.reads.query import ListQuery
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import Event, Incarnation, Rank
 from fleetbus_proto.subjects import Verb

@@ -10,9 +10,9 @@ import msgspec
 
 from fleetbus.snapshot.guard import UNKNOWN, Guard, read_guard
 from fleetbus.snapshot.offsets.checkpoint_store import ask_whether_settled, read_whether_settled
-from fleetbus.snapshot.reads.match import select
 from fleetbus.snapshot.reads.paging import Position, read_token, write_token
 from fleetbus.snapshot.reads.point_reads import Place, PointReads, read_rows
+from fleetbus.snapshot.reads.query import ListQuery, select
 from fleetbus.snapshot.reads.suggestions import WatchedResources
 from fleetbus.snapshot.reads.walk import range_of, walk_members
 from fleetbus.snapshot.records import (
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
 
     from redis.asyncio import Redis
-
-    from fleetbus.kube.selectors import LabelSelector
 
 CHUNK = 500
 """Bodies per HMGET: a larger read would hold the server for everyone."""
@@ -81,38 +79,6 @@ class ObjectVersion(NamedTuple):
     def version(self) -> tuple[int, str]:
         """Incarnation number and resourceVersion."""
         return self.incarnation, self.resource_version
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListQuery:
-    """What to list: one resource in some clusters.
-
-    Attributes:
-        clusters: names; an unknown one has no objects.
-        resource: the resource key, `core/pods`.
-        namespace: only this one; None for all.
-        name: only objects of this name.
-        labels: only objects whose labels match. Of one without a body no labels are known: it
-            never has a label that is asked for, see `SnapshotReader.unlabelled`.
-        owner: only objects owned by this UID, by ownerReference or by owner mark; see above.
-        limit: objects per page, at least one; None for all.
-        continue_token: from the page before.
-        count: whether to count what remains; with a selector that costs a look at each object.
-    """
-
-    clusters: Sequence[str]
-    resource: str
-    namespace: str | None = None
-    name: str | None = None
-    labels: LabelSelector | None = None
-    owner: str | None = None
-    limit: int | None = None
-    continue_token: str = ""
-    count: bool = True
-
-    def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 1:
-            raise ValueError(f"a page of {self.limit} objects would never end the list")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,20 +9,17 @@ one; notes that are lost with the store are replaced by the resync.
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from redis.exceptions import RedisError
-
-from fleetbus.errors import StoreError
-from fleetbus.process.cancellation import cancellable
+from fleetbus.store.connection import store_errors
 from fleetbus_proto import keys
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+_FAILURE: Final = "notes of missing objects cannot be read or written"
 _KEPT: Final = timedelta(days=1)
 """After that its MultiClusterResource is gone, and nobody reads them."""
 
@@ -44,11 +41,12 @@ class MissingObjects:
             StoreError: the store did not answer.
         """
         key = keys.missing_objects(owner)
-        async with _stored(), self._redis.pipeline(transaction=True) as pipe:
-            # With a token: a note that is repeated during a round is still there after it.
-            pipe.sadd(key, f"{cluster} {uuid.uuid4().hex}")
-            pipe.expire(key, _KEPT)
-            await pipe.execute()
+        with store_errors(_FAILURE):
+            async with self._redis.pipeline(transaction=True) as pipe:
+                # With a token: a note that is repeated during a round is still there after it.
+                pipe.sadd(key, f"{cluster} {uuid.uuid4().hex}")
+                pipe.expire(key, _KEPT)
+                await pipe.execute()
 
     async def read(self, owner: str) -> frozenset[str]:
         """The notes about an owner, for `clusters_of` and `forget`.
@@ -56,7 +54,7 @@ class MissingObjects:
         Raises:
             StoreError: the store did not answer.
         """
-        async with _stored():
+        with store_errors(_FAILURE):
             found = await cast("Any", self._redis.smembers(keys.missing_objects(owner)))
         return frozenset(one.decode() if isinstance(one, bytes) else str(one) for one in found)
 
@@ -66,19 +64,10 @@ class MissingObjects:
         Raises:
             StoreError: the store did not answer.
         """
-        async with _stored():
+        with store_errors(_FAILURE):
             await cast("Any", self._redis.srem(keys.missing_objects(owner), *notes))
 
 
 def clusters_of(notes: Iterable[str]) -> frozenset[str]:
     """The clusters that notes name."""
     return frozenset(note.partition(" ")[0] for note in notes)
-
-
-@asynccontextmanager
-async def _stored() -> AsyncGenerator[None]:
-    try:
-        with cancellable():  # redis-py sends under asyncio.wait_for
-            yield
-    except RedisError as e:
-        raise StoreError(f"notes of missing objects cannot be read or written: {e}") from e

@@ -6,6 +6,7 @@ Bodies are not touched here: a page fetches only its own.
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from fleetbus.kube.selectors import LabelSelector
@@ -19,10 +20,41 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from fleetbus.snapshot.reads.paging import Position
-    from fleetbus.snapshot.reads.reader import ListQuery
 
 _GUARDS = 500
 """Guards per HMGET."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListQuery:
+    """What to list: one resource in some clusters.
+
+    Attributes:
+        clusters: names; an unknown one has no objects.
+        resource: the resource key, `core/pods`.
+        namespace: only this one; None for all.
+        name: only objects of this name.
+        labels: only objects whose labels match. Of one without a body no labels are known: it
+            never has a label that is asked for, see `SnapshotReader.unlabelled`.
+        owner: only objects owned by this UID, by ownerReference or by owner mark; see above.
+        limit: objects per page, at least one; None for all.
+        continue_token: from the page before.
+        count: whether to count what remains; with a selector that costs a look at each object.
+    """
+
+    clusters: Sequence[str]
+    resource: str
+    namespace: str | None = None
+    name: str | None = None
+    labels: LabelSelector | None = None
+    owner: str | None = None
+    limit: int | None = None
+    continue_token: str = ""
+    count: bool = True
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"a page of {self.limit} objects would never end the list")
 
 
 class Span:
