@@ -1,8 +1,8 @@
-"""What the queue raises.
+"""Errors of the queue; a lost lease is `fleetbus.errors.LeaseLostError`.
 
 WorkqueueError
 ├── QueueClosedError        the queue object was closed
-└── QueueUnavailableError   the store did not answer, or refused: nothing is known (rule P9)
+└── QueueUnavailableError   the store did not answer, or refused; the effect is unknown (rule P9)
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ class WorkqueueError(Exception):
 
 
 class QueueClosedError(WorkqueueError):
-    """The queue was closed in this process; the items are where they were."""
+    """The queue was closed in this process; its items stay in the store."""
 
 
 class QueueUnavailableError(WorkqueueError):
-    """The store could not be asked. The call may have taken effect; repeating it is safe."""
+    """The store did not answer. The call may have taken effect; repeating it is safe."""

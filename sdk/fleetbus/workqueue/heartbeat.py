@@ -1,14 +1,15 @@
-"""Keeps the leases of this process alive from a thread of its own (rule Q5).
+"""Extends the leases of this process from a thread of its own (rule Q5).
 
-A reconcile function may block the event loop, or Redis may stand still. The thread does not care
-for the first, and tells of the second while there is still time: a lease that could not be
-confirmed is reported `margin` before it ends, so that the worker stops before another one starts.
+A reconcile function may block the event loop, and Redis may stop answering. The first does not
+affect the thread. Of the second it reports in time: a lease that could not be confirmed counts as
+lost `margin` before it ends, so that this worker stops before another one starts.
 
-A thread cannot be killed either. A lease with a limit whose handler has not returned by then is
-one that never will: renewing for ever would block the key, so the process ends.
+A handler cannot be killed. If one has not returned by the limit of its lease, it is taken to hang
+for ever; extending for ever would block the request, so the process ends.
 
-After the handler a lease goes on until the store has heard of its end, however slow that is: it
-must not look like that of an owner that died. Nothing can be written under it any more.
+After its handler has returned, a lease is extended until the store has recorded its end, however
+long that takes, so that it does not look like that of a dead owner. Nothing can be written under it
+any more.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _log = structlog.get_logger(__name__)
 
 
 def connect_blocking(url: str, policy: QueuePolicy) -> redis.Redis:
-    """A client for the thread: it never sends twice, and a call ends well inside the margin."""
+    """Make a client for the thread: it never sends twice, and each call ends within the margin."""
     seconds = policy.lease.total_seconds() / 10
     return redis.Redis.from_url(
         url, retry=Retry(NoBackoff(), 0), socket_timeout=seconds, socket_connect_timeout=seconds
@@ -48,14 +49,14 @@ def connect_blocking(url: str, policy: QueuePolicy) -> redis.Redis:
 
 
 def end_process(lease: Lease) -> None:
-    """The last resort against a handler that never returns: no cleanup could be trusted."""
+    """End the process: a handler never returned, and no clean-up could be trusted."""
     _log.critical("handler_never_returned", request=str(lease.request), fence=lease.fence)
     os._exit(_EXIT_CODE)
 
 
 @dataclass(slots=True)
 class _Watched:
-    """A lease that a worker of this process has; guarded by the heartbeat's lock."""
+    """A lease of a worker of this process; guarded by the heartbeat's lock."""
 
     lease: Lease
     confirmed_until: float
@@ -63,14 +64,14 @@ class _Watched:
     since: float
     is_lost: bool = False
     has_returned: bool = False
-    """Its handler has, so nobody needs to be told of what becomes of it."""
+    """Its handler has returned, so its loss is not reported."""
 
 
 class Heartbeat:
-    """Extends all held leases at a third of the lease, from `start` until `aclose`.
+    """Extends all held leases when a third of each is over, from `start` until `aclose`.
 
-    `on_lost` is called in the event loop that ran `start`, once for each lease that was refused
-    or could not be confirmed in time. `on_stuck` is called in the thread.
+    `on_lost` is called in the event loop that ran `start`, once for each lease that was refused or
+    could not be confirmed in time. `on_stuck` is called in the thread.
     """
 
     def __init__(
@@ -97,12 +98,12 @@ class Heartbeat:
         self._next_beat = 0.0
 
     def start(self) -> None:
-        """Begin; to be called in the event loop that is to be told of losses."""
+        """Start the thread; losses are reported to the event loop that calls this."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     async def aclose(self) -> None:
-        """Stop renewing; what is still held runs out."""
+        """Stop extending; leases that are still held run out."""
         self._stopped.set()
         await asyncio.to_thread(self._thread.join)
         self._client.close()
@@ -115,32 +116,32 @@ class Heartbeat:
         await self.aclose()
 
     def hold(self, leases: Iterable[Lease], *, at_most: timedelta | None = None) -> None:
-        """Extend these until they are dropped; `at_most` is the handler's timeout and grace."""
+        """Extend leases until they are dropped; `at_most` is the handler's timeout and grace."""
         now = time.monotonic()
         limit = None if at_most is None else now + at_most.total_seconds()
         with self._lock:
             for lease in leases:
                 key = (lease.request, lease.fence)
                 self._watched[key] = _Watched(lease, lease.deadline, limit, now)
-                # The answer of its take may have come late.
+                # The answer of its take may have come late: it may be due already.
                 self._next_beat = min(self._next_beat, self._due(lease.deadline))
 
     def outlive(self, lease: Lease) -> None:
-        """Its handler has returned: only extend it now, until it is dropped."""
+        """Note that its handler has returned: it is only extended now, until it is dropped."""
         with self._lock:
             if watched := self._watched.get((lease.request, lease.fence)):
                 watched.has_returned, watched.limit = True, None
 
     def drop(self, leases: Iterable[Lease]) -> None:
-        """Extend these no longer: the queue has ended them."""
+        """Stop extending leases that the queue has ended."""
         with self._lock:
             for lease in leases:
                 self._watched.pop((lease.request, lease.fence), None)
 
     def vouches_for(self, lease: Lease) -> bool:
-        """Whether its handler runs, and it surely goes on for longer than the margin (rule R4).
+        """Whether its handler runs and the lease certainly lasts longer than the margin (rule R4).
 
-        True to the moment, also where the thread and the loop have not run for a while.
+        Compares with the clock, so it is exact even if thread and loop have not run for a while.
         """
         with self._lock:
             watched = self._watched.get((lease.request, lease.fence))
@@ -150,7 +151,7 @@ class Heartbeat:
 
     @property
     def margin(self) -> float:
-        """Seconds before the end of a lease at which it counts as lost: a tick and a timeout."""
+        """Seconds before its end at which a lease counts as lost: one tick and one timeout."""
         return self._lease / 5
 
     # --- in the thread ------------------------------------------------------------------------
@@ -166,12 +167,12 @@ class Heartbeat:
         began = time.monotonic()
         if began >= self._next_beat:
             self._beat()
-        # After the beat: a process that was paused asks first whether the lease is still its.
+        # After the beat: a process that was paused first asks whether the leases are still its own.
         self._report_unconfirmed(began)
         self._report_stuck()
 
     def _due(self, confirmed_until: float) -> float:
-        """When a third of a lease is over."""
+        """When a third of the lease is over."""
         return confirmed_until - self._lease * 2 / 3
 
     def _beat(self) -> None:
@@ -182,7 +183,7 @@ class Heartbeat:
             for start in range(0, len(held), BATCH):
                 self._extend(held[start : start + BATCH])
         except (redis.RedisError, OSError) as error:
-            # The next tick tries again; the deadlines decide how long that is good enough.
+            # The next tick tries again, until the deadlines count as missed.
             _log.warning("heartbeat_failed", error=str(error), leases=len(held))
             return
         with self._lock:
@@ -196,16 +197,17 @@ class Heartbeat:
             for index, lease in enumerate(leases):
                 watched = self._watched.get((lease.request, lease.fence))
                 if watched is None:
-                    continue  # dropped meanwhile, so a refusal is no news
-                if index in refused and watched.has_returned:
-                    watched.is_lost = True  # or ended: whoever ends it is told which
-                elif index in refused:
-                    self._lose(watched, "refused")
-                else:
+                    continue  # dropped meanwhile, so a refusal is expected
+                if index not in refused:
                     watched.confirmed_until = sent_at + self._lease
+                    continue
+                if watched.has_returned:
+                    watched.is_lost = True  # or ended; the call that ends it reports which
+                    continue
+                self._lose(watched, "refused")
 
     def _report_unconfirmed(self, asked: float) -> None:
-        """Tell of those that were held when this was asked, and could not be confirmed."""
+        """Report leases that were held before `asked` and could not be confirmed."""
         latest = time.monotonic() + self.margin
         with self._lock:
             for watched in self._watched.values():
@@ -224,7 +226,7 @@ class Heartbeat:
             self._on_stuck(one.lease)
 
     def _lose(self, watched: _Watched, reason: str) -> None:
-        """Tell the loop, once. The lock is held; a closed loop has no worker to tell."""
+        """Report a loss to the loop, once. The lock is held; a closed loop has no worker."""
         watched.is_lost = True
         _log.warning("lease_lost", request=str(watched.lease.request), reason=reason)
         if self._loop is not None and not self._loop.is_closed():

@@ -1,4 +1,4 @@
-"""The items of a queue by name: for whoever asks what waits and why, and wants it to run now."""
+"""Lists the items of a queue, reads the status of one, and makes delayed ones due now."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from fleetbus.reconcile import Request
 
 STATES: Final = ("processing", "ready", "blocked", "delayed", "quarantined")
-"""In the order in which they run; the words are those of `look.Standing`."""
+"""In the order in which they run; the words are those of `ItemStatus.state`."""
 MOST: Final = BATCH
-"""Items of one state that can be asked for: the script holds the server meanwhile."""
+"""Most items of one state per call: the script blocks the server while it runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One item; one that is delayed may be in another state, too.
+    """One item of a list; a delayed item may be listed in another state as well.
 
     Attributes:
-        state: one of `STATES`; blocked is what is ready behind the breaker of its cluster.
-        request: what it stands for.
+        state: one of `STATES`; blocked means ready, but the breaker of its cluster is open.
+        request: its request.
         failures: since the last success.
-        waited: since it became due, if it is ready or blocked.
-        priority: its band, likewise.
-        remaining: until the lease ends, it is due, or it is tried again; negative once it is over.
-        worker: host and process id of who works on it; empty if its lease names none.
+        waited: time since it became due, if it is ready or blocked.
+        priority: its band, if it is ready or blocked.
+        remaining: until its lease ends, it is due, or it leaves quarantine; negative afterwards.
+        worker: host and process id of the worker; empty if its lease names none.
         times: how often it was put into quarantine.
     """
 
@@ -52,7 +52,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Items:
-    """What comes first of each state, and how many there are of each."""
+    """The first items of each state, and how many there are of each."""
 
     shown: Sequence[Item]
     counts: Mapping[str, int]
@@ -60,19 +60,19 @@ class Items:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemStatus:
-    """One request in its queue; all that is None does not apply.
+    """The status of one request in its queue; None where a field does not apply.
 
     Attributes:
         failures: since the last success.
-        waiting: how long it has been due, also while a run of it goes on.
+        waiting: how long it has been due, even while a run is in progress.
         priority: the band in which it waits.
-        worker: host and process id of who works on it; empty if the lease names none.
-        running: time since the run that goes on was due.
-        lease: what is left of its lease; negative if it has expired.
-        due_in: until a timer or its back-off makes it due; negative while nobody takes it.
-        quarantine: until it is tried again by itself; negative as above.
-        quarantines: how many owners were lost.
-        breaker: until the breaker of its cluster lets one try through.
+        worker: host and process id of the worker; empty if the lease names none.
+        running: time since the run in progress became due.
+        lease: the rest of its lease; negative if it has expired.
+        due_in: until a timer or its back-off makes it due; negative until it is taken.
+        quarantine: until it leaves quarantine by itself; negative until it is taken.
+        quarantines: how often it was quarantined.
+        breaker: until the breaker of its cluster lets a probe through.
         outage: failures of its cluster in a row, while the breaker is open.
     """
 
@@ -101,7 +101,7 @@ class ItemStatus:
 
     @classmethod
     def of(cls, answer: Sequence[Any]) -> Self:
-        """Read the answer of look.lua."""
+        """Read the answer of read_item.lua."""
         failures, dirty, processing, delayed, quarantined, breaker = answer
         return cls(
             failures=failures,
@@ -119,15 +119,15 @@ class ItemStatus:
 
 
 async def list_items(redis: Redis, controller: str, limit: int) -> Items:
-    """The items of a controller's queue; it changes nothing.
+    """List the items of a controller's queue.
 
     Args:
         redis: where the queue is.
-        controller: whose.
+        controller: its name.
         limit: most items of each state, up to `MOST`.
 
     Raises:
-        QueueUnavailableError: the store is away.
+        QueueUnavailableError: the store did not answer.
     """
     calls = Transitions(controller, QueuePolicy())
     try:
@@ -142,22 +142,25 @@ async def list_items(redis: Redis, controller: str, limit: int) -> Items:
 
 
 async def run_now(redis: Redis, controller: str, request: Request | None = None) -> int:
-    """Make due now what waits after a failure, or one item whatever it waits for; how many.
+    """Make items due now: all that wait after a failure, or the one of a request.
 
-    Their failures stay counted. What is in quarantine stays there: see `Queue.release`.
+    Failures stay counted, and quarantined items stay in quarantine: see `Queue.release`.
+
+    Returns:
+        How many became due.
 
     Raises:
-        QueueUnavailableError: the store is away.
+        QueueUnavailableError: the store did not answer.
     """
-    calls, page, hastened = Transitions(controller, QueuePolicy()), "0", 0
+    calls, page, made_due = Transitions(controller, QueuePolicy()), "0", 0
     while True:
         try:
             following, count = await calls.run_now(request, page).send(redis)
         except (RedisError, OSError) as e:
             raise QueueUnavailableError(str(e)) from e
-        page, hastened = following.decode(), hastened + count
+        page, made_due = following.decode(), made_due + count
         if page == "0":
-            return hastened
+            return made_due
 
 
 def _item(calls: Transitions, state: str, row: Sequence[Any]) -> Item:
@@ -181,10 +184,10 @@ def _span(fields: Sequence[Any], place: int) -> timedelta | None:
 
 
 async def read_item(redis: Redis, request: Request) -> ItemStatus:
-    """Where a request stands; it changes nothing.
+    """Read the status of a request in its queue.
 
     Raises:
-        QueueUnavailableError: the store is away.
+        QueueUnavailableError: the store did not answer.
     """
     call = Transitions(request.controller, QueuePolicy()).read_item(request)
     try:

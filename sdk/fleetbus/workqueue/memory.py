@@ -1,7 +1,7 @@
-"""The queue of one process: the same contract without a store, for tests and single processes.
+"""The queue in memory: the same contract without a store, for tests and single processes.
 
-It passes the tests of `RedisQueue`, which is also how the two are kept alike. Nothing here awaits
-between reading and writing, so no lock is needed.
+It passes the same tests as `RedisQueue`, which keeps the two alike. Nothing here awaits between
+reading and writing, so no lock is needed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class MemoryQueue:
-    """One controller's queue inside this process. Keeps the contract of `Queue`."""
+    """The queue of one controller inside this process. Implements `Queue`."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class MemoryQueue:
         self._items: dict[Request, ItemState] = {}
         self._ready = Ready()
         self._outages = Outages(self._policy, self._ready)
-        # What to look at without looking at everything.
+        # Indexes of `_items`: those that are leased, and those that wait for a time.
         self._leased: dict[Request, LeaseState] = {}
         self._later: set[Request] = set()
         self._signal = Signal()
@@ -108,13 +108,13 @@ class MemoryQueue:
         """See `Queue.take`."""
         give_up = time.monotonic() + wait.total_seconds()
         while True:
-            rings = self._signal.count
-            left = Capacity(Limits.of(capacity, default_capacity, probes))
-            leases = self._take_now(min(limit, BATCH), token or secrets.token_hex(12), left)
+            seen = self._signal.count
+            fitting = Capacity(Limits.of(capacity, default_capacity, probes))
+            leases = self._take_now(min(limit, BATCH), token or secrets.token_hex(12), fitting)
             remaining = give_up - time.monotonic()
             if leases or remaining <= 0:
                 return leases
-            await self._signal.wait(rings, min(remaining, self._until_due(), POLL))
+            await self._signal.wait(seen, min(remaining, self._until_due(), POLL))
 
     async def done(
         self, leases: Sequence[Lease], notes: Mapping[Request, bytes] | None = None
@@ -170,19 +170,19 @@ class MemoryQueue:
         """See `Queue.reap`."""
         now = self._read_clock()
         self._drop_old_notes(now)
-        marked, recovered = 0, 0
-        quarantined: list[Request] = []
-        if now >= self._hold:
-            for request, held in self._expired(now):
-                if held.suspected is None:
-                    held.suspected = now
-                    marked += 1
-                elif now - held.suspected >= self._policy.grace.total_seconds():
-                    recovered += 1
-                    if self._recover(request, held, now):
-                        quarantined.append(request)
+        expired = self._expired(now) if now >= self._hold else []
+        grace = self._policy.grace.total_seconds()
+        suspects = [
+            (request, held)
+            for request, held in expired
+            if held.suspected is not None and now - held.suspected >= grace
+        ]
+        new = [held for _, held in expired if held.suspected is None]
+        for held in new:
+            held.suspected = now
+        quarantined = [one for one, held in suspects if self._recover(one, held, now)]
         left = timedelta(seconds=max(0.0, self._hold - now))
-        return Reaped(held=left, marked=marked, recovered=recovered, quarantined=quarantined)
+        return Reaped(held=left, marked=len(new), recovered=len(suspects), quarantined=quarantined)
 
     async def stats(self) -> Stats:
         """See `Queue.stats`."""
@@ -206,9 +206,9 @@ class MemoryQueue:
         )
 
     def next_due(self) -> float | None:
-        """When the next thing is due by itself, by this queue's clock; None: nothing is.
+        """When something becomes due by itself, by this queue's clock; None if nothing will.
 
-        That is a delayed or quarantined key, or the probe of an open breaker.
+        That is a delayed or quarantined request, or the probe of an open breaker.
         """
         later = [self._items[request] for request in self._later]
         ends = [end for item in later for end in (item.due, item.kept_until) if end is not None]
@@ -216,7 +216,7 @@ class MemoryQueue:
         return None if first == inf else first - self._ahead
 
     def notify(self) -> None:
-        """Wake all who wait in `take`: the clock was moved, so keys may be due."""
+        """Wake all who wait in `take`: the clock was moved, so requests may be due."""
         self._signal.notify()
 
     async def processing(self) -> list[Processing]:
@@ -256,13 +256,13 @@ class MemoryQueue:
         self._signal.notify()
 
     def is_empty(self) -> bool:
-        """Whether nothing at all is known, as after the last `done`: a test may insist on it."""
+        """Whether no state is left, as after the last `done`; for tests."""
         return not self._items and self._outages.is_empty()
 
     # --- the transitions, in the order of state.lua -------------------------------------------
 
     def _read_clock(self) -> float:
-        """The time; a jump of more than half a lease holds the reaper for one (rule Q6)."""
+        """Return the time; a jump of more than half a lease holds the reaper for one (rule Q6)."""
         now, lease = self._now(), self._policy.lease.total_seconds()
         if self._leased and abs(now - self._last_call) > lease / 2:
             self._hold = now + lease
@@ -270,7 +270,7 @@ class MemoryQueue:
         return now
 
     def _now(self) -> float:
-        """The queue's time, which never goes back (rule Q8)."""
+        """Return the queue's time, which never goes back (rule Q8)."""
         now = self._clock() + self._ahead
         if now < self._last_call:
             self._ahead += self._last_call - now
@@ -289,7 +289,7 @@ class MemoryQueue:
             del self._items[request]
 
     def _assign_flow(self, request: Request, cause: str) -> None:
-        """See `bill` in `state.lua`."""
+        """See `assign_flow` in `state.lua`."""
         item = self._item(request)
         if item.dirty is None:
             item.cause = cause
@@ -323,7 +323,7 @@ class MemoryQueue:
         self._later.add(request)
         self._signal.notify()
 
-    def _take_now(self, limit: int, token: str, room: Capacity) -> list[Lease]:
+    def _take_now(self, limit: int, token: str, capacity: Capacity) -> list[Lease]:
         if self._closed:
             raise QueueClosedError("the queue is closed")
         now = self._read_clock()
@@ -335,32 +335,32 @@ class MemoryQueue:
         self._promote(now)
         fence = f"{now * 1e6:.0f}.{token}.{self._generation}"
         leases: list[Lease] = []
-        is_held_back = False
+        is_at_capacity = False
         for cluster in self._outages.due(now):
-            if not room.has(cluster) or len(leases) >= min(limit, room.probes):
-                is_held_back = True
+            if not capacity.has(cluster) or len(leases) >= min(limit, capacity.probes):
+                is_at_capacity = True
             elif popped := self._ready.pop_of(cluster):
                 self._outages.begin_probe(cluster, fence)
-                room.use(cluster)
+                capacity.use(cluster)
                 leases.append(self._start(*popped, fence, token, now))
             else:
                 self._outages.park(cluster)
-        while len(leases) < limit and (found := self._ready.pop(room)):
-            request, band, lane = found
-            if lane != request.cluster and self._outages.is_open(request.cluster):
+        while len(leases) < limit and (found := self._ready.pop(capacity)):
+            request, band, flow = found
+            if flow != request.cluster and self._outages.is_open(request.cluster):
                 probing = sum(lease.is_probe for lease in leases)
                 is_due = request.cluster in self._outages.due(now, parked=True)
-                if not is_due or probing >= room.probes or not room.has(request.cluster):
+                if not is_due or probing >= capacity.probes or not capacity.has(request.cluster):
                     self._put_off(request, now)
                     continue
                 self._outages.begin_probe(request.cluster, fence)
-            room.use(lane)
+            capacity.use(flow)
             leases.append(self._start(request, band, fence, token, now))
-        self._is_at_capacity = self._ready.forfeit_turns(room) or is_held_back
+        self._is_at_capacity = self._ready.forfeit_turns(capacity) or is_at_capacity
         return leases
 
     def _put_off(self, request: Request, now: float) -> None:
-        """Its cluster does not answer, and it is in the lane of another one: later."""
+        """Delay a request of another cluster's flow whose own cluster does not answer."""
         self._items[request].dirty = None
         self._delay(request, self._outages.next_try(request.cluster, now))
 
@@ -471,7 +471,7 @@ class MemoryQueue:
         return [(request, held) for request, held in self._leased.items() if held.ends <= now]
 
     def _recover(self, request: Request, held: LeaseState, now: float) -> bool:
-        """Give the key back; whether it went into quarantine (rule Q7)."""
+        """Return the request to the queue; True if it went into quarantine (rule Q7)."""
         item, policy = self._items[request], self._policy
         window = policy.reclaim_window.total_seconds()
         self._end_lease(held.lease)

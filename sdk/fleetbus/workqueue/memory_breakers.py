@@ -1,4 +1,4 @@
-"""The breakers of a queue in memory: those of `state.lua` (rule Q9)."""
+"""The breakers of the queue in memory, as in `state.lua` (rule Q9)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _PROBE_LATER: Final = 1.0
 _PARKED: Final = -1.0
-"""The time of a probe has come and nothing was ready."""
+"""A probe is due and no item was ready."""
 
 
 @dataclass(slots=True)
@@ -29,11 +29,11 @@ class _Outage:
 
 
 class Outages:
-    """Which clusters did not answer lately.
+    """The clusters that did not answer lately, and their breakers.
 
     Args:
         policy: how many failures open a breaker, and for how long.
-        ready: from which a cluster with an open breaker is barred.
+        ready: where a cluster with an open breaker takes no turns.
     """
 
     def __init__(self, policy: QueuePolicy, ready: Ready) -> None:
@@ -42,7 +42,7 @@ class Outages:
         self._outages: dict[str, _Outage] = {}
 
     def count_unreachable(self, cluster: str, fence: str, now: float) -> None:
-        """A run had no answer; whether that opens the breaker, see `retry.lua`."""
+        """Count a run without an answer; `retry.lua` says when that opens the breaker."""
         outage = self._outages.setdefault(cluster, _Outage())
         outage.failures += 1
         if outage.until is None:
@@ -57,7 +57,7 @@ class Outages:
             self._ready.bar(cluster)
 
     def count_answered(self, cluster: str, fence: str) -> None:
-        """A run failed for another reason: if it was the probe, the breaker is closed on trial."""
+        """Close the breaker, half-open, if this run was the probe: it failed for another reason."""
         outage = self._probed_by(cluster, fence)
         if outage:
             outage.failures, outage.probe = self._policy.breaker - 1, ""
@@ -65,23 +65,23 @@ class Outages:
             self._ready.admit(cluster)
 
     def succeed(self, cluster: str) -> None:
-        """It answers."""
+        """Forget the outage of a cluster: a run of it has succeeded."""
         if self._outages.pop(cluster, None):
             self._ready.admit(cluster)
 
     def end_probe(self, cluster: str, fence: str, now: float) -> None:
-        """The probe has ended without telling anything: another one may go."""
+        """Allow another probe if this was one: it has ended and proved nothing."""
         if outage := self._probed_by(cluster, fence):
             outage.probe, outage.until = "", now
 
     def wake(self, cluster: str, now: float) -> None:
-        """Something of this cluster is ready."""
+        """Allow the probe that was due and found no ready item."""
         outage = self._outages.get(cluster)
         if outage and outage.until == _PARKED:
             outage.until = now
 
     def due(self, now: float, *, parked: bool = False) -> list[str]:
-        """Clusters that a probe may be sent to now, the longest due first; perhaps the parked."""
+        """Clusters whose probe is due, longest first; with `parked` also those without items."""
         ends = [(one.until, name) for name, one in self._outages.items() if one.until is not None]
         first = _PARKED if parked else 0
         return [name for until, name in sorted(ends) if first <= until <= now]
@@ -92,20 +92,20 @@ class Outages:
         return outage is not None and outage.until is not None
 
     def next_try(self, cluster: str, now: float) -> float:
-        """When to look again at a request that others caused: at the next probe, or soon."""
+        """When to try a request again that another cluster caused: at the next probe, or soon."""
         until = self._outages[cluster].until
         return until if until is not None and now < until < inf else now + _PROBE_LATER
 
     def begin_probe(self, cluster: str, fence: str) -> None:
-        """One item of this cluster was handed out."""
+        """Note that an item of this cluster was handed out as its probe."""
         self._outages[cluster].probe, self._outages[cluster].until = fence, inf
 
     def park(self, cluster: str) -> None:
-        """Nothing of this cluster was ready."""
+        """Note that a probe is due and no item of this cluster is ready."""
         self._outages[cluster].until = _PARKED
 
     def next_due(self, now: float) -> float:
-        """When the next pause ends; infinite if none does."""
+        """When the next pause ends; infinite without one."""
         ends = [one.until for one in self._outages.values() if one.until is not None]
         return min((end for end in ends if end > now), default=inf)
 
@@ -114,7 +114,7 @@ class Outages:
         return self._probed_by(cluster, fence) is not None
 
     def breakers(self, now: float) -> list[Breaker]:
-        """The open ones, by name."""
+        """The open breakers, by cluster name."""
         return [
             Breaker(
                 cluster=name,
@@ -128,7 +128,7 @@ class Outages:
         ]
 
     def is_empty(self) -> bool:
-        """Whether no failure is counted."""
+        """Whether no failures are counted."""
         return not self._outages
 
     def _probed_by(self, cluster: str, fence: str) -> _Outage | None:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from fleetbus.workqueue.scripts import Limits
 
 _SHARE: Final = {Priority.RETRY: 0.25, Priority.INITIAL: 0.125}
-"""Runs a lower band is owed for each run above it."""
+"""Runs that a lower band is owed for each run of a higher one."""
 
 
 @dataclass(slots=True)
 class LeaseState:
-    """A lease as the queue knows it."""
+    """A lease that is held, and when it ends."""
 
     lease: Lease
     token: str
@@ -33,7 +33,7 @@ class LeaseState:
 
 @dataclass(slots=True)
 class ItemState:
-    """All that is known of one key; an item that knows nothing is dropped."""
+    """All state of one request; dropped once it equals a new one."""
 
     dirty: tuple[Priority, float] | None = None
     due: float | None = None
@@ -49,38 +49,38 @@ class ItemState:
 
 
 def flow_of(request: Request, cause: str) -> str:
-    """What takes turns for this request, see `state.lua`."""
+    """The flow in which this request takes its turn, see `state.lua`."""
     return f"{cause}>" if cause else request.cluster
 
 
-def cluster_of(lane: str) -> str:
-    """The cluster whose turns and slots a lane uses."""
-    return lane.removesuffix(">")
+def cluster_of(flow: str) -> str:
+    """The cluster that is charged for the turns of a flow."""
+    return flow.removesuffix(">")
 
 
 class Capacity:
-    """What one take may still get of each cluster."""
+    """How many more items of each cluster one take may get."""
 
     def __init__(self, limits: Limits) -> None:
         self._left = dict(limits.capacity)
         self._cap = limits.default_capacity
         self.probes = limits.probes
 
-    def has(self, lane: str) -> bool:
-        """Whether there is room for one more."""
-        return self._left.get(cluster_of(lane), self._cap) > 0
+    def has(self, flow: str) -> bool:
+        """Whether one more fits."""
+        return self._left.get(cluster_of(flow), self._cap) > 0
 
-    def use(self, lane: str) -> None:
-        """One more was taken."""
-        cluster = cluster_of(lane)
+    def use(self, flow: str) -> None:
+        """Count one that was taken."""
+        cluster = cluster_of(flow)
         self._left[cluster] = self._left.get(cluster, self._cap) - 1
 
 
 class Ready:
-    """Requests that may be taken: bands, in each a round over its clusters, in each by age."""
+    """Requests that may be taken: by band, in it by turn of the flows, in a flow by age."""
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[Priority, str], list[tuple[float, Request]]] = defaultdict(list)
+        self._queues: dict[tuple[Priority, str], list[tuple[float, Request]]] = defaultdict(list)
         self._turns: dict[Priority, dict[str, float]] = {band: {} for band in Priority}
         self._credits: dict[Priority, float] = defaultdict(float)
         self._weights: Mapping[str, float] = {}
@@ -90,50 +90,51 @@ class Ready:
         """See `Queue.weigh`."""
         self._weights = weights
 
-    def put(self, request: Request, band: Priority, since: float, lane: str) -> None:
-        """Line up by age; a lane enters the round behind whoever is next."""
-        insort(self._lines[band, lane], (since, request))
-        self._join(band, lane)
+    def put(self, request: Request, band: Priority, since: float, flow: str) -> None:
+        """Add a request; its flow joins the turns behind whoever is next."""
+        insort(self._queues[band, flow], (since, request))
+        self._join(band, flow)
 
-    def withdraw(self, request: Request, band: Priority, since: float, lane: str) -> bool:
-        """Take a request out of its line, if it is there."""
-        line = self._lines.get((band, lane), [])
-        index = bisect_left(line, (since, request))
-        if line[index : index + 1] != [(since, request)]:
+    def withdraw(self, request: Request, band: Priority, since: float, flow: str) -> bool:
+        """Remove a request; False if it was not ready."""
+        queue = self._queues.get((band, flow), [])
+        index = bisect_left(queue, (since, request))
+        if queue[index : index + 1] != [(since, request)]:
             return False
-        del line[index]
-        self._leave_if_empty(band, lane)
+        del queue[index]
+        self._leave_if_empty(band, flow)
         return True
 
-    def pop(self, room: Capacity) -> tuple[Request, Priority, str] | None:
-        """The next request for which there is room, its band and its lane."""
-        nexts = {band: name for band in Priority if (name := self._next_up(band, room))}
+    def pop(self, capacity: Capacity) -> tuple[Request, Priority, str] | None:
+        """Take the next request that fits, with its band and flow."""
+        nexts = {band: name for band in Priority if (name := self._next_up(band, capacity))}
         band = self._choose_band(list(nexts))
         if band is None:
             return None
-        lane = nexts[band]
-        _, request = self._lines[band, lane].pop(0)
-        self._turns[band][lane] += self._step(lane)
-        self._leave_if_empty(band, lane)
-        return request, band, lane
+        flow = nexts[band]
+        _, request = self._queues[band, flow].pop(0)
+        self._turns[band][flow] += self._step(flow)
+        self._leave_if_empty(band, flow)
+        return request, band, flow
 
     def pop_of(self, cluster: str) -> tuple[Request, Priority] | None:
-        """The first request of a cluster that is in no round, and its band."""
+        """Take the first request of a cluster that takes no turns, with its band."""
         for band in Priority:
-            if line := self._lines.get((band, cluster)):
-                _, request = line.pop(0)
+            if queue := self._queues.get((band, cluster)):
+                _, request = queue.pop(0)
                 self._leave_if_empty(band, cluster)
                 return request, band
         return None
 
-    def forfeit_turns(self, room: Capacity) -> bool:
-        """Let clusters without room lose the turns they were passed over in.
+    def forfeit_turns(self, capacity: Capacity) -> bool:
+        """Let clusters without capacity lose the turns in which they were passed over.
 
-        Answers whether a band has something, and all of it had no room.
+        Returns:
+            Whether some band has items, and none of them fitted.
         """
         is_held_back = False
         for band, turns in self._turns.items():
-            cluster = self._next_up(band, room)
+            cluster = self._next_up(band, capacity)
             if cluster is None:
                 is_held_back = is_held_back or bool(turns)
                 continue
@@ -142,7 +143,7 @@ class Ready:
         return is_held_back
 
     def bar(self, cluster: str) -> None:
-        """Take a cluster out of every round; its lines stay."""
+        """Let a cluster take no turns; its requests stay ready."""
         self._barred.add(cluster)
         for band in Priority:
             self._leave(band, cluster)
@@ -151,30 +152,30 @@ class Ready:
         """Let it take turns again."""
         self._barred.discard(cluster)
         for band in Priority:
-            if self._lines.get((band, cluster)):
+            if self._queues.get((band, cluster)):
                 self._join(band, cluster)
 
     def depth(self) -> dict[tuple[str, Priority], int]:
-        """Requests by the cluster that pays for them, and band."""
+        """The number of requests by charged cluster and band."""
         found: Counter[tuple[str, Priority]] = Counter()
-        for (band, lane), line in self._lines.items():
-            found[cluster_of(lane), band] += len(line)
+        for (band, flow), queue in self._queues.items():
+            found[cluster_of(flow), band] += len(queue)
         return found
 
     def oldest(self) -> dict[str, float]:
-        """Since when the oldest one of each cluster waits."""
+        """The time since which the oldest request of each cluster waits."""
         found: dict[str, float] = {}
-        for (_, lane), line in self._lines.items():
-            cluster = cluster_of(lane)
-            found[cluster] = min(line[0][0], found.get(cluster, line[0][0]))
+        for (_, flow), queue in self._queues.items():
+            cluster = cluster_of(flow)
+            found[cluster] = min(queue[0][0], found.get(cluster, queue[0][0]))
         return found
 
-    def _step(self, lane: str) -> float:
-        return 1 / self._weights.get(cluster_of(lane), 1)
+    def _step(self, flow: str) -> float:
+        return 1 / self._weights.get(cluster_of(flow), 1)
 
-    def _next_up(self, band: Priority, room: Capacity) -> str | None:
+    def _next_up(self, band: Priority, capacity: Capacity) -> str | None:
         turns = self._turns[band]
-        fitting = (name for name in turns if room.has(name))
+        fitting = (name for name in turns if capacity.has(name))
         return min(fitting, key=lambda name: (turns[name], name), default=None)
 
     def _choose_band(self, filled: list[Priority]) -> Priority | None:
@@ -195,8 +196,8 @@ class Ready:
             turns[cluster] = min(turns.values()) + self._step(cluster) if turns else 0
 
     def _leave_if_empty(self, band: Priority, cluster: str) -> None:
-        if not self._lines[band, cluster]:
-            del self._lines[band, cluster]
+        if not self._queues[band, cluster]:
+            del self._queues[band, cluster]
             self._leave(band, cluster)
 
     def _leave(self, band: Priority, cluster: str) -> None:

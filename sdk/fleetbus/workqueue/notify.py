@@ -1,7 +1,7 @@
-"""How takers that wait learn of new items: one pub/sub connection per queue and process.
+"""Notifies waiting takers of new items: one pub/sub connection per queue and process.
 
-A message may be lost (it is only a hint), so waiting is bounded by POLL as well. The connection
-reads with a timeout of its own: the client's `socket_timeout` is for commands and would end it.
+A message is only a hint and may be lost, so every wait is bounded by POLL. The connection reads
+with a timeout of its own: the client's `socket_timeout` is meant for commands and would end it.
 """
 
 from __future__ import annotations
@@ -19,25 +19,29 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 POLL: Final = 1.0
-"""Longest sleep in seconds of one who waits: what a lost hint can cost."""
+"""Longest wait in seconds without a notification: what a lost one can cost."""
 _log = structlog.get_logger(__name__)
 
 
 class Signal:
-    """Wakes all who wait, and those who were about to: they compare the count of rings."""
+    """Wakes everybody who waits.
+
+    A waiter passes the `count` it read before its last attempt, so a notification between that
+    attempt and the wait is not missed.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self._event = asyncio.Event()
 
     def notify(self) -> None:
-        """Wake everyone who waits now."""
+        """Wake everybody who waits now."""
         self.count += 1
         self._event.set()
         self._event = asyncio.Event()
 
     async def wait(self, seen: int, seconds: float) -> None:
-        """Return at the first ring after `seen`, or after so many seconds."""
+        """Return at the first notification after `seen`, or after so many seconds."""
         if self.count == seen:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -45,7 +49,7 @@ class Signal:
 
 
 class Subscription:
-    """Rings the bell for each message on a channel, from the first wait until it is closed."""
+    """Notifies the signal for each message on a channel, from `start` until `aclose`."""
 
     def __init__(self, redis: Redis, channel: str) -> None:
         self.signal = Signal()
@@ -54,12 +58,12 @@ class Subscription:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to listen, if not yet."""
+        """Begin to listen, if it has not."""
         if self._task is None:
             self._task = asyncio.create_task(self._listen(), name=f"notify {self._channel}")
 
     async def aclose(self) -> None:
-        """Stop listening, and wake everyone."""
+        """Stop listening, and wake everybody."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -71,7 +75,7 @@ class Subscription:
             try:
                 await self._listen_once()
             except (RedisError, OSError) as error:
-                # Takers go on polling meanwhile; the next subscription rings, so nothing is missed.
+                # Takers go on polling; the next subscription notifies them, so nothing is missed.
                 _log.warning("queue_subscription_lost", channel=self._channel, error=str(error))
                 await asyncio.sleep(POLL)
 
@@ -82,6 +86,6 @@ class Subscription:
             while True:
                 with cancellable():
                     has_message = await subscription.get_message(timeout=30) is not None
-                # Also the confirmation of the subscription rings: what came before it is unknown.
+                # The confirmation of the subscription notifies too: what came before it is unknown.
                 if has_message:
                     self.signal.notify()

@@ -1,4 +1,4 @@
-"""The words of the queue, and the contract that `RedisQueue` and `MemoryQueue` both keep."""
+"""The contract of the queue and its types; `RedisQueue` and `MemoryQueue` implement it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 ZERO: Final = timedelta()
 LONGEST_DELAY: Final = timedelta(days=365)
-"""What is longer does not fit the queue's clock."""
+"""The longest delay that fits the queue's clock."""
 _TRIGGER: Final = re.compile(rb"(\d+)/(\d+)")
 BATCH: Final = 500
-"""Most items in one script call: it holds the server for everyone while it runs."""
+"""Most items in one script call: a script blocks the server while it runs."""
 NOTE_BYTES: Final = 16 * 1024
-"""Longest note: it is carried with every take of its item."""
+"""Longest note: every take of its item carries it."""
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -33,9 +33,9 @@ class Priority(IntEnum):
     LIVE = 0
     """A change that has just happened."""
     RETRY = 1
-    """What comes back: failed, delayed, or taken from a dead worker."""
+    """A request that comes back: failed, delayed, or recovered from a dead worker."""
     INITIAL = 2
-    """First list, full enqueue."""
+    """The first list of a resource, or a full enqueue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +93,16 @@ class QueuePolicy:
     """Of failures; a controller may have its own, see `with_backoff`."""
     quarantine: Backoff = Backoff(timedelta(seconds=60), 2, timedelta(seconds=1000))
     reclaims: int = 3
-    """So many owners lost within `reclaim_window` put a key into quarantine."""
+    """How many owners lost within `reclaim_window` put a request into quarantine."""
     reclaim_window: timedelta = timedelta(minutes=10)
     breaker: int = 5
-    """So many failures to reach a cluster without a success between them open its breaker (Q9)."""
+    """How many failures in a row to reach a cluster open its breaker (rule Q9)."""
     breaker_pause: Backoff = Backoff(timedelta(seconds=1), 2, timedelta(seconds=4))
-    """Until one item may try whether the cluster answers again; less up to a quarter. No item waits
-    longer because of such failures, so that a return is noticed within 10 s, also where the last
-    try hung for the 5 s of a connect."""
+    """Until one item may probe whether the cluster answers again; up to a quarter less. No item
+    waits longer because of such failures, so that a cluster that is back is noticed within 10 s,
+    even if the last probe hung for the 5 s of a connect."""
     note_age: timedelta = timedelta(days=1)
-    """A note that no run has replaced for so long is dropped: most often its object is gone."""
+    """A note that no run has replaced for this long is dropped: usually its object is gone."""
 
     def with_backoff(self, backoff: Backoff | None) -> QueuePolicy:
         """This policy with the back-off of a controller, if it has its own."""
@@ -110,7 +110,7 @@ class QueuePolicy:
 
     @property
     def grace(self) -> timedelta:
-        """Between the reaper's two looks at an expired lease (rule Q6)."""
+        """Time between marking an expired lease as suspect and recovering it (rule Q6)."""
         return self.lease / 10
 
 
@@ -121,17 +121,18 @@ class Add:
     request: Request
     priority: Priority = Priority.LIVE
     trigger: bytes = b""
-    """What caused it (rule P10), see `encode_trigger`; empty if mapped or unknown."""
+    """The change that caused it (rule P10), see `encode_trigger`; empty if mapped or unknown."""
     trace: str = ""
-    """The `traceparent` of what caused it. What is none of 55 letters is not carried; of several
-    adds before one run the last counts."""
+    """The `traceparent` of its cause; an invalid one is dropped. Of several adds before one run the
+    last counts."""
     cause: str = ""
-    """The cluster whose change this is, which pays for the run (rule Q9); empty for the one that
-    the request names. Of several adds before one run the first counts, or that one's own."""
+    """The cluster whose change this is and that is charged for the run (rule Q9); empty for the
+    request's own. Of several adds before one run the first counts, unless one is by the request's
+    own cluster."""
 
     @property
     def foreign_cause(self) -> str:
-        """The cause, if it is another cluster than the one that the request names."""
+        """The cause, if it is not the request's own cluster; else empty."""
         return "" if self.cause == self.request.cluster else self.cause
 
 
@@ -145,30 +146,30 @@ class Lease:
     attempt: int
     """Failures since the last success: 0 for a first run."""
     deadline: float = field(compare=False)
-    """In `time.monotonic()` of this process, counted from before the call: never too late."""
+    """In `time.monotonic()` of this process, measured before the call: never too late."""
     enqueued_at: datetime
-    """When the key became dirty, by the store's clock."""
+    """When the request became dirty, by the store's clock."""
     priority: Priority
     trigger: bytes
-    """The newest trigger of this run, or empty."""
+    """The newest trigger of this run; may be empty."""
     trace: str = ""
-    """The `traceparent` of the last add that had one, or empty."""
+    """The `traceparent` of the last add that had one; may be empty."""
     note: bytes = b""
-    """What the last run left for this one (rule Q12), or empty."""
+    """The note that the last run left for this one (rule Q12); may be empty."""
     is_probe: bool = False
-    """It tries whether its cluster answers again, alone (rule Q9)."""
+    """Whether it alone tries if its cluster answers again (rule Q9)."""
     cause: str = ""
-    """The cluster whose change caused it, if that is not the request's own."""
+    """The cluster whose change caused it, if it is not the request's own; else empty."""
 
     @property
     def charged_cluster(self) -> str:
-        """The cluster that pays for this run with its turns and slots (rule Q9)."""
+        """The cluster that is charged for this run: its turns and its capacity (rule Q9)."""
         return self.cause or self.request.cluster
 
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """A cluster that did not answer: its items wait, and none is lost (rule Q9)."""
+    """The open breaker of a cluster that does not answer: its items wait (rule Q9)."""
 
     cluster: str
     failures: int
@@ -182,32 +183,32 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """How full the queue is."""
+    """The size of the queue, and how long its items have waited."""
 
     depth: Mapping[tuple[str, Priority], int]
-    """Ready items by cluster and priority; pairs without items are absent. Those of an open
-    breaker are among them."""
+    """Ready items by cluster and priority, without empty pairs; includes clusters whose breaker is
+    open."""
     delayed: int
     processing: int
     quarantined: int
     oldest: timedelta | None
-    """Age of the ready item that waits longest; None if nothing is ready."""
+    """Age of the oldest ready item; None without one."""
     ages: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
-    """The same by cluster; clusters without ready items are absent."""
+    """Age of the oldest ready item by cluster; clusters without ready items are absent."""
     kept: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Items in quarantine by cluster."""
+    """Quarantined items by cluster."""
     failing: int = 0
     """Items with failures since their last success."""
     breakers: Sequence[Breaker] = ()
-    """Clusters of which only probes are handed out, by name."""
+    """Open breakers, by cluster name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
-    """What one pass of the reaper did."""
+    """The result of one pass of the reaper."""
 
     held: timedelta
-    """Nothing is reaped for so long: the clock jumped or the store changed (rule Q6)."""
+    """For how long nothing is reaped: the clock jumped or the store changed (rule Q6)."""
     marked: int
     recovered: int
     quarantined: Sequence[Request]
@@ -215,22 +216,22 @@ class Reaped:
 
 @dataclass(frozen=True, slots=True)
 class Processing:
-    """A key that somebody works on."""
+    """A request that a worker is processing."""
 
     request: Request
     fence: str
     remaining: timedelta
-    """Of its lease; negative once it has expired."""
+    """The rest of its lease; negative once it has expired."""
 
     @property
     def worker(self) -> str:
-        """Host and process id of whoever took it, from the token; empty if it names none."""
+        """Host and process id of the worker; empty if the fence names none."""
         return worker_of(self.fence)
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A key whose owners keep dying. It is tried again by itself, or when released."""
+    """A request whose owners keep dying. It is tried again by itself, or when released."""
 
     request: Request
     remaining: timedelta
@@ -238,18 +239,18 @@ class Quarantined:
 
 
 def worker_of(fence: str) -> str:
-    """Host and process id of whoever took a lease; empty if the fence names none."""
+    """Host and process id of the worker that took a lease; empty if the fence names none."""
     _, _, rest = fence.partition(".")
     return rest.partition(".")[0].rpartition("_")[0]
 
 
 def encode_trigger(incarnation: int, resource_version: str) -> bytes:
-    """The trigger of an identity watch; of two for one key the queue keeps the newer (P10)."""
+    """Encode the trigger of a watch; of two for one request the queue keeps the newer (P10)."""
     return f"{incarnation}/{resource_version}".encode()
 
 
 def decode_trigger(trigger: bytes) -> tuple[int, str] | None:
-    """Incarnation number and resourceVersion of a trigger, or None if it is empty or unreadable."""
+    """Decode a trigger to incarnation number and resourceVersion; None if empty or unreadable."""
     incarnation, _, resource_version = trigger.partition(b"/")
     try:
         return int(incarnation), resource_version.decode()
@@ -258,7 +259,7 @@ def decode_trigger(trigger: bytes) -> tuple[int, str] | None:
 
 
 def newest_trigger(old: bytes, new: bytes) -> bytes:
-    """Of two triggers of one key the newer; of others the later. `state.lua` does the same."""
+    """Return the newer trigger; the later one if they do not compare. As in `state.lua`."""
     if not old or not new:
         return new or old
     ranks = [_TRIGGER.fullmatch(one) for one in (old, new)]
@@ -269,43 +270,45 @@ def newest_trigger(old: bytes, new: bytes) -> bytes:
 
 
 def check_trace(trace: str) -> str:
-    """The trace itself, or nothing if it is none: it comes from the bus, and from anyone there."""
+    """Return a valid `traceparent`, else nothing: it comes from the bus, so from anybody."""
     return trace if _TRACE.fullmatch(trace) else ""
 
 
 def check_notes(notes: Mapping[Request, bytes]) -> None:
-    """Refuse a note that would make every take of its item slow.
+    """Refuse notes that would slow down every take of their items.
 
     Raises:
         ValueError: one is longer than `NOTE_BYTES`.
     """
     for request, note in notes.items():
         if len(note) > NOTE_BYTES:
-            raise ValueError(f"the note of {request} has {len(note)} bytes, of {NOTE_BYTES}")
+            raise ValueError(
+                f"the note of {request} has {len(note)} bytes, the limit is {NOTE_BYTES}"
+            )
 
 
 def from_micros(micros: int) -> datetime:
-    """A moment of the store's clock."""
+    """Convert a time of the store's clock."""
     return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)
 
 
 class Queue(Protocol):
     """client-go's workqueue across processes (rule Q1).
 
-    A key is *dirty* from Add until it is taken, and *processing* from take until done. It is ready
-    while it is dirty and not processing. So a key has one owner, any number of adds while it is
+    A request is *dirty* from add until take, and *processing* from take until done. It is *ready*
+    while it is dirty and not processing. So a request has one owner, any number of adds while it is
     processed cause exactly one further run, and every add is followed by a run that starts later.
 
-    All calls may be repeated after `QueueUnavailableError`.
+    Every call may be repeated after `QueueUnavailableError`.
     """
 
     @property
     def policy(self) -> QueuePolicy:
-        """The numbers that it works by; a heartbeat and a reaper need the same."""
+        """Its policy; a heartbeat and a reaper need the same."""
         ...
 
     async def add(self, items: Sequence[Add]) -> None:
-        """Mark the requests dirty; a higher priority than before takes effect."""
+        """Mark requests dirty; a higher priority than before takes effect."""
         ...
 
     async def add_after(self, request: Request, delay: timedelta) -> None:
@@ -313,7 +316,7 @@ class Queue(Protocol):
         ...
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """From now on a cluster has so many turns for each one of a cluster not named (Q9)."""
+        """Set how many turns a cluster has for each one of a cluster that is not named (Q9)."""
         ...
 
     async def take(
@@ -326,7 +329,7 @@ class Queue(Protocol):
         default_capacity: int | None = None,
         probes: int | None = None,
     ) -> list[Lease]:
-        """Up to `limit` ready items; waits up to `wait` for the first one.
+        """Lease up to `limit` ready items; waits up to `wait` for the first one.
 
         Args:
             limit: most items.
@@ -336,7 +339,7 @@ class Queue(Protocol):
             capacity: most items of each named cluster (rule Q9). It is read again at every attempt,
                 and the end of a lease of this process causes one.
             default_capacity: the same for a cluster that `capacity` does not name; None: no limit.
-            probes: most items that try whether a cluster answers again; None for any number.
+            probes: most items that probe whether a cluster answers again; None: no limit.
 
         Raises:
             QueueClosedError: The queue is closed, also while waiting.
@@ -346,10 +349,13 @@ class Queue(Protocol):
     async def done(
         self, leases: Sequence[Lease], notes: Mapping[Request, bytes] | None = None
     ) -> list[Lease]:
-        """End the leases; answers those that were no longer ours. Dirty keys become ready.
+        """End leases; requests that are dirty again become ready.
 
-        In the same step a note for the next run of the item is left (rule Q12); without one, the
-        last is removed. `give_back` and a lost lease leave it as it is.
+        The same step stores the note for the next run of each item, or removes the last one
+        (rule Q12). `give_back` and a lost lease leave it unchanged.
+
+        Returns:
+            The leases that were no longer ours.
 
         Raises:
             ValueError: A note is longer than `NOTE_BYTES`; no lease was ended.
@@ -357,68 +363,73 @@ class Queue(Protocol):
         ...
 
     async def give_back(self, leases: Sequence[Lease]) -> list[Lease]:
-        """End the leases of runs that did not finish (shutdown): the keys are ready again.
+        """End the leases of runs that did not finish, as at shutdown: the requests become ready.
 
-        Answers those that were no longer ours. Neither a failure nor a reclaim is counted.
+        Counts neither a failure nor a reclaim.
+
+        Returns:
+            The leases that were no longer ours.
         """
         ...
 
     async def retry(self, lease: Lease, *, unreachable: bool = False) -> timedelta:
-        """Add again after this key's back-off, which is the answer. The lease goes on until done.
+        """Count a failure and add again after the request's back-off; the lease lasts until `done`.
 
         With `unreachable` the request's cluster did not answer: `QueuePolicy.breaker` such failures
-        without a success between them open its breaker (rule Q9). Then its items wait, but for
-        one at a time that tries again. A success closes it: a done of a key whose failures were
-        forgotten, or that had none.
+        without a success between them open its breaker (rule Q9). Then its items wait, except for
+        one probe at a time. A success closes it: the `done` of a request without failures.
+
+        Returns:
+            The back-off.
 
         Raises:
-            LeaseLostError: Another owner decides about this key.
+            LeaseLostError: another owner decides about this request.
         """
         ...
 
     async def requeue_after(self, lease: Lease, delay: timedelta) -> None:
-        """A success that wants another run: forget the failures, add after the delay.
+        """Forget the failures and add after a delay: a success that wants another run.
 
         Raises:
-            LeaseLostError: Another owner decides about this key.
+            LeaseLostError: another owner decides about this request.
         """
         ...
 
     async def forget(self, lease: Lease) -> None:
-        """Forget the failures of this key.
+        """Forget the failures of this request.
 
         Raises:
-            LeaseLostError: Another owner decides about this key.
+            LeaseLostError: another owner decides about this request.
         """
         ...
 
     async def extend(self, leases: Sequence[Lease]) -> list[Lease]:
-        """A whole lease from now on; answers those that are lost."""
+        """Extend leases to a whole lease from now on; returns those that are lost."""
         ...
 
     async def reap(self) -> Reaped:
-        """Recover the keys of dead owners.
+        """Recover the requests of dead owners.
 
-        To be called by every worker about every second, and at least four times per lease.
+        Every worker calls it about every second, and at least four times per lease.
         """
         ...
 
     async def stats(self) -> Stats:
-        """How full the queue is now."""
+        """Count what is in the queue now."""
         ...
 
     async def processing(self) -> list[Processing]:
-        """What is worked on, the lease that ends first at the top; at most 500."""
+        """List what is being processed, the lease that ends first at the top; at most 500."""
         ...
 
     async def quarantined(self) -> list[Quarantined]:
-        """What is kept back, the one tried next at the top; at most 500."""
+        """List what is in quarantine, the one tried next at the top; at most 500."""
         ...
 
     async def release(self, request: Request) -> bool:
-        """Let a key out of quarantine; False if it is not there."""
+        """Release a request from quarantine; False if it is not there."""
         ...
 
     async def aclose(self) -> None:
-        """Wake all who wait in `take` and let go of connections; the items stay."""
+        """Wake all who wait in `take` and release connections; the items stay."""
         ...

@@ -1,4 +1,4 @@
-"""The queue in Redis or Valkey: each call is one script call per 500 items."""
+"""The queue in Redis or Valkey: each method is one script call per 500 items."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ if TYPE_CHECKING:
 _Item = TypeVar("_Item")
 _LEASE_FIELDS = 9
 _STOP_PATIENCE = 2.0
-"""Seconds that a stop waits for the answer of a take that is on its way."""
+"""Seconds that a cancelled take waits for the answer of the store."""
 
 
 class RedisQueue:
-    """One controller's queue, shared by all its processes. Keeps the contract of `Queue`.
+    """The queue of one controller, shared by all its processes. Implements `Queue`.
 
-    The client must not retry by itself, `retry=Retry(NoBackoff(), 0)` (rule Q11). A take whose
-    answer was lost is asked again by the next take of this object, under the same token.
+    The client must not retry by itself, `retry=Retry(NoBackoff(), 0)` (rule Q11). If the answer of
+    a take is lost, the next take of this object repeats it under the same token.
     """
 
     def __init__(self, redis: Redis, controller: str, *, policy: QueuePolicy | None = None) -> None:
@@ -78,7 +78,7 @@ class RedisQueue:
 
     @property
     def policy(self) -> QueuePolicy:
-        """The numbers this queue works by; a heartbeat needs the same."""
+        """See `Queue.policy`."""
         return self._policy
 
     async def add(self, items: Sequence[Add]) -> None:
@@ -110,14 +110,14 @@ class RedisQueue:
             self._check_open()
             if wait > ZERO:
                 self._subscription.start()
-            # Read before the call, so that a ring between the answer and the wait is not missed.
-            rings = self._subscription.signal.count
+            # Read before the call, so that a notification between answer and wait is not missed.
+            seen = self._subscription.signal.count
             limits = Limits.of(capacity, default_capacity, probes)
             leases, due = await self._take_now(min(limit, BATCH), token, limits)
             remaining = give_up - time.monotonic()
             if leases or remaining <= 0:
                 return leases
-            await self._subscription.signal.wait(rings, min(remaining, due, POLL))
+            await self._subscription.signal.wait(seen, min(remaining, due, POLL))
 
     async def done(
         self, leases: Sequence[Lease], notes: Mapping[Request, bytes] | None = None
@@ -172,8 +172,8 @@ class RedisQueue:
         delayed, processing, failing, depths, kept, breakers = found
         ages: dict[str, timedelta] = {}
         depth: Counter[tuple[str, Priority]] = Counter()
-        for band, lane, count, age in depths:
-            name, waited = lane.decode().removesuffix(">"), timedelta(microseconds=age)
+        for band, flow, count, age in depths:
+            name, waited = flow.decode().removesuffix(">"), timedelta(microseconds=age)
             ages[name] = max(waited, ages.get(name, waited))
             depth[name, Priority(band)] += count
         return Stats(
@@ -226,40 +226,40 @@ class RedisQueue:
             raise QueueClosedError("the queue is closed")
 
     def _notify_if_at_capacity(self, ended: Sequence[Lease]) -> None:
-        """What ended may have made room for what a take of this process had to leave."""
+        """Notify takers of this process: what ended may have freed capacity that they lacked."""
         if ended and self._is_at_capacity:
             self._subscription.signal.notify()
 
     async def _take_now(
         self, limit: int, token: str | None, limits: Limits
     ) -> tuple[list[Lease], float]:
-        """The leases, and for how many seconds nothing can become due by itself."""
+        """Take once; the leases, and for how many seconds nothing can become due by itself."""
         token = token or (self._unanswered.pop() if self._unanswered else _new_token())
-        return await self._uncut(self._take_once(limit, token, limits))
+        return await self._await_take(self._take_once(limit, token, limits))
 
     async def _take_once(self, limit: int, token: str, limits: Limits) -> tuple[list[Lease], float]:
         sent_at = time.monotonic()
         with self._remember_unanswered(token):
             call = self._calls.take(token, limit, limits)
-            due, is_held_back, fence, *fields = await self._send(call)
-            self._is_at_capacity = is_held_back == 1
+            due, is_at_capacity, fence, *fields = await self._send(call)
+            self._is_at_capacity = is_at_capacity == 1
             deadline = sent_at + self._policy.lease.total_seconds()
             leases = [
                 self._to_lease(fields[start : start + _LEASE_FIELDS], fence.decode(), deadline)
                 for start in range(0, len(fields), _LEASE_FIELDS)
             ]
-            # A repeated take gets what the first one asked for; the worker may have less room now.
-            # And whoever reads the answer when the leases are over has none of them any more (Q5).
+            # A repeated take gets what the first one asked for, and the worker may have fewer free
+            # slots now. Leases that ran out before their answer was read are nobody's (rule Q5).
             kept = leases[:limit] if time.monotonic() < deadline else []
             await self.give_back(leases[len(kept) :])
         return kept, POLL if due < 0 else due / 1e6
 
-    async def _uncut(
+    async def _await_take(
         self, taking: Coroutine[Any, Any, tuple[list[Lease], float]]
     ) -> tuple[list[Lease], float]:
-        """Await a take; if we are stopped meanwhile, wait for its answer and give it back.
+        """Await a take; if cancelled meanwhile, wait for its answer and give the leases back.
 
-        Cutting the connection would not do: the server may carry the call out a moment later.
+        Closing the connection is not enough: the server may execute the call a moment later.
         """
         task = asyncio.create_task(taking, name="take")
         try:
@@ -278,7 +278,7 @@ class RedisQueue:
         try:
             yield
         except BaseException:
-            # Also a cancelled call may have been carried out (Q11).
+            # A call that was cancelled may have been executed, too (rule Q11).
             self._unanswered.append(token)
             raise
 
@@ -316,7 +316,7 @@ class RedisQueue:
 
 
 def _new_token() -> str:
-    """Names this process, for whoever looks at the queue, and never repeats."""
+    """Make a unique token that names this process, for whoever inspects the queue."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
     return f"{host}-{os.getpid()}_{secrets.token_hex(8)}"
 

@@ -1,7 +1,7 @@
-"""The Lua scripts as typed calls. Rule Q2: every transition of the queue is one of these.
+"""The Lua scripts as typed calls: every transition of the queue is one of them (rule Q2).
 
-A `Call` is only a script and its arguments, so the async queue and the heartbeat's thread, which
-has a synchronous connection, send the same bytes. Each Lua file names its keys and arguments.
+A `Call` is a script with its arguments, so that the asynchronous queue and the heartbeat's thread,
+which has a blocking connection, send the same bytes. Each Lua file names its keys and arguments.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ PARTS: Final = (
     *("suspects", "reclaims", "quarantine", "liveness", "notify", "traces", "notes", "noted"),
     *("breakers", "outages", "clock", "causes"),
 )
-# A full store refuses these, which is back-pressure (P9), and no other: work must be able to end.
+# A full store refuses only these, as back-pressure (rule P9): work must be able to end.
 _GROWING: Final = frozenset({"add", "add_after"})
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+")
-# Answers hold opaque bytes, whatever the client was told to decode.
+# Answers hold opaque bytes, whatever `decode_responses` of the client says.
 _AS_BYTES: Final[dict[str, Any]] = {"NEVER_DECODE": True}
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The text of one script and the digest the server knows it by."""
+    """The text of one script, and the digest by which the server knows it."""
 
     text: str
     digest: str
@@ -52,7 +52,7 @@ class Script:
 
 @cache
 def load(name: str) -> Script:
-    """A script of this package, behind the state it works on."""
+    """Load a script of this package, preceded by `state.lua`."""
     folder = resources.files("fleetbus.workqueue").joinpath("lua")
     first = "#!lua" if name in _GROWING else "#!lua flags=allow-oom"
     text = "\n".join(
@@ -66,19 +66,25 @@ _UNLIMITED: Final = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one take may get, beside its limit: see `Queue.take`."""
+    """The limits of one take for clusters and probes: see `Queue.take`."""
 
     capacity: Mapping[str, int]
     default_capacity: int
     probes: int
 
     @classmethod
-    def of(cls, room: Mapping[str, int] | None, cap: int | None, probes: int | None) -> Limits:
-        """From the arguments of `Queue.take`."""
-        if cap is not None and cap < 1:
-            raise ValueError(f"a cap of {cap} would let no cluster have anything")
+    def of(
+        cls, capacity: Mapping[str, int] | None, default: int | None, probes: int | None
+    ) -> Limits:
+        """Check and complete the arguments of `Queue.take`."""
+        if default is not None and default < 1:
+            raise ValueError(f"default_capacity must be positive, not {default}")
         most = _UNLIMITED
-        return cls(room or {}, most if cap is None else cap, most if probes is None else probes)
+        return cls(
+            capacity or {},
+            most if default is None else default,
+            most if probes is None else probes,
+        )
 
 
 NO_LIMITS: Final = Limits.of(None, None, None)
@@ -92,7 +98,7 @@ class Call:
     tail: tuple[Any, ...]
 
     async def send(self, redis: redis.asyncio.Redis) -> Any:
-        """Run it; a server that does not know the script gets its text (P16)."""
+        """Run it; a server that does not know the script gets its text (rule P16)."""
         run = cast("Callable[..., Awaitable[Any]]", redis.execute_command)
         try:
             return await run("EVALSHA", self.script.digest, *self.tail, **_AS_BYTES)
@@ -100,7 +106,7 @@ class Call:
             return await run("EVAL", self.script.text, *self.tail, **_AS_BYTES)
 
     def send_blocking(self, redis: redis.Redis) -> Any:
-        """The same for a thread with a connection of its own."""
+        """Run it on a blocking connection, from a thread."""
         run = cast("Callable[..., Any]", redis.execute_command)
         try:
             return run("EVALSHA", self.script.digest, *self.tail, **_AS_BYTES)
@@ -118,27 +124,27 @@ class Transitions:
         self.weigh({})
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """How many turns a cluster has for each one of a cluster that is not named (rule Q9)."""
+        """Set the weights of clusters: see `Queue.weigh`."""
         steps = "".join(f" {cluster}={1 / weight!r}" for cluster, weight in weights.items())
         self._numbers = f"{micros(self._policy.lease)}{steps}"
 
     def add(self, items: Iterable[Add]) -> Call:
-        """Mark dirty."""
+        """Add: mark dirty."""
         return self._call("add", *(field for add in items for field in self._add_fields(add)))
 
     def add_after(self, request: Request, delay: timedelta) -> Call:
-        """Mark dirty later."""
+        """Add after a delay."""
         return self._call("add_after", self.item(request), micros(delay))
 
     def take(self, token: str, limit: int, limits: Limits = NO_LIMITS) -> Call:
-        """Ready to processing."""
-        if not _TOKEN.fullmatch(token):  # it is a part of the fence, which the scripts take apart
-            raise ValueError(f"not a request token: {token!r}")
-        rooms = (field for pair in limits.capacity.items() for field in pair)
-        return self._call("take", token, limit, limits.default_capacity, limits.probes, *rooms)
+        """Take: from ready to processing."""
+        if not _TOKEN.fullmatch(token):  # it becomes part of the fence, which the scripts parse
+            raise ValueError(f"invalid request token: {token!r}")
+        capacities = (field for pair in limits.capacity.items() for field in pair)
+        return self._call("take", token, limit, limits.default_capacity, limits.probes, *capacities)
 
     def done(self, leases: Iterable[Lease], notes: Mapping[Request, bytes]) -> Call:
-        """Processing to nothing, or to ready; the notes of these runs replace the last ones."""
+        """End leases; a request that is dirty again becomes ready. Notes replace the last ones."""
         fields: list[str | bytes] = []
         for lease in leases:
             note = notes.get(lease.request, b"") if notes else b""
@@ -146,15 +152,15 @@ class Transitions:
         return self._call("done", *fields)
 
     def give_back(self, leases: Iterable[Lease]) -> Call:
-        """Processing to ready."""
+        """Give back: from processing to ready."""
         return self._call("give_back", *self._fences(leases))
 
     def extend(self, leases: Iterable[Lease]) -> Call:
-        """A whole lease from now on."""
+        """Extend leases: each lasts a whole lease from now on."""
         return self._call("extend", *self._fences(leases))
 
     def retry(self, lease: Lease, *, unreachable: bool) -> Call:
-        """Count a failure, delay; perhaps open the breaker of the cluster."""
+        """Count a failure and delay; may open the breaker of the cluster."""
         policy = self._policy
         return self._call(
             "retry",
@@ -167,12 +173,12 @@ class Transitions:
         )
 
     def forget(self, lease: Lease, delay: timedelta | None = None) -> Call:
-        """Clear the failures, perhaps delay."""
+        """Forget the failures; with a delay, add again after it."""
         pause = -1 if delay is None else micros(delay)
         return self._call("forget", *self._fences([lease]), pause)
 
     def reap(self) -> Call:
-        """Mark and recover expired leases."""
+        """Mark expired leases as suspect, and recover those marked before."""
         policy = self._policy
         return self._call(
             "reap",
@@ -184,37 +190,37 @@ class Transitions:
         )
 
     def release(self, request: Request) -> Call:
-        """Quarantine to ready."""
+        """Release a request from quarantine."""
         return self._call("release", self.item(request))
 
     def read_item(self, request: Request) -> Call:
-        """Where one item stands."""
+        """Read the status of one item."""
         return self._call("read_item", self.item(request))
 
     def run_now(self, request: Request | None, page: str) -> Call:
-        """Due now instead of after a back-off: one item, or a page of all that failed."""
+        """Make due now: one item, or a page of all that wait after a failure."""
         return self._call("run_now", "" if request is None else self.item(request), page)
 
     def list_items(self, limit: int) -> Call:
-        """List what is in the queue."""
+        """List items by state."""
         return self._call("list_items", limit)
 
     def stats(self) -> Call:
-        """Count."""
+        """Count items."""
         return self._call("stats")
 
     def list_held(self, limit: int) -> Call:
-        """List what is processing and what is in quarantine."""
+        """List what must not be ready: items that are processing or in quarantine."""
         return self._call("list_held", limit)
 
     def item(self, request: Request) -> str:
-        """The member that stands for a request; its cluster ends at the first slash."""
+        """Encode a request; its cluster ends at the first slash."""
         if request.controller != self._controller:
             raise ValueError(f"{request} belongs to {request.controller}, not {self._controller}")
         return f"{request.cluster}/{request.namespace}/{request.name}"
 
     def request(self, item: bytes) -> Request:
-        """The request a member stands for."""
+        """Decode an item."""
         cluster, namespace, name = item.decode().split("/", 2)
         return Request(self._controller, cluster, namespace, name)
 
@@ -232,12 +238,12 @@ class Transitions:
 
 
 def jitter() -> float:
-    """The part of a breaker's pause that counts: what failed together is not tried together."""
+    """A random factor for the pauses of breakers: what failed together is not tried together."""
     return random.uniform(0.75, 1)  # noqa: S311 -- nothing secret
 
 
 def micros(span: timedelta) -> int:
-    """Whole microseconds, the unit of every script."""
+    """Convert to whole microseconds, the unit of every script."""
     return span // timedelta(microseconds=1)
 
 

@@ -1,5 +1,9 @@
--- Add (Q1): ARGV[2..] = (item, band, trigger, trace, cause or '') for each. Keys: dirty, triggers,
--- traces, causes, processing, quarantine, ready, turns, credits, notify. Answers nothing.
+-- Add (rule Q1): marks items dirty.
+--
+-- Keys: dirty, triggers, traces, causes, processing, quarantine, ready, turns, credits, breakers,
+--       outages, liveness, notify
+-- ARGV  for each item: item, band, trigger, trace, cause or ''
+-- Answer: nothing.
 
 for i = 2, #ARGV, 5 do
   assign_flow(ARGV[i], ARGV[i + 4])

@@ -1,6 +1,9 @@
--- Done (Q1, Q4): ARGV[2..] = (item, fence, note) for each; an empty note removes the last one
--- (Q12). Keys: processing, leases, takes, suspects, reclaims, liveness, dirty, ready, turns, notes, noted,
--- attempts, breakers, outages, notify. Answers the indices (from 0) of what is refused.
+-- Done (rules Q1, Q4): ends leases; an item that is dirty again becomes ready.
+--
+-- Keys: processing, leases, takes, suspects, reclaims, liveness, dirty, delayed, ready, turns, notes,
+--       noted, attempts, breakers, outages, causes, clock, notify
+-- ARGV  for each item: item, fence, note; an empty note removes the last one (rule Q12)
+-- Answer: the indices, from 0, of those that are refused.
 
 local has_notes = call('EXISTS', NOTES) == 1
 
@@ -14,7 +17,7 @@ local function leave_note(item, note)
   end
 end
 
--- A run that ends with no failure counted was a success: its cluster answers (Q9).
+-- A run that ends without counted failures was a success: its cluster answers (Q9).
 local function end_outage(item)
   local cluster = cluster_of(item)
   if not read_outage(cluster) or call('HEXISTS', ATTEMPTS, item) == 1 then return end
@@ -28,7 +31,7 @@ for i = 2, #ARGV, 3 do
   if held_under(item, fence) then
     if has_outages then end_outage(item) end
     end_lease(item, fence)
-    call('HDEL', RECLAIMS, item)  -- an owner that lived to say so: the key kills nobody (Q7)
+    call('HDEL', RECLAIMS, item)  -- its owner has survived the run (Q7)
     leave_note(item, note)
     ready_if_dirty(item)
     local is_waiting = call('HEXISTS', DIRTY, item) == 1 or call('ZSCORE', DELAYED, item)

@@ -1,5 +1,8 @@
--- Extend (Q4, Q5): ARGV[2..] = (item, fence) for each. Keys: processing, leases, suspects.
--- Answers the indices (from 0) of what is refused.
+-- Extend (rules Q4, Q5): each lease lasts a whole lease from now on.
+--
+-- Keys: processing, leases, suspects
+-- ARGV  for each item: item, fence
+-- Answer: the indices, from 0, of those that are refused.
 
 local refused = {}
 for i = 2, #ARGV, 2 do

@@ -1,5 +1,9 @@
--- Give back, undone (Q4): ARGV[2..] = (item, fence) for each. Keys: as done.lua, triggers and traces.
--- Answers the indices (from 0) of what is refused.
+-- Give back (rule Q4): ends leases of runs that did not finish; the items are ready again.
+--
+-- Keys: processing, leases, takes, suspects, liveness, dirty, quarantine, triggers, traces, causes,
+--       ready, turns, credits, breakers, outages, clock, notify
+-- ARGV  for each item: item, fence
+-- Answer: the indices, from 0, of those that are refused.
 
 local refused = {}
 for i = 2, #ARGV, 2 do

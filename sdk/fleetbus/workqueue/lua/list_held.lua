@@ -1,6 +1,9 @@
--- What is processing and what is in quarantine: ARGV[2] = most items of each. Keys: leases,
--- processing, quarantine, reclaims. Answers {processing, quarantined}: item, fence, microseconds
--- of lease left; and item, microseconds until it is tried again, times quarantined.
+-- Lists what must not be ready: items that are processing, and items in quarantine.
+--
+-- Keys: leases, processing, quarantine, reclaims
+-- ARGV  2 most items of each
+-- Answer: {processing, quarantined}: {item, fence, microseconds until the lease ends} and {item,
+-- microseconds until it is tried again, times quarantined}.
 
 local last = tonumber(ARGV[2]) - 1
 local processing, quarantined = {}, {}

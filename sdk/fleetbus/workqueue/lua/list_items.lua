@@ -1,9 +1,11 @@
--- What is in the queue: ARGV[2] = most items of each state. Keys: turns, ready, delayed, leases,
--- processing, quarantine, reclaims, attempts, breakers. Answers {processing, ready, blocked, delayed,
--- quarantined}, each {how many there are, items}, those that come first at the top; an item is {item,
--- failures, microseconds, more}: of lease left, and the fence; since it was due, and the band, twice;
--- until it is due; until it is tried again, and the times quarantined. What is left is negative once
--- it is over.
+-- Lists the items of each state, those that come first at the top.
+--
+-- Keys: turns, ready, delayed, leases, processing, quarantine, reclaims, attempts, breakers
+-- ARGV  2 most items of each state
+-- Answer: {processing, ready, blocked, delayed, quarantined}, each {how many there are, items}. An
+-- item is {item, failures, microseconds, more}: until its lease ends, and the fence; since it was due,
+-- and the band (ready and blocked); until it is due, and 0; until it is tried again, and the times
+-- quarantined. A time that is over is negative.
 
 local LIMIT = tonumber(ARGV[2])
 
@@ -17,7 +19,7 @@ local function failures_of(rows)
   return rows
 end
 
--- Before the first head that is later: there are as many heads as clusters, or fewer.
+-- Inserts before the first later head; there are at most as many heads as flows.
 local function insert(heads, head)
   local at = 1
   while heads[at] and heads[at].since <= head.since do at = at + 1 end
@@ -30,7 +32,7 @@ local function read_head(key, rank)
   return {key = key, rank = rank, item = head[1], since = tonumber(head[2])}
 end
 
--- The oldest items of a band in these clusters: each step reads one item of one cluster.
+-- The oldest items of a band in these flows: each step reads one item of one flow.
 local function read_band(band, clusters, rows)
   local heads, total = {}, 0
   for _, cluster in ipairs(clusters) do

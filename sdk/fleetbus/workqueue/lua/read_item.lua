@@ -1,9 +1,12 @@
--- Where one item stands: ARGV[2] = item. Keys: dirty, processing, leases, delayed, quarantine,
--- attempts, reclaims, breakers, outages. Answers {failures, dirty, processing, delayed, quarantine,
--- breaker}, each of the last five an empty list or: {band, microseconds since}; {fence, microseconds
--- since it was due, microseconds of lease left}; {microseconds left}; {microseconds left, times};
--- {microseconds left, failures in a row}. What is left is negative once it is over; of a breaker
--- then -1, its time of a probe may be none.
+-- Reads the status of one item.
+--
+-- Keys: dirty, processing, leases, delayed, quarantine, attempts, reclaims, breakers, outages
+-- ARGV  2 item
+-- Answer: {failures, dirty, processing, delayed, quarantine, breaker}. Each of the last five is an
+-- empty list, or: {band, microseconds since}; {fence, microseconds since it was due, until the lease
+-- ends}; {microseconds until due}; {microseconds until tried again, times quarantined}; {microseconds
+-- until the next probe, failures in a row}. A time that is over is negative; that of a breaker is -1
+-- when it is over, or when its probe is due and no item was ready.
 
 local item = ARGV[2]
 

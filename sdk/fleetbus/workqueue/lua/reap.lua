@@ -1,7 +1,11 @@
--- The two-phase reaper (Q6, Q7): ARGV[2] = grace between mark and recovery, ARGV[3] = window of
--- reclaims, ARGV[4] = reclaims that quarantine; then the quarantine's back-off: ARGV[5] = first,
--- ARGV[6] = factor, ARGV[7] = longest; ARGV[8] = the age at which notes are dropped; all in
--- microseconds. Keys: all but attempts. Answers {hold in microseconds, number marked, number recovered, quarantined items…}.
+-- Reap (rules Q6, Q7): marks expired leases as suspect, and recovers those that still are a while
+-- later. Also drops old notes.
+--
+-- Keys: all but attempts and credits
+-- ARGV  2 grace between mark and recovery  3 window of reclaims  4 reclaims that quarantine; the
+--       quarantine's back-off: 5 first  6 factor  7 longest; 8 age at which notes are dropped; all
+--       times in microseconds
+-- Answer: {hold in microseconds, number marked, number recovered, quarantined items…}.
 
 local GRACE, WINDOW, LIMIT = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local FIRST, FACTOR, LONGEST = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -19,8 +23,8 @@ local function count_reclaim(item)
   return tonumber(quarantines), times
 end
 
--- Q7: never dropped, only kept back. A key that was in quarantine goes back at its next crash,
--- for longer, until one owner survives it.
+-- An item is never dropped (rule Q7). After a quarantine the next lost owner puts it back, for
+-- longer, until one owner survives.
 local function quarantine_if_deadly(item)
   local quarantines, times = count_reclaim(item)
   local is_deadly = quarantines > 0 or #times >= LIMIT
@@ -42,7 +46,7 @@ local function recover(item)
   return is_deadly
 end
 
--- A store that is not the one of last time (restart, failover) gets the same respite as a jump.
+-- After a restart or a failover of the store nothing is reaped for one lease, as after a jump.
 local function read_hold()
   local run = string.match(call('INFO', 'server'), 'run_id:(%w+)')
   local known = call('HGET', LIVENESS, 'run')
@@ -51,7 +55,7 @@ local function read_hold()
   return tonumber(call('HGET', LIVENESS, 'hold') or 0) - NOW
 end
 
--- Most notes are replaced by the next run; those of keys that have none any more would stay.
+-- Most notes are replaced by the next run; those of items that never run again would stay.
 local function drop_old_notes()
   local age = tonumber(ARGV[8])
   for _, item in ipairs(call('ZRANGE', NOTED, '-inf', whole(NOW - age), 'BYSCORE', 'LIMIT', 0, BATCH)) do

@@ -1,5 +1,8 @@
--- Release from quarantine (Q7): ARGV[2] = item. Keys: quarantine, reclaims, dirty, ready, turns,
--- notify. Answers 1, or 0 if the item is not in quarantine.
+-- Releases an item from quarantine (rule Q7).
+--
+-- Keys: quarantine, reclaims, dirty, ready, turns, breakers, outages, causes, liveness, notify
+-- ARGV  2 item
+-- Answer: 1, or 0 if the item is not in quarantine.
 
 local item = ARGV[2]
 local released = call('ZREM', QUARANTINE, item)

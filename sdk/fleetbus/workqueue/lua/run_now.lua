@@ -1,6 +1,8 @@
--- Makes what waits after a failure due now (Q7): ARGV[2] = item, or '' for a page of all; ARGV[3] =
--- where the page begins, '0' at first. Keys: delayed, attempts, notify. Answers {where the next page
--- begins, '0' after the last; how many became due}.
+-- Makes delayed items due now (rule Q7): one item, or a page of all that wait after a failure.
+--
+-- Keys: delayed, attempts, notify
+-- ARGV  2 item, or '' for a page of all  3 where the page begins, '0' at first
+-- Answer: {where the next page begins, '0' after the last; how many became due}.
 
 local following, items, made_due = '0', {ARGV[2]}, 0
 if ARGV[2] == '' then

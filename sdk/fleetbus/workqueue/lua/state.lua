@@ -1,16 +1,17 @@
 -- The state of one controller's queue and its transitions (rules Q1 to Q10). Every script of this
--- package is this text followed by its own; fleetbus.workqueue describes the parts.
+-- folder is this text followed by its own; fleetbus.workqueue describes the parts. Beside the keys
+-- that it names, every script reads and writes clock and liveness.
 --
 -- KEYS, the same for every script, in the order of scripts.PARTS:
 --   ready  (prefix: ready:<band>:<cluster>)  turns:0  turns:1  turns:2  credits
 --   dirty  delayed  triggers  processing  leases  takes  attempts
 --   suspects  reclaims  quarantine  liveness  notify (a channel, not a key)  traces  notes  noted
 --   breakers  outages  clock  causes
--- ARGV[1]: the lease in microseconds, then " <cluster>=<step>" for each cluster with a weight. The
--- rest belongs to the script.
+-- ARGV  1 the lease in microseconds, then " <cluster>=<step>" for each cluster with a weight; the
+--       rest belongs to the script.
 --
--- Times are microseconds of this server's clock (Q3), plus what it went back by (Q8); below 2^53
--- until the year 2255.
+-- Times are microseconds of this server's clock (Q3), plus the amount by which it went back (Q8);
+-- below 2^53 until the year 2255.
 
 local call = redis.call
 local READY, TURNS, CREDITS = KEYS[1], {[0] = KEYS[2], [1] = KEYS[3], [2] = KEYS[4]}, KEYS[5]
@@ -28,9 +29,9 @@ end
 
 -- --- the time (Q3, Q8) -------------------------------------------------------------------------
 
--- The time of a queue never goes back: by as much as the server's clock did, it is ahead of that
--- from then on. So all that waits is shifted by the jump at once, however much it is. To notice a
--- jump, every script leaves its time here while anything waits for a time.
+-- The time of a queue never goes back: when the server's clock does, the queue stays ahead of it by
+-- that amount. So everything that waits is shifted by the jump at once, however many items there are.
+-- To notice a jump, every script stores its time here while anything waits for a time.
 local function read_time()
   local clock = call('TIME')
   local held = call('HMGET', CLOCK, 'at', 'ahead')
@@ -48,7 +49,7 @@ end
 
 local NOW, AHEAD = read_time()
 
-local function await_time()  -- something is going to wait
+local function await_time()  -- something is going to wait for a time
   call('HSET', CLOCK, 'at', whole(NOW))
 end
 
@@ -56,7 +57,7 @@ local function forget_time_if_idle()
   if call('EXISTS', LEASES, DELAYED, QUARANTINE, BREAKERS) == 0 then call('DEL', CLOCK) end
 end
 
--- --- what wakes the takers that wait ----------------------------------------------------------
+-- --- notifying takers that wait ---------------------------------------------------------------
 
 local function is_idle()
   return call('EXISTS', TURNS[0], TURNS[1], TURNS[2]) == 0
@@ -65,8 +66,8 @@ end
 local WAS_IDLE = is_idle()
 local has_joined, is_probe_due = false, false
 
--- Takers wait after they saw nothing ready, so this edge is what they need; and a taker that had no
--- room for what it saw is `at_capacity` for the next cluster that has something.
+-- Takers wait after they found nothing ready, so the edge from idle to not idle notifies them. After
+-- `at_capacity` was set, so does every flow that joins: a taker may have capacity for that one.
 local function notify_takers()
   local must_notify = is_probe_due or (WAS_IDLE and not is_idle())
   if has_joined and not must_notify then must_notify = call('HGET', LIVENESS, 'at_capacity') ~= false end
@@ -75,10 +76,10 @@ local function notify_takers()
   call('PUBLISH', NOTIFY, '')
 end
 
--- --- the liveness: did the clock jump, or did the store stand still? (Q6) --------------------------
+-- --- liveness: did the clock jump, or did the store stop? (Q6) -----------------------------------
 
--- While a lease exists every script leaves its time here. A hole or a jump of more than half a
--- lease means that owners could not extend: nothing is reaped for one lease.
+-- While a lease exists every script stores its time here. A gap or a jump of more than half a lease
+-- means that owners could not extend their leases: nothing is reaped for one lease.
 local function check_clock()
   local last = call('HGET', LIVENESS, 'at')
   if not last then return end
@@ -97,7 +98,7 @@ local function is_digits_above(a, b)  -- P2: by length, then bytes; never tonumb
   return a > b
 end
 
--- Of two triggers "<incarnation number>/<resourceVersion>" the newer; of others, the later.
+-- The newer of two triggers "<incarnation number>/<resourceVersion>"; of others, the later one.
 local function newest(old, new)
   if not old or old == '' then return new end
   if not new or new == '' then return old end
@@ -117,7 +118,7 @@ local function remember_trigger(item, trigger)
   if kept ~= old then call('HSET', TRIGGERS, item, kept) end
 end
 
--- The trace of the last add that had one; of a run that comes back only if none came since.
+-- The trace of the last add that had one counts; that of a run that comes back, only without one.
 local function remember_trace(item, trace)
   if trace ~= '' then call('HSET', TRACES, item, trace) end
 end
@@ -128,9 +129,9 @@ end
 
 -- --- ready -------------------------------------------------------------------------------------
 
--- A flow is what takes turns (Q9): a cluster, with the items that name it and that its own changes
--- caused; or "<cluster>>", with those that its changes caused and that name others. Only the first
--- kind is barred while the breaker of its cluster is open.
+-- A flow is what takes turns (Q9): "<cluster>" has the items that name the cluster and were caused by
+-- its own changes, "<cluster>>" those that its changes caused and that name other clusters. Only the
+-- first kind takes no turns while the breaker of its cluster is open.
 
 local function ready_key(band, flow)
   return READY .. ':' .. band .. ':' .. flow
@@ -164,7 +165,7 @@ local function set_cause(item, cause)
   end
 end
 
--- By how much a turn moves a cluster back: 1, or one part of its weight (Q9).
+-- By how much a turn advances the virtual time of a flow: 1, divided by its cluster's weight (Q9).
 local STEPS = nil
 
 local function step_of(flow)
@@ -175,24 +176,24 @@ local function step_of(flow)
   return STEPS[cluster_of_flow(flow)] or 1
 end
 
--- A cluster enters a band's round behind whoever is next, so that leaving and coming back never
+-- A flow joins the turns of a band behind whoever is next, so that leaving and joining again never
 -- wins a turn (Q9).
-local function join_round(band, cluster)
+local function join_turns(band, cluster)
   local next_up = call('ZRANGE', TURNS[band], 0, 0, 'WITHSCORES')
   local score = next_up[2] and tonumber(next_up[2]) + step_of(cluster) or 0
   if call('ZADD', TURNS[band], 'NX', score, cluster) == 1 then has_joined = true end
 end
 
-local function leave_round(band, cluster)
+local function leave_turns(band, cluster)
   call('ZREM', TURNS[band], cluster)
   if call('EXISTS', TURNS[band]) == 0 then call('HDEL', CREDITS, band) end
 end
 
 -- --- breakers (Q9) -----------------------------------------------------------------------------
 --
--- An outage is "<failures in a row> <times opened> <fence of the probe, or ->". An open breaker has
--- a score: the time from which one item may go as a probe; PARKED once that has come and nothing was
--- ready, infinite while the probe is under way.
+-- An outage is "<failures in a row> <times opened> <fence of the probe, or ->". The score of an open
+-- breaker is the time from which one item may go as a probe: PARKED once that has come and no item
+-- was ready, infinite while the probe runs.
 
 local PARKED = -1
 local has_outages = call('EXISTS', OUTAGES) == 1
@@ -219,11 +220,11 @@ local function allow_probe(cluster)
   is_probe_due = true
 end
 
--- Something of this cluster is ready in this band, for the first time.
+-- The first item of this flow is ready in this band.
 local function enter(band, cluster)
   local at = open_until(cluster)
   if not at then
-    join_round(band, cluster)
+    join_turns(band, cluster)
   elseif at == PARKED then
     allow_probe(cluster)
   end
@@ -232,17 +233,17 @@ end
 local function open_breaker(cluster, pause)
   await_time()
   call('ZADD', BREAKERS, whole(NOW + pause), cluster)
-  for band = 0, 2 do leave_round(band, cluster) end
+  for band = 0, 2 do leave_turns(band, cluster) end
 end
 
 local function close_breaker(cluster)
   if call('ZREM', BREAKERS, cluster) == 0 then return end
   for band = 0, 2 do
-    if call('EXISTS', ready_key(band, cluster)) == 1 then join_round(band, cluster) end
+    if call('EXISTS', ready_key(band, cluster)) == 1 then join_turns(band, cluster) end
   end
 end
 
--- The probe has ended without telling anything: another one may go.
+-- The probe has ended and proved nothing: another one may go.
 local function end_probe(item, fence)
   local cluster = cluster_of(item)
   local failures, opened, probe = read_outage(cluster)
@@ -264,7 +265,7 @@ local function withdraw_ready(item, band)
   local flow = flow_of(item)
   local key = ready_key(band, flow)
   if call('ZREM', key, item) == 0 then return false end
-  if call('EXISTS', key) == 0 then leave_round(band, flow) end
+  if call('EXISTS', key) == 0 then leave_turns(band, flow) end
   return true
 end
 
@@ -283,8 +284,8 @@ local function is_held(item)  -- a dirty key that must not be ready
   return call('HEXISTS', PROCESSING, item) == 1 or call('ZSCORE', QUARANTINE, item) ~= false
 end
 
--- Who pays for an item is whose change made it dirty; a change of the cluster that it names takes
--- it over, so that nobody else's backlog holds it up.
+-- The cluster whose change made an item dirty is charged for it. A later change of the cluster that
+-- the item names moves it to that cluster's own flow, so that no other backlog delays it.
 local function assign_flow(item, cause)
   local known = call('HGET', DIRTY, item)
   if not known then
@@ -337,14 +338,14 @@ local function parse_processing(value)
   return fence, tonumber(band), tonumber(since), trigger, trace
 end
 
--- The record of an item under exactly this fence; nil means: not yours, or no longer.
+-- The record of an item under exactly this fence; nil if another owner has it, or nobody.
 local function held_under(item, fence)
   local value = call('HGET', PROCESSING, item)
   if not value or string.sub(value, 1, #fence + 1) ~= fence .. ' ' then return nil end
   return value
 end
 
--- A run that did not happen: the item is dirty again in its old place.
+-- A run that did not happen: the item is dirty again, in its old place.
 local function return_to_queue(item, band, since, trigger, trace)
   recall_trace(item, trace)
   if call('HEXISTS', DIRTY, item) == 1 and not is_held(item) then ready_if_dirty(item) end

@@ -1,7 +1,10 @@
--- Depth of the queue: no arguments. Keys: turns, ready, delayed, processing, quarantine, attempts,
--- breakers, outages. Answers {delayed, processing, failing, depths, quarantined, breakers}: band, cluster, depth,
--- microseconds since the oldest ready item; cluster, number of its items in quarantine; cluster,
--- microseconds until a probe may go, failures in a row, times opened, 1 while a probe is under way.
+-- Counts the items of the queue.
+--
+-- Keys: turns, ready, delayed, processing, quarantine, attempts, breakers, outages
+-- ARGV  none
+-- Answer: {delayed, processing, failing, depths, quarantined, breakers}. The last three are lists of
+-- {band, flow, depth, microseconds since its oldest item}; {cluster, quarantined items}; {cluster,
+-- microseconds until the next probe, failures in a row, times opened, 1 while a probe runs}.
 
 local depths, kept, breakers = {}, {}, {}
 

@@ -1,14 +1,17 @@
--- Get (Q1, Q4, Q9 to Q11): ARGV[2] = request token, ARGV[3] = limit, ARGV[4] = most items of one
--- cluster, ARGV[5] = most probes of open breakers, ARGV[6..] = (cluster, most items of it). Keys: all
--- but suspects, reclaims. Answers {microseconds until something is due or -1, 1 if something was
--- ready for which there was no room, fence, then for each item: item, dirty since (by the server's clock), failures, band,
--- trigger, trace, note, 1 for a probe, who pays if it is not the cluster that it names}.
+-- Take (rules Q1, Q4, Q9 to Q11): leases ready items in the order of bands, flows and age.
+--
+-- Keys: all but reclaims and noted; of attempts and notes it only reads
+-- ARGV  2 request token  3 limit  4 most items of a cluster that is not named  5 most probes of open
+--       breakers, then for each named cluster: cluster, most items of it
+-- Answer: {microseconds until something is due, or -1; 1 if something was ready for which there was
+-- no capacity; fence; then for each item: item, dirty since (by the server's clock), failures, band,
+-- trigger, trace, note, 1 for a probe, charged cluster if the item names another one}.
 
-local TOKEN, LIMIT, CAP, PROBES = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local PROMOTED = 500  -- due items moved per call: bounds the time this script holds the server
-local SHARE = {[1] = 0.25, [2] = 0.125}  -- runs a lower band is owed for each run above it (Q10)
+local TOKEN, LIMIT, DEFAULT, PROBES = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local PROMOTED = 500  -- most due items moved per call: a script blocks the server while it runs
+local SHARE = {[1] = 0.25, [2] = 0.125}  -- runs that a lower band is owed for each run of a higher one (Q10)
 
--- Q11: the same token gets the same items, with a whole lease again.
+-- The same token gets the same items, with a whole lease again (rule Q11).
 local function take_again()
   local answer, cursor, fence = {}, '0', ''
   repeat
@@ -48,7 +51,7 @@ end
 local function until_due()
   local first = math.huge
   for _, key in ipairs({DELAYED, QUARANTINE, BREAKERS}) do
-    -- What is due already is not for this taker: it has no room, or none for a probe.
+    -- Later than now: what is due already does not fit this taker.
     local head = call('ZRANGE', key, '(' .. whole(NOW), '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
     if head[2] then first = math.min(first, tonumber(head[2])) end
   end
@@ -56,8 +59,8 @@ local function until_due()
   return math.max(0, first - NOW)
 end
 
--- Q10: the highest band that has something, unless a lower one has been passed over for long
--- enough. A band without items is owed nothing.
+-- The highest band that has items, unless a lower one has been passed over for long enough (rule
+-- Q10). A band without items is owed nothing.
 local function choose_band(filled, credit)
   local first = nil
   for band = 0, 2 do
@@ -76,11 +79,11 @@ local function choose_band(filled, credit)
   return first
 end
 
--- How many more items of a cluster the taker has room for.
+-- How many more items of each cluster the taker has capacity for; `full` bounds the flows without.
 local capacities, full = {}, 0
 
 local function capacity_of(flow)
-  return capacities[cluster_of_flow(flow)] or CAP
+  return capacities[cluster_of_flow(flow)] or DEFAULT
 end
 
 local function use_capacity(flow)
@@ -94,7 +97,7 @@ for i = 6, #ARGV, 2 do
   if capacities[ARGV[i]] <= 0 then full = full + 2 end
 end
 
--- Who is next in a band: the first for which there is room, and how many were passed over.
+-- The next flow of a band for which there is capacity, and how many were passed over.
 local function next_up(band)
   local passed = 0
   for _, cluster in ipairs(call('ZRANGE', TURNS[band], 0, full)) do
@@ -117,23 +120,23 @@ local function pop_from(band, cluster, left)
   return item
 end
 
--- The breaker of the cluster that an item names is open, and the item is in the flow of another
--- one: it is the probe if that is due, or waits for a while.
-local PROBE_LATER, waived = 1000000, 0
+-- An item in the flow of another cluster, while the breaker of the one that it names is open: it is
+-- the probe if that is due, or is delayed.
+local PROBE_LATER, put_off = 1000000, 0
 
 local function is_probe_due_for(target, at, probes)
   return probes < PROBES and (at == PARKED or at <= NOW) and capacity_of(target) > 0
 end
 
-local function put_off(item, at)
+local function delay_behind_breaker(item, at)
   local due = (at > NOW and at < math.huge) and at or NOW + PROBE_LATER
   call('HDEL', DIRTY, item)
   delay(item, due)
-  waived = waived + 1
+  put_off = put_off + 1
 end
 
--- One item of each open breaker whose pause is over (Q9), of the highest band that has one. Answers
--- whether there was no room for one.
+-- Takes one item, of the highest band that has one, for each open breaker whose pause is over (rule
+-- Q9). Returns whether there was no capacity for one.
 local function pop_probes(items, probing)
   if not has_outages then return false end
   local is_at_capacity = false
@@ -154,8 +157,8 @@ local function pop_probes(items, probing)
   return is_at_capacity
 end
 
--- Turns that a cluster was passed over in are lost, not saved up: one that is kept back for long
--- would hold back whoever joins beside it.
+-- Turns in which a flow was passed over are lost, not saved up: if it were held back for long, its
+-- backlog of turns would later hold back every other flow.
 local function forfeit_turns(band)
   local cluster, passed = next_up(band)
   if not cluster or passed == 0 then return end
@@ -165,7 +168,7 @@ local function forfeit_turns(band)
   end
 end
 
--- Answers the items, which of them are probes, and whether some had no room.
+-- Returns the items, which of them are probes, and whether some were left for lack of capacity.
 local function pop_ready()
   local items, probing, filled, credit, left = {}, {}, {}, {}, {}
   local is_at_capacity = pop_probes(items, probing)
@@ -174,7 +177,7 @@ local function pop_ready()
     filled[band] = next_up(band)
     credit[band] = tonumber(call('HGET', CREDITS, band) or 0)
   end
-  while #items < LIMIT and waived < PROMOTED do
+  while #items < LIMIT and put_off < PROMOTED do
     local band = choose_band(filled, credit)
     if not band then break end
     local before, flow = full, filled[band]
@@ -182,7 +185,7 @@ local function pop_ready()
     local target = cluster_of(item)
     local at = flow ~= target and open_until(target) or nil
     if at and not is_probe_due_for(target, at, probes) then
-      put_off(item, at)
+      delay_behind_breaker(item, at)
     else
       if at then
         probes, probing[item] = probes + 1, true
@@ -211,7 +214,7 @@ local function pop_ready()
 end
 
 local function start(items, probing)
-  -- A store without leases begins a new generation, so an emptied one never repeats a fence (Q4).
+  -- A store without leases starts a new generation, so an emptied one never repeats a fence (Q4).
   call('HSETNX', LIVENESS, 'generation', TOKEN)
   call('HSET', LIVENESS, 'at', whole(NOW))
   await_time()
@@ -265,7 +268,7 @@ end
 table.insert(answer, 1, fence)
 table.insert(answer, 1, is_at_capacity and 1 or 0)
 local due = -1
--- Behind so many that were put off there may be one that is ready.
-if #answer == 2 then due = waived >= PROMOTED and 0 or until_due() end
+-- Behind so many that were delayed there may be one that is ready.
+if #answer == 2 then due = put_off >= PROMOTED and 0 or until_due() end
 table.insert(answer, 1, due)
 return answer
