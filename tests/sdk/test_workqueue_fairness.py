@@ -157,8 +157,8 @@ async def test_q9_what_one_taker_has_no_capacity_for_another_one_gets(queue: Que
     assert len(await queue.take(4, default_capacity=4)) == 4
 
 
-async def test_q9_a_cap_of_nothing_is_refused(queue: Queue):
-    with pytest.raises(ValueError, match="cap of 0"):
+async def test_q9_a_default_capacity_of_zero_is_refused(queue: Queue):
+    with pytest.raises(ValueError, match="default_capacity must be positive"):
         await queue.take(1, default_capacity=0)
 
 

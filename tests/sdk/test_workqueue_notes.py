@@ -92,7 +92,7 @@ async def test_q4_q12_a_lost_lease_leaves_no_note(rig: Rig):
 
 async def test_q12_a_note_that_is_too_long_is_refused_before_anything_ends(rig: Rig):
     lease = await run(rig)
-    with pytest.raises(ValueError, match="16385 bytes, of 16384"):
+    with pytest.raises(ValueError, match="16385 bytes, the limit is 16384"):
         await rig.queue.done([lease], {A: b"x" * (NOTE_BYTES + 1)})
     assert await rig.queue.done([lease], {A: b"x" * NOTE_BYTES}) == []
     assert (await run(rig)).note == b"x" * NOTE_BYTES

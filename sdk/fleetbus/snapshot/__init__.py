@@ -1,7 +1,7 @@
 """The snapshot: the latest known state of every watched object of the fleet, in Redis or Valkey.
 
-One Lua call writes it (`SnapshotWriter.apply`, idempotent and guarded by order), so every consumer
-may apply every event. Readers get the bytes that the API server sent, never a rebuilt object.
+Its one write path is a Lua script (`SnapshotWriter.apply`), idempotent and guarded by order, so
+every consumer may apply every event. Readers get the bytes that the API server sent.
 
     redis = await connect("redis://127.0.0.1:6379/0")
     writer, reader = SnapshotWriter(redis), SnapshotReader(redis)

@@ -1,4 +1,4 @@
-"""Which cluster a name stands for (rule W13), and which names stand for the same (rule D5)."""
+"""The accepted UID of each cluster (rule W13), and names that share one (rule D5)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord
 
 _KEPT: Final = timedelta(seconds=1)
-"""So long the records of the fleet are used again: many clusters ask at the same time."""
+"""How long the records of the fleet are cached: many clusters are looked up at the same time."""
 
 
 class AcceptedClusters:
-    """The accepted UID of kube-system of each cluster, as the projector keeps it.
+    """The accepted UID of kube-system of each cluster, as recorded by the projector.
 
-    It changes only by what the hub has read itself, or by somebody's consent. Of a cluster that
-    the hub has not read yet it is what the watcher told first.
+    It changes only by what the hub has read itself, or by consent. For a cluster that the hub has
+    not read yet it is the first one that its watcher reported.
 
     Args:
         reader: the snapshot, which holds the accepted UIDs.
@@ -34,10 +34,10 @@ class AcceptedClusters:
         self._read_at = float("-inf")
 
     async def uid(self, name: str) -> str:
-        """The accepted UID of the cluster of a name; empty if none is known.
+        """Return the accepted UID of a cluster; empty if none is known.
 
         Raises:
-            NotAccepted: it cannot be looked up, or an earlier name stands for the same cluster.
+            NotAccepted: it cannot be read, or the same cluster is in the fleet under an earlier name.
         """
         await self._read()
         record = self._records.get(name)
@@ -47,16 +47,16 @@ class AcceptedClusters:
         if first.name != name:
             raise NotAccepted(
                 *(0, "NotAccepted"),
-                f"cluster {name!r} is in the fleet as {first.name!r} already; nothing is done under"
+                f"cluster {name!r} is already in the fleet as {first.name!r}; nothing is done under"
                 " the second name",
             )
         return record.uid
 
     async def aliases(self, name: str) -> tuple[str, ...]:
-        """The other names of a cluster.
+        """Return the other names of a cluster.
 
         Raises:
-            NotAccepted: they cannot be looked up.
+            NotAccepted: they cannot be read.
         """
         await self._read()
         return self._aliases.get(name, ())
@@ -68,7 +68,7 @@ class AcceptedClusters:
         try:
             records = await self._reader.clusters()
         except RedisError as e:
-            why = f"nobody knows which clusters are accepted: the store does not answer: {e}"
+            why = f"the accepted clusters cannot be read: the store does not answer: {e}"
             raise NotAccepted(0, "NotAccepted", why) from e
         self._records = {record.name: record for record in records}
         self._aliases = aliases_of(records)
@@ -76,10 +76,10 @@ class AcceptedClusters:
 
 
 def aliases_of(records: Iterable[ClusterRecord]) -> dict[str, tuple[str, ...]]:
-    """The other names of each cluster, by name, as the UIDs of kube-system tell them.
+    """Find the other names of each cluster by the UIDs of kube-system.
 
-    What a watcher has told, and the hub has not read itself, does an earlier name no harm: only the
-    later name is told of.
+    A UID that a watcher reported and the hub has not read itself does not harm an earlier name:
+    only the later name gets it as an alias.
     """
     groups: dict[str, list[ClusterRecord]] = {}
     for record in sorted(records, key=lambda record: record.name):
@@ -98,5 +98,5 @@ def _counts(other: ClusterRecord, record: ClusterRecord) -> bool:
 
 
 def _order(record: ClusterRecord) -> tuple[bool, bool, int, str]:
-    """The hub first, then what the hub has read itself, then by age."""
+    """The hub first, then UIDs that the hub has read itself, then by age."""
     return not record.hub, not record.uid_verified, record.uid_since, record.name

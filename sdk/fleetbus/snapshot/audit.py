@@ -1,9 +1,10 @@
-"""Compare audits with the snapshot (rule P15).
+"""Compares audits with the snapshot (rule P15).
 
-An audit is what an API server holds, told page by page; each page is complete for its part of the
-keys, so it is compared as it comes, and no more than a page is in memory. What differs is only
-suspicious at first: the list may be ahead of events that are on their way. It is kept in the store
-until the low-water mark has passed the list and some time is over, and is then looked at again.
+An audit is a list of the keys and versions that an API server holds, sent page by page. Each page
+is complete for its range of keys, so it is compared when it arrives, and memory holds one page. A
+difference is only suspect at first: the list may be ahead of events that are on their way. Suspects
+are kept in the store until the low-water mark has passed the list and some time is over; then they
+are evaluated again.
 """
 
 from __future__ import annotations
@@ -31,34 +32,34 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = 500
 _SUSPECTS: Final = 10_000
-"""Of one audit; one finding is enough to read the resource anew, so more need not be kept."""
+"""Most suspects of one audit; a single finding leads to a resync, so more need not be kept."""
 _EXAMPLES: Final = 5
 
 
 class PageResult(IntEnum):
-    """What became of a page; the answers of audit.lua."""
+    """The result of adding a page; the answers of audit.lua."""
 
     IGNORED = 0
-    """It is not compared: of another history, of a scope without a list, or too old."""
+    """Not compared: of another history, of a scope without a list, or too old."""
     OPEN = 1
-    """The audit is not complete, or something is suspicious."""
+    """The audit is incomplete, or has suspects."""
     CLEAN = 2
-    """The audit is complete by this page, and nothing was suspicious: the floor has risen."""
+    """This page completed the audit without a suspect: the floor has risen."""
 
 
 class FindingKind(StrEnum):
-    """How the snapshot differs from its API server."""
+    """How the snapshot differs from the API server."""
 
     MISSING = "missing"
     """The API server has an object that the snapshot does not hold."""
     GHOST = "ghost"
     """The snapshot holds an object that the API server no longer has."""
     STALE = "stale"
-    """They have different versions, or objects, of the same name."""
+    """Both have an object of this name, with different versions or UIDs."""
 
 
 class Audit(NamedTuple):
-    """Which audit: of a scope of a resource, at a version of the API server."""
+    """The identity of an audit: a scope of a resource, at a version of its API server."""
 
     cluster: str
     resource_key: str
@@ -88,23 +89,23 @@ class Finding(NamedTuple):
     key: str
     """`<namespace>/<name>`."""
     listed: str
-    """The version that the API server told; empty for a ghost."""
+    """The version that the API server listed; empty for a ghost."""
     held: str
-    """The version of the snapshot, of an object or a deletion; empty when it knows none."""
+    """The version in the snapshot, of an object or a deletion; empty if it has neither."""
 
     @property
     def is_ahead(self) -> bool:
-        """Whether the snapshot has what the server never had: no list of the same history helps."""
+        """Whether the snapshot is newer than the server: no list of the same history can fix it."""
         return self.kind is FindingKind.STALE and not is_newer(self.listed, self.held)
 
 
 class AuditDecision(NamedTuple):
-    """What became of an audit: how many findings of each kind, and some of them."""
+    """The result of an audit: the number of findings of each kind, and some of them."""
 
     counts: Mapping[FindingKind, int]
     examples: Sequence[Finding]
     ahead: int
-    """Those that are `is_ahead`."""
+    """The number of findings that are `is_ahead`."""
 
 
 class Audits:
@@ -119,18 +120,18 @@ class Audits:
         self._script = register(redis, "audit", when_full=True)
 
     async def add_page(self, page: AuditPage) -> PageResult:
-        """Compare a page, and keep what is suspicious; may be repeated, in any order.
+        """Compare a page and keep its suspects; may be repeated, in any order.
 
         Raises:
             StoreEmpty: the store was emptied; do not ack (P13).
-            redis.exceptions.RedisError: unknown whether written; repeat, do not ack (P9).
+            redis.exceptions.RedisError: the effect is unknown; repeat, do not ack (P9).
         """
         audit = Audit.of(page)
         if not is_comparable(audit.version):
             return PageResult.IGNORED
         suspects = await self._suspects(audit, page)
         if suspects and await is_full(self._redis):
-            return PageResult.IGNORED  # there is no room for suspects; the next audit may have some
+            return PageResult.IGNORED  # no room to keep suspects; the next audit may have it
         answer = PageResult.OPEN
         for at in range(0, max(len(suspects), 1), _CHUNK):
             is_rest = at + _CHUNK >= len(suspects)
@@ -141,19 +142,19 @@ class Audits:
         return answer
 
     async def receive(self, heartbeat: Heartbeat) -> None:
-        """A heartbeat tells up to where all events of a resource are on the bus."""
+        """Mark audits as passed whose list is below the low-water mark of this heartbeat."""
         cluster = heartbeat.cluster
         waiting = await cast("Any", self._redis.smembers(keys.audits(cluster)))
         for member in cast("set[bytes]", waiting):
             resource, _, scope = member.decode().partition("|")
             audit = await self._read(cluster, resource, scope)
-            if audit is None:  # it was too old, and has expired
+            if audit is None:  # it has expired
                 await cast("Any", self._redis.srem(keys.audits(cluster), member))
             elif _has_passed(audit, heartbeat):
                 await self._run("pass", audit)
 
     async def due(self, after: timedelta) -> AsyncIterator[Audit]:
-        """The audits whose list the mark passed so long ago."""
+        """Yield audits whose list the low-water mark passed at least this long ago."""
         seconds, microseconds = await self._redis.time()
         limit = seconds * 1000 + microseconds // 1000 - after.total_seconds() * 1000
         found = await self._redis.zrangebyscore(keys.audits_due(), "-inf", limit)
@@ -166,10 +167,10 @@ class Audits:
                 yield audit
 
     async def evaluate(self, audit: Audit) -> AuditDecision | None:
-        """Look again at what was suspicious; None while it cannot be told.
+        """Compare the suspects again; None while that is not possible yet.
 
-        That is: as long as pages are missing, or deletions of the last epoch are not published.
-        A newer epoch has compared everything itself: then there is no finding.
+        That is while pages are missing, or deletions of the last epoch are not published. A newer
+        epoch has compared everything itself: then there are no findings.
         """
         counts, examples, ahead = dict.fromkeys(FindingKind, 0), list[Finding](), 0
         state = await self._state(audit)
@@ -184,10 +185,10 @@ class Audits:
         return AuditDecision(counts, examples, ahead)
 
     async def end(self, audit: Audit, *, is_clean: bool) -> bool:
-        """Forget an audit that was evaluated; a clean one raises the floor (rules P4, P15).
+        """Remove an audit that was evaluated; a clean one raises the floor (rules P4, P15).
 
         Returns:
-            Whether nobody else did so before.
+            False if another process has done so before.
         """
         answer = await self._run("end", audit, "1" if is_clean else "", _SUSPECTS)
         return answer is not PageResult.IGNORED
@@ -206,7 +207,7 @@ class Audits:
     async def _compare(
         self, audit: Audit, page: AuditPage
     ) -> AsyncGenerator[tuple[str | bytes, str]]:
-        """Key, and version and uid as listed, of what differs now."""
+        """Yield key, and version and UID as listed, of each difference."""
         listed = {
             keys.object_key(namespace, name).encode(): (version, uid)
             for namespace, name, uid, version in page.items
@@ -304,7 +305,7 @@ class _Ready(StrEnum):
 
 
 def _has_passed(audit: Audit, heartbeat: Heartbeat) -> bool:
-    """Only a watch that runs tells its mark: while it lists, the mark is that of the list."""
+    """Whether the low-water mark has passed the list; while a scope lists, its mark is the list's."""
     return heartbeat.incarnation.number == audit.incarnation and any(
         status.resource_key == audit.resource_key
         and status.scope == audit.scope
@@ -316,13 +317,13 @@ def _has_passed(audit: Audit, heartbeat: Heartbeat) -> bool:
 
 
 def _range_of(page: AuditPage, last: bytes) -> Range:
-    """The keys for which the page is complete."""
+    """The range of keys for which the page is complete."""
     low = b"(" + keys.object_key(*page.after).encode() if page.after is not None else b"-"
     return Range(low, b"+" if page.last else b"[" + last)
 
 
 def _listed_kind(audit: Audit, guard: Guard | None, version: str, uid: str) -> FindingKind | None:
-    """What is wrong with a key that the list holds in this version."""
+    """How a key that the list holds in this version differs from its guard."""
     if guard is None:
         return FindingKind.MISSING
     incarnation = int(guard.incarnation)
@@ -338,7 +339,7 @@ def _listed_kind(audit: Audit, guard: Guard | None, version: str, uid: str) -> F
 
 
 def _is_ghost(audit: Audit, guard: Guard | None) -> bool:
-    """Whether a key that the list does not hold should be there; as in a sweep (P6)."""
+    """Whether a live key is missing in the list without a reason; as in a sweep (rule P6)."""
     if guard is None or not guard.is_live or guard.mark(audit.scope) is None:
         return False
     incarnation = int(guard.incarnation)

@@ -1,4 +1,9 @@
-"""The guard of one key, as guard.lua writes it (proto's `keys.guards` has the fields)."""
+"""The order guard of one key, as guard.lua writes it (`keys.guards` in proto lists its fields).
+
+A guard also holds the index terms of its object: the labels, and the UIDs of the owners. They are
+decoded without building the object. Since the old terms are in the guard, old index entries can be
+removed without the old body, which may be large or gone.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +20,15 @@ _PART = "\x1d"
 LIVE = "L"
 
 RankKey = tuple[tuple[int, str], tuple[int, str]]
-"""A sortable rank: list resourceVersion, epoch id, both as digit strings (rule P2)."""
+"""A sortable rank: list resourceVersion and epoch id, both from digit strings (rule P2)."""
 
 
 class Guard(NamedTuple):
-    """What the snapshot knows of a key beside its body; numbers stay digit strings."""
+    """State and versions of a key, by which `apply` decides whether an event is newer.
+
+    Numbers stay digit strings: they may exceed 2^53, where the doubles of Lua lose digits, and both
+    sides must compare alike (rule P2).
+    """
 
     state: str
     resource_version: str
@@ -33,11 +42,11 @@ class Guard(NamedTuple):
 
     @property
     def is_live(self) -> bool:
-        """Whether this is an object, and not a tombstone."""
+        """Whether this is an object and not a tombstone."""
         return self.state == LIVE
 
     def mark(self, scope: str) -> RankKey | None:
-        """The rank that last listed the key in this scope; None when the scope never saw it."""
+        """The rank of the last list of this scope that held the key; None if the scope never saw it."""
         for mark in self.marks.split(ITEM):
             name, _, rank = mark.partition(_PART)
             if name == scope and rank:
@@ -51,29 +60,29 @@ class Guard(NamedTuple):
         return {mark.partition(_PART)[0] for mark in self.marks.split(ITEM) if mark}
 
     def label_map(self) -> dict[str, str]:
-        """The labels of the object; none if they are not known."""
+        """The labels of the object; empty if they are unknown."""
         terms = (term for term in self.labels.split(ITEM) if term and term != UNKNOWN)
         pairs = (term.partition("=") for term in terms)
         return {name: value for name, _, value in pairs}
 
 
 def read_guard(raw: bytes) -> Guard:
-    """Read a guard that apply.lua wrote."""
+    """Decode a guard that apply.lua wrote."""
     return Guard(*raw.decode().split(SEP))
 
 
 class Terms(NamedTuple):
-    """Both lists joined by `ITEM`, sorted, so that equal sets are equal texts."""
+    """Index terms, each list sorted and joined by `ITEM`: equal sets are equal strings."""
 
     labels: str
     """`<name>=<value>` of each label."""
     owners: str
-    """UIDs by ownerReference and by our owner mark."""
+    """UIDs of owners, by ownerReference and by our owner label."""
 
 
 UNKNOWN = "="
-"""In place of labels: they are not known, as the body is not. No label has an empty name, so such
-objects have an index set of their own."""
+"""In place of labels that are unknown, because the body is. No label has an empty name, so it gets
+an index set of its own, which lists such objects."""
 NO_TERMS = Terms("", "")
 UNKNOWN_TERMS = Terms(UNKNOWN, "")
 
@@ -95,7 +104,7 @@ _decoder = msgspec.json.Decoder(_Object)
 
 
 def read_terms(body: bytes) -> Terms | None:
-    """The terms of an object's JSON; None when its metadata cannot be read (rule W16)."""
+    """Extract the terms from the JSON of an object; None if it is unreadable (rule W16)."""
     try:
         metadata = _decoder.decode(body).metadata
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -109,7 +118,10 @@ def read_terms(body: bytes) -> Terms | None:
 
 
 def _join(terms: list[str]) -> str:
-    """Control bytes separate the fields of a guard; no valid label or UID holds one."""
+    """Join terms without those that hold control bytes, which separate the fields of a guard.
+
+    No valid label or UID holds one, but nobody has validated what came from the bus.
+    """
     if not "".join(terms).isprintable():
         terms = [term for term in terms if term.isprintable()]
     return ITEM.join(sorted(terms))

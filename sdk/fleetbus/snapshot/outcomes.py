@@ -1,4 +1,4 @@
-"""What became of events and epochs."""
+"""Results of applying events and of ending epochs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ApplyOutcome(StrEnum):
-    """What became of an event; consumers enqueue whatever it says (rule P8)."""
+    """The result of applying one event; consumers enqueue whichever it is (rule P8)."""
 
     APPLIED = "applied"
     STALE = "stale"
@@ -23,7 +23,7 @@ class ApplyOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedEpoch:
-    """An epoch whose objects have all been counted; it is swept next (rule P6)."""
+    """An epoch all of whose objects have arrived; the sweep comes next (rule P6)."""
 
     cluster: str
     group: str
@@ -34,7 +34,7 @@ class CompletedEpoch:
     incarnation: Incarnation
     rank: Rank
     removed: bool = False
-    """The type itself is gone, with proof: there is no list that could be doubted (W17)."""
+    """The resource type itself was removed, provably: no list is in doubt (rule W17)."""
 
     @property
     def resource_key(self) -> str:
@@ -59,7 +59,7 @@ class CompletedEpoch:
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """One outcome per event, in their order, and the epochs that became complete by them."""
+    """One outcome per event, in order, and the epochs that these events completed."""
 
     outcomes: list[ApplyOutcome]
     completed: list[CompletedEpoch]
@@ -67,15 +67,15 @@ class ApplyResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochState:
-    """Where an epoch stands once its end marker is stored.
+    """The state of an epoch whose end marker is stored.
 
     Attributes:
-        complete: every object of the list has been counted; the sweep of `epoch` may run.
+        complete: whether every object of the list has arrived, so that `epoch` may be swept.
         counted: distinct keys so far.
-        expected: what the marker says.
-        outcome: applied (new), same (was complete before), stale (a newer rank or incarnation
-            has taken its place; nothing to wait for), refused (not in the fleet).
-        epoch: what to sweep when complete.
+        expected: the count in the marker.
+        outcome: applied (new), same (was complete before), stale (replaced by a newer rank or
+            incarnation; nothing to wait for), refused (not in the fleet).
+        epoch: the epoch to sweep when complete.
     """
 
     complete: bool

@@ -1,4 +1,4 @@
-"""What leaves the snapshot without a deletion event: spent tombstones, scopes, whole clusters."""
+"""Removes tombstones, scopes and whole clusters: what goes without a deletion event."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHUNK = 500
 
 
 async def read_scopes(redis: Redis, cluster: str) -> set[tuple[str, str]]:
-    """(resource key, scope) of everything that is held of a cluster."""
+    """Read (resource key, scope) of everything that the snapshot holds of a cluster."""
     members = cast("set[bytes]", await cast("Any", redis.smembers(keys.scopes(cluster))))
     pairs = (member.decode().partition("|") for member in members)
     return {(resource, scope) for resource, _, scope in pairs}
@@ -27,7 +27,7 @@ async def read_scopes(redis: Redis, cluster: str) -> set[tuple[str, str]]:
 async def collect_tombstones(
     redis: Redis, script: AsyncScript, cluster: str, resource: str, *, chunk: int
 ) -> int:
-    """Drop the tombstones that guard nothing any more (rule P3)."""
+    """Drop the tombstones that are no longer needed (rule P3)."""
     dropped = 0
     async for batch in walk_members(redis, keys.deleted(cluster, resource), chunk=chunk):
         dropped += await script(
@@ -44,7 +44,7 @@ async def collect_tombstones(
 
 
 async def find_tombstones(redis: Redis, cluster: str) -> list[str]:
-    """The resources of a cluster that have tombstones."""
+    """Find the resources of a cluster that have tombstones."""
     resources = sorted({resource for resource, _ in await read_scopes(redis, cluster)})
     async with redis.pipeline(transaction=False) as pipe:
         for resource in resources:
@@ -56,7 +56,7 @@ async def find_tombstones(redis: Redis, cluster: str) -> list[str]:
 async def drop_last_states(
     redis: Redis, script: AsyncScript, cluster: str, resource: str, *, kept: timedelta, chunk: int
 ) -> int:
-    """Drop what deleted objects were last, of those deleted so long ago (rule P3)."""
+    """Drop the last states of objects deleted longer ago than `kept` (rule P3)."""
     limit = "+inf"
     if kept:
         seconds, _ = await redis.time()
@@ -79,10 +79,10 @@ async def drop_scope(
     chunk: int,
     feed_length: int,
 ) -> int:
-    """Remove the rows that only this scope holds, and what is known of its epochs (rule P6).
+    """Remove the rows that only this scope holds, and the state of its epochs (rule P6).
 
-    The epochs go first, so that no sweep takes the rows that are left for what a list lacks (P7);
-    they go again last, with the name of the scope: late events may have brought them back.
+    The epochs go first, so that no sweep takes the remaining rows for objects that a list lacks
+    (rule P7). They go again last, with the name of the scope: late events may have restored them.
     """
     known = (keys.epochs(cluster, resource, scope), keys.audit(cluster, resource, scope))
     await redis.unlink(*known)
@@ -112,7 +112,7 @@ async def drop_scope(
 async def drop_cluster(
     redis: Redis, script: AsyncScript, cluster: str, *, feed_length: int
 ) -> None:
-    """Remove all of a cluster; the list of what there is goes last, so it can be repeated."""
+    """Remove all of a cluster; the list of its scopes goes last, so that it can be repeated."""
     await cast("Any", redis.hdel(keys.clusters(), cluster))
     held = await read_scopes(redis, cluster)
     for resource in {resource for resource, _ in held}:
@@ -132,7 +132,7 @@ async def drop_cluster(
 
 
 async def _drop_indexes(redis: Redis, cluster: str, resource: str) -> None:
-    """Guards hold the terms of every row, so they show which index sets there are."""
+    """Remove all index entries: the guards hold the terms of every row."""
     cursor = -1
     while cursor:
         cursor, raw = cast(
@@ -141,10 +141,10 @@ async def _drop_indexes(redis: Redis, cluster: str, resource: str) -> None:
         )
         guards = {key.decode(): read_guard(value) for key, value in raw.items()}
         labels = {term for guard in guards.values() for term in guard.labels.split(ITEM) if term}
+        owned = [(u, k) for k, guard in guards.items() for u in guard.owners.split(ITEM) if u]
         async with redis.pipeline(transaction=False) as pipe:
             for label in labels:
                 pipe.unlink(keys.labels(cluster, resource, label))
-            for key, guard in guards.items():
-                for uid in filter(None, guard.owners.split(ITEM)):
-                    pipe.srem(keys.owners(uid), f"{cluster}|{resource}|{key}")
+            for uid, key in owned:
+                pipe.srem(keys.owners(uid), f"{cluster}|{resource}|{key}")
             await pipe.execute()

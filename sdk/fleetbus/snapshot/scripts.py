@@ -1,4 +1,4 @@
-"""The Lua scripts of the snapshot, ready to be registered with a client."""
+"""Registers the Lua scripts of the snapshot with a client."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
 
 
 _WHEN_FULL = "#!lua flags=allow-oom\n"
-"""The server runs such a script to its end although it has used up its maxmemory."""
+"""Lets a script run to its end although the server has used up its maxmemory."""
 
 
 def register(
     redis: Redis, name: str, *, after: str = "guard", when_full: bool = False
 ) -> AsyncScript:
-    """A callable script; it loads itself again after NOSCRIPT, as after a restart (rule P16).
+    """Make a callable script; it loads itself again after NOSCRIPT, as after a restart (rule P16).
 
     Args:
         redis: the client that will call it.
         name: of its file.
-        after: the file that stands before it.
-        when_full: let it write in a full store as well: for what is small, bounded and needed so
-            that the store gets room again. The server refuses any other script there as soon as
-            its first write is one that may take memory; one that begins with a deletion runs on.
+        after: the file that precedes it.
+        when_full: let it write in a full store: for writes that are small, bounded and needed to
+            free memory. The server refuses any other script there at its first write that may take
+            memory; one whose first write is a deletion runs on.
     """
     folder = resources.files("fleetbus.snapshot").joinpath("lua")
     first, script = (folder.joinpath(f"{part}.lua").read_text() for part in (after, name))

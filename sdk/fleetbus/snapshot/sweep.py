@@ -1,4 +1,4 @@
-"""What a complete list proves to be gone (rule P6)."""
+"""Finds the objects that a complete list proves to be gone (rule P6)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 
 class SweepCandidate(NamedTuple):
-    """An object that the list did not hold; `object` is its last state, None when unknown."""
+    """An object that the list did not hold; `object` is its last state, None if unknown."""
 
     namespace: str
     name: str
@@ -34,21 +34,21 @@ class SweepCandidate(NamedTuple):
 
 
 class SweepState(NamedTuple):
-    """Why what a complete list lacks may not be counted any more, or never could (rule P7)."""
+    """Why objects that a complete list lacks may not count as gone (rule P7)."""
 
     is_held: bool
-    """The fuse has held it, in this process or in one before."""
+    """The fuse holds it, in this process or an earlier one."""
     is_superseded: bool
-    """A newer list has begun: what has come of it is not missing, whatever this one said."""
+    """A newer list has begun: objects that it has brought are not missing."""
 
 
 class _OtherScope(NamedTuple):
-    """How the lists of another scope of the resource stand."""
+    """The last complete list of another scope of the resource."""
 
     scope: str
     incarnation: int
     completed: str
-    """The rank of the last complete one; empty without one."""
+    """Its rank; empty without one."""
 
 
 class OpenEpoch(NamedTuple):
@@ -69,7 +69,7 @@ async def find_candidates(
     """Walk the rows of the epoch's scope; rows that change meanwhile may or may not be seen.
 
     A row that another scope holds as well may only have left the selection of this one (W6): it is
-    gone when the last complete list of each of them lacks it.
+    gone once the last complete list of each scope lacks it.
     """
     guards = keys.guards(completed.cluster, completed.resource_key)
     bodies = keys.bodies(completed.cluster, completed.resource_key)
@@ -91,7 +91,7 @@ async def find_candidates(
 
 
 async def count_scope(redis: Redis, cluster: str, resource: str, scope: str, *, chunk: int) -> int:
-    """How many objects one scope has seen."""
+    """Count the objects of one scope."""
     count, cursor = 0, -1
     while cursor:
         cursor, raw = cast(
@@ -113,7 +113,7 @@ def _is_gone(completed: CompletedEpoch, guard: Guard, key: bytes) -> bool:
     if mark >= (version_key(rank.resource_version), version_key(str(rank.id))):
         return False
     if guard.resource_version == rank.resource_version:
-        # The list claims to be as new as the row, and does not hold it: the list is broken.
+        # The list claims to be as new as the row, but does not hold it: the list is broken.
         log.error(
             "sweep_skipped_broken_list",
             cluster=completed.cluster,
@@ -130,13 +130,13 @@ async def _find_held_by_others(
 ) -> list[bytes]:
     shared = [key for key, guard in gone.items() if guard.scopes != {completed.scope}]
     if not shared or completed.removed:
-        return []  # a type that is gone is gone from all of them
+        return []  # a removed type is gone from all scopes
     cluster, resource = completed.cluster, completed.resource_key
     names = sorted(set[str]().union(*(gone[key].scopes for key in shared)) - {completed.scope})
     async with redis.pipeline(transaction=False) as pipe:
         for name in names:
             pipe.hmget(keys.epochs(cluster, resource, name), ["incarnation", "completed"])
-        # After the epochs: a list that is complete by then has marked all that it held.
+        # After the epochs: a list that was complete then has marked all that it held by now.
         pipe.hmget(keys.guards(cluster, resource), cast("Any", shared))
         *held, raw = cast("list[list[bytes | None]]", await pipe.execute())
     others = [
@@ -162,7 +162,7 @@ def _may_hold(other: _OtherScope, guard: Guard) -> bool:
 
 
 async def find_pending(redis: Redis, cluster: str) -> list[CompletedEpoch]:
-    """Epochs that were completed, but whose sweep nobody has finished."""
+    """Find completed epochs whose sweep is not finished."""
     return [
         _completed(cluster, resource, scope, held)
         for resource, scope, held in await _read_epochs(redis, cluster)
@@ -171,7 +171,7 @@ async def find_pending(redis: Redis, cluster: str) -> list[CompletedEpoch]:
 
 
 async def find_open(redis: Redis, cluster: str) -> list[OpenEpoch]:
-    """Epochs that wait for objects; a completed epoch forgets all up to it."""
+    """Find epochs that wait for objects; a completed epoch removes all up to it."""
     found: list[OpenEpoch] = []
     for resource, scope, held in await _read_epochs(redis, cluster):
         for field, expected in held.items():
@@ -187,7 +187,7 @@ async def find_open(redis: Redis, cluster: str) -> list[OpenEpoch]:
 
 
 async def _read_epochs(redis: Redis, cluster: str) -> list[tuple[str, str, dict[str, str]]]:
-    """Resource key, scope, and what is held of its epochs."""
+    """Read resource key, scope and epochs hash of each scope."""
     members = cast("set[bytes]", await cast("Any", redis.smembers(keys.scopes(cluster))))
     pairs = [member.decode().partition("|")[::2] for member in sorted(members)]
     async with redis.pipeline(transaction=False) as pipe:
@@ -201,19 +201,19 @@ async def _read_epochs(redis: Redis, cluster: str) -> list[tuple[str, str, dict[
 
 
 async def finish(note: AsyncScript, completed: CompletedEpoch) -> None:
-    """Note that every deletion of this epoch is on the bus; nothing if the scope has gone."""
+    """Record that all deletions of this epoch are on the bus; nothing if the scope is gone."""
     await note(keys=[_epochs_of(completed)], args=["swept", _rank_of(completed)])
 
 
 async def hold(note: AsyncScript, completed: CompletedEpoch) -> None:
-    """Note that only a newer list may release or confirm what this one lacks (rule P7)."""
+    """Record that only a newer list may release or confirm what this one lacks (rule P7)."""
     await note(keys=[_epochs_of(completed)], args=["held", _rank_of(completed)])
 
 
 async def read_state(redis: Redis, completed: CompletedEpoch) -> SweepState:
-    """What speaks against counting what this list lacks."""
+    """Read whether the sweep is held or superseded."""
     raw = cast("dict[bytes, bytes]", await cast("Any", redis.hgetall(_epochs_of(completed))))
-    # A completed epoch forgets the counts of all up to it.
+    # A completed epoch removes the counts of all up to it.
     is_listed_anew = any(name.startswith((b"count:", b"end:")) for name in raw)
     return SweepState(raw.get(b"held") == _rank_of(completed).encode(), is_listed_anew)
 

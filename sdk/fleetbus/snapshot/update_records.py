@@ -1,8 +1,8 @@
-"""Change the records of one cluster in one step, or not at all (rules P13, P14, P17).
+"""Updates the records of one cluster by compare-and-set (rules P13, P14, P17).
 
-A record claims something about the store: that a resource was listed completely, that a cluster is
-a member. Read, compute and write must see one store and one fleet: a claim computed before the
-store was emptied and written after it would call an empty snapshot complete.
+A record makes a claim about the store: that a resource was listed completely, that a cluster is a
+member. Read, compute and write must see the same store and the same fleet: a claim that was
+computed before the store was emptied and written afterwards would call an empty snapshot complete.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 _cluster_decoder: Final = msgspec.json.Decoder(ClusterRecord)
 _resource_decoder: Final = msgspec.json.Decoder(ResourceRecord)
-_WRITTEN, _CHANGED, _REFUSED = 1, 0, -1  # the answers of amend.lua
+_WRITTEN, _CHANGED, _REFUSED = 1, 0, -1  # the answers of update_records.lua
 
 
 class Records(NamedTuple):
-    """What is known of one cluster; resources by their key."""
+    """The records of one cluster; resources by their key."""
 
     cluster: ClusterRecord
     resources: Mapping[str, ResourceRecord]
     removed: Collection[str] = ()
-    """Keys of resources to forget; one that is only missing in `resources` stays as it is."""
+    """Keys of resources to remove; one that is only missing in `resources` stays unchanged."""
 
 
 Change = Callable[[Records], Records]
-"""A pure function, called again if somebody else wrote meanwhile."""
+"""A pure function; it is called again if another process wrote meanwhile."""
 
 
 async def update_records(
@@ -48,7 +48,7 @@ async def update_records(
     *,
     completed: CompletedEpoch | None,
 ) -> bool:
-    """See `SnapshotWriter.amend`."""
+    """See `SnapshotWriter.update_records`."""
     while True:
         written = await _update_once(redis, script, cluster, change, completed)
         if written != _CHANGED:  # else another projector wrote, or the store was emptied

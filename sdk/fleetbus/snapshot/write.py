@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fleetbus_proto.events import EpochEnd, Event
 
 MAX_BATCH: Final = 500
-"""Events per call: a script holds the server for everyone."""
+"""Most events per call: a script blocks the server while it runs."""
 FEED_LENGTH: Final = 100_000
 _END = "E"
 _NO_ROOM: Final = ord("f")
@@ -48,7 +48,7 @@ _OUTCOMES: Final = {
 
 
 class _Lineage(NamedTuple):
-    """What consecutive events share; the script gets it once for all of them."""
+    """The fields that consecutive events share; the script gets them once for all."""
 
     cluster: str
     resource: str
@@ -65,7 +65,7 @@ class SnapshotWriter:
 
     Args:
         redis: a client as `connect` makes it.
-        feed_length: how many changes the feed keeps, about.
+        feed_length: about how many changes the feed keeps.
     """
 
     def __init__(self, redis: Redis, *, feed_length: int = FEED_LENGTH) -> None:
@@ -85,14 +85,14 @@ class SnapshotWriter:
     async def apply(self, events: Sequence[Event]) -> ApplyResult:
         """Apply up to 500 events in one step, in their order (rules P1 to P5).
 
-        A resourceVersion that is not a decimal number is refused: it cannot be ordered (P2).
+        An event whose resourceVersion is no decimal number is refused: it has no order (rule P2).
 
         Raises:
             ValueError: more than 500 events.
             StoreEmpty: the store was emptied; nothing was written, do not ack (P13).
-            StoreFull: there is no room for all of it, do not ack (P9); what needs no room was
-                written: deletions, and objects of a list that are held as they are listed.
-            redis.exceptions.RedisError: unknown whether written; repeat, do not ack (P9).
+            StoreFull: the store has no room for all of it, do not ack (P9). Events that need no
+                room were written: deletions, and listed objects that are stored already.
+            redis.exceptions.RedisError: the effect is unknown; repeat, do not ack (P9).
         """
         if len(events) > MAX_BATCH:
             raise ValueError(f"a batch of {len(events)} events is over {MAX_BATCH}")
@@ -109,9 +109,9 @@ class SnapshotWriter:
         return ApplyResult(outcomes, [CompletedEpoch.of(batch.sources[i - 1]) for i in completed])
 
     async def end_epoch(self, marker: EpochEnd) -> EpochState:
-        """Store an end marker and tell whether the epoch is complete now (rule P5).
+        """Store an end marker; returns whether the epoch is complete now (rule P5).
 
-        Repeat it to ask how far the count is; a complete epoch stays complete, so a redelivered
+        A repetition returns the current count. A complete epoch stays complete, so a redelivered
         marker leads to the sweep again.
 
         Raises:
@@ -147,8 +147,8 @@ class SnapshotWriter:
             answer = await self._call(self._apply_when_full, batch, is_full="1")
         if _NO_ROOM in answer[0]:
             raise StoreFull(
-                "the store has used up its maxmemory: until it has room, what comes by the bus"
-                " waits there and nothing new is reconciled"
+                "the store has used up its maxmemory: until it has room, messages wait on the bus"
+                " and nothing new is reconciled"
             )
         return answer
 
@@ -172,42 +172,42 @@ class SnapshotWriter:
     def sweep_candidates(
         self, completed: CompletedEpoch, *, chunk: int = 500
     ) -> AsyncIterator[SweepCandidate]:
-        """Objects that a complete list did not hold, to be published as deleted (rule P6).
+        """Find objects that a complete list did not hold, to be published as deleted (rule P6).
 
-        Nothing changes here: the rows go when those events come back through `apply`.
+        Writes nothing: the rows go when those events come back through `apply`.
         """
         return sweep.find_candidates(self._redis, completed, chunk=chunk)
 
     async def count_scope(self, completed: CompletedEpoch, *, chunk: int = 500) -> int:
-        """How many objects the scope of this epoch is known to have; it looks at each of them."""
+        """Count the objects in the scope of this epoch; reads the guard of each."""
         return await sweep.count_scope(
             self._redis, completed.cluster, completed.resource_key, completed.scope, chunk=chunk
         )
 
     async def pending_sweeps(self, cluster: str) -> list[CompletedEpoch]:
-        """Completed epochs of a cluster without `finish_sweep`: for the projector's start."""
+        """Find completed epochs of a cluster without `finish_sweep`: for the projector's start."""
         return await sweep.find_pending(self._redis, cluster)
 
     async def open_epochs(self, cluster: str) -> list[OpenEpoch]:
-        """Epochs whose end marker is stored and whose objects are not all here (rule P5)."""
+        """Find epochs whose end marker is stored, but not all of their objects (rule P5)."""
         return await sweep.find_open(self._redis, cluster)
 
     async def hold_sweep(self, completed: CompletedEpoch) -> None:
-        """What this epoch lacks is not believed, whoever looks at it again (rule P7)."""
+        """Hold the sweep of this epoch for every process: its list is in doubt (rule P7)."""
         await sweep.hold(self._mark_epoch, completed)
 
     async def sweep_state(self, completed: CompletedEpoch) -> SweepState:
-        """What speaks against counting what this epoch lacks (rule P7)."""
+        """Read whether the sweep of this epoch is held or superseded (rule P7)."""
         return await sweep.read_state(self._redis, completed)
 
     async def finish_sweep(self, completed: CompletedEpoch) -> None:
-        """All deletions of this epoch are on the bus (their PubAcks have come)."""
+        """Record that all deletions of this epoch are on the bus, acknowledged."""
         await sweep.finish(self._mark_epoch, completed)
 
     async def collect_tombstones(self, cluster: str, resource: str, *, chunk: int = 500) -> int:
-        """Drop the tombstones that every scope that has seen them has passed (P3); how many.
+        """Drop tombstones that every scope that saw them has passed (rule P3); returns how many.
 
-        It only deletes, so a full store runs it, too.
+        It only deletes, so it also runs in a full store.
         """
         return await removal.collect_tombstones(
             self._redis, self._collect_tombstones, cluster, resource, chunk=chunk
@@ -216,16 +216,16 @@ class SnapshotWriter:
     async def drop_last_states(
         self, cluster: str, resource: str, *, kept: timedelta, chunk: int = 500
     ) -> int:
-        """Drop what objects were last that were deleted so long ago (P3); how many.
+        """Drop last states of objects deleted longer ago than `kept` (rule P3); returns how many.
 
-        Their tombstones stay. It only deletes, so a full store runs it, too.
+        Their tombstones stay. It only deletes, so it also runs in a full store.
         """
         return await removal.drop_last_states(
             self._redis, self._drop_last_states, cluster, resource, kept=kept, chunk=chunk
         )
 
     async def find_tombstones(self, cluster: str) -> list[str]:
-        """The resources of a cluster that have tombstones."""
+        """Find the resources of a cluster that have tombstones."""
         return await removal.find_tombstones(self._redis, cluster)
 
     async def is_full(self) -> bool:
@@ -233,14 +233,14 @@ class SnapshotWriter:
         return await connection.is_full(self._redis)
 
     async def scopes(self, cluster: str) -> set[tuple[str, str]]:
-        """(resource key, scope) of everything that the snapshot holds of a cluster."""
+        """Read (resource key, scope) of everything that the snapshot holds of a cluster."""
         return await removal.read_scopes(self._redis, cluster)
 
     async def drop_scope(self, cluster: str, resource: str, scope: str, *, chunk: int = 500) -> int:
         """Remove the rows that only this scope holds, as 'unwatched': no deletion events (P6).
 
-        Late events of the scope may bring rows back, so the caller looks at `scopes` now and
-        then; a scope that is watched again needs a new epoch.
+        Late events of the scope may restore rows, so the caller checks `scopes` from time to time.
+        A scope that is watched again needs a new epoch.
 
         Returns:
             How many rows were removed.
@@ -256,9 +256,9 @@ class SnapshotWriter:
         )
 
     async def drop_cluster(self, cluster: str) -> None:
-        """Forget a cluster that left: record, rows, tombstones, indexes, epochs.
+        """Remove a cluster that left: record, rows, tombstones, indexes, epochs.
 
-        The record goes first, so that nothing is applied any more (rule P1).
+        The record goes first, so that no more events are applied (rule P1).
         """
         await removal.drop_cluster(
             self._redis, self._drop_cluster, cluster, feed_length=self._feed_length
@@ -267,58 +267,58 @@ class SnapshotWriter:
     # --- records --------------------------------------------------------------------------------
 
     async def put_cluster(self, name: str, record: ClusterRecord) -> None:
-        """Put a cluster into the fleet, or change its record."""
+        """Add a cluster to the fleet, or replace its record."""
         await self._redis.hset(keys.clusters(), name, cast("str", msgspec.json.encode(record)))
 
     async def update_records(
         self, cluster: str, change: Change, *, completed: CompletedEpoch | None = None
     ) -> bool:
-        """Change the records of a cluster and its resources in one step.
+        """Update the records of a cluster and its resources in one step.
 
         Args:
-            cluster: whose.
-            change: computes the new records from those held; may be called more than once.
-            completed: write only if the store holds this epoch as its last completed one.
+            cluster: its name.
+            change: computes the new records from the current ones; may be called more than once.
+            completed: write only if this is the last completed epoch in the store.
 
         Returns:
-            Whether it was written; False if the cluster is not in the fleet, or `completed` is
-            not what the store holds.
+            Whether they were written; False if the cluster is not in the fleet, or `completed` is
+            not the last completed epoch.
 
         Raises:
             StoreEmpty: the store was emptied; nothing was written (P13).
-            redis.exceptions.RedisError: unknown whether written; may be repeated.
+            redis.exceptions.RedisError: the effect is unknown; may be repeated.
         """
         return await amend.update_records(
             self._redis, self._update_records, cluster, change, completed=completed
         )
 
     async def remove_cluster(self, name: str) -> None:
-        """Take a cluster out of the fleet; from now on its events are refused (rule P1)."""
+        """Remove a cluster from the fleet; from now on its events are refused (rule P1)."""
         await self._redis.hdel(keys.clusters(), name)
 
     async def put_resource_state(self, cluster: str, record: ResourceRecord) -> None:
-        """Write what is known about one resource of a cluster (rule P14)."""
+        """Write the record of one resource of a cluster (rule P14)."""
         value = cast("str", msgspec.json.encode(record))
         await self._redis.hset(keys.resources(cluster), record.key, value)
 
     async def remove_resource_state(self, cluster: str, resource: str) -> None:
-        """Forget a resource that is no longer watched; its rows go by `drop_scope`."""
+        """Remove the record of a resource that is not watched any more; `drop_scope` removes rows."""
         await self._redis.hdel(keys.resources(cluster), resource)
 
     # --- generations ----------------------------------------------------------------------------
 
     async def ensure_generation(self) -> str:
-        """The id of this store's content, made now if the store is empty (rule P13)."""
+        """Return the generation of this store's content, a new one if it is empty (rule P13)."""
         fresh = secrets.token_hex(8)
         if await self._redis.set(keys.generation(), fresh, nx=True):
             await self.renew_feed()
         return cast("bytes", await self._redis.get(keys.generation())).decode()
 
     async def renew_feed(self) -> str:
-        """Make void every feed position and resourceVersion handed out so far (rules P13, A5).
+        """Invalidate every feed position and resourceVersion issued so far (rules P13, A5).
 
-        The counter jumps to the server's time in microseconds, above all that it can have been,
-        so that an old position is older than the feed's start and never means another change.
+        The counter jumps to the server's time in microseconds, above every earlier value, so that
+        an old position is before the start of the feed and never means another change.
         """
         seconds, microseconds = await self._redis.time()
         held = int(await self._redis.get(keys.counter()) or 0)
@@ -358,7 +358,7 @@ class _Batch:
         self.events += (head, keys.object_key(event.namespace, event.name), body)
 
     def add_end(self, marker: EpochEnd) -> None:
-        removed = "removed" if marker.removed else ""  # the field that notes it (W17)
+        removed = "removed" if marker.removed else ""  # the field of the epochs hash (rule W17)
         head = (self._lineage_of(marker), _END, marker.count, "", removed, "", "")
         self.events += (SEP.join(map(str, head)), "", b"")
 
@@ -408,7 +408,7 @@ def _code(event: Event) -> str:
 
 
 def _is_sound(event: Event) -> bool:
-    """Whether the script can order it, and its texts do not break the guard's separators."""
+    """Whether the script can order it, and its strings do not contain the guard's separators."""
     return (
         _is_ranked(event)
         and is_comparable(event.resource_version)
@@ -417,7 +417,7 @@ def _is_sound(event: Event) -> bool:
 
 
 def _is_ranked(source: Event | EpochEnd) -> bool:
-    """Whether the script can tell its lineage from others; whoever may publish can write any."""
+    """Whether its lineage is unambiguous: a publisher may have written anything."""
     return (
         is_comparable(source.epoch.resource_version)
         and min(source.incarnation.number, source.epoch.id) >= 0
