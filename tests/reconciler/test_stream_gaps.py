@@ -253,7 +253,7 @@ async def test_b17_a_server_that_forgot_what_was_acknowledged_is_a_break_and_no_
         assert await looking.check() == 0
     assert await looking.breaks(PROJECTOR) == 1
     events = [(line["event"], line["log_level"]) for line in logs]
-    assert events == [("acknowledgements_were_lost", "warning")]
+    assert events == [("acknowledgements_lost", "warning")]
 
 
 async def test_b17_p12_a_projector_that_was_away_too_long_asks_for_everything(

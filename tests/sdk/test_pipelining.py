@@ -59,7 +59,7 @@ async def test_a_script_that_the_server_does_not_know_is_loaded_for_each_who_run
 async def test_what_waits_for_a_lane_goes_out_when_one_is_free(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(pipelining, "MOST", 3)
+    monkeypatch.setattr(pipelining, "MAX_BATCH", 3)
     answers = await asyncio.gather(*(client.incr("n") for _ in range(10)))
     assert answers == list(range(1, 11))
 
@@ -67,7 +67,7 @@ async def test_what_waits_for_a_lane_goes_out_when_one_is_free(
 async def test_who_wants_little_does_not_wait_for_the_long_commands(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(pipelining, "MOST", 1)  # in one lane they would all come before it
+    monkeypatch.setattr(pipelining, "MAX_BATCH", 1)  # in one lane they would all come before it
     wait_a_moment = "local n = 0; while n < 3e6 do n = n + 1 end; return #ARGV"
     many = [str(number) for number in range(pipelining.LONG)]
     run = cast("Any", client).eval

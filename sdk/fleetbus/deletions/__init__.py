@@ -1,1 +1,1 @@
-"""The budget of deletions that nobody asked for by an edit, over the whole fleet (rule D8)."""
+"""The budget of deletions that no edit requested, for the whole fleet (rule D8)."""

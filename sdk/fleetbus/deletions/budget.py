@@ -1,9 +1,9 @@
-"""How many deletions that follow from no edit the fleet allows in ten minutes (rule D8).
+"""Limits how many deletions that no edit requested the fleet allows in ten minutes (rule D8).
 
-A label, a renamed cluster or a new version of ours may let many MultiClusterResources shrink at
-once, each below its own limits. So each such deletion is entered here before it is made, by every
-process in the same set, and what does not fit is held. The time is the store's. The set holds no
-more than the window's deletions; if the store loses it, the budget is whole again.
+A label, a renamed cluster or a new version of ours may shrink many MultiClusterResources at once,
+each below its own limits. So every process enters each such deletion into one set before it makes
+it, and holds those that do not fit. The time is the store's. The set holds only the deletions of
+the window; if the store loses it, the budget is full again.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ WINDOW: Final = timedelta(minutes=10)
 LEAST: Final = 50
 """Deletions per window that even a small fleet allows."""
 PERCENT: Final = 5
-"""Of all objects on record, where that is more."""
+"""Percentage of all objects on record that is allowed, if that is more."""
 _FAILURE: Final = "the budget of deletions cannot be read or written"
 
 
 class Decision(IntEnum):
-    """The answers of spend.lua."""
+    """The decision about some deletions: the answers of spend.lua."""
 
     GRANTED = 0
     OWNER = 1
-    """The owner's own limits, counted over the window."""
+    """Held by the owner's own limits, counted over the window."""
     FLEET = 2
+    """Held by the budget of the fleet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ class Deletion:
     object: str
     """Its UID, or its name while no UID is known."""
     is_recreated: bool = False
-    """It stays on record."""
+    """Whether it is created again, so that it stays on record."""
 
     def __str__(self) -> str:
         return f"{self.cluster}|{'~' if self.is_recreated else ''}{self.object}"
@@ -54,11 +55,11 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerLimits:
-    """What one owner may lose in a window, and what it has."""
+    """The limits of one owner per window, and how many objects it has."""
 
     uid: str
     clusters: int
-    """From this many clusters on it is held."""
+    """Deletions on this many clusters or more are held."""
     objects: int
     percent: int
     on_record: int
@@ -66,19 +67,19 @@ class OwnerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the budget says, and how much of it was used before."""
+    """The decision of the budget, and how much of it was used before."""
 
     decision: Decision
     used: int
 
 
 def allowance(on_record: int) -> int:
-    """The deletions per window that a fleet with so many objects on record allows."""
+    """The deletions per window that are allowed with this many objects on record."""
     return max(LEAST, on_record * PERCENT // 100)
 
 
 def objects_on_record(status: Mapping[str, Any]) -> int:
-    """How many objects the status of a MultiClusterResource has on record; 0 if unreadable."""
+    """Count the objects on record in a MultiClusterResource's status; 0 if it is unreadable."""
     intent: Any = status.get("intent")
     try:
         every: list[object] = intent.get("objects", [])
@@ -105,10 +106,10 @@ class DeletionBudget:
     async def spend(
         self, owner: OwnerLimits, deletions: Sequence[Deletion], *, allowed: int
     ) -> Answer:
-        """Take deletions out of the budget: all of them or none; a repetition costs nothing.
+        """Spend budget for deletions: for all of them or none; a repetition is free.
 
         Raises:
-            StoreError: the store did not answer; nothing may be deleted.
+            StoreError: the store did not answer; delete nothing.
         """
         arguments: list[str | int] = [
             self._window,
@@ -126,7 +127,7 @@ class DeletionBudget:
         return Answer(Decision(decision), used)
 
     async def used(self) -> int:
-        """How many deletions of the window are taken.
+        """Count the deletions that were granted in the window.
 
         Raises:
             StoreError: the store did not answer.
@@ -137,7 +138,7 @@ class DeletionBudget:
             return int(await self._redis.zcount(self._key, f"({since}", "+inf"))
 
     async def refill(self) -> None:
-        """Forget what was spent: a person has looked.
+        """Refill the budget: a person has approved.
 
         Raises:
             StoreError: the store did not answer.

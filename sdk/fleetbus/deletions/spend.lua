@@ -1,10 +1,11 @@
--- Takes deletions out of the budget, all or none.
--- KEYS[1]: ZSET of deletions by the time in ms at which they were granted.
--- ARGV: window in ms, deletions granted to the whole fleet per window; of this owner: its prefix,
--- clusters from which on it is held, most objects, most percent, objects it has on record; then one
--- member per deletion, `<owner's uid>|<cluster>|<object>`; before the object stands a `~` if it is
--- created anew, so that it stays on record.
--- Answers {decision, deletions in the window before}: 0 granted, 1 limit of the owner, 2 of the fleet.
+-- Spends budget for deletions, for all of them or none.
+--
+-- KEYS  1 ZSET of deletions by the time in ms at which they were granted
+-- ARGV  1 window in ms  2 deletions that the fleet allows per window; of this owner: 3 its prefix
+--       4 clusters from which on it is held  5 most objects  6 most percent  7 objects on record;
+--       then for each deletion its member `<owner's uid>|<cluster>|<object>`, with a `~` before an
+--       object that is created again, so that it stays on record
+-- Answer: {decision, deletions in the window before}: 0 granted, 1 limit of the owner, 2 of the fleet.
 local key, window, fleet = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
 local prefix = ARGV[3]
 local most = {
@@ -15,7 +16,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 redis.call('ZREMRANGEBYSCORE', key, '-inf', now - window)
--- A clock that went back must not keep an entry for longer than the window.
+-- If the clock went back, no entry may stay for longer than the window.
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, '(' .. now, '+inf')) do
   redis.call('ZADD', key, now, member)
 end
@@ -47,7 +48,7 @@ local new = {}
 for at = 8, #ARGV do
   add(ARGV[at])
   if redis.call('ZSCORE', key, ARGV[at]) then
-    -- Granted before, to a round that did not finish: it is on record yet.
+    -- Granted before, to a round that did not finish: the object is still on record.
     if is_for_good(ARGV[at]) then gone = gone - 1 end
   else
     new[#new + 1] = ARGV[at]

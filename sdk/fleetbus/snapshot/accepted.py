@@ -37,7 +37,7 @@ class AcceptedClusters:
         """Return the accepted UID of a cluster; empty if none is known.
 
         Raises:
-            NotAccepted: it cannot be read, or the same cluster is in the fleet under an earlier name.
+            NotAccepted: it cannot be read, or the cluster is in the fleet under an earlier name.
         """
         await self._read()
         record = self._records.get(name)

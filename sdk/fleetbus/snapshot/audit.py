@@ -305,7 +305,7 @@ class _Ready(StrEnum):
 
 
 def _has_passed(audit: Audit, heartbeat: Heartbeat) -> bool:
-    """Whether the low-water mark has passed the list; while a scope lists, its mark is the list's."""
+    """Whether the low-water mark has passed the list; during a list it is that list's own."""
     return heartbeat.incarnation.number == audit.incarnation and any(
         status.resource_key == audit.resource_key
         and status.scope == audit.scope

@@ -46,7 +46,7 @@ class Guard(NamedTuple):
         return self.state == LIVE
 
     def mark(self, scope: str) -> RankKey | None:
-        """The rank of the last list of this scope that held the key; None if the scope never saw it."""
+        """The rank of the scope's last list that held the key; None if the scope never saw it."""
         for mark in self.marks.split(ITEM):
             name, _, rank = mark.partition(_PART)
             if name == scope and rank:

@@ -1,4 +1,4 @@
-"""What the snapshot knows about clusters and resources, beside their objects."""
+"""The records of clusters and resources in the snapshot, and how reliable its answers are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fleetbus_proto.versions import version_key
 REPORTED_WITHIN: Final = timedelta(seconds=90)
 """A cluster that no watcher has reported for longer counts as not watched."""
 ANSWERED_WITHIN: Final = timedelta(seconds=30)
-"""Nothing of a cluster is complete whose API server has been silent for longer (rule A4)."""
+"""No answer about a cluster is complete if its API server has been silent for longer (rule A4)."""
 _PLAIN: Final = re.compile(r"[-0-9A-Za-z]{1,64}")
 
 
@@ -41,40 +41,40 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     server_version: str = ""
     incarnation: int = 0
     uid: str = ""
-    """Of kube-system: which cluster this is, as the hub has accepted it (rule W13)."""
+    """The accepted UID of its namespace kube-system: which cluster this is (rule W13)."""
     uid_since: int = 0
-    """When that was, in ms."""
+    """When it was accepted, in ms."""
     uid_verified: bool = False
-    """Whether the hub has read it itself, or somebody consented; else a watcher has told it."""
+    """Whether the hub has read it itself, or somebody consented; else a watcher reported it."""
     refused_uid: str = ""
-    """Another one, of which a watcher told last; its messages are refused."""
+    """The other UID that a watcher reported last; its messages are refused."""
     refused_at: str = ""
-    """When that was."""
+    """When it was reported."""
     connected: bool = False
     reason: str = ""
     message: str = ""
     last_answer: str = ""
-    """When its API server last sent anything, as its watchers say (rule W11)."""
+    """When its API server last sent anything, as reported by its watchers (rule W11)."""
     reported_at: str = ""
     """When a watcher last reported it."""
     clock_ahead: float = 0.0
     """By how many seconds the clock of a watcher was ahead when its messages were refused (B8)."""
     clock_reported_at: str = ""
-    """When that was, last."""
+    """When that was last reported."""
     joined_at: str = ""
     invalid: list[str] = []
-    """Entries of its watch list that mean nothing, each with the reason."""
+    """Invalid entries of its watch spec, each with the reason."""
 
     def age(self, now: datetime) -> timedelta | None:
-        """Time since its API server last answered; None when it never did."""
+        """Time since its API server last answered; None if it never did."""
         return _age(self.last_answer, now)
 
     def why_refused(self, now: datetime) -> str:
-        """Why messages of its watchers are refused these days; '' if they are not (B8, W13)."""
+        """Why messages of its watchers are refused at present; empty if they are not (B8, W13)."""
         if replaced := self.why_replaced(now):
             return replaced
-        told = _age(self.clock_reported_at, now)
-        if told is None or told > REPORTED_WITHIN:
+        age = _age(self.clock_reported_at, now)
+        if age is None or age > REPORTED_WITHIN:
             return ""
         return (
             f"its watcher's clock is {self.clock_ahead / 3600:.0f} h ahead of the projector's,"
@@ -82,20 +82,20 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         )
 
     def why_replaced(self, now: datetime) -> str:
-        """Which other cluster its watchers tell of, and what to do about it; '' if none (W13)."""
-        told = _age(self.refused_at, now)
-        if told is None or told > REPORTED_WITHIN:
+        """Which other cluster its watchers report, and what to do; empty if none (rule W13)."""
+        age = _age(self.refused_at, now)
+        if age is None or age > REPORTED_WITHIN:
             return ""
-        # A watcher chose this text; a person may paste the command.
+        # A watcher chose this UID, and a person may paste the command into a shell.
         is_plain = _PLAIN.fullmatch(self.refused_uid) is not None
         consent = f"fleetbus clusters accept {self.name} --uid {self.refused_uid}"
         return (
-            f"its watcher tells of another cluster: kube-system has UID {self.refused_uid!r:.80},"
+            f"its watcher reports another cluster: kube-system has UID {self.refused_uid!r:.80},"
             f" not the accepted {self.uid}" + (f"; to consent: {consent}" if is_plain else "")
         )
 
     def why_silent(self, now: datetime) -> str:
-        """Why nothing of it is known to be so still; empty when its API server answers (A4)."""
+        """Why its state may be out of date; empty while its API server answers (rule A4)."""
         if refused := self.why_refused(now):
             return refused
         if not self.connected:
@@ -112,14 +112,14 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ScopeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """One scope of a resource: a namespace of it, a selection, or (named '') all of it."""
+    """One scope of a resource: one namespace, a selection, or (with the name '') all of it."""
 
     namespace: str = ""
-    """Its only namespace; empty when it has them all."""
+    """Its only namespace; empty for all namespaces."""
     state: ResourceState = ResourceState.UNKNOWN
     reason: str = ""
     last_received: str = ""
-    """When the last byte of its list or watch was received; a quiet one may have none for long."""
+    """When the last byte of its list or watch was received; a quiet watch may receive few."""
     reported_at: str = ""
     """When a watcher last reported it."""
     resource_version: str = ""
@@ -131,7 +131,7 @@ class ScopeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 class ResourceRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One watched resource of one cluster, as kept in Redis (JSON).
 
-    What it says of the resource is no better than the worst of its scopes (rule P14).
+    Its state is that of the worst of its scopes (rule P14).
     """
 
     group: str
@@ -144,13 +144,13 @@ class ResourceRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     last_received: str = ""
     """When the last byte was received for the scope that has been quiet longest."""
     resource_version: str = ""
-    """The watcher's lowest low-water mark: every event up to it is on the bus."""
+    """The lowest low-water mark of its scopes: every event up to it is on the bus."""
     epoch: str = ""
-    """The oldest of the last completed ranks; empty before every scope has one."""
+    """The oldest of the last completed ranks of its scopes; empty until every scope has one."""
     scopes: dict[str, ScopeRecord] = {}
-    """Every scope that is watched, by its hash."""
+    """The watched scopes, by hash."""
     is_declared: bool = False
-    """Whether a watcher has told which scopes there are; before, some may be missing."""
+    """Whether a watcher has reported all scopes; before that some may be missing."""
 
     @property
     def key(self) -> str:
@@ -159,17 +159,17 @@ class ResourceRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def epoch_id(self) -> int:
-        """The highest epoch id that was completed in any scope; 0 for none."""
+        """The highest completed epoch id of any scope; 0 for none."""
         ranks = [self.epoch, *(scope.epoch for scope in self.scopes.values())]
         return max(_rank_key(rank)[1] for rank in ranks)
 
     def covers(self, namespace: str) -> bool:
-        """Whether a namespace is watched; of a whole resource, and of all namespaces, it is."""
+        """Whether a namespace is watched; an empty one means whichever are watched."""
         watched = {scope.namespace for scope in self.scopes.values()}
         return not namespace or not watched or not watched.isdisjoint({"", namespace})
 
     def with_scopes(self, scopes: Mapping[str, ScopeRecord]) -> ResourceRecord:
-        """The same resource with these scopes, and what follows from them."""
+        """Return the record with these scopes, and with the state that follows from them."""
         found = list(scopes.values())
         worst = min(found, key=lambda scope: _WORST_FIRST.index(scope.state))
         state, reason = worst.state, worst.reason
@@ -202,13 +202,13 @@ def _rank_key(rank: str) -> tuple[tuple[int, str], int]:
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """How much one resource of one cluster can be relied on.
+    """How reliable the snapshot is for one resource of one cluster.
 
     Attributes:
-        state: its sync gate; `unknown` when the cluster or the resource is not known.
-        age: time since the cluster's API server last answered; None when never.
-        is_complete: synced, its watch stands, and the API server answered within 30 s (rule A4).
-        reason: why it is not complete; empty when it is.
+        state: its sync gate; `unknown` if the cluster or the resource is unknown.
+        age: time since the cluster's API server last answered; None if it never did.
+        is_complete: synced, and the API server answered within 30 s (rule A4).
+        reason: why it is not complete; empty if it is.
     """
 
     state: ResourceState
@@ -226,14 +226,14 @@ class Freshness:
         *,
         is_settled: bool = True,
     ) -> Self:
-        """Judge a record; None is a resource nobody has told of (rule P14).
+        """Evaluate a record; None is a resource that nobody has reported (rule P14).
 
         Args:
-            record: what is known of the resource.
-            cluster: what is known of its cluster.
-            now: the time to measure its age from.
-            namespace: the only one that is asked for; empty for all that are watched.
-            is_settled: whether the store has all that was ever written to it (rule P11).
+            record: of the resource.
+            cluster: the record of its cluster.
+            now: the time to measure ages from.
+            namespace: the only one requested; empty for all that are watched.
+            is_settled: whether the store has not lost writes, or has caught up (rule P11).
         """
         if record is None or cluster is None:
             return cls(ResourceState.UNKNOWN, None, is_complete=False, reason="never reported")
@@ -242,7 +242,7 @@ class Freshness:
             return cls(ResourceState.UNKNOWN, None, is_complete=False, reason=reason)
         age = _age(cluster.last_answer, now)
         if not is_settled and record.state not in _NEVER_LISTED:
-            reason = "the store went back in time, and is being read again"
+            reason = "the store lost its last writes, and the stream is being read again"
             return cls(ResourceState.LISTING, age, is_complete=False, reason=reason)
         reason = cluster.why_silent(now)
         if not reason and record.state is not ResourceState.SYNCED:
@@ -251,7 +251,7 @@ class Freshness:
 
 
 def _age(time: str, now: datetime) -> timedelta | None:
-    """Time since then; a watcher's clock that runs ahead makes no negative age."""
+    """Time since then; never negative, even if the watcher's clock runs ahead."""
     try:
         found = datetime.fromisoformat(time)
     except ValueError:

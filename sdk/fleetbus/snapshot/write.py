@@ -302,7 +302,7 @@ class SnapshotWriter:
         await self._redis.hset(keys.resources(cluster), record.key, value)
 
     async def remove_resource_state(self, cluster: str, resource: str) -> None:
-        """Remove the record of a resource that is not watched any more; `drop_scope` removes rows."""
+        """Remove the record of a resource that is no longer watched; `drop_scope` removes rows."""
         await self._redis.hdel(keys.resources(cluster), resource)
 
     # --- generations ----------------------------------------------------------------------------

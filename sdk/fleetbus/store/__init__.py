@@ -1,1 +1,1 @@
-"""Redis or Valkey: a connection that is fit for the snapshot and the queues."""
+"""Connections to Redis or Valkey for the snapshot and the queues."""

@@ -1,4 +1,4 @@
-"""A connection to Redis or Valkey that is fit for the snapshot (rules P16, Q11)."""
+"""Connects to Redis or Valkey, checks the server and translates errors (rules P16, Q11)."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _CONNECTIONS: Final = 64
 
 
 class StoreEmpty(StoreError):
-    """The store has no generation: it was emptied, or nobody has set it up yet (rule P13).
+    """The store has no generation: it was emptied, or was never set up (rule P13).
 
-    Nothing was written. The projector calls `ensure_generation`, puts the fleet and asks for
-    epochs of everything; every other consumer waits and tries again without an ack.
+    Nothing was written. The projector calls `ensure_generation`, writes the fleet and requests a
+    resync of everything; every other consumer waits and tries again without an ack.
     """
 
 
 async def connect(url: str) -> Redis:
-    """Connect and check that the server is fit to hold the snapshot; the caller closes it.
+    """Connect, and check that the server can hold the snapshot; the caller closes the client.
 
-    The client never repeats a command by itself: redis-py's default sends a script eleven times
-    over a cut connection. Answers are bytes.
+    The client never repeats a command by itself: over a broken connection the default of redis-py
+    would send a script eleven times. Answers are bytes.
 
     Raises:
-        StoreError: no address, no answer, older than 7, or it may evict keys (`maxmemory-policy`).
+        StoreError: invalid address, no answer, older than 7, or a `maxmemory-policy` that evicts.
     """
     patch_wait_for()
     client = PipeliningRedis.from_pool(_pool(url))
@@ -63,16 +63,16 @@ def _pool(url: str) -> BlockingConnectionPool:
             socket_connect_timeout=5,
             socket_timeout=30,
         )
-    except ValueError:  # its text quotes the address, which may hold a password
-        raise StoreError(f"Redis at {without_secrets(url)}: this is no valid address") from None
+    except ValueError:  # its message quotes the address, which may hold a password
+        raise StoreError(f"Redis at {without_secrets(url)}: invalid address") from None
     pool.connection_class = packing(pool.connection_class)
     return pool
 
 
 def check_server(info: dict[str, Any]) -> None:
-    """Refuse a server whose INFO shows that it would lose keys or lacks commands (rule P16).
+    """Refuse a server that would evict keys or lacks commands, by its INFO (rule P16).
 
-    INFO tells the policy too, and unlike CONFIG it is allowed to a service's user (rule S8).
+    INFO includes the policy, and unlike CONFIG a service's user may call it (rule S8).
 
     Raises:
         StoreError: older than 7, or another policy than `noeviction`.
@@ -84,13 +84,12 @@ def check_server(info: dict[str, Any]) -> None:
     policy = str(info.get("maxmemory_policy") or "unknown")
     if policy != _POLICY:
         raise StoreError(
-            f"the Redis server has maxmemory-policy {policy}, which may drop keys that matter; "
-            f"set it to {_POLICY}"
+            f"the Redis server has maxmemory-policy {policy}, which may evict keys; set it to {_POLICY}"
         )
 
 
 async def is_full(client: Redis) -> bool:
-    """Whether the server has used up its maxmemory: asked by a write that changes nothing."""
+    """Whether the server has used up its maxmemory; tried with a write that changes nothing."""
     try:
         await client.setrange(keys.counter(), 0, "")
     except redis.exceptions.OutOfMemoryError:

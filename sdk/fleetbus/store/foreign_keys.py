@@ -1,7 +1,7 @@
-"""Keys of ours that another program wrote: which one it is, and what to do.
+"""Finds keys of ours that another program wrote, and names them in errors and in the log.
 
-The server only says that some key of a command or a script is of another type. No retry helps until
-somebody looks, and nobody can look without the name of the key.
+The server only says that some key of a command or a script has the wrong type. No retry helps until
+somebody repairs it, and nobody can without the name of the key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SNAPSHOT: Final = {
     **dict.fromkeys(("deleted", "deletion-times", "order", "audits-due"), "zset"),
     "feed": "stream",
 }
-"""By the word that follows the prefix; `fleetbus_proto.keys` tells what each of them holds."""
+"""Types of the snapshot's keys by the word after the prefix; see `fleetbus_proto.keys`."""
 _QUEUE: Final = {
     **dict.fromkeys(("initial-sync", "code"), "string"),
     **dict.fromkeys(("dirty", "credits", "triggers", "processing", "takes", "traces"), "hash"),
@@ -40,33 +40,33 @@ _QUEUE: Final = {
     "last-runs": "hash",
     "record": "set",
 }
-"""The same of a queue; `fleetbus.workqueue` tells what they hold."""
+"""Types of a queue's keys; see `fleetbus.workqueue`."""
 _DELETIONS: Final = "deletions"
 """The budget of deletions of the whole fleet."""
 _RESOURCE: Final = "mcr:"
-"""What the distributor notes of one MultiClusterResource."""
+"""Keys of the distributor, for one MultiClusterResource each."""
 _SEARCHES: Final = (
     *((f"{_OURS}*", kind) for kind in ("string", "list", "hash", "zset", "stream")),
     (f"{_OURS}q:*", "set"),
 )
-"""What to look at when no key of the command is it: scripts make names of keys themselves, of sets
-in the snapshot, of which there may be one per label, and of sorted sets in a queue."""
+"""Searches when no key of the command has the wrong type. Scripts build key names themselves: of sets
+in the snapshot, perhaps one per label, and of sorted sets in a queue."""
 _COUNT: Final = 1000
 _SEARCH_WITHIN: Final = 10.0
 _SHOWN: Final = 3
 _LETTERS: Final = 300
 _HINT: Final = (
-    "another program wrote it: keep that one out of this database, and rename or delete the key;"
-    " the work then goes on by itself. If fleetbus had something there before, empty the database:"
-    " all of it is read anew"
+    "another program wrote it: keep that program out of this database, and rename or delete the"
+    " key; fleetbus then continues by itself. If the key replaced one of fleetbus, empty the"
+    " database: fleetbus rebuilds it"
 )
 
 Ask = Callable[[Sequence[tuple[Any, ...]]], Awaitable[Sequence[Any]]]
-"""Sends commands together and answers what came for each."""
+"""Sends commands in one write and returns the answer of each."""
 
 
 class ForeignKeyError(ResponseError):
-    """A key of ours is of a type that it never has; the message names it. Nothing was done."""
+    """A key of ours has the wrong type; the message names it. Nothing was executed."""
 
 
 class _ForeignKey(NamedTuple):
@@ -76,7 +76,7 @@ class _ForeignKey(NamedTuple):
 
 
 def type_of(key: str) -> str:
-    """The type of a key of ours, as the command `TYPE` names it; empty if it is none of ours."""
+    """The type of a key of ours, as named by the command `TYPE`; empty for other keys."""
     owner, _, part = key.removeprefix(_OURS).partition("}:")
     if not key.startswith(_OURS) or not part:
         return ""
@@ -93,15 +93,15 @@ def type_of(key: str) -> str:
 
 
 def is_wrong_type(error: object) -> bool:
-    """Whether the server has answered that a key is of another type."""
+    """Whether this is the server's error about a key of the wrong type."""
     return isinstance(error, ResponseError) and "WRONGTYPE" in str(error)
 
 
 class ForeignKeys:
-    """Finds the keys that a server complains of, and tells of them in the log.
+    """Finds the keys of the wrong type, and logs them.
 
     Args:
-        ask: how the server is asked; it may be what failed, so not by way of us.
+        ask: sends commands; not through a client that calls `explain` again.
     """
 
     def __init__(self, ask: Ask) -> None:
@@ -112,38 +112,38 @@ class ForeignKeys:
         self._turn = asyncio.Lock()
 
     async def explain(self, words: Iterable[Any], error: Exception) -> Exception:
-        """What is to be raised for a command that was refused; the error itself if nobody knows.
+        """Return the error to raise for a refused command; `error` itself if no key is found.
 
         Args:
-            words: of the command, or of all in its transaction.
-            error: for which `is_wrong_type` holds.
+            words: of the command, or of all commands in its transaction.
+            error: one for which `is_wrong_type` is true.
         """
         async with self._turn:
             try:
                 found = await self._find(words)
             except (RedisError, OSError, TimeoutError):
-                return error  # the store has gone meanwhile: the next attempt asks again
+                return error  # the store is away now: the next attempt checks again
         if not found:
             return error
-        for misuse in found[:_SHOWN]:
-            if self._log_once.should_log(key=misuse.key):
-                kinds = {"found": misuse.found, "expected": misuse.expected}
-                log.error("foreign_key_found", key=misuse.key[:_LETTERS], **kinds, hint=_HINT)
+        for foreign in found[:_SHOWN]:
+            if self._log_once.should_log(key=foreign.key):
+                kinds = {"found": foreign.found, "expected": foreign.expected}
+                log.error("foreign_key_found", key=foreign.key[:_LETTERS], **kinds, hint=_HINT)
         explained = ForeignKeyError(_describe(found))
         explained.__cause__ = error
         return explained
 
     async def _find(self, words: Iterable[Any]) -> list[_ForeignKey]:
-        """Those of the command and those known; all of the store if that is none."""
+        """Check the keys of the command and those known; search the store if none is wrong."""
         named = [text for word in words if (text := _text(word)).startswith(_OURS)]
-        known = [misuse.key for misuse in self._known]
+        known = [foreign.key for foreign in self._known]
         found = await self._check(dict.fromkeys([*known, *named]))
         if not found and self._searches.should_log():
             async with asyncio.timeout(_SEARCH_WITHIN):
                 found = await self._search()
-        for misuse in self._known:
-            if misuse not in found:
-                self._log_once.reset(misuse.key)
+        for foreign in self._known:
+            if foreign not in found:
+                self._log_once.reset(foreign.key)
         self._known = found[:_SHOWN]
         return found
 

@@ -2,7 +2,7 @@
 
 Most of what a command costs a process is its own send and its own answer, not the command. So what
 the tasks of a process want while an answer is on its way waits, and goes out in one write. The long
-ones, scripts for many objects, have a lane of their own: who wants little does not wait for them.
+ones, scripts for many objects, have a batcher of their own: who wants little does not wait for them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from redis.exceptions import ResponseError
 from fleetbus.store.foreign_keys import ForeignKeys, is_wrong_type
 
 LONG: Final = 150
-"""Words of a command that goes by the lane of the long ones. More lanes are no use: the server does
+"""Words of a command that goes by the batcher of the long ones. More lanes are no use: the server does
 one thing after the other anyway, and at 1,000 changes/s two for all have twice the median delay."""
-MOST: Final = 100
+MAX_BATCH: Final = 100
 """Commands in one write."""
 _PATIENCE: Final = timedelta(seconds=2)
 
@@ -37,7 +37,7 @@ Run = Callable[[Sequence[_Command]], Coroutine[Any, Any, None]]
 
 
 class _Batcher:
-    """One write on its way at a time; `run` does not fail."""
+    """Sends one batch at a time; `run` does not fail."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -48,12 +48,12 @@ class _Batcher:
     def add(self, command: _Command) -> None:
         self._waiting.append(command)
         if not self._is_called and self._sending is None:
-            # Not at once: who else is ready to run may want something, too.
+            # Not at once: other tasks that are ready to run may add commands.
             self._is_called = True
             asyncio.get_running_loop().call_soon(self._send)
 
     def close(self) -> set[asyncio.Task[None]]:
-        """Cancel what waits; answers what is on its way."""
+        """Cancel commands that wait; returns the tasks of those that were sent."""
         for command in self._waiting:
             command.answer.cancel()
         self._waiting.clear()
@@ -62,7 +62,7 @@ class _Batcher:
     def _send(self) -> None:
         self._is_called = False
         if self._waiting:
-            batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
+            batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
             self._sending = asyncio.create_task(self._run(batch), name="redis commands")
             self._sending.add_done_callback(self._ended)
 
@@ -72,10 +72,10 @@ class _Batcher:
 
 
 class PipeliningRedis(Redis):
-    """As `Redis`; a command whose task is stopped is carried out all the same.
+    """Like `Redis`; a command whose task is cancelled is executed all the same.
 
-    Pipelines and subscriptions have connections of their own, as ever. Who meets a key that another
-    program wrote is told its name (`ForeignKeyError`), and so is the log.
+    Pipelines and subscriptions have connections of their own, as usual. A key that another program
+    wrote is named in the error (`ForeignKeyError`) and in the log.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -85,23 +85,23 @@ class PipeliningRedis(Redis):
         self._explaining: set[asyncio.Task[None]] = set()
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
-        """A pipeline, as of `Redis`."""
+        """See `Redis.pipeline`."""
         made = (self.connection_pool, self.response_callbacks, transaction, shard_hint)
         return _ExplainingPipeline(self._foreign_keys, *made)
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Send a command, together with what else is sent now.
+        """Send a command together with others that are sent now.
 
         Raises:
-            redis.exceptions.RedisError: as of `Redis`, to each what concerns it.
+            redis.exceptions.RedisError: as in `Redis`, to each caller its own.
         """
         command = _Command(args, options, asyncio.get_running_loop().create_future())
-        lane = self._long if len(args) > LONG else self._short
-        lane.add(command)
+        batcher = self._long if len(args) > LONG else self._short
+        batcher.add(command)
         return await command.answer
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
-        """Close; what is on its way has a moment to be answered."""
+        """Close, after waiting a moment for outstanding answers."""
         sending = self._short.close() | self._long.close() | self._explaining
         if sending:
             await asyncio.wait(sending, timeout=_PATIENCE.total_seconds())
@@ -113,18 +113,18 @@ class PipeliningRedis(Redis):
     async def _run(self, batch: Sequence[_Command]) -> None:
         try:
             answers = await self._ask(batch)
-        except asyncio.CancelledError:  # the loop ends
+        except asyncio.CancelledError:  # the event loop ends
             for command in batch:
                 command.answer.cancel()
             raise
-        except Exception as e:  # noqa: BLE001 -- the tasks that asked decide
-            # To each one of its own: a traceback grows with everybody who lets it through.
+        except Exception as e:  # noqa: BLE001 -- the callers decide
+            # A copy for each: a traceback grows with every frame that lets it through.
             answers = [copy.copy(e) for _ in batch]
         for command, answer in zip(batch, answers, strict=True):
-            if command.answer.done():  # its task was stopped
+            if command.answer.done():  # its task was cancelled
                 continue
-            if is_wrong_type(answer):  # not here: others wait until we are through
-                task = asyncio.create_task(self._explain(command, answer), name="redis misuse")
+            if is_wrong_type(answer):  # in a task of its own: the batch must not wait
+                task = asyncio.create_task(self._explain(command, answer), name="redis foreign key")
                 self._explaining.add(task)
                 task.add_done_callback(self._explaining.discard)
             elif isinstance(answer, Exception):
@@ -134,12 +134,12 @@ class PipeliningRedis(Redis):
 
     async def _explain(self, command: _Command, error: Exception) -> None:
         try:
-            told = await self._foreign_keys.explain(command.words, error)
+            explained = await self._foreign_keys.explain(command.words, error)
         except asyncio.CancelledError:
             command.answer.cancel()
             raise
         if not command.answer.done():
-            command.answer.set_exception(told)
+            command.answer.set_exception(explained)
 
     async def _ask_at_once(self, commands: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
         async with super().pipeline(transaction=False) as pipe:
@@ -158,11 +158,11 @@ class PipeliningRedis(Redis):
 
 
 class _ExplainingPipeline(Pipeline):
-    """As `Pipeline`, with the name of a key that is of a type that it never has."""
+    """Like `Pipeline`; an error about a key of the wrong type names the key."""
 
-    def __init__(self, misuses: ForeignKeys, *made: Any) -> None:
+    def __init__(self, foreign_keys: ForeignKeys, *made: Any) -> None:
         super().__init__(*made)
-        self._misuses = misuses
+        self._foreign_keys = foreign_keys
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         words = [word for command, _ in self.command_stack for word in command]
@@ -171,5 +171,5 @@ class _ExplainingPipeline(Pipeline):
         except ResponseError as e:
             if not is_wrong_type(e):
                 raise
-            error = await self._misuses.explain(words, e)
+            error = await self._foreign_keys.explain(words, e)
         raise error

@@ -1,16 +1,17 @@
-"""What stream and store lost is noticed, and asked for or read again (rules B17, P11, P12).
+"""Detects losses of the stream and of the store, and repairs them (rules B17, P11, P12).
 
-Each consumer writes every second up to where its effects are in the store: its checkpoint. It shows
+Every second each consumer writes its applied-offset checkpoint: up to which message its effects are
+in the store. With it the consumer detects
 
-- that messages left the stream before they were handled: the stream drops what is too old or too
-  much without a word;
-- that the stream is another one, or went back;
-- that the store is another server than the one that acknowledged the last writes, or went back.
-  The checkpoint that is found there proves all effects up to it, so the stream is read again from
-  there. Until that is done nothing is reconciled, and absence from the snapshot means nothing.
+- that messages left the stream before they were handled: the stream silently drops what exceeds
+  its limits of age or size;
+- that the stream is another one, or was rolled back;
+- that the store is not the server that acknowledged the last writes, or was rolled back. The
+  checkpoint that is found there proves all effects up to it, so the stream is replayed from there.
+  Until that is done nothing is reconciled, and absence from the snapshot proves nothing.
 
-The checkpoint is written by a script that compares the server with the one of before the bus was
-asked: after a failover nothing vouches for effects that went with the old server.
+The script that writes the checkpoint compares the server with the one that answered before the bus
+was asked: after a failover no checkpoint may vouch for effects that went with the old server.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ from fleetbus.snapshot.offsets.checkpoint_store import CheckpointStore, Offset, 
 log = structlog.get_logger()
 
 CHECK_EVERY: Final = timedelta(seconds=1)
-"""Often: what was handled and left the stream since the last look is taken for a gap."""
+"""Often: a message that was handled and left the stream since the last check looks like a gap."""
 _CHECK_EAGERLY: Final = timedelta(milliseconds=200)
-"""While somebody waits for us: a store that went back is not settled yet."""
+"""While somebody waits: the store has lost writes and is not settled yet."""
 _ASK_AGAIN_AFTER: Final = timedelta(seconds=60)
-"""What is asked for after a gap fills the stream again: it gets the time to be read."""
+"""The resyncs after a gap fill the stream again: this is the time to read it."""
 GAPS: Final = Counter(
     "fleetbus_stream_gaps_total",
     "How often messages left the stream before a durable consumer had handled them.",
@@ -53,18 +54,18 @@ GAPS: Final = Counter(
 )
 REPLAYS: Final = Counter(
     "fleetbus_store_replays_total",
-    "How often a consumer read the stream again because the store had lost writes.",
+    "How often a consumer replayed the stream because the store had lost writes.",
     ["consumer"],
 )
 
 
 class Loss(StrEnum):
-    """What was lost, for who has to do something about it."""
+    """What was lost."""
 
     MESSAGES = "messages"
-    """They left the stream before they were handled."""
+    """Messages left the stream before they were handled."""
     WRITES = "writes"
-    """The store went back by more than the stream still holds, or nobody knows how far."""
+    """The store lost more writes than the stream still holds, or an unknown number."""
     CONTENT = "content"
     """The store is empty (rule P13)."""
 
@@ -74,31 +75,31 @@ OnLoss = Callable[[Loss, str], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class _Bus:
-    """The stream and one consumer of it, as far as they concern a checkpoint."""
+    """The state of the stream and of one consumer, as far as a checkpoint needs it."""
 
     mark: Offset
     first: int
     last: int
     has_handled: bool
-    """Whether the consumer ever got anything."""
+    """Whether the consumer ever received anything."""
 
 
 async def _nothing(*_: object) -> None: ...
 
 
 class OffsetCheckpoint:
-    """The checkpoint of one consumer; each of its processes has one, and one of them replays.
+    """Keeps the checkpoint of one consumer in every process of it; one of them replays.
 
     Args:
         bus: a connection.
-        redis: the snapshot's store, in which the queue is too.
-        consumer: its name; what reads the stream again is named after it.
-        durable: the one whose checkpoint is kept; none is while this process is not bound.
-        handle: what it does with messages, to be done again.
-        on_loss: what else a loss needs; until it returns the loss stands. A controller needs
-            nothing: a full enqueue follows from the checkpoint.
-        on_return: called after a store that had gone back is whole again.
-        tell: given what the server says of the stream, at each look.
+        redis: the store of the snapshot and the queue.
+        consumer: its name; the consumer that replays is named after it.
+        durable: the one whose checkpoint is kept; none while this process is not bound.
+        handle: handles messages, for the replay.
+        on_loss: repairs a loss; until it returns the loss stands. A controller needs none: a full
+            enqueue follows from the checkpoint.
+        on_return: called when a store that had lost writes has caught up.
+        on_stream_state: called with the server's state of the stream at each check.
     """
 
     def __init__(
@@ -127,9 +128,9 @@ class OffsetCheckpoint:
         self._wake = asyncio.Event()
         self._log_once = LogOnce()
         self._quiet_until = float("-inf")
-        # Generation and mark of the last look: a store that holds less went back.
+        # Generation and offset of the last check: a store that holds less was rolled back.
         self._remembered: tuple[str, Offset] | None = None
-        # What was handled last by this process, without a hole: first and last sequence.
+        # The last run of sequences without a hole that this process handled: first and last.
         self._handled = (0, 0)
         REPLAYS.labels(consumer)
         durable.on_change(self._rebind)
@@ -137,20 +138,20 @@ class OffsetCheckpoint:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the store held what this consumer ever did, at the last look."""
+        """Whether the store had all effects of this consumer at the last check."""
         return self._settled.is_set()
 
     async def settled(self, within: timedelta) -> bool:
-        """Wait until the store holds what this consumer ever did; whether it came in time."""
+        """Wait until the store has all effects of this consumer; False if that takes longer."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within.total_seconds()):
                 await self._settled.wait()
         return self._settled.is_set()
 
     def note(self, sequences: Sequence[int]) -> None:
-        """This process has handled these messages, in stream order.
+        """Record messages that this process has handled, in stream order.
 
-        Only with this is it known of what left the stream since the last look that it was handled.
+        Only this proves that messages which left the stream since the last check were handled.
         """
         start, end = self._handled
         for sequence in sequences:
@@ -169,14 +170,14 @@ class OffsetCheckpoint:
         self._wake.set()
 
     async def run(self) -> None:
-        """Look at once, and again and again, until cancelled."""
+        """Check now and then at intervals, until cancelled."""
         while True:
             self._wake.clear()
             try:
                 await self.check()
                 self._log_once.reset()
             except (FleetbusError, RedisError) as e:
-                # NATS or Redis is away: what is missed meanwhile is found at the next look.
+                # NATS or Redis is away: the next check finds what is missed meanwhile.
                 if self._log_once.should_log(str(e)):
                     log.warning("offset_checkpoint_failed", consumer=self._consumer, error=str(e))
             pause = CHECK_EVERY if self.is_settled else min(_CHECK_EAGERLY, CHECK_EVERY)
@@ -185,10 +186,10 @@ class OffsetCheckpoint:
                     await self._wake.wait()
 
     async def check(self) -> None:
-        """Look once.
+        """Check once, and repair a loss.
 
         Raises:
-            BusError: nothing is known of the stream, or a loss could not be made good.
+            BusError: the stream could not be read, or a loss not be repaired.
             redis.exceptions.RedisError: the store is away.
         """
         durable = self._durable
@@ -197,16 +198,18 @@ class OffsetCheckpoint:
             self._settled.clear()
             self._remembered, self._handled = None, (0, 0)
             await self._on_loss(Loss.CONTENT, "the store is empty")
-        elif not durable:
-            self._settled.set()  # another watch set is in force, whose processes see to it
-        elif why := self._why_lost(seen):
+            return
+        if not durable:
+            self._settled.set()  # another watch set is in force; its processes check
+            return
+        if why := self._why_lost(seen):
             self._settled.clear()
-            await self._make_good(durable, seen, why)
-        else:
-            # A store without a checkpoint of ours is settled once it has one.
-            if seen.offset is not None:
-                self._settled.set()
-            await self._compare(durable, seen)
+            await self._repair(durable, seen, why)
+            return
+        # A store without a checkpoint of ours is settled once it has one.
+        if seen.offset is not None:
+            self._settled.set()
+        await self._compare(durable, seen)
 
     def _why_lost(self, seen: StoreState) -> str:
         if seen.offset is None:
@@ -217,7 +220,7 @@ class OffsetCheckpoint:
             return ""
         generation, mark = self._remembered
         is_same = (generation, mark.stream) == (seen.generation, seen.offset.stream)
-        return "the store went back" if is_same and seen.offset.low < mark.low else ""
+        return "the store was rolled back" if is_same and seen.offset.low < mark.low else ""
 
     async def _compare(self, durable: str, seen: StoreState) -> None:
         found = await self._ask(durable)
@@ -229,11 +232,11 @@ class OffsetCheckpoint:
             return
         if _is_set_back(held, found):
             if _is_another(held, found):
-                # The bus was wiped or set back. The watchers notice it and list everything (W9).
-                log.error("stream_was_lost", durable=durable)
+                # The bus was wiped or rolled back. The watchers notice it and list everything (W9).
+                log.error("stream_lost", durable=durable)
             else:
-                # Set back and grown again since; or killed before it had written them down.
-                log.warning("acknowledgements_were_lost", durable=durable)
+                # Rolled back and grown again since; or killed before acknowledgements were on disk.
+                log.warning("acknowledgements_lost", durable=durable)
             self._handled = (0, 0)
             await self._write(durable, seen, found.mark, breaks=1)
             return
@@ -253,12 +256,12 @@ class OffsetCheckpoint:
         self, durable: str, seen: StoreState, found: _Bus, *, handled: int
     ) -> None:
         log.error(
-            "messages_left_unhandled",
+            "stream_gap_found",
             durable=durable,
             low_water=handled,
             first_sequence=found.first,
         )
-        # First: a gap that is not asked about stands, and the next look finds it again.
+        # First: if this fails the gap stands, and the next check finds it again.
         reason = f"messages left the stream before the {self._consumer} had read them"
         await self._on_loss(Loss.MESSAGES, reason)
         low = max(handled, found.mark.low, found.first - 1)
@@ -271,9 +274,9 @@ class OffsetCheckpoint:
         return max(low, end) if start <= low + 1 else low
 
     async def _begin(self, durable: str, seen: StoreState, found: _Bus, *, is_lost: bool) -> None:
-        """The first checkpoint, or one that says nothing of what came before it (rule P12)."""
+        """Write the first checkpoint, or one that proves nothing of what came before it (P12)."""
         if is_lost:
-            await self._on_loss(Loss.WRITES, "nobody knows what the store has lost")
+            await self._on_loss(Loss.WRITES, "it is unknown what the store has lost")
         if await self._write(durable, seen, found.mark, is_new=True):
             self._settled.set()
 
@@ -289,28 +292,28 @@ class OffsetCheckpoint:
         if seen.generation is not None:
             self._remembered = (seen.generation, mark)
 
-    # --- a store that went back -----------------------------------------------------------------
+    # --- a store that lost writes ---------------------------------------------------------------
 
-    async def _make_good(self, durable: str, seen: StoreState, why: str) -> None:
-        """Do again what the store has lost (rule P11); the loss stands until that is done."""
+    async def _repair(self, durable: str, seen: StoreState, why: str) -> None:
+        """Repeat what the store has lost (rule P11); the loss stands until that is done."""
         async with claimed(self._redis, self._consumer) as is_ours:
             if not is_ours:
-                return  # another process of ours is at it
+                return  # another process of this consumer does it
             self._handled = (0, 0)
             found = await self._ask(durable)
             if found is None or seen.offset is None:
                 return
             held = seen.offset
-            log.error("store_went_back", consumer=self._consumer, reason=why, low_water=held.low)
+            log.error("store_rolled_back", consumer=self._consumer, reason=why, low_water=held.low)
             if _is_set_back(held, found) or found.first > held.low + 1:
                 await self._begin(durable, seen, found, is_lost=True)
             else:
-                await self._do_again(durable, seen, found)
+                await self._replay(durable, seen, found)
         if self.is_settled:
             log.info("store_settled", consumer=self._consumer)
             await self._on_return()
 
-    async def _do_again(self, durable: str, seen: StoreState, found: _Bus) -> None:
+    async def _replay(self, durable: str, seen: StoreState, found: _Bus) -> None:
         held = seen.offset
         if held is None:
             return
@@ -321,7 +324,7 @@ class OffsetCheckpoint:
                 last=found.last,
             )
         REPLAYS.labels(self._consumer).inc()
-        # If the store changed again meanwhile, this is not written, and the next look begins anew.
+        # If the store changed again meanwhile, this is not written, and the next check starts over.
         mark = found.mark._replace(low=max(held.low, found.last))
         if await self._write(durable, seen, mark):
             self._settled.set()
@@ -329,11 +332,11 @@ class OffsetCheckpoint:
     # --- the bus --------------------------------------------------------------------------------
 
     async def _ask(self, durable: str) -> _Bus | None:
-        """What the server says; None while the stream is being made again."""
+        """Read stream and consumer; None while the stream is being created again."""
         before = await stream_info(self._bus)
-        # Asked second: who has nothing left to do has surely handled all up to the end above.
+        # Asked second: a consumer with nothing pending has handled all up to the end read above.
         consumer = await consumer_info(self._bus, durable)
-        # Again: the server moves an ack floor over what it drops, as if that had been handled.
+        # Again: the server moves an ack floor past messages it drops, as if they had been handled.
         stream = await stream_info(self._bus)
         if before is None or stream is None or before["created"] != stream["created"]:
             return None
@@ -354,14 +357,14 @@ def _is_set_back(held: Offset, found: _Bus) -> bool:
 
 
 def _is_another(held: Offset, found: _Bus) -> bool:
-    """Whether the stream surely is, or lacks some of its end."""
+    """Whether the stream is another one, or lacks the end that was handled."""
     return held.stream != found.mark.stream or held.low > found.last
 
 
 def _low_water(stream: Mapping[str, Any], consumer: Mapping[str, Any]) -> int:
-    """The stream's end if the consumer has nothing left to do, else its ack floor.
+    """The stream's end if the consumer has nothing pending, else its ack floor.
 
-    The ack floor of a consumer that gets nothing for long stays where it was.
+    The ack floor of a consumer that receives nothing for long does not move.
     """
     if consumer["num_pending"] == 0 and consumer["num_ack_pending"] == 0:
         return int(stream["state"]["last_seq"])

@@ -1,7 +1,7 @@
-"""What the store holds of offset checkpoints, and which server it is (rules P11, P13).
+"""Reads and writes offset checkpoints, and identifies the store's server (rules P11, P13).
 
-Replication and the append-only file keep a prefix of the order of writes. So a checkpoint that is
-written after the effects that it vouches for proves them all, wherever it is found again.
+Replication and the append-only file keep a prefix of the writes. A checkpoint is written after the
+effects that it vouches for, so wherever it is found again, all of them are there.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ _CLAIM: Final = timedelta(seconds=15)
 
 
 class Offset(NamedTuple):
-    """Up to where a consumer has handled what is its own, in which stream."""
+    """Up to where a consumer has handled its messages of a stream."""
 
     stream: str
-    """When the stream was made: another one has numbers of its own."""
+    """When the stream was created: another stream has sequences of its own."""
     low: int
     """Its low-water sequence (rule B17)."""
     floor: int = 0
-    """Its ack floor: lower than the low-water sequence when nothing came for long."""
+    """Its ack floor: below the low-water sequence if nothing was received for long."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """What one look at the store found.
+    """The state of the store at one moment.
 
     Attributes:
         identity: of the server that answered.
         generation: of its content; None when it is empty (rule P13).
         mark: the checkpoint; None when there is none.
-        run: the identity of the server whose content the checkpoint vouches for; empty for one that
-            an older release wrote.
+        run: the identity of the server that the checkpoint vouches for; empty if an older release
+            wrote it.
     """
 
     identity: str
@@ -59,7 +59,7 @@ class StoreState:
 
 
 class CheckpointStore:
-    """The checkpoint of one durable, in the store.
+    """The checkpoints in the store.
 
     Args:
         redis: a client as `connect` makes it.
@@ -71,7 +71,7 @@ class CheckpointStore:
         self._write = register(redis, "write_checkpoint", after="identity")
 
     async def read(self, durable: str) -> StoreState:
-        """Look at the server and at a checkpoint.
+        """Read the identity of the server and a checkpoint.
 
         Raises:
             redis.exceptions.RedisError: the store is away.
@@ -91,13 +91,13 @@ class CheckpointStore:
     async def write(
         self, durable: str, seen: StoreState, mark: Offset, *, is_new: bool = False, breaks: int = 0
     ) -> bool:
-        """Write a checkpoint, if the store is still as it was seen; whether it was.
+        """Write a checkpoint if the store is unchanged; returns whether it was.
 
         Args:
-            durable: whose.
-            seen: what it was computed from.
-            mark: what it says.
-            is_new: it says nothing of what came before it: a full enqueue has to (rule P12).
+            durable: its name.
+            seen: the state from which the checkpoint was computed.
+            mark: the new offset.
+            is_new: it proves nothing of what came before: a full enqueue follows (rule P12).
             breaks: how many gaps were found.
         """
         held = seen.offset
@@ -112,7 +112,7 @@ class CheckpointStore:
 
 
 def ask_whether_settled(pipe: Pipeline) -> None:
-    """Add to a pipeline what `read_whether_settled` needs; three answers."""
+    """Add to a pipeline what `read_whether_settled` needs: three commands."""
     pipe.hget(keys.offset_checkpoint(PROJECTOR), "run")
     pipe.info("server")
     pipe.info("replication")
@@ -127,10 +127,9 @@ def read_whether_settled(
 
 @asynccontextmanager
 async def claimed(redis: Redis, consumer: str) -> AsyncGenerator[bool]:
-    """Claim the replay of a consumer while the block lasts; False if another process has it.
+    """Claim the replay of a consumer for the block; yields False if another process has it.
 
-    The claim of a process that died ends by itself. It only saves work: two replays at a time
-    disturb each other, and do no harm.
+    The claim of a dead process expires. It only saves work: two replays at a time are harmless.
     """
     key, nonce = keys.replay_claim(consumer), secrets.token_hex(8)
     if not await redis.set(key, nonce, nx=True, px=_CLAIM):

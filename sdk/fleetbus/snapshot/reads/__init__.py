@@ -1,1 +1,1 @@
-"""Reads of the snapshot: one object, lists, pages. Bodies are never decoded."""
+"""Reads of the snapshot: single objects, lists, pages. Bodies are never decoded."""

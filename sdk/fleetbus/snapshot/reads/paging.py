@@ -1,4 +1,4 @@
-"""Continue tokens: where the next page of a list starts."""
+"""Continue tokens: the position at which the next page of a list starts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fleetbus.errors import FleetbusError
 
 
 class InvalidToken(FleetbusError, ValueError):
-    """The continue token was not made by this API."""
+    """The continue token was not issued by this API."""
 
 
 class ExpiredToken(FleetbusError):
-    """The continue token belongs to a store that was lost since (rule P13); list again."""
+    """The continue token was issued before the store was lost (rule P13); list again."""
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True, tag="p1"):
-    """The last key that was looked at, in the order (cluster, key)."""
+    """The last key of a page, in the order (cluster, key)."""
 
     generation: str
     cluster: str
@@ -31,22 +31,22 @@ _decoder = msgspec.msgpack.Decoder(Position)
 
 
 def write_token(position: Position) -> str:
-    """An opaque text for URLs."""
+    """Encode a position as an opaque string for URLs."""
     return base64.urlsafe_b64encode(_encoder.encode(position)).rstrip(b"=").decode()
 
 
 def read_token(token: str, generation: str) -> Position:
-    """Read a token of this store generation.
+    """Decode a token of this store generation.
 
     Raises:
-        InvalidToken: it is garbage.
-        ExpiredToken: it comes from another generation of the store.
+        InvalidToken: it is malformed.
+        ExpiredToken: it belongs to another generation of the store.
     """
     try:
         raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         position = _decoder.decode(raw)
     except (binascii.Error, ValueError, msgspec.DecodeError) as e:
-        raise InvalidToken(f"the continue token {token[:40]!r} is not one of ours") from e
+        raise InvalidToken(f"invalid continue token {token[:40]!r}") from e
     if position.generation != generation:
-        raise ExpiredToken("the continue token is of a store that was lost since; list again")
+        raise ExpiredToken("the continue token has expired: the store was lost since; list again")
     return position

@@ -1,7 +1,7 @@
-"""Reads of single objects that are asked for at one time go to the store together.
+"""Batches reads of single objects that are requested at the same time.
 
-A take hands out many requests at once, whose functions all begin with a read: one question for each
-would cost the process five times as much as one for all of them.
+A take returns many requests at once, and their functions all begin with a read: one command for
+each would cost the process five times as much as one for all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from fleetbus.process.cancellation import cancellable
 
 MOST: Final = 500
-"""Objects per question: what comes back is held in memory, and holds up the store (rule P16)."""
+"""Objects per batch: an answer takes memory here, and time of the store (rule P16)."""
 
 
 class Place(NamedTuple):
@@ -31,15 +31,15 @@ class Place(NamedTuple):
 
 
 Row: TypeAlias = tuple[bytes | None, bytes | None]
-"""Guard and body of one moment, as they are stored; None for what is not there."""
+"""Guard and body of one moment, as stored; None if absent."""
 
 
 class _Again(Exception):
-    """Who asked for all of us was stopped: one of us asks anew."""
+    """The task that read for the others was cancelled: one of them reads again."""
 
 
 class PointReads:
-    """Gathers what is asked for in one turn of the event loop; the first one asks for all.
+    """Batches the reads of one turn of the event loop; the first task reads for all.
 
     Args:
         redis: where the snapshot is.
@@ -48,7 +48,7 @@ class PointReads:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._wanted: dict[Place, list[asyncio.Future[Row]]] | None = None
-        """What the others want, while the first one still waits for them."""
+        """What the others want, while the first task still collects."""
 
     async def get(self, place: Place) -> Row:
         """Guard and body of one object.
@@ -73,32 +73,32 @@ class PointReads:
                 rows = await read_rows(self._redis, list(wanted))
         except BaseException as e:
             for answer in _open(wanted):
-                # One of its own: a traceback grows with everybody who lets it through.
+                # A copy for each: a traceback grows with every frame that lets it through.
                 answer.set_exception(copy.copy(e) if isinstance(e, Exception) else _Again())
             raise
         for answers, row in zip(wanted.values(), rows, strict=True):
             for answer in answers:
-                if not answer.done():  # its task may have been stopped
+                if not answer.done():  # its task may have been cancelled
                     answer.set_result(row)
         return rows[0]
 
     async def _gather(self, wanted: dict[Place, list[asyncio.Future[Row]]]) -> None:
-        """Let the others add what they want, for one turn of the loop."""
+        """Let other tasks add reads for one turn of the loop."""
         self._wanted = wanted
         try:
             await asyncio.sleep(0)
         finally:
-            if self._wanted is wanted:  # it may have been full, and another one's now
+            if self._wanted is wanted:  # else it was full, and another task collects
                 self._wanted = None
 
 
 def _open(wanted: Mapping[Place, Sequence[asyncio.Future[Row]]]) -> list[asyncio.Future[Row]]:
-    """Those who still wait."""
+    """The futures that nobody has answered."""
     return [one for answers in wanted.values() for one in answers if not one.done()]
 
 
 async def read_rows(redis: Redis, places: Sequence[Place]) -> list[Row]:
-    """Guards and bodies of one moment, in the order of the places.
+    """Read guards and bodies of one moment, in the order of the places.
 
     Raises:
         redis.exceptions.RedisError: the store is away.

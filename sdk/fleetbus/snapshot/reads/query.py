@@ -1,6 +1,6 @@
-"""Which keys a list holds: by range, by index, and where no index helps by the terms in the guard.
+"""The query of a list, and the keys that match it: by range, by index, else by guard.
 
-Bodies are not touched here: a page fetches only its own.
+Bodies are not read here: a page fetches only its own.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _GUARDS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListQuery:
-    """What to list: one resource in some clusters.
+    """Selects objects of one resource in some clusters.
 
     Attributes:
         clusters: names; an unknown one has no objects.
         resource: the resource key, `core/pods`.
         namespace: only this one; None for all.
         name: only objects of this name.
-        labels: only objects whose labels match. Of one without a body no labels are known: it
-            never has a label that is asked for, see `SnapshotReader.unlabelled`.
-        owner: only objects owned by this UID, by ownerReference or by owner mark; see above.
+        labels: only objects whose labels match. The labels of an object without a body are unknown:
+            it never matches a required label, see `SnapshotReader.unlabelled`.
+        owner: only objects owned by this UID, by ownerReference or owner label; see above.
         limit: objects per page, at least one; None for all.
         continue_token: from the page before.
-        count: whether to count what remains; with a selector that costs a look at each object.
+        count: whether to count what remains; with a selector that reads every guard.
     """
 
     clusters: Sequence[str]
@@ -54,14 +54,14 @@ class ListQuery:
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
-            raise ValueError(f"a page of {self.limit} objects would never end the list")
+            raise ValueError(f"limit must be positive, not {self.limit}")
 
 
 class Span:
     """The keys of one page, and what comes after them.
 
     Attributes:
-        picked: cluster and keys, in order; no cluster without a key.
+        picked: cluster and keys, in order, without clusters that have none.
         remaining: matches after the last picked key, in the clusters that were counted.
     """
 
@@ -71,7 +71,7 @@ class Span:
         self.picked: list[tuple[str, Sequence[bytes]]] = []
         self.remaining = 0
 
-    def room(self, wanted: int) -> int:
+    def fitting(self, wanted: int) -> int:
         """How many of so many keys still fit."""
         return wanted if self._limit is None else min(wanted, self._limit - self._taken)
 
@@ -94,7 +94,7 @@ async def select(redis: Redis, query: ListQuery, start: Position) -> Span:
 async def _select_ranges(
     redis: Redis, query: ListQuery, start: Position, names: Sequence[str]
 ) -> Span:
-    """Nothing but a range is asked for: the server counts it without reading it."""
+    """Select by range only: the server counts it without reading it."""
     bounds = [_bounds(query, start, name) for name in names]
     async with redis.pipeline(transaction=False) as pipe:
         for name, (low, high) in zip(names, bounds, strict=True):
@@ -103,7 +103,7 @@ async def _select_ranges(
     span = Span(query.limit)
     for name, between, total in zip(names, bounds, totals, strict=True):
         order = keys.order(name, query.resource)
-        span.take(name, await _read_range(redis, order, between, span.room(total)), total)
+        span.take(name, await _read_range(redis, order, between, span.fitting(total)), total)
     return span
 
 
@@ -123,7 +123,7 @@ async def _select_matches(
 ) -> Span:
     labels = query.labels or LabelSelector()
     candidates = await _read_indexes(redis, query, labels, names)
-    # The label sets have answered the equality terms, unless the owner's set came first.
+    # The label sets have matched the equality terms, unless the owner's set was used.
     rest = labels.rest if query.owner is None else labels
     span = Span(query.limit)
     for name in names:
@@ -131,19 +131,19 @@ async def _select_matches(
             break
         between = _bounds(query, start, name)
         if candidates is None:
-            most = sys.maxsize if query.count else span.room(sys.maxsize)
+            most = sys.maxsize if query.count else span.fitting(sys.maxsize)
             matches = await _scan(redis, query, name, between, rest, most)
         else:
             inside = sorted(k for k in candidates[name] if _is_inside(k, between, query.name))
             matches = await _filter(redis, keys.guards(name, query.resource), inside, rest)
-        span.take(name, matches[: span.room(len(matches))], len(matches))
+        span.take(name, matches[: span.fitting(len(matches))], len(matches))
     return span
 
 
 async def _read_indexes(
     redis: Redis, query: ListQuery, labels: LabelSelector, names: Sequence[str]
 ) -> dict[str, Iterable[bytes]] | None:
-    """The keys that an index names, per cluster; None when no index can answer."""
+    """Read the keys from an index, per cluster; None if no index applies."""
     if query.owner is not None:
         return await _read_owned(redis, query, names)
     if not labels.terms:
@@ -170,9 +170,9 @@ async def _read_owned(
 async def _scan(
     redis: Redis, query: ListQuery, cluster: str, bounds: Range, labels: LabelSelector, most: int
 ) -> list[bytes]:
-    """The matches in order, read no further than to the first one above so many.
+    """Scan the matches in order, up to the first one above `most`.
 
-    So the pages of a whole list cost as much as one list of all, not more the more pages there are.
+    So all pages of a list together cost as much as one list without pages.
     """
     matches: list[bytes] = []
     order, guards = keys.order(cluster, query.resource), keys.guards(cluster, query.resource)
@@ -187,7 +187,7 @@ async def _scan(
 async def _filter(
     redis: Redis, guards: str, members: list[bytes], labels: LabelSelector
 ) -> list[bytes]:
-    """Those whose labels match, as their guards tell."""
+    """Keep those whose labels match, by their guards."""
     if not labels:
         return members
     kept: list[bytes] = []
@@ -201,7 +201,7 @@ async def _filter(
 
 
 def _bounds(query: ListQuery, start: Position, cluster: str) -> Range:
-    """The keys that the query can mean in a cluster, after the position."""
+    """The range of the query in a cluster, after the position."""
     name = query.name if query.namespace is not None else None
     low, high = range_of(query.namespace, name)
     return Range(b"(" + start.key if start.key and cluster == start.cluster else low, high)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 CHUNK = 500
-"""Bodies per HMGET: a larger read would hold the server for everyone."""
+"""Most bodies per HMGET: a larger read would block the server."""
 
 _cluster_decoder = msgspec.json.Decoder(ClusterRecord)
 _resource_decoder = msgspec.json.Decoder(ResourceRecord)
@@ -46,7 +46,7 @@ class Entry(NamedTuple):
     uid: str
     resource_version: str
     body: bytes
-    """JSON as it is served; empty when it is not known (see `degraded`)."""
+    """JSON as served; empty if unknown (see `degraded`)."""
     counter: int
     """The snapshot's counter at the change that wrote this."""
     degraded: str
@@ -56,11 +56,11 @@ class Entry(NamedTuple):
 
 
 class KnownObject(NamedTuple):
-    """What the snapshot knows of a key, with the version that the order guard compares (P2)."""
+    """An object or a tombstone, with the version that the order guard compares (rule P2)."""
 
     entry: Entry
     is_live: bool
-    """Or else the entry is the last state of a deleted object, without its body."""
+    """Else the entry is a tombstone: the last state of a deleted object, without its body."""
 
     @property
     def version(self) -> tuple[int, str]:
@@ -69,7 +69,7 @@ class KnownObject(NamedTuple):
 
 
 class ObjectVersion(NamedTuple):
-    """The version of an object, or of its deletion, as the order guard compares it (P2)."""
+    """The version of an object or of its deletion, as the order guard compares it (rule P2)."""
 
     incarnation: int
     resource_version: str
@@ -86,11 +86,11 @@ class Page:
     """A part of a list, in the order (cluster, namespace/name).
 
     Attributes:
-        entries: the objects; one deleted while the page was read is left out.
-        continue_token: where the next page starts; empty on the last one.
-        remaining: how many objects come after this page; None when not counted.
+        entries: the objects, without those deleted while the page was read.
+        continue_token: the position of the next page; empty on the last one.
+        remaining: how many objects come after this page; None if not counted.
         counter: the snapshot's counter before the first row was read (rule A5): a watch from
-            there may repeat what is listed, and misses nothing.
+            there may repeat what is listed, but misses nothing.
     """
 
     entries: list[Entry]
@@ -100,7 +100,7 @@ class Page:
 
 
 class SnapshotReader:
-    """Reads what `SnapshotWriter` wrote; read from the primary only (rule P10).
+    """Reads what `SnapshotWriter` wrote; only from the primary (rule P10).
 
     Args:
         redis: a client as `connect` makes it.
@@ -110,14 +110,14 @@ class SnapshotReader:
         self._redis = redis
         self._points = PointReads(redis)
         self.watched = WatchedResources(redis)
-        """Which resources there are at all."""
+        """The watched resources of all clusters."""
 
     # --- objects --------------------------------------------------------------------------------
 
     async def get(self, cluster: str, resource: str, namespace: str, name: str) -> Entry | None:
-        """One object; None when the snapshot does not hold it.
+        """Read one object; None if the snapshot does not hold it.
 
-        None is no proof of absence unless the resource is synced (rules P14, R1).
+        None does not prove absence unless the resource is synced (rules P14, R1).
         """
         bodies = keys.bodies(cluster, resource)
         found = await self._fetch(cluster, resource, bodies, [_key(namespace, name)])
@@ -126,9 +126,9 @@ class SnapshotReader:
     async def known(
         self, cluster: str, resource: str, names: Iterable[tuple[str, str]]
     ) -> dict[tuple[str, str], KnownObject]:
-        """Objects and tombstones by (namespace, name), of one moment (rule P10).
+        """Read objects and tombstones by (namespace, name), of one moment (rule P10).
 
-        What the snapshot holds neither way is left out.
+        Keys that have neither are omitted.
         """
         members = [_key(namespace, name) for namespace, name in names]
         bodies = keys.bodies(cluster, resource)
@@ -141,9 +141,9 @@ class SnapshotReader:
     async def versions(
         self, cluster: str, resource: str, names: Sequence[tuple[str, str]]
     ) -> dict[tuple[str, str], ObjectVersion]:
-        """Versions of objects and tombstones by (namespace, name), without their bodies.
+        """Read versions of objects and tombstones by (namespace, name), without bodies.
 
-        What the snapshot holds neither way is left out.
+        Keys that have neither are omitted.
         """
         if not names:
             return {}
@@ -158,15 +158,15 @@ class SnapshotReader:
     async def floor(
         self, cluster: str, resource: str, namespace: str = ""
     ) -> tuple[int, str] | None:
-        """Incarnation number and list resourceVersion of the newest complete list (rule P4).
+        """Read incarnation number and resourceVersion of the newest complete list (rule P4).
 
-        A change up to there of an object that the snapshot does not hold is one that it has
-        overtaken. None before the first complete list.
+        A change up to there of an object that the snapshot does not hold is obsolete. None before
+        the first complete list.
 
         Args:
             cluster: its name.
             resource: the resource key.
-            namespace: only lists that had this one; empty for any.
+            namespace: only lists that include this one; empty for any.
         """
         record = _maybe_resource(
             await cast("Any", self._redis.hget(keys.resources(cluster), resource))
@@ -183,7 +183,7 @@ class SnapshotReader:
         return max(floors, key=lambda one: (one[0], version_key(one[1])), default=None)
 
     async def highest_incarnation(self, cluster: str, resource: str) -> int:
-        """The highest number under which anything of a resource was applied; 0 for none (P2)."""
+        """Read the highest incarnation number that was applied for a resource; 0 for none (P2)."""
         record = _maybe_resource(
             await cast("Any", self._redis.hget(keys.resources(cluster), resource))
         )
@@ -194,9 +194,9 @@ class SnapshotReader:
         return max(int(number or 0) for number in held)
 
     async def body(self, cluster: str, resource: str, namespace: str, name: str) -> bytes | None:
-        """The JSON of one object, by one command; the way of reconcilers.
+        """Read the JSON of one object with one command; for reconcilers.
 
-        None when the snapshot does not hold the object, or holds it without a body: `get` tells.
+        None if the snapshot does not hold the object, or not its body: `get` tells which.
         """
         bodies = keys.bodies(cluster, resource)
         found = await cast("Any", self._redis.hget(bodies, keys.object_key(namespace, name)))
@@ -205,17 +205,17 @@ class SnapshotReader:
     async def get_deleted(
         self, cluster: str, resource: str, namespace: str, name: str
     ) -> Entry | None:
-        """The last state of an object whose deletion is still remembered (rule P3)."""
+        """Read the last state of a deleted object whose tombstone still exists (rule P3)."""
         bodies = keys.tombstones(cluster, resource)
         found = await self._fetch(cluster, resource, bodies, [_key(namespace, name)])
         return next((entry for guard, entry in found if not guard.is_live), None)
 
     async def list(self, query: ListQuery) -> Page:
-        """One page of a list.
+        """Read one page of a list.
 
         Raises:
-            InvalidToken: the continue token is garbage.
-            ExpiredToken: the continue token is of a store that was lost since (rule P13).
+            InvalidToken: the continue token is malformed.
+            ExpiredToken: the continue token was issued before the store was lost (rule P13).
             StoreEmpty: the store has no generation.
         """
         generation, counter = await self._generation_and_counter()
@@ -233,9 +233,9 @@ class SnapshotReader:
         return Page(entries, token, span.remaining if query.count else None, counter)
 
     async def unlabelled(self, clusters: Sequence[str], resource: str) -> Sequence[Entry]:
-        """The objects of which no labels and no owners are known, because their bodies are not.
+        """Read the objects whose labels and owners are unknown, because their bodies are.
 
-        No list by labels or by an owner holds them; a release before this one has not marked them.
+        No list by labels or by owner holds them. Earlier releases did not index them.
         """
         async with self._redis.pipeline(transaction=False) as pipe:
             for name in clusters:
@@ -249,7 +249,7 @@ class SnapshotReader:
     async def keys(
         self, cluster: str, resource: str, namespace: str | None = None
     ) -> AsyncIterator[tuple[str, str]]:
-        """(namespace, name) of every object, in order: for a full enqueue (rule P12)."""
+        """Yield (namespace, name) of every object, in order: for a full enqueue (rule P12)."""
         async for batch in walk_members(
             self._redis, keys.order(cluster, resource), range_of(namespace)
         ):
@@ -257,28 +257,28 @@ class SnapshotReader:
                 yield keys.split_object_key(key.decode())
 
     async def deleted_keys(self, cluster: str, resource: str) -> AsyncIterator[tuple[str, str]]:
-        """(namespace, name) of every tombstone: they belong to a full enqueue too (rule P12)."""
+        """Yield (namespace, name) of every tombstone: part of a full enqueue (rule P12)."""
         async for batch in walk_members(self._redis, keys.deleted(cluster, resource)):
             for key in batch:
                 yield keys.split_object_key(key.decode())
 
     async def count(self, cluster: str, resource: str) -> int:
-        """How many objects of a resource a cluster has."""
+        """Count the objects of a resource in a cluster."""
         return int(await self._redis.zcard(keys.order(cluster, resource)))
 
     # --- records --------------------------------------------------------------------------------
 
     async def clusters(self) -> Sequence[ClusterRecord]:
-        """The fleet, by name."""
+        """Read the records of all clusters, by name."""
         raw = await cast("Any", self._redis.hvals(keys.clusters()))
         return sorted(map(_cluster_decoder.decode, raw), key=lambda record: record.name)
 
     async def cluster(self, name: str) -> ClusterRecord | None:
-        """The record of one cluster; None when it is not in the fleet."""
+        """Read the record of one cluster; None if it is not in the fleet."""
         return _maybe_cluster(await cast("Any", self._redis.hget(keys.clusters(), name)))
 
     async def resources(self, cluster: str) -> Sequence[ResourceRecord]:
-        """The resources that are known of a cluster, by key."""
+        """Read the resource records of a cluster, by key."""
         raw = await cast("Any", self._redis.hvals(keys.resources(cluster)))
         return sorted(map(_resource_decoder.decode, raw), key=lambda record: record.key)
 
@@ -290,20 +290,20 @@ class SnapshotReader:
         namespace: str = "",
         now: datetime | None = None,
     ) -> dict[str, Freshness]:
-        """How much the answer for a resource can be relied on, per cluster (rules A4, P14).
+        """Read how reliable the snapshot is for a resource, per cluster (rules A4, P14).
 
-        In a store that has lost its last writes nothing is complete until the projector has done
-        them again (rule P11): what is absent there may exist.
+        In a store that lost its last writes nothing is complete until the projector has repeated
+        them (rule P11): an object that is absent there may exist.
 
         Args:
-            clusters: names; one that nobody has told of is `unknown`, so incomplete.
+            clusters: names; one that is not in the fleet is `unknown`, so incomplete.
             resource: the resource key.
-            namespace: the only one that is asked for; unknown where it is not watched.
-            now: the time to measure ages from; the present when absent.
+            namespace: the only one requested; unknown where it is not watched.
+            now: the time to measure ages from; by default the present.
         """
         names = list(clusters)
         async with self._redis.pipeline(transaction=False) as pipe:
-            pipe.hmget(keys.clusters(), [*names, ""])  # asked for none it would be an error
+            pipe.hmget(keys.clusters(), [*names, ""])  # without any field it would be an error
             for name in names:
                 pipe.hget(keys.resources(name), resource)
             ask_whether_settled(pipe)
@@ -322,15 +322,15 @@ class SnapshotReader:
         }
 
     async def generation(self) -> str | None:
-        """The id of this store's content; None when the store is empty (rule P13)."""
+        """Read the generation of this store's content; None if the store is empty (rule P13)."""
         return _text(await self._redis.get(keys.generation()))
 
     async def feed_generation(self) -> str | None:
-        """Positions of the feed belong to one of these (rule P13); None when the store is empty."""
+        """Read the generation of feed positions (rule P13); None if the store is empty."""
         return _text(await self._redis.get(keys.feed_generation()))
 
     async def counter(self) -> int:
-        """The resourceVersion of the whole snapshot (rule A5)."""
+        """Read the resourceVersion of the whole snapshot (rule A5)."""
         return int(await self._redis.get(keys.counter()) or 0)
 
     # --- inside ---------------------------------------------------------------------------------
@@ -354,7 +354,7 @@ class SnapshotReader:
     async def _fetch(
         self, cluster: str, resource: str, bodies: str, members: Sequence[bytes]
     ) -> Sequence[tuple[Guard, Entry]]:
-        """Guard and body of one moment; a key that has gone is left out."""
+        """Read guards and bodies of one moment, without keys that are gone."""
         guards = keys.guards(cluster, resource)
         places = [Place(guards, bodies, member) for member in members]
         if len(places) == 1:

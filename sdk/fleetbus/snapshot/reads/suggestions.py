@@ -1,4 +1,4 @@
-"""Which resources any cluster of the fleet has in the snapshot, for whoever names another one."""
+"""Suggests the closest watched resource when a name matches none in any cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 _FRESH: Final = timedelta(seconds=5)
-"""So long an answer is kept: each costs a look at every cluster."""
+"""How long the keys are cached: reading them takes a command per cluster."""
 _SECRETS: Final = "core/secrets"
 _LEFT_OUT: Final = "it may be misspelt, or left out by the settings of the watcher"
 _NO_SECRETS: Final = "the watcher reads Secrets only with FLEETBUS_WATCHER_SECRETS=true"
@@ -29,12 +29,12 @@ _decode: Final = msgspec.json.Decoder(ResourceRecord).decode
 
 
 class Suggestion(NamedTuple):
-    """A resource that no cluster has."""
+    """Advice about a resource that no cluster has."""
 
     did_you_mean: str
-    """What is there and has the nearest name, like `v1/configmaps`; or empty."""
+    """The watched resource with the closest name, like `v1/configmaps`; or empty."""
     hint: str
-    """Why it may be missing, if nothing is near; or empty."""
+    """Why it may be missing, if no name is close; or empty."""
 
     def __str__(self) -> str:
         """As the end of a sentence."""
@@ -42,7 +42,7 @@ class Suggestion(NamedTuple):
 
 
 class WatchedResources:
-    """The resource keys of all clusters, read again when they are old.
+    """The resource keys of all clusters, cached for some seconds.
 
     Args:
         redis: where the snapshot is.
@@ -56,10 +56,10 @@ class WatchedResources:
         self._suggestions: dict[Resource, Suggestion] = {}
 
     async def keys(self) -> frozenset[str]:
-        """All resource keys, no older than some seconds; empty before any watcher has spoken.
+        """Return all resource keys; empty until a watcher has reported any.
 
         Raises:
-            redis.exceptions.RedisError: the store is away; so for the next.
+            redis.exceptions.RedisError: the store is away.
         """
         async with self._lock:
             age = time.monotonic() - self._read_at
@@ -70,9 +70,12 @@ class WatchedResources:
         return frozenset(self._clusters)
 
     async def suggest(self, resource: Resource) -> Suggestion | None:
-        """What is to be said of a resource that no cluster has; None if one has it.
+        """Return a suggestion for a resource that no cluster has; None if one has it.
 
-        While nothing at all is known there is no doubt either.
+        Also None while no resource is known at all.
+
+        Raises:
+            redis.exceptions.RedisError: the store is away.
         """
         known = await self.keys()
         if not known or resource.key in known:
@@ -82,7 +85,7 @@ class WatchedResources:
         return self._suggestions[resource]
 
     async def _read(self) -> dict[str, str]:
-        """The name of a cluster that has it, by resource key."""
+        """Read the name of a cluster that has it, by resource key."""
         names: list[bytes] = await cast("Any", self._redis.hkeys(keys.clusters()))
         clusters = sorted(name.decode() for name in names)
         async with self._redis.pipeline(transaction=False) as pipe:

@@ -1,4 +1,4 @@
-"""Walking the keys of a resource in order, in chunks."""
+"""Iterates over the keys of a resource in order, in chunks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def range_of(namespace: str | None, name: str | None = None) -> Range:
 async def walk_members(
     redis: Redis, zset: str, bounds: Range = EVERYTHING, *, chunk: int = CHUNK
 ) -> AsyncIterator[list[bytes]]:
-    """The members of a ZSET whose scores are all equal, by name; members may go meanwhile."""
+    """Yield the members of a ZSET with equal scores by name; some may be removed meanwhile."""
     low = bounds.low
     while True:
         raw = await redis.zrangebylex(zset, low, bounds.high, start=0, num=chunk)

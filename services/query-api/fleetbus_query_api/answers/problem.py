@@ -4,7 +4,7 @@ Problem
 ├── BadRequestProblem         400: the request is invalid
 ├── NotFoundProblem           404: no such resource, cluster or object
 ├── MethodNotAllowedProblem   405: anything but GET (rule A7)
-├── GoneProblem               410: the continue token is of a store that was lost since
+├── GoneProblem               410: the continue token has expired: the store was lost since
 ├── MisdirectedProblem        421: the Host header is not a name of this machine
 ├── TooManyRequestsProblem    429: a limit of one user was reached
 └── UnavailableProblem        503: the store of the snapshot is away, or being filled
