@@ -84,7 +84,8 @@ def check_server(info: dict[str, Any]) -> None:
     policy = str(info.get("maxmemory_policy") or "unknown")
     if policy != _POLICY:
         raise StoreError(
-            f"the Redis server has maxmemory-policy {policy}, which may evict keys; set it to {_POLICY}"
+            f"the Redis server has maxmemory-policy {policy}, which may evict keys; "
+            f"set it to {_POLICY}"
         )
 
 

@@ -49,8 +49,8 @@ _SEARCHES: Final = (
     *((f"{_OURS}*", kind) for kind in ("string", "list", "hash", "zset", "stream")),
     (f"{_OURS}q:*", "set"),
 )
-"""Searches when no key of the command has the wrong type. Scripts build key names themselves: of sets
-in the snapshot, perhaps one per label, and of sorted sets in a queue."""
+"""Searches when no key of the command has the wrong type: scripts also build key names, those of
+sets in the snapshot, perhaps one per label, and of sorted sets in a queue."""
 _COUNT: Final = 1000
 _SEARCH_WITHIN: Final = 10.0
 _SHOWN: Final = 3
@@ -175,9 +175,7 @@ class ForeignKeys:
 
 
 def _describe(found: Sequence[_ForeignKey]) -> str:
-    texts = [
-        f"the key {key[:_LETTERS]} is a {kind} and not a {wanted}" for key, kind, wanted in found
-    ]
+    texts = [f"the key {key[:_LETTERS]} is a {kind}, not a {wanted}" for key, kind, wanted in found]
     more = f", and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
     return f"{'; '.join(texts[:_SHOWN])}{more}: another program wrote it"
 

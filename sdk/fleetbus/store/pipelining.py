@@ -1,8 +1,8 @@
-"""A client of Redis that sends together what is asked for at one time.
+"""A Redis client that pipelines the commands of concurrent tasks.
 
-Most of what a command costs a process is its own send and its own answer, not the command. So what
-the tasks of a process want while an answer is on its way waits, and goes out in one write. The long
-ones, scripts for many objects, have a batcher of their own: who wants little does not wait for them.
+Most of what a command costs a process is a write and a read of its own, not the command. So while
+an answer is outstanding, commands of other tasks wait, and are then sent in one write. Long
+commands, scripts for many objects, are batched apart, so that short ones do not wait for them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from redis.exceptions import ResponseError
 from fleetbus.store.foreign_keys import ForeignKeys, is_wrong_type
 
 LONG: Final = 150
-"""Words of a command that goes by the batcher of the long ones. More lanes are no use: the server does
-one thing after the other anyway, and at 1,000 changes/s two for all have twice the median delay."""
+"""Arguments from which a command counts as long. More batchers do not help: the server executes one
+command after another, and two for all commands double the median delay at 1,000 changes/s."""
 MAX_BATCH: Final = 100
 """Commands in one write."""
 _PATIENCE: Final = timedelta(seconds=2)

@@ -9,12 +9,12 @@
 --       kube-system-uid, then for each event
 --       head (lineage code version uid degraded labels owners, separated by 0x1F), key, body
 --
--- A lineage is what consecutive events share: cluster, resource, scope, incarnation and rank.
--- Codes: L listed, A other live state, D deleted, S left the selection (W6), E end of the epoch,
--- whose version is the count; it is degraded when the type itself is gone (W17). An empty body
--- means there is none.
--- In a full store what needs no room is done all the same, so that a list can end there: its floor
--- is what frees tombstones (P3).
+-- A lineage has what consecutive events share: cluster, resource, scope, incarnation and rank.
+-- Codes: L listed, A other live state, D deleted, S left the selection (rule W6), E end of the epoch,
+-- whose version is the count; it is degraded if the type itself was removed (rule W17). An empty
+-- body means none.
+-- In a full store events that need no room are applied all the same, so that a list can end there:
+-- its floor is what frees tombstones (rule P3).
 -- Answer: one letter per event (a applied, t stale, s same, r refused, f no room for it), the
 -- indexes of lineages whose epoch became complete, and the count so far of the last end marker.
 
@@ -28,7 +28,7 @@ local IS_FULL, LINEAGES = ARGV[3] == '1', tonumber(ARGV[4])
 local states, completed, counted = {}, {}, '0'
 local held_guards, new_guards = {}, {} -- both: key of the hash -> object key -> guard
 
-if redis.call('EXISTS', KEYS[1]) == 0 then -- P13: nobody may write into a store that was emptied
+if redis.call('EXISTS', KEYS[1]) == 0 then -- rule P13: nothing may be written to a store that was emptied
   return redis.error_reply('NOGENERATION the store was emptied, or was never set up')
 end
 
@@ -126,7 +126,7 @@ local function forget_epochs_up_to(lineage)
   end
 end
 
--- P5: the end marker is stored and the count equals it, whichever came last.
+-- An epoch is complete when its end marker is stored and its count is reached, in either order (P5).
 local function complete_if_counted(lineage, state)
   local rank = lineage.rank
   if state.counts[rank] ~= state.ends[rank] then return false end
@@ -158,27 +158,28 @@ local function save_counts()
   end
 end
 
--- P4: the complete list would have held it. A tombstone counts as not held: the sweep that
--- followed that list has passed it by, so nobody would delete what came back under it.
+-- The complete list would have held it (rule P4). A tombstone counts as not held: the sweep that
+-- followed that list has skipped it, so nothing would delete an object that came back under it.
 local function is_below_floor(state, entry, event)
   local is_held = entry and entry.state == 'L'
   return event.code ~= 'L' and not is_held and not newer(event.version, state.floor)
 end
 
--- P2: a list that is later than a deletion and holds the object: the deletion was none, however old
--- the object is. Only a sweep after two broken lists makes such a one; nothing else would mend it.
+-- A list that is later than a deletion and holds the object disproves the deletion, however old the
+-- object is (rule P2). Only a sweep after two broken lists makes such a deletion, and nothing else
+-- would repair it.
 local function is_contradicted(lineage, entry, event)
   return event.code == 'L' and entry.state == 'D' and newer(lineage.version, entry.version)
 end
 
--- The same deletion once more, after the list that has shown it to be none.
+-- The same deletion again, after the list that has disproved it.
 local function is_refuted(lineage, entry, event)
   if event.code ~= 'D' or entry.state ~= 'L' then return false end
   local version = mark_of(entry.marks, lineage.scope)
   return version ~= nil and newer(version, event.version)
 end
 
--- P2: what the guard says. The second answer tells whether the stored marks still mean something.
+-- Compares with the guard (rule P2). The second result tells whether the stored marks are valid.
 local function compare(lineage, entry, event)
   if not entry then return APPLIED, false end
   if newer(entry.incarnation, lineage.incarnation) then return STALE, false end
@@ -190,7 +191,7 @@ local function compare(lineage, entry, event)
   return event.version == entry.version and SAME or STALE, true
 end
 
--- P2 to P4 together.
+-- Rules P2 to P4 together.
 local function evaluate(lineage, state, entry, event)
   if newer(state.incarnation, lineage.incarnation) then return STALE, false end
   if event.code == 'L' and (newer(state.floor, lineage.version)
@@ -202,8 +203,8 @@ local function evaluate(lineage, state, entry, event)
   return outcome, is_same_history
 end
 
--- The same version may still bring news: a row that only left a selection is seen by another
--- scope, or a newer list carries it through a stricter transform (W5).
+-- The same version may still bring news: another scope sees a row that only left a selection, or a
+-- newer list carries it through a stricter transform (rule W5).
 local function is_news(lineage, state, entry, event, is_raised)
   if event.code == 'D' or event.code == 'S' then return false end
   if entry.state == 'S' then return not is_below_floor(state, entry, event) end
@@ -251,7 +252,7 @@ local function store(lineage, entry, event, marks)
   if is_live then
     show(lineage, entry, event, was_live)
   else
-    bury(lineage, entry, event, was_live) -- P3: also when the key was unknown
+    bury(lineage, entry, event, was_live) -- also if the key was unknown (rule P3)
     event.terms = NO_TERMS
   end
   local old_terms = was_live and entry.terms or NO_TERMS
@@ -268,7 +269,7 @@ local function store(lineage, entry, event, marks)
   end
 end
 
--- Whether more would be stored than is held now; deletions free what the object took.
+-- Whether more would be stored than now; deletions free the memory of the object.
 local function needs_room(lineage, entry, event)
   if not entry then return true end
   if event.code == 'D' or event.code == 'S' then return false end
@@ -288,9 +289,9 @@ local function apply_event(lineage, state, event)
   if outcome == SAME and is_news(lineage, state, entry, event, is_raised) then outcome = APPLIED end
   if IS_FULL and outcome == APPLIED and needs_room(lineage, entry, event) then return FULL end
   local marks = old
-  if is_raised then -- P5, whatever the guard says
+  if is_raised then -- whatever the guard says (rule P5)
     marks = with_mark(old, lineage.scope, lineage.version, lineage.id)
-  elseif not version and outcome ~= STALE then -- also of what another scope told first
+  elseif not version and outcome ~= STALE then -- also for events that another scope sent first
     marks = with_mark(old, lineage.scope, '', '')
   end
   if outcome == APPLIED then

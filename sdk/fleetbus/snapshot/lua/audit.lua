@@ -1,4 +1,4 @@
--- Keeps what an audit makes suspicious until it can be evaluated (rule P15).
+-- Keeps the suspects of an audit until they can be evaluated (rule P15).
 --
 -- KEYS  1 generation  2 clusters  3 epochs of the scope  4 the audit  5 audits of the cluster
 --       6 audits that are due
@@ -7,14 +7,14 @@
 --          10 how many suspects are kept, then for each: key, `<version> <uid>` or ''
 --   pass   (the low-water mark has passed the list version)
 --   end    8 '1' if it was evaluated and found clean, else ''  9 how many suspects are kept
--- Answer: 0 the audit is of no use (any more), 1 done, 2 it is complete and nothing is suspicious.
+-- Answer: 0 the audit is ignored, 1 done, 2 it is complete without suspects.
 
 local GENERATION, CLUSTERS, EPOCHS, AUDIT = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local AUDITS, DUE = KEYS[5], KEYS[6]
 local OP, CLUSTER, RESOURCE, SCOPE = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local INCARNATION, VERSION, ID = ARGV[5], ARGV[6], ARGV[7]
 local NAME = RESOURCE .. '|' .. SCOPE
-local USELESS, DONE, CLEAN, ARGS_FIXED = 0, 1, 2, 10
+local IGNORED, DONE, CLEAN, ARGS_FIXED = 0, 1, 2, 10
 local KEPT_SECONDS = 86400 -- as long as its pages are on the stream
 
 if redis.call('EXISTS', GENERATION) == 0 then -- P13
@@ -28,8 +28,8 @@ local function is_comparable()
   return held[1] == INCARNATION and held[2] and not newer(held[3] or '', VERSION)
 end
 
--- P15: all that existed at this version is held, in this version or a newer one, and nothing else
--- of before is. So no event up to it can say anything new, as after a complete list (P4).
+-- Everything that existed at this version is stored, in this version or a newer one, and nothing else
+-- from before is (rule P15). So no event up to it brings news, as after a complete list (rule P4).
 local function raise_floor()
   redis.call('HSET', EPOCHS, 'floor', VERSION)
 end
@@ -79,10 +79,10 @@ local function keep_suspects()
 end
 
 local function take_page()
-  if not is_comparable() then return USELESS end
+  if not is_comparable() then return IGNORED end
   local held = read()
   if not is_ours(held) then
-    if not is_admitted(held) then return USELESS end
+    if not is_admitted(held) then return IGNORED end
     begin()
   end
   keep_suspects()
@@ -101,7 +101,7 @@ local function take_page()
 end
 
 local function pass()
-  if not is_ours(read()) then return USELESS end
+  if not is_ours(read()) then return IGNORED end
   local now = now_milliseconds()
   redis.call('HSETNX', AUDIT, 'passed', now)
   redis.call('ZADD', DUE, 'NX', now, CLUSTER .. '|' .. NAME)
@@ -110,9 +110,9 @@ end
 
 local function finish()
   local held = read()
-  if not is_ours(held) then return USELESS end
+  if not is_ours(held) then return IGNORED end
   forget()
-  -- More suspects than are kept: of those left out nobody knows.
+  -- With more suspects than are kept, the others were never evaluated.
   local is_whole = tonumber(held[7]) < (tonumber(ARGV[9]) or 0)
   if ARGV[8] == '1' and is_whole and is_comparable() then raise_floor() end
   return DONE

@@ -1,8 +1,8 @@
--- Drops the tombstones that guard nothing any more (rule P3).
+-- Drops the tombstones that are no longer needed (rule P3).
 --
 -- KEYS  1 guards  2 tombstones  3 deleted  4 deletion-times  5 scopes
 --       (and the epochs of every scope of the resource)
--- ARGV  1 resource  2 prefix of the epochs' keys, then the keys to look at
+-- ARGV  1 resource  2 prefix of the epochs' keys, then the keys to check
 -- Answer: how many were dropped.
 
 local GUARDS, TOMBSTONES, DELETED, TIMES, SCOPES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -23,8 +23,8 @@ local function read_scopes()
   return found
 end
 
--- Every scope that has seen it must have passed it: a zombie of any of them could bring the object
--- back. A mark above the completed rank still counts in a running epoch.
+-- Every scope that has seen it must have passed it: a late event of any of them could bring the
+-- object back. A mark above the completed rank still counts in a running epoch.
 local function has_passed(scope, entry)
   local version, id = mark_of(entry.marks, scope.name)
   if not version then return true end

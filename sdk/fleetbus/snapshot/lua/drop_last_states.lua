@@ -1,7 +1,7 @@
--- Drops last states of deleted objects; their tombstones go on guarding the order (rule P3).
+-- Drops last states of deleted objects; their guards stay as tombstones (rule P3).
 --
 -- KEYS  1 tombstones  2 deletion-times
--- ARGV  1 the latest time of deletion, in ms or `+inf`  2 how many at most
+-- ARGV  1 the latest time of deletion, in ms or `+inf`  2 most objects
 -- Answer: how many were dropped.
 
 local keys = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', ARGV[1], 'LIMIT', 0, ARGV[2])

@@ -1,4 +1,4 @@
--- Takes keys out of one scope; a row that no other scope holds is removed as 'unwatched' (rule P6).
+-- Removes keys from one scope; a row that no other scope holds goes as 'unwatched' (rule P6).
 --
 -- KEYS  1 counter  2 feed  3 bodies  4 guards  5 tombstones  6 order  7 deleted  8 deletion-times
 --       (and, named by terms: the label sets and owner sets of the removed rows)

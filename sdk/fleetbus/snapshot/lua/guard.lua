@@ -1,14 +1,15 @@
--- The order guard of one key, and how versions compare. It stands before every other script here.
+-- The order guard of one key, and how versions compare. Precedes most scripts of this folder. Keys:
+-- only those passed to its functions.
 --
--- A guard is one string; proto's keys.guards() has its fields. Versions, incarnations and epoch
--- ids stay digit strings: a number of Lua is a double and wrong above 2^53 (rule P2).
+-- A guard is one string; keys.guards() of proto lists its fields. Versions, incarnations and epoch
+-- ids stay digit strings: numbers of Lua are doubles and lose digits above 2^53 (rule P2).
 
 local SEP, ITEM, PART = '\31', '\30', '\29'
--- Labels and owners stay one text, `terms`, until an index changes: patterns cost by the byte.
+-- Labels and owners stay one string, `terms`, until an index changes: matching costs by the byte.
 local GUARD = '^(%a)\31(%d+)\31(%d+)\31(%d+)\31([^\31]*)\31([^\31]*)\31([^\31]*)\31()'
 local NO_TERMS = SEP
 
--- P2: by length, then bytes; the empty string is older than everything.
+-- Compares by length, then bytes; the empty string is older than everything (rule P2).
 local function newer(a, b)
   if #a ~= #b then return #a > #b end
   return a > b
@@ -34,13 +35,13 @@ local function write_guard(e)
   }, SEP)
 end
 
--- Every item of a list that is joined by ITEM; nothing for the empty string.
+-- Iterates over a list that is joined by ITEM; over nothing for the empty string.
 local function each(list)
   return string.gmatch(list, '[^\30]+')
 end
 
--- The mark of a scope: list version and epoch id, both empty when it only saw watch events;
--- nil when the key is not in the scope.
+-- The mark of a scope: list version and epoch id, both empty if the scope saw only watch events; nil
+-- if the key is not in the scope.
 local function mark_of(marks, scope)
   for mark in each(marks) do
     local name, version, id = string.match(mark, '^([^\29]*)\29([^\29]*)\29(.*)$')
@@ -67,13 +68,13 @@ local function with_mark(marks, scope, version, id)
   return others == '' and mark or (others .. ITEM .. mark)
 end
 
--- The server's clock, as decimal text.
+-- The server's clock, as a decimal string.
 local function now_milliseconds()
   local time = redis.call('TIME')
   return string.format('%.0f', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
 end
 
--- The snapshot's counter goes up; the answer is its decimal text (tostring would round it).
+-- Increments the snapshot's counter; returns a decimal string (tostring would round it).
 local function next_counter(counter_key)
   return string.format('%.0f', redis.call('INCR', counter_key))
 end

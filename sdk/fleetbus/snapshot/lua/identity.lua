@@ -1,7 +1,7 @@
--- Goes before the scripts that keep checkpoints (rule P11).
+-- Precedes the scripts that keep offset checkpoints (rule P11). Keys: none.
 
--- Which server this is, and which history of writes it has: another one after a restart, a
--- promotion, or a return to an earlier state; not after FLUSHALL.
+-- Identifies the server and its history of writes. It changes with a restart, a promotion, or a
+-- return to an earlier state; not with FLUSHALL.
 local function identity()
   local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
   local history = string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)')

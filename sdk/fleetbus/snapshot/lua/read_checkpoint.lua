@@ -1,9 +1,9 @@
--- Tells which server this is and what it holds of a checkpoint. Who finds another server than the one
--- that the feed belongs to voids every position that was handed out (rules P11, P13).
+-- Reads the identity of the server and an offset checkpoint. If the server is not the one that the
+-- feed belongs to, invalidates every feed position issued so far (rules P11, P13).
 --
 -- KEYS  1 generation  2 feed generation  3 feed  4 counter  5 store  6 checkpoint
 -- ARGV  1 a fresh feed generation
--- Answer: {identity, generation or false, stream, low, floor, run, born, breaks of the checkpoint}
+-- Answer: {identity, generation or false, the checkpoint's stream, low, floor, run, born, breaks}
 
 local GENERATION, FEED_GENERATION, FEED, COUNTER = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local STORE, CHECKPOINT = KEYS[5], KEYS[6]
@@ -23,5 +23,5 @@ if generation then
   if (held and held ~= found) or redis.call('EXISTS', FEED_GENERATION) == 0 then renew_feed() end
   if held ~= found then redis.call('HSET', STORE, 'run', found) end
 end
-local checkpoint = redis.call('HMGET', CHECKPOINT, 'stream', 'low', 'floor', 'run', 'born', 'breaks')
-return {found, generation, unpack(checkpoint)}
+local fields = redis.call('HMGET', CHECKPOINT, 'stream', 'low', 'floor', 'run', 'born', 'breaks')
+return {found, generation, unpack(fields)}

@@ -1,9 +1,9 @@
--- Writes records that were computed from those held, if they are still the ones held (P13, P14).
+-- Compare-and-set of records: writes new ones if the old ones are unchanged (rules P13, P14).
 --
 -- KEYS  1 generation  2 clusters  3 resources of the cluster  4 epochs of a scope (or absent)
 -- ARGV  1 generation  2 cluster  3 its old record  4 its new record  5 completed rank (with KEYS 4),
 --       then for each resource that changes: resource key, old record or '', new record or ''
--- Answer: 1 written, 0 something is not as it was, -1 another epoch is the completed one.
+-- Answer: 1 written, 0 something has changed, -1 another epoch is the completed one.
 
 local GENERATION, CLUSTERS, RESOURCES, EPOCHS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local CLUSTER, ARGS_FIXED, ARGS_RESOURCE = ARGV[2], 5, 3

@@ -1,10 +1,10 @@
--- Writes a checkpoint, if store and checkpoint are still those that it was computed from: on another
--- server the effects it would vouch for may be missing (rule P11).
+-- Writes an offset checkpoint if store and checkpoint are still those it was computed from: on
+-- another server the effects that it vouches for may be missing (rule P11).
 --
 -- KEYS  1 generation  2 checkpoint
 -- ARGV  1 identity  2 generation  3 held stream or ''  4 held low or ''
---       5 stream  6 low  7 floor  8 born, or '' to leave it  9 breaks to add
--- Answer: 1 written, 0 something is not as it was.
+--       5 stream  6 low  7 floor  8 born, or '' to keep it  9 breaks to add
+-- Answer: 1 written, 0 something has changed.
 
 local GENERATION, CHECKPOINT = KEYS[1], KEYS[2]
 
