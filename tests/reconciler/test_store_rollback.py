@@ -132,7 +132,7 @@ async def test_p11_p14_absence_means_nothing_until_the_store_has_everything_agai
     await roll_back(rig, store)
     found = await rig.snapshot.reader.freshness(["eu1"], PODS)
     assert found["eu1"].state is ResourceState.LISTING, "the object c exists, and is not there"
-    assert "went back" in found["eu1"].reason
+    assert "lost its last writes" in found["eu1"].reason
     rig.start()
 
     async def is_complete() -> bool:
