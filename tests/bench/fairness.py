@@ -37,7 +37,7 @@ from fleetbus_proto.subjects import Verb, event_subject
 CONTROLLER: Final = str(pathlib.Path(__file__).parent / "programs" / "fairness_controller.py")
 TICK = 0.005
 VERSION = "0" * 16
-"""What stands for the version in an encoded event; microseconds since 1970 have as many digits."""
+"""Stands for the version in an encoded event; microseconds since 1970 have as many digits."""
 CALM, DEAD, OBJECTS = 100, 20, 500
 _STOP_PATIENCE = timedelta(seconds=20)
 

@@ -231,7 +231,7 @@ async def test_w13_what_is_accepted_counts_before_what_the_hub_has_on_record(clu
         assert await client.get(MAPS, "default", "a") is None
 
 
-async def test_w13_s7_where_kube_system_may_not_be_read_the_missing_right_is_told(
+async def test_w13_s7_where_kube_system_may_not_be_read_the_missing_right_is_named(
     cluster: Cluster,
 ):
     cluster.faults.add(Fail(403), resource="namespaces", name="kube-system")
@@ -280,15 +280,15 @@ async def test_w13_absences_found_at_the_same_time_share_their_looks(cluster: Cl
 # --- which cluster is accepted ------------------------------------------------------------------
 
 
-async def records(redis: Redis, *, told: str = "", **uids: str) -> AcceptedClusters:
-    """Of clusters that were accepted one after another; of `told` only a watcher has spoken."""
+async def records(redis: Redis, *, reported: str = "", **uids: str) -> AcceptedClusters:
+    """Of clusters that were accepted one after another; only a watcher has reported `reported`."""
     writer = SnapshotWriter(redis)
     for number, (name, uid) in enumerate(uids.items(), 1):
         record = ClusterRecord(
             name=name,
             uid=uid,
             uid_since=number,
-            uid_verified=name != told,
+            uid_verified=name != reported,
             incarnation=100 - number,  # a watcher chooses it
             hub=name == "hub",
         )
@@ -318,7 +318,7 @@ async def test_d5_the_second_name_of_a_cluster_counts_as_not_engaged(redis: Redi
 async def test_d5_what_a_watcher_told_does_a_verified_name_no_harm(
     redis: Redis, order: tuple[str, str]
 ):
-    accepted = await records(redis, told="new", **dict.fromkeys(order, "u1"))
+    accepted = await records(redis, reported="new", **dict.fromkeys(order, "u1"))
     (verified,) = set(order) - {"new"}
     assert await accepted.uid(verified) == "u1"
     assert await accepted.aliases(verified) == ()

@@ -37,7 +37,7 @@ async def client(valkey_url: str) -> AsyncGenerator[Redis]:
     await made.aclose()
 
 
-def told(
+def lines_of(
     lines: Sequence[Mapping[str, Any]], event: str = "foreign_key_found"
 ) -> list[Mapping[str, Any]]:
     return [line for line in lines if line["event"] == event]
@@ -54,14 +54,14 @@ async def test_p9_a_queue_that_another_program_wrote_into_is_told_once_and_goes_
             for _ in range(3):
                 with pytest.raises(QueueUnavailableError, match=re.escape(DELAYED)):
                     await queue.take(1)
-            await eventually(lambda: told(lines, "queue_unavailable"))
+            await eventually(lambda: lines_of(lines, "queue_unavailable"))
             await redis.rename(DELAYED, "theirs")
             await eventually(lambda: notes.finished == [FIRST])
-    [line] = told(lines)
+    [line] = lines_of(lines)
     assert line["log_level"] == "error"
     assert (line["key"], line["found"], line["expected"]) == (DELAYED, "list", "zset")
     assert "rename or delete" in line["hint"]
-    [waits] = told(lines, "queue_unavailable")
+    [waits] = lines_of(lines, "queue_unavailable")
     assert DELAYED in waits["error"]
     await queue.aclose()
 
@@ -82,7 +82,7 @@ async def test_p9_a_key_whose_name_a_script_makes_is_found_too(client: Redis, re
         await redis.sadd(keys.clusters(), "mine")
         with pytest.raises(ForeignKeyError, match="clusters is a set, not a hash"):
             await snapshot.apply(event)
-    assert [line["key"] for line in told(lines)] == [key, keys.clusters()]
+    assert [line["key"] for line in lines_of(lines)] == [key, keys.clusters()]
 
 
 async def test_p9_a_read_of_several_commands_names_the_key_too(client: Redis, redis: Redis) -> None:
@@ -99,7 +99,7 @@ async def test_a_command_of_ours_that_is_wrong_itself_blames_nobody(client: Redi
     with capture_logs() as lines, pytest.raises(Exception, match="WRONGTYPE") as caught:
         await client.lpush("of nobody", "y")  # type: ignore[misc]
     assert not isinstance(caught.value, ForeignKeyError)
-    assert told(lines) == []
+    assert lines_of(lines) == []
 
 
 def test_the_types_of_keys_are_those_that_their_documents_name() -> None:

@@ -67,7 +67,7 @@ async def test_what_waits_for_a_lane_goes_out_when_one_is_free(
 async def test_who_wants_little_does_not_wait_for_the_long_commands(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(pipelining, "MAX_BATCH", 1)  # in one lane they would all come before it
+    monkeypatch.setattr(pipelining, "MAX_BATCH", 1)  # in one batch they would all come before it
     wait_a_moment = "local n = 0; while n < 3e6 do n = n + 1 end; return #ARGV"
     many = [str(number) for number in range(pipelining.LONG)]
     run = cast("Any", client).eval
@@ -89,10 +89,10 @@ async def test_who_is_stopped_takes_nobody_with_it(client: Redis):
 
 async def test_when_the_store_is_away_each_hears_of_it():
     client = PipeliningRedis(port=1, retry=Retry(NoBackoff(), 0))
-    told = await asyncio.gather(*(client.get("a") for _ in range(3)), return_exceptions=True)
+    errors = await asyncio.gather(*(client.get("a") for _ in range(3)), return_exceptions=True)
     await client.aclose()
-    assert all(isinstance(one, RedisError) for one in told)
-    assert len({id(one) for one in told}) == 3
+    assert all(isinstance(one, RedisError) for one in errors)
+    assert len({id(one) for one in errors}) == 3
 
 
 async def test_closing_does_not_wait_for_a_server_that_hangs(monkeypatch: pytest.MonkeyPatch):

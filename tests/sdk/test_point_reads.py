@@ -81,6 +81,6 @@ async def test_when_the_store_is_away_everyone_who_asked_hears_of_it():
     async with Redis(port=1, retry=Retry(NoBackoff(), 0)) as nowhere:
         reader = SnapshotReader(nowhere)
         reads = (reader.get("eu1", PODS, "prod", f"p{i}") for i in range(3))
-        told = await asyncio.gather(*reads, return_exceptions=True)
-    assert all(isinstance(one, RedisError) for one in told)
-    assert len({id(one) for one in told}) == 3
+        errors = await asyncio.gather(*reads, return_exceptions=True)
+    assert all(isinstance(one, RedisError) for one in errors)
+    assert len({id(one) for one in errors}) == 3

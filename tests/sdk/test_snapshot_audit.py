@@ -1,4 +1,4 @@
-"""What an audit makes of the snapshot: findings, and none without certainty (rules P15, W8)."""
+"""Audits of the snapshot: findings, and none without certainty (rules P15, W8)."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Rig:
 def page(version: int, *, number: int = 0, last: bool = True, **fields: Any) -> AuditPage:
     objects: dict[str, int | tuple[int, str]] = fields.pop("objects", {})
     items: list[tuple[str, str, str, str]] = []
-    for name, told in sorted(objects.items(), key=lambda item: item[0].encode()):
-        held, uid = told if isinstance(told, tuple) else (told, f"uid-{name}")
+    for name, listed in sorted(objects.items(), key=lambda item: item[0].encode()):
+        held, uid = listed if isinstance(listed, tuple) else (listed, f"uid-{name}")
         items.append(("prod", name, uid, str(held)))
     return AuditPage(
         cluster=fields.pop("cluster", "eu1"),
@@ -222,13 +222,13 @@ async def test_p15_what_has_changed_since_the_list_is_no_finding(rig: Rig):
 
 async def test_p15_nothing_is_due_before_the_mark_has_passed_the_list(rig: Rig):
     await rig.take(objects={})
-    for told in (
+    for heartbeat in (
         beat(199),
         beat(300, state="listing"),
         beat(300, incarnation=2),
         beat(300, scope="s"),
     ):
-        await rig.audits.receive(told)
+        await rig.audits.receive(heartbeat)
     assert await rig.due() == []
     await rig.pass_mark(200)
     assert [audit.version for audit in await rig.due()] == ["200"]

@@ -1,4 +1,4 @@
-"""What a cluster leaves behind in the store when it leaves the fleet: keys, and memory."""
+"""The store after a cluster has left the fleet: keys and memory."""
 
 from __future__ import annotations
 

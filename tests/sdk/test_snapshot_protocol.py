@@ -86,7 +86,7 @@ class RaisedInDoubt(SnapshotModel):
 
 
 class RaisedByAnotherHistory(SnapshotModel):
-    """The floor rises by what an API server told before or after a restore."""
+    """The floor rises by audits from before or after a restore."""
 
     def is_comparable(self, page: AuditPage) -> bool:
         return page.scope in self.scopes
@@ -148,11 +148,11 @@ async def answer_on_store(snapshot: Snapshot, history: OnTheStore) -> Any:
     if kind == "audit":
         return await Audits(snapshot.redis).add_page(message)
     if kind == "evaluate":
-        return await judge(snapshot, history.run)
+        return await evaluate(snapshot, history.run)
     return await snapshot.writer.collect_tombstones("eu1", f"core/{history.run.resource}")
 
 
-async def judge(snapshot: Snapshot, run: Run) -> None:
+async def evaluate(snapshot: Snapshot, run: Run) -> None:
     """As the projector does once the low-water mark has passed the audit."""
     audits = Audits(snapshot.redis)
     for incarnation in range(1, run.incarnation + 1):

@@ -334,7 +334,7 @@ async def test_an_address_without_a_server_is_a_clear_error_without_the_password
 
 
 class CuttingProxy:
-    """Passes commands on; once told to cut, it counts what comes and closes without an answer."""
+    """Passes commands on; once `cut` is set, it counts what comes and closes without an answer."""
 
     def __init__(self, port: int) -> None:
         self._port = port

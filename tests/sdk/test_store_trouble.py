@@ -23,7 +23,7 @@ SOON = timedelta(seconds=20)
 
 
 class Seen:
-    """What a controller of pods has seen; `gate` holds its runs back before they read."""
+    """The runs of a controller of pods; `gate` holds them back before they read."""
 
     def __init__(self) -> None:
         self.controller = Controller("pods")
@@ -75,11 +75,11 @@ async def test_p9_p10_a_store_that_is_full_or_goes_back_loses_no_change_and_show
         cluster.patch(PODS, "default", "web", {"metadata": long})
         cluster.delete(PODS, "default", "doomed")
 
-        def told() -> set[str]:
+        def warned() -> set[str]:
             failed = [line for line in logs if line["event"] == "batch_failed"]
             return {line["durable"] for line in failed if line["error_type"] == "StoreFull"}
 
-        await eventually(lambda: told() == {"projector", "pods-a"})
+        await eventually(lambda: warned() == {"projector", "pods-a"})
     assert seen.started == []
     await rig.redis.config_set("maxmemory", "0")
     await eventually(lambda: {("web", "2"), ("doomed", None)} <= set(seen.labels), within=SOON)

@@ -66,7 +66,7 @@ async def reap_twice(rig: Rig) -> Reaped:
 
 
 async def crash_owner(rig: Rig) -> Reaped:
-    """Somebody takes the next key and is never heard of again."""
+    """A worker takes the next request and dies."""
     await take_one(rig.queue)
     await rig.advance(LEASE * 1.1)
     return await reap_twice(rig)
@@ -415,7 +415,7 @@ async def test_q13_a_closed_queue_wakes_who_waits(queue: Queue):
 async def test_q13_a_waiter_gets_what_is_added_and_what_becomes_due(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fleetbus.workqueue.redis.POLL", 60)  # it has to be told
+    monkeypatch.setattr("fleetbus.workqueue.redis.POLL", 60)  # it has to be notified
     waiting = asyncio.create_task(queue.take(1, wait=timedelta(seconds=10)))
     await asyncio.sleep(0.05)
     started = time.monotonic()

@@ -165,7 +165,7 @@ async def test_q9_a_default_capacity_of_zero_is_refused(queue: Queue):
 async def test_q9_a_taker_without_capacity_is_woken_by_another_cluster(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fleetbus.workqueue.redis.POLL", 60)  # it has to be told
+    monkeypatch.setattr("fleetbus.workqueue.redis.POLL", 60)  # it has to be notified
     await fill(queue, *of("flood", 9))
     await queue.take(1)
     for name in ("calm", "quiet"):

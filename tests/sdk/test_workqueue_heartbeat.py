@@ -42,7 +42,7 @@ LEASE = POLICY.lease.total_seconds()
 
 
 class Losses:
-    """What the heartbeat told the loop, and when."""
+    """The losses that the heartbeat reported to the loop, and when."""
 
     def __init__(self) -> None:
         self.leases: list[Lease] = []
@@ -146,7 +146,9 @@ async def test_q5_a_lease_whose_take_was_answered_late_is_confirmed_before_it_is
 
 async def test_q5_a_lease_that_cannot_be_confirmed_is_told_before_it_ends(tmp_path: Path):
     losses = Losses()
-    policy = QueuePolicy(lease=2 * POLICY.lease)  # it is told a fifth of that before its end
+    policy = QueuePolicy(
+        lease=2 * POLICY.lease
+    )  # a loss is reported a fifth of that before its end
     async with (
         valkey_server(dir=tmp_path) as server,
         Redis.from_url(server.url) as redis,
@@ -193,7 +195,7 @@ async def test_q5_a_handler_that_never_returns_is_not_renewed_for_ever(
 
     def fail(lease: Lease) -> None:  # whatever goes wrong in the thread, the other leases need it
         stuck.append(lease)
-        raise ValueError("it cannot even be told")
+        raise ValueError("it cannot even be described")
 
     await queue.add([Add(A), Add(B)])
     async with (

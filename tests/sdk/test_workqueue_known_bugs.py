@@ -67,7 +67,7 @@ async def test_q13_a_shutdown_amid_adds_takes_and_waits_ends(rig: Rig):
 async def test_q13_of_waiters_that_race_each_gets_its_own_item_and_none_sleeps_on(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fleetbus.workqueue.redis.POLL", 60)  # they have to be told
+    monkeypatch.setattr("fleetbus.workqueue.redis.POLL", 60)  # they have to be notified
     queue = rig.queue
     for turn in range(20):
         waiting = [asyncio.create_task(queue.take(1, wait=LONG)) for _ in range(3)]

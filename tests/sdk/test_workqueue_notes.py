@@ -1,4 +1,4 @@
-"""What a run leaves for the next one, and the trace of what woke it: both queues, one contract."""
+"""Notes for the next run, and the trace of what caused a run, for both queues."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def run(rig: Rig, add: Add = Add(A)) -> Lease:  # noqa: B008 -- frozen
 
 
 async def die(rig: Rig) -> Lease:
-    """The owner of all leases is never heard of again; the next one's lease."""
+    """The owner of all leases dies; returns the lease of the next one."""
     await rig.advance(LEASE * 1.1)
     await rig.queue.reap()
     await rig.advance(LEASE / 5)

@@ -1,4 +1,4 @@
-"""What only the queue in Redis can get wrong: the wire, the server's clock, the server itself."""
+"""The queue in Redis alone: the wire, the server's clock, the server itself."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def is_deletion(message: Message) -> TypeGuard[Event]:
 
 @dataclass
 class Truth:
-    """What the API server knows: objects, and the log that its watch cache still has."""
+    """The objects of the API server, and the events that its watch cache still has."""
 
     version: int = 10
     objects: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])

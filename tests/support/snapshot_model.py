@@ -52,7 +52,7 @@ class SnapshotModel:
         self.completed: list[tuple[str, int, Rank]] = []
         """(scope, incarnation, rank) of every epoch that became complete, in order."""
         self.audits: dict[str, Suspicion] = {}
-        """What is not judged yet, by scope."""
+        """Audits that are not evaluated yet, by scope."""
 
     def apply(self, event: Event) -> str:
         scope = self._enter(event)
@@ -193,7 +193,7 @@ class SnapshotModel:
         is_live = row is not None and row.state == "L"
         is_low = int(event.resource_version) <= scope.floor
         is_below_floor = listed is None and not is_live and is_low
-        outcome = self._judge(event, held, is_raised=is_raised, is_below_floor=is_below_floor)
+        outcome = self._evaluate(event, held, is_raised=is_raised, is_below_floor=is_below_floor)
         if listed is not None and is_raised:
             marks[event.scope] = listed
         elif outcome != "stale":
@@ -205,7 +205,7 @@ class SnapshotModel:
             self._complete(event.scope, scope, listed)
         return outcome
 
-    def _judge(
+    def _evaluate(
         self, event: Event, held: Row | None, *, is_raised: bool, is_below_floor: bool
     ) -> str:
         """`held` is the stored row of the same incarnation."""

@@ -27,7 +27,7 @@ STEPS = 32
 
 @dataclass(frozen=True)
 class Audit:
-    """What an API server tells that agrees with the snapshot, mostly."""
+    """Pages of an API server that mostly agree with the snapshot."""
 
     source: Source
     version: int

@@ -14,7 +14,7 @@ what takes turns within a band; times are microseconds of the server's clock (ru
 | `dirty` | HASH | item → band, time it became dirty |
 | `ready:<band>:<flow>` | ZSET | item by that time: what may be taken |
 | `turns:<band>` | ZSET | flow by its virtual time: who is next (Q9); only flows with items |
-| `credits` | HASH | band → runs that the bands above it owe it (Q10) |
+| `credits` | HASH | band → runs it has in credit with the bands above it (Q10) |
 | `delayed` | ZSET | item by due time (Q8) |
 | `triggers` | HASH | item → newest trigger of a dirty or delayed item (P10) |
 | `processing` | HASH | item → fence, band, time it became dirty, trace, trigger |

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fleetbus.workqueue.scripts import Limits
 
 _SHARE: Final = {Priority.RETRY: 0.25, Priority.INITIAL: 0.125}
-"""Runs that a lower band is owed for each run of a higher one."""
+"""The credit of a lower band for each run of a higher one, in runs."""
 
 
 @dataclass(slots=True)

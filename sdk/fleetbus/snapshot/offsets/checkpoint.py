@@ -60,7 +60,7 @@ REPLAYS: Final = Counter(
 
 
 class Loss(StrEnum):
-    """What was lost."""
+    """The kind of a loss."""
 
     MESSAGES = "messages"
     """Messages left the stream before they were handled."""

@@ -48,7 +48,7 @@ class PointReads:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._wanted: dict[Place, list[asyncio.Future[Row]]] | None = None
-        """What the others want, while the first task still collects."""
+        """Reads of other tasks, while the first task still collects them."""
 
     async def get(self, place: Place) -> Row:
         """Guard and body of one object.

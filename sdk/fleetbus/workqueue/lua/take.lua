@@ -9,7 +9,7 @@
 
 local TOKEN, LIMIT, DEFAULT, PROBES = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local PROMOTED = 500  -- most due items moved per call: a script blocks the server while it runs
-local SHARE = {[1] = 0.25, [2] = 0.125}  -- runs that a lower band is owed for each run of a higher one (Q10)
+local SHARE = {[1] = 0.25, [2] = 0.125}  -- credit of a lower band for each run of a higher one (Q10)
 
 -- The same token gets the same items, with a whole lease again (rule Q11).
 local function take_again()
@@ -60,7 +60,7 @@ local function until_due()
 end
 
 -- The highest band that has items, unless a lower one has been passed over for long enough (rule
--- Q10). A band without items is owed nothing.
+-- Q10). A band without items gets no credit.
 local function choose_band(filled, credit)
   local first = nil
   for band = 0, 2 do
