@@ -27,12 +27,7 @@ def build_cluster(
 ) -> Heartbeats:
     """Build the watcher of one cluster, and the heartbeats that report it.
 
-    Args:
-        settings: of the cluster.
-        client: its API server.
-        bus: the connection of the process.
-        window: the publish window of the process.
-        lists: the list slots of the process.
+    Bus, window and list slots are those of the process.
     """
     cluster, replica = settings.cluster, settings.replica
     kv, changed = KeyValue(bus), asyncio.Event()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final, NoReturn
 
@@ -20,7 +21,7 @@ from fleetbus.bus.connection import Bus, subscribed
 from fleetbus.errors import BusError, ConfigError, FleetbusError, KubeError
 from fleetbus.watchers.cluster_consent import clear_refusal
 from fleetbus.watchers.message_key import message_key
-from fleetbus_proto.events import Incarnation, ResourceStatus, WatchSet
+from fleetbus_proto.events import Incarnation
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject
 from fleetbus_watcher import metrics
@@ -46,7 +47,7 @@ from fleetbus_watcher.incarnation import (
 )
 from fleetbus_watcher.publish.bus_ready import missing
 from fleetbus_watcher.publish.checkpoint import Checkpoint
-from fleetbus_watcher.reachability import Reachability, ReachabilityBackoff
+from fleetbus_watcher.reachability import ReachabilityBackoff
 from fleetbus_watcher.removed_types import RemovedTypes
 from fleetbus_watcher.selection import SelectionResult
 from fleetbus_watcher.watched_resources import WatchedResources
@@ -69,9 +70,8 @@ class ClusterWatcher:
         bus: a connection.
 
     Attributes:
-        changed: set when the next heartbeat should not wait.
         incarnation: the one of heartbeats.
-        reachability: whether the API server answers.
+        resources: what is watched now.
         server_version: of the API server; empty before it answered.
         spec: what to watch.
     """
@@ -83,11 +83,11 @@ class ClusterWatcher:
         self._kv = context.kv
         self._bus = bus
         self.spec = spec
-        self.reachability: Reachability = context.reachability
-        self.changed = context.changed
+        self._changed = context.changed
+        self._reachability = context.reachability
         self.incarnation: Incarnation = UNKNOWN
         self.server_version = ""
-        self._resources = WatchedResources(cluster, context.changed)
+        self.resources = WatchedResources(cluster, context.changed)
         self._log = log.bind(cluster=cluster)
         self._trouble: tuple[str, str] = ("Starting", "")
         self._is_refused = False
@@ -107,20 +107,11 @@ class ClusterWatcher:
     @property
     def trouble(self) -> tuple[str, str]:
         """Reason and message while the cluster cannot be watched; empty when it can."""
-        if self.reachability.problem and self._trouble[0] in {"", "Starting"}:
-            return ("Unreachable", self.reachability.problem)
+        if self._reachability.problem and self._trouble[0] in {"", "Starting"}:
+            return ("Unreachable", self._reachability.problem)
         if self._trouble[0]:
             return self._trouble
-        return self._resources.no_access()
-
-    def statuses(self) -> list[ResourceStatus]:
-        """Return the state of each resource."""
-        return self._resources.statuses()
-
-    @property
-    def watch_set(self) -> WatchSet | None:
-        """The configuration beside the resources that are watched; None while it is unknown."""
-        return self._resources.watch_set
+        return self.resources.no_access()
 
     def unsettled(self) -> str:
         """Name the first syncs that are neither complete nor failing; empty for none."""
@@ -128,24 +119,16 @@ class ClusterWatcher:
         if reason:
             # A cluster that is down is a state of the cluster, not of this process.
             return f"{reason}: {message}" if reason in _NOT_READY else ""
-        return self._resources.unsettled()
+        return self.resources.unsettled()
 
     @property
     def is_watching(self) -> bool:
         """Whether every resource is followed, so that a peer may stop (W22)."""
-        return not self.trouble[0] and self._resources.are_followed
+        return not self.trouble[0] and self.resources.are_followed
 
     def checkpoints(self) -> list[tuple[Resource, str, Checkpoint]]:
         """Return the checkpoints that may be written now; none while the bus is in doubt (W10)."""
-        return self._resources.checkpoints() if self._connection == self.connection else []
-
-    async def record(self, resource: Resource, scope: str, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint.
-
-        Raises:
-            BusError: it may not have been written.
-        """
-        await self._context.checkpoints.write(resource, scope, checkpoint)
+        return self.resources.checkpoints() if self._connection == self.connection else []
 
     async def check_incarnation(self) -> None:
         """Start over if another replica has claimed a newer number (W23).
@@ -191,13 +174,13 @@ class ClusterWatcher:
         unsubscribe = self._bus.on_reconnect(self._on_reconnect)
         try:
             async with subscribed(self._bus, subject, self._on_control):
-                await run_group(work=self._run(), probes=self.reachability.run())
+                await run_group(work=self._run(), probes=self._reachability.run())
         finally:
             unsubscribe()
-            self._resources.forget_ages()
+            self.resources.forget_ages()
 
     async def _run(self) -> NoReturn:
-        backoff = ReachabilityBackoff(self._settings.backoff, self.reachability)
+        backoff = ReachabilityBackoff(self._settings.backoff, self._reachability)
         while True:
             pause = asyncio.sleep
             try:
@@ -206,7 +189,7 @@ class ClusterWatcher:
                 self._fail("Starting", e)
                 continue
             except Suspended:
-                self._resources.forget_ages()
+                self.resources.forget_ages()
                 continue
             except HistoryBroken as e:
                 if await self._has_started_over(e):
@@ -229,7 +212,7 @@ class ClusterWatcher:
         self._resync_requested.set()
         self._audit_requested.set()
         # The sender may have lost what earlier heartbeats reported.
-        self.changed.set()
+        self._changed.set()
 
     def _on_reconnect(self) -> None:
         self._returned.set()
@@ -266,7 +249,7 @@ class ClusterWatcher:
     def _set_trouble(self, reason: str, message: str) -> None:
         if self._trouble != (reason, message):
             self._trouble = (reason, message)
-            self.changed.set()
+            self._changed.set()
 
     # --- one life -----------------------------------------------------------------------------
 
@@ -279,7 +262,7 @@ class ClusterWatcher:
         if known is not None and known.number >= self._least:
             self._hold(known)
         await self.spec.wait_until_resumed(self._resync_requested, self._set_trouble)
-        with self.reachability.guarding():
+        with self._reachability.guarding():
             await self._work(known)
 
     async def _work(self, known: Incarnation | None) -> NoReturn:
@@ -314,7 +297,7 @@ class ClusterWatcher:
         await self._context.loss_detector.verify()
         await self.check_incarnation()
         self._set_trouble("", "")
-        self.changed.set()
+        self._changed.set()
         await run_group(
             types=self._follow_types(selected),
             resyncs=self._follow_resync_requests(),
@@ -340,16 +323,16 @@ class ClusterWatcher:
 
     async def _follow_types(self, selected: SelectionResult) -> None:
         # What an earlier life watched stays readable until here: a stop records its marks (W21).
-        self._resources.clear()
-        context = self._context.under(self.incarnation)
-        auditor = Auditor(context, self._resources.watchers, self._audit_requested)
+        self.resources.clear()
+        context = replace(self._context, incarnation=self.incarnation)
+        auditor = Auditor(context, self.resources.watchers, self._audit_requested)
         removed = RemovedTypes(context)
         async with asyncio.TaskGroup() as group:
             group.create_task(auditor.run(), name="audits")
             group.create_task(removed.run(), name="removed types")
             while True:
                 removed.observe(selected)
-                self._resources.adjust(group, context, selected, removed)
+                self.resources.adjust(group, context, selected, removed)
                 await self._wait_for_types()
                 selected = await self._select_again(selected)
 
@@ -388,7 +371,7 @@ class ClusterWatcher:
                 self._context.types_changed.set()
 
     async def _read_resync_requests(self) -> None:
-        for watcher in self._resources.watchers():
+        for watcher in self.resources.watchers():
             try:
                 request = await watcher.read_resync()
                 # Our number went back with a lost bucket (P2), or a clock was wrong (B8).

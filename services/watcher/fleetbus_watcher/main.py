@@ -111,12 +111,9 @@ async def run_pool(settings: WatcherSettings, pool: PoolSettings, shared: Shared
         open_window(bus) as window,
     ):
         lists = ProcessLists(pool.lists_at_once)
-        context = ProcessContext(
-            settings=settings,
-            bus=bus,
-            build=partial(build_cluster, bus=bus, window=window, lists=lists),
-            start_slots=asyncio.Semaphore(_STARTS_AT_ONCE),
-        )
+        build = partial(build_cluster, bus=bus, window=window, lists=lists)
+        starts = asyncio.Semaphore(_STARTS_AT_ONCE)
+        context = ProcessContext(settings=settings, bus=bus, build=build, start_slots=starts)
         member = PoolMember(
             name=settings.replica,
             settings=pool,

@@ -11,7 +11,7 @@ from fleetbus_proto.events import ResourceStatus, WatchSet
 from fleetbus_proto.resources import Resource
 from fleetbus_watcher import metrics
 from fleetbus_watcher.follow.context import ClusterContext
-from fleetbus_watcher.follow.progress import Progress, describe_no_access, describe_unsettled
+from fleetbus_watcher.follow.progress import Progress
 from fleetbus_watcher.follow.resource_watcher import ResourceWatcher
 from fleetbus_watcher.publish.checkpoint import Checkpoint
 from fleetbus_watcher.removed_types import RemovedTypes
@@ -30,10 +30,6 @@ class _Watched:
 
 class WatchedResources:
     """Starts and stops the watchers of a cluster's resources.
-
-    Args:
-        cluster: its name.
-        changed: set when the next heartbeat should not wait.
 
     Attributes:
         watch_set: for heartbeats, as of the last selection.
@@ -60,11 +56,15 @@ class WatchedResources:
 
     def unsettled(self) -> str:
         """Name the first syncs that are neither complete nor failing; empty for none."""
-        return describe_unsettled(self._progresses())
+        waiting = [progress.name for progress in self._progresses() if not progress.is_settled]
+        return f"first sync of {', '.join(waiting[:5])}" if waiting else ""
 
     def no_access(self) -> tuple[str, str]:
         """Return reason and message if no resource can be read; empty if one can."""
-        return describe_no_access(self._progresses())
+        found = self._progresses()
+        if found and all(progress.no_access for progress in found):
+            return (found[0].no_access, found[0].status().message)
+        return ("", "")
 
     @property
     def are_followed(self) -> bool:
@@ -104,7 +104,8 @@ class WatchedResources:
                 continue
             if new is None or new.target != entry.selected.target:
                 entry.task.cancel()
-                self._drop(key)
+                del self._watched[key]
+                metrics.forget_ages(self._cluster, key[0], entry.progress)
                 self._changed.set()
                 self._log.info("resource_unwatched", resource=str(entry.selected.api.resource))
                 stopped.add(key[0])
@@ -119,19 +120,13 @@ class WatchedResources:
 
     def clear(self) -> None:
         """Drop all entries; their tasks have ended."""
-        for key in list(self._watched):
-            self._drop(key)
+        self.forget_ages()
+        self._watched.clear()
 
     def forget_ages(self) -> None:
         """Stop showing ages; the entries stay, because a stop records their checkpoints (W21)."""
-        for entry in self._watched.values():
-            self._forget(entry)
-
-    def _drop(self, key: tuple[str, str]) -> None:
-        self._forget(self._watched.pop(key))
-
-    def _forget(self, entry: _Watched) -> None:
-        metrics.forget_ages(self._cluster, entry.selected.api.resource.key, entry.progress)
+        for (resource, _), entry in self._watched.items():
+            metrics.forget_ages(self._cluster, resource, entry.progress)
 
     def _start(
         self, group: asyncio.TaskGroup, context: ClusterContext, selected: SelectedResource

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -59,10 +59,6 @@ class ClusterContext:
     """Set when discovery should be refreshed."""
     incarnation: Incarnation
     """Under which everything is published; `UNKNOWN` before the cluster has answered."""
-
-    def under(self, incarnation: Incarnation) -> ClusterContext:
-        """Return the context for another incarnation."""
-        return replace(self, incarnation=incarnation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
@@ -194,16 +193,3 @@ class Progress:
         self._state, self._failure, self._loss = state, failure, loss
         if before != (state, failure, loss):
             self._changed.set()
-
-
-def describe_unsettled(found: Iterable[Progress]) -> str:
-    """Name the first syncs that are neither complete nor failing; empty for none."""
-    waiting = [progress.name for progress in found if not progress.is_settled]
-    return f"first sync of {', '.join(waiting[:5])}" if waiting else ""
-
-
-def describe_no_access(found: Sequence[Progress]) -> tuple[str, str]:
-    """Return reason and message if no resource can be read; empty if one can."""
-    if found and all(progress.no_access for progress in found):
-        return (found[0].no_access, found[0].status().message)
-    return ("", "")

@@ -218,4 +218,4 @@ class _StartSlot:
 
 def _has_begun(watcher: ClusterWatcher) -> bool:
     """Whether it knows what to watch, or why it does not."""
-    return bool(watcher.trouble[0] or watcher.statuses())
+    return bool(watcher.trouble[0] or watcher.resources.statuses())

@@ -30,18 +30,14 @@ _SETTLES: Final = timedelta(milliseconds=200)
 class Heartbeats:
     """The heartbeats of one replica, each followed by the checkpoints that it covers.
 
-    Args:
-        watcher: the cluster to report.
-        context: of the cluster.
-
     Attributes:
         watcher: the cluster to report.
     """
 
     def __init__(self, *, watcher: ClusterWatcher, context: ClusterContext) -> None:
         self.watcher = watcher
+        self._context = context
         self._settings = context.settings
-        self._loss_detector = context.loss_detector
         self._publisher = publisher = context.publisher
         self._boot = secrets.token_hex(8)
         self._flow = publisher.flow
@@ -60,13 +56,13 @@ class Heartbeats:
             unusable: why no watcher can watch the cluster from now on; empty while one can.
         """
         watcher = self.watcher
-        watcher.changed.clear()
+        self._context.changed.clear()
         self._flow = self._publisher.flow
         # Taken before the heartbeat is sent: it covers what was stored by then.
         marks = watcher.checkpoints()
         connection = watcher.connection
         try:
-            covered_by = await self._loss_detector.publish(self._heartbeat(unusable))
+            covered_by = await self._context.loss_detector.publish(self._heartbeat(unusable))
             if covered_by is None:
                 return
             for resource, scope, mark in marks:
@@ -88,7 +84,7 @@ class Heartbeats:
         if self._recorded.get(key) == mark:
             return
         recorded = msgspec.structs.replace(mark, heartbeat=covered_by)
-        await self.watcher.record(resource, scope, recorded)
+        await self._context.checkpoints.write(resource, scope, recorded)
         self._recorded[key] = mark
 
     def _heartbeat(self, unusable: str) -> Heartbeat:
@@ -96,8 +92,8 @@ class Heartbeats:
         reason, message = (UNUSABLE, unusable) if unusable else watcher.trouble
         connected = not reason
         if connected:
-            reason, message = watcher.reachability.remark
-        resources = watcher.statuses()
+            reason, message = self._context.reachability.remark
+        resources = watcher.resources.statuses()
         if unusable:  # no watcher will report them any more
             failing = {"state": "failing", "reason": reason, "message": message}
             resources = [msgspec.structs.replace(each, **failing) for each in resources]
@@ -110,9 +106,9 @@ class Heartbeats:
             connected=connected,
             reason=reason,
             message=message,
-            last_answer=watcher.reachability.last_answer,
+            last_answer=self._context.reachability.last_answer,
             resources=resources,
-            watch_set=None if reason == SUSPENDED else watcher.watch_set,
+            watch_set=None if reason == SUSPENDED else watcher.resources.watch_set,
             invalid=watcher.spec.invalid,
             observed_at=utc_now(),
         )
@@ -133,5 +129,5 @@ class Heartbeats:
     async def _is_changed(self, within_seconds: float) -> bool:
         with suppress(TimeoutError):
             async with asyncio.timeout(within_seconds):
-                await self.watcher.changed.wait()
-        return self.watcher.changed.is_set()
+                await self._context.changed.wait()
+        return self._context.changed.is_set()
