@@ -18,6 +18,7 @@ import structlog
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.window import Window, open_window
 from fleetbus.clusters.providers.build import build_clusters
+from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig, import_light, read_kube_config
@@ -103,8 +104,7 @@ async def run_pool(settings: WatcherSettings, pool: PoolSettings, shared: Shared
         BusError: NATS refuses the connection, or is too old.
         ConfigError: a provider is invalid or missing, or the member's name cannot be used.
     """
-    _check_pool_settings(settings, shared)
-    clusters = build_clusters(shared)
+    clusters = _pool_clusters(settings, shared)
     async with (
         # No cluster's name begins like this, so no cluster's watcher has the rights to our inbox.
         connected(shared.nats_url, name=f"_pool.{settings.replica}") as bus,
@@ -112,8 +112,8 @@ async def run_pool(settings: WatcherSettings, pool: PoolSettings, shared: Shared
     ):
         lists = ProcessLists(pool.lists_at_once)
         build = partial(build_cluster, bus=bus, window=window, lists=lists)
-        starts = asyncio.Semaphore(_STARTS_AT_ONCE)
-        context = ProcessContext(settings=settings, bus=bus, build=build, start_slots=starts)
+        slots = asyncio.Semaphore(_STARTS_AT_ONCE)
+        context = ProcessContext(settings=settings, bus=bus, build=build, start_slots=slots)
         member = PoolMember(
             name=settings.replica,
             settings=pool,
@@ -134,7 +134,7 @@ async def run_pool(settings: WatcherSettings, pool: PoolSettings, shared: Shared
             )
 
 
-def _check_pool_settings(settings: WatcherSettings, shared: SharedSettings) -> None:
+def _pool_clusters(settings: WatcherSettings, shared: SharedSettings) -> Clusters:
     if not _MEMBER.fullmatch(settings.replica):
         raise ConfigError(
             f"setting FLEETBUS_WATCHER_REPLICA: {settings.replica!r}: the name of a pool member may"
@@ -147,6 +147,7 @@ def _check_pool_settings(settings: WatcherSettings, shared: SharedSettings) -> N
         )
     if not shared.providers and not shared.hub_cluster:
         raise ConfigError("setting FLEETBUS_PROVIDERS: it is needed with --pool")
+    return build_clusters(shared)
 
 
 async def _report_liveness(health: Health, cluster: str, window: Window) -> NoReturn:
