@@ -1,7 +1,7 @@
 -- Reap (rules Q6, Q7): marks expired leases as suspect, and recovers those that still are a while
 -- later. Also drops old notes.
 --
--- Keys: all but attempts and credits
+-- Keys: all but attempts
 -- ARGV  2 grace between mark and recovery  3 window of reclaims  4 reclaims that quarantine; the
 --       quarantine's back-off: 5 first  6 factor  7 longest; 8 age at which notes are dropped; all
 --       times in microseconds
