@@ -1,4 +1,4 @@
-"""What a reconciler author or a service is built from.
+"""The parts that reconciler authors and services build on.
 
 A module enters only if two services use it, or users do.
 The names below are loaded when they are first used, so that a process that needs only a part

@@ -417,8 +417,8 @@ def show(report: dict[str, Any]) -> None:
         shown = [f"{f:>13.2f}" if isinstance(f, float) else f"{f:>13}" for f in figures]
         print(phase["name"].ljust(22), *shown)
     for name, limit in TARGETS.items():
-        verdict = "MISSED" if name in report["missed"] else "ok"
-        print(f"{name:22}{report[name]:>12.2f}   target <= {limit:<6g} {verdict}")
+        result = "MISSED" if name in report["missed"] else "ok"
+        print(f"{name:22}{report[name]:>12.2f}   target <= {limit:<6g} {result}")
     for name in ("unwatched_seconds", "objects", "events", "extra_lists"):
         print(f"{name:22}{report[name]:>12.2f}")
 

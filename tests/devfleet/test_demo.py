@@ -132,7 +132,7 @@ async def test_a_claim_that_does_not_hold_in_time_is_an_error_that_names_what_wa
     assert narrator.proved == 0
 
 
-async def test_a_refused_question_is_asked_again_and_the_claim_is_told_once():
+async def test_a_refused_question_is_asked_again_and_the_claim_is_reported_once():
     narrator, output = _narrator()
     answers = iter([FleetbusError("not now"), ""])
 

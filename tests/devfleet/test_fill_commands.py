@@ -95,7 +95,7 @@ async def test_types_the_canary_and_hostile_names_can_be_asked_for(fleet: FillRi
     assert canaries == {b"c-1"}
 
 
-async def test_progress_is_told_while_it_fills(fleet: FillRig):
+async def test_progress_is_reported_while_it_fills(fleet: FillRig):
     seen = await fleet.ask("eu1", objects=700)
     assert [progress.objects for progress in seen[-2:]] == [700, 700]
     assert len(seen) >= 3

@@ -54,7 +54,7 @@ class Subscriber:
             if event.verb is not Verb.DELETED
         }
 
-    async def hear(self, message: Msg) -> None:
+    async def receive(self, message: Msg) -> None:
         """Take one message."""
         found = codec.decode(message.data)
         if isinstance(found, EpochEnd) and found.removed:
@@ -85,6 +85,6 @@ async def subscribed(nats_url: str) -> AsyncGenerator[Subscriber]:
 async def _subscribe(bus: Bus, subscriber: Subscriber) -> None:
     for subject in ("fleetbus.events.>", "fleetbus.epochs.>"):
         await bus.nc.subscribe(
-            subject, cb=subscriber.hear, pending_msgs_limit=0, pending_bytes_limit=0
+            subject, cb=subscriber.receive, pending_msgs_limit=0, pending_bytes_limit=0
         )
     await bus.nc.flush()

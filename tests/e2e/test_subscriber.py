@@ -22,7 +22,7 @@ KEY = f"{SAMPLE.namespace}/{SAMPLE.name}"
 async def subscriber_of(*messages: Message) -> Subscriber:
     subscriber = Subscriber()
     for message in messages:
-        await subscriber.hear(Msg(_client=None, data=codec.encode(message)))  # type: ignore[reportArgumentType]
+        await subscriber.receive(Msg(_client=None, data=codec.encode(message)))  # type: ignore[reportArgumentType]
     return subscriber
 
 

@@ -195,7 +195,7 @@ def test_refusals_are_errors_with_the_servers_words(cluster: EmulatedCluster):
         cluster.create("v1/nothings", {"metadata": {"name": "a"}})
 
 
-def test_what_does_not_come_is_told_with_the_object(cluster: EmulatedCluster):
+def test_what_does_not_come_is_reported_with_the_object(cluster: EmulatedCluster):
     with pytest.raises(TimeoutError, match=r"-/default is not as expected: {.*Active"):
         cluster.wait_for(
             "v1/namespaces", None, "default", lambda _: False, within=timedelta(milliseconds=20)

@@ -119,17 +119,17 @@ def test_w8_a_deletion_of_what_was_still_there_is_found(rv: int, found: list[str
     assert rules(check_deletions(records(swept, truth={"eu1": restored}))) == []
 
 
-def test_w24_a_deletion_that_nobody_is_told_of_is_found_where_only_the_store_was_lost():
+def test_w24_a_deletion_that_nobody_is_reported_of_is_found_where_only_the_store_was_lost():
     gone = {"type": "DELETED", "resource": "configmaps", "name": "b", "uid": "u-b", "rv": 9}
     others = [gone | {"uid": "u-0", "time": f"1970-01-01T00:00:{at}+00:00"} for at in ("01", "10")]
     truth = {"eu1": [*others, gone | {"time": "1970-01-01T00:00:05+00:00"}]}
     lost = [{"t": 4.0, "kind": "fault", "fault": "store-lost", "phase": "begin"}]
     swept = message("deleted", "b", 12, swept=True)
-    silent, told_late = records(truth=truth, log=lost), records(swept, truth=truth, log=lost)
-    for each in (silent, told_late):
+    silent, reported_late = records(truth=truth, log=lost), records(swept, truth=truth, log=lost)
+    for each in (silent, reported_late):
         each.meta.update(began=3.0, ended=9.0)
     assert rules(check_deletions_sent(silent)) == ["deletion-missing"]
-    assert rules(check_deletions_sent(told_late)) == []
+    assert rules(check_deletions_sent(reported_late)) == []
     silent.log.append({"t": 5.0, "kind": "fault", "fault": "nats-wiped", "phase": "begin"})
     assert rules(check_deletions_sent(silent)) == []
 

@@ -49,7 +49,7 @@ def _named(text: str) -> set[str]:
     return found
 
 
-def _told(text: str) -> set[str]:
+def _in_docstrings(text: str) -> set[str]:
     """The codes in the docstrings of a Python file."""
     return {code for docstring in _DOCSTRING.findall(text) for code in _CODE.findall(docstring)}
 
@@ -60,7 +60,7 @@ def _cited(name: str, text: str) -> set[str]:
     if not name.endswith(".py"):
         return set(_CODE.findall(text))
     comments = "\n".join(re.findall(r"#.*", text))
-    return _named(text) | _told(text) | set(_CODE.findall(comments))
+    return _named(text) | _in_docstrings(text) | set(_CODE.findall(comments))
 
 
 def _guards() -> dict[str, list[str]]:
@@ -111,7 +111,7 @@ def test_each_guard_names_its_rule():
 @functools.cache
 def _guarded() -> dict[str, set[str]]:
     tests = {name: text for name, text in _texts().items() if re.search(r"/test_\w+\.py$", name)}
-    return {name: _named(text) | _told(text) for name, text in tests.items()}
+    return {name: _named(text) | _in_docstrings(text) for name, text in tests.items()}
 
 
 def test_no_file_points_to_a_document_outside_the_repository():

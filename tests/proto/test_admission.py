@@ -100,9 +100,9 @@ def test_b18_a_subject_that_names_no_cluster_is_nobodys(subject: str):
 
 def test_b18_another_format_or_no_message_is_refused():
     sent = event()
-    told = headers.build(sent, MESSAGE_KEY) | {headers.FORMAT_HEADER: "99"}
+    reported = headers.build(sent, MESSAGE_KEY) | {headers.FORMAT_HEADER: "99"}
     with pytest.raises(MalformedMessage, match="format"):
-        admit(subject_of(sent), told, codec.encode(sent), now_ms=NOW)
+        admit(subject_of(sent), reported, codec.encode(sent), now_ms=NOW)
     with pytest.raises(MalformedMessage, match="format"):
         admit(subject_of(sent), None, codec.encode(sent), now_ms=NOW)
     with pytest.raises(MalformedMessage, match="not a message"):

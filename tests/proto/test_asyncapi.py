@@ -102,5 +102,5 @@ def test_every_parameter_and_every_message_is_described(document: dict[str, Any]
     for channel in document["channels"].values():
         named = set(re.findall(r"\{(\w+)\}", channel["address"]))
         assert named == channel["parameters"].keys()
-    told = {name for channel in document["channels"].values() for name in channel["messages"]}
-    assert told == {kind.__name__ for kind in (Event, EpochEnd, AuditPage, Heartbeat)}
+    reported = {name for channel in document["channels"].values() for name in channel["messages"]}
+    assert reported == {kind.__name__ for kind in (Event, EpochEnd, AuditPage, Heartbeat)}

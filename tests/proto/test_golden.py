@@ -124,8 +124,8 @@ def test_every_kind_of_message_and_every_optional_field_has_a_vector():
     seen: dict[type, set[str]] = {}
     for message in GOLDEN.values():
         defaults = {f.name: f.default for f in msgspec.structs.fields(message)}
-        told = {n for n, default in defaults.items() if getattr(message, n) != default}
-        seen.setdefault(type(message), set()).update(told)
+        reported = {n for n, default in defaults.items() if getattr(message, n) != default}
+        seen.setdefault(type(message), set()).update(reported)
     assert set(seen) == {Event, EpochEnd, AuditPage, Heartbeat}
     for kind in (Event, EpochEnd):
         assert seen[kind] == {f.name for f in msgspec.structs.fields(kind)}

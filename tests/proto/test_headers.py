@@ -60,11 +60,11 @@ def test_b10_every_header_of_every_message_is_printable_ascii(message: Message):
 
 
 async def test_b10_the_client_hands_every_value_back_unchanged(nats: Client):
-    told = build(event(name="a b\r\n\té☃%", uid='"u"'))
+    reported = build(event(name="a b\r\n\té☃%", uid='"u"'))
     subscription = await nats.subscribe("test.headers")
-    await nats.publish("test.headers", b"", headers=told)
+    await nats.publish("test.headers", b"", headers=reported)
     message = await subscription.next_msg(timeout=5)
-    assert message.headers == told
+    assert message.headers == reported
 
 
 @given(MESSAGES)
@@ -87,9 +87,9 @@ def test_the_subject_of_the_cloudevent_names_the_object():
 @given(EVENTS.filter(_is_live), RANKS)
 def test_b3_a_watch_event_has_the_same_id_and_trace_on_both_replicas(seen: Event, rank: Rank):
     # Another replica has its own epochs, clock and body transform run; the change is the same.
-    twin = REPLACE(seen, epoch=rank, observed_at="2031-01-01T00:00:00Z", object=b"{}")
-    assert id_of(twin) == id_of(seen)
-    assert build(twin)["traceparent"] == build(seen)["traceparent"]
+    same_change = REPLACE(seen, epoch=rank, observed_at="2031-01-01T00:00:00Z", object=b"{}")
+    assert id_of(same_change) == id_of(seen)
+    assert build(same_change)["traceparent"] == build(seen)["traceparent"]
 
 
 @given(EVENTS, RANKS)
@@ -148,8 +148,8 @@ def test_b3_the_id_is_made_as_the_contract_says():
         event(verb=Verb.LISTED): "eu1:7:apps/deployments:u-1:42:listed:40-1000",
     }
     for message, text in texts.items():
-        told = blake2b(text.encode(), key=MESSAGE_KEY, digest_size=16).hexdigest()
-        assert id_of(message) == told
+        reported = blake2b(text.encode(), key=MESSAGE_KEY, digest_size=16).hexdigest()
+        assert id_of(message) == reported
 
 
 @given(MESSAGES, st.binary(min_size=1, max_size=64))

@@ -56,14 +56,14 @@ async def test_the_example_prints_each_change_once_and_no_late_arrival(nats: Cli
     jetstream = nats.jetstream()
     await jetstream.add_stream(name=subjects.STREAM, subjects=[subjects.EVENTS_ALL])
     web = b'{"spec":{"replicas":3}}'
-    told = [
+    reported = [
         event(verb=Verb.ADDED, resource_version="99", object=web),
         event(verb=Verb.MODIFIED, resource_version="100", object=web),
         event(verb=Verb.MODIFIED, resource_version="98", object=web),  # late
         event(verb=Verb.LISTED, resource_version="100", object=web),  # known
         event(verb=Verb.DELETED, resource_version="101", object=None, degraded="oversized"),
     ]
-    for message in told:
+    for message in reported:
         await _publish(jetstream, message)
     async with asyncio.timeout(20), _run_example(BLOCKS[0], nats_url) as output:
         lines = [(await output.readline()).decode().strip() for _ in range(3)]

@@ -19,7 +19,7 @@ def test_p2_versions_are_ordered_as_the_numbers_they_are(one: int, two: int):
 
 
 @pytest.mark.parametrize("number", NEAR_LIMITS)
-def test_p2_neighbours_are_told_apart_where_a_double_cannot(number: int):
+def test_p2_neighbours_are_reported_apart_where_a_double_cannot(number: int):
     assert is_newer(str(number + 1), str(number))
     assert not is_newer(str(number), str(number + 1))
     assert not is_newer(str(number), str(number))

@@ -73,11 +73,11 @@ async def test_the_command_serves_tells_its_health_and_ends_on_sigterm(
             assert (await client.get(f"{base}/fleet/v1/clusters")).status_code == 503
             assert (await client.get(f"{probe}/healthz")).status_code == 200
 
-            async def is_told_empty() -> bool:
+            async def is_reported_empty() -> bool:
                 ready = await client.get(f"{probe}/readyz")
                 return ready.status_code == 503 and "the store is empty" in ready.text
 
-            await eventually(is_told_empty)
+            await eventually(is_reported_empty)
     finally:
         process.send_signal(signal.SIGTERM)
         _, errors = await process.communicate()

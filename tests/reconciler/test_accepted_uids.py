@@ -112,7 +112,7 @@ async def test_d5_only_the_cluster_that_claims_the_uid_of_another_is_marked(rig:
     accepted = AcceptedClusters(rig.snapshot.reader)
     assert await accepted.uid("eu2") == UID_2
     assert [await accepted.aliases(name) for name in ("eu2", "new")] == [(), ("eu2",)]
-    with pytest.raises(NotAccepted, match="in the fleet as 'eu2' already"):
+    with pytest.raises(NotAccepted, match="is already in the fleet as 'eu2'"):
         await accepted.uid("new")
 
 

@@ -123,7 +123,7 @@ async def test_b2_a_store_that_was_wiped_after_the_stream_aged_out_is_listed_aga
     await rig.synced(KEY)
     async with connected(rig.shared.nats_url, name="test") as bus:
         await age_out(bus)
-        assert await names_told(bus) == set()
+        assert await names_reported(bus) == set()
         recorder.runs.clear()
         await rig.redis.flushall()
         await eventually(lambda: is_whole(rig, recorder), SOON)
@@ -154,7 +154,7 @@ async def events(bus: Bus) -> list[Event]:
     return [m for m in found if isinstance(m, Event) and m.cluster == "a"]
 
 
-async def names_told(bus: Bus) -> set[str]:
+async def names_reported(bus: Bus) -> set[str]:
     return {event.name for event in await events(bus)}
 
 

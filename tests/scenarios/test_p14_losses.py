@@ -133,21 +133,21 @@ class World:
             self.check_deletions()
         except AssertionError as e:
             e.add_note(f"after: {what}")
-            e.add_note(await self.told())
+            e.add_note(await self.reported())
             raise
 
-    async def told(self) -> str:
+    async def reported(self) -> str:
         a, b = (data(self.rig.clusters[name]) for name in ("a", "b"))
         await self.rig.redis.connection_pool.disconnect()  # of before the store went
         queue = RedisQueue(self.rig.redis, "copier")
         waiting = await queue.stats(), await queue.processing()
         await queue.aclose()
-        told = [f"queue: {waiting}"]
-        told += [f"copy differs: {n}" for n in a.keys() | b.keys() if a.get(n) != b.get(n)]
+        reported = [f"queue: {waiting}"]
+        reported += [f"copy differs: {n}" for n in a.keys() | b.keys() if a.get(n) != b.get(n)]
         for name, found in (await self.rig.reader.freshness(("a", "b"), KEY)).items():
             held, truth = await self.versions(name), versions(self.rig.clusters[name])
-            told += [f"{name}: {found}, differs: {dict(held.items() ^ truth.items())}"]
-        return "\n".join(told)
+            reported += [f"{name}: {found}, differs: {dict(held.items() ^ truth.items())}"]
+        return "\n".join(reported)
 
     # --- losses -------------------------------------------------------------------------------
 

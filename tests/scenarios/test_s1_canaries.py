@@ -171,9 +171,9 @@ async def test_s1_g6_no_canary_leaves_its_cluster_whatever_goes_wrong(
     assert VISIBLE in answers
     assert is_visible(tmp_path / "nats")
     assert is_visible(tmp_path / "valkey")
-    told = logs.getvalue()
+    reported = logs.getvalue()
     for trouble in ("Forbidden", "object_unreadable", "batch_failed", "Unauthorized"):
-        assert trouble in told, trouble
+        assert trouble in reported, trouble
 
 
 def is_denied(rig: Rig) -> bool:
@@ -248,12 +248,12 @@ async def asked(url: str) -> str:
 async def test_s1_g6_no_error_about_a_kubeconfig_quotes_it(tmp_path: Path, text: str):
     path = tmp_path / "kubeconfig"
     path.write_text(text)
-    told = ""
+    reported = ""
     try:
         config: KubeConfig = read_kube_config(path)
         async with KubeClient(config) as client:
             await client.version()
     except (ConfigError, FleetbusError) as e:
-        told = "".join(traceback.format_exception(e))
-    assert told, "it was accepted"
-    assert not hits("error", told)
+        reported = "".join(traceback.format_exception(e))
+    assert reported, "it was accepted"
+    assert not hits("error", reported)

@@ -143,16 +143,18 @@ async def test_t2_a_stranger_of_the_same_name_survives_the_whole_life_of_a_sourc
         rig.clusters["a"].create(DEPLOYMENTS, deployment("e", 4), "default")
         rig.clusters["a"].create(DEPLOYMENTS, deployment("d"), "default")
         await copied(rig, "d", 2)
-        told = await eventually(
+        reported = await eventually(
             lambda: [line for line in logs if line["event"] == "reconcile_gave_up"], WITHIN
         )
-    assert "b: default/e" in told[0]["error"]
+    assert "b: default/e" in reported[0]["error"]
     rig.clusters["a"].delete(DEPLOYMENTS, "default", "e")
     await asyncio.sleep(QUIET.total_seconds())
     assert copy_in_b(rig, "e") == before
 
 
-async def test_t2_a_mark_that_cannot_be_read_is_told_of_and_nothing_is_deleted(rig: Rig) -> None:
+async def test_t2_a_mark_that_cannot_be_read_is_reported_of_and_nothing_is_deleted(
+    rig: Rig,
+) -> None:
     a, b = rig.clusters["a"], rig.clusters["b"]
     a.create(DEPLOYMENTS, deployment("d"), "default")
     a.create(DEPLOYMENTS, deployment("other"), "default")

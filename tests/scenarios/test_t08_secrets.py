@@ -124,7 +124,7 @@ async def test_t8_secrets_come_are_annotated_break_and_go(open_rig: OpenRig) -> 
         for name, data in (("odd", {"some-other-key": "eA=="}), ("empty", {"kubeconfig": ""})):
             metadata = {"name": name, "labels": {OURS: "true"}}
             hub.create(SECRETS, {"metadata": metadata, "data": data}, NAMESPACE)
-        await eventually(lambda: told_as_skipped(story) == {"fleet/odd", "fleet/empty"}, WITHIN)
+        await eventually(lambda: reported_as_skipped(story) == {"fleet/odd", "fleet/empty"}, WITHIN)
         await story.close()
         assert await story.are_members("jungle", "island")
         assert story.watches_opened("jungle") == opened
@@ -150,7 +150,7 @@ def tasks_of(cluster: str) -> list[str]:
     return [task.get_name() for task in asyncio.all_tasks() if cluster in task.get_name()]
 
 
-def told_as_skipped(story: Scenario) -> set[str]:
+def reported_as_skipped(story: Scenario) -> set[str]:
     return {line["entry"] for line in story.lines("cluster_skipped")}
 
 
@@ -186,8 +186,8 @@ async def leads_elsewhere(story: Scenario) -> None:
 
     await eventually(is_right, WITHIN)
     await eventually(lambda: (aliases("island"), aliases("jungle")) == (1, 1), WITHIN)
-    told = {(line["cluster"], *line["others"]) for line in story.lines("cluster_has_two_names")}
-    assert told == {("island", "jungle"), ("jungle", "island")}
+    reported = {(line["cluster"], *line["others"]) for line in story.lines("cluster_has_two_names")}
+    assert reported == {("island", "jungle"), ("jungle", "island")}
 
 
 def aliases(cluster: str) -> float | None:

@@ -101,10 +101,10 @@ async def test_t9_a_bad_entry_harms_no_other_and_an_equal_file_joins_nothing_ane
     (tmp_path / "d" / "half.kubeconfig").write_text("clusters:\n- cluster: {server: 'http")
     await eventually(lambda: story.is_synced("a", "b"), WITHIN)
     assert await story.are_members("a", "b", "bad", "dead")
-    await eventually(lambda: is_told(story, "dead", "Unreachable", NOBODY), WITHIN)
-    await eventually(lambda: is_told(story, "bad", "Unusable", "no-such"), WITHIN)
-    (told,) = [line for line in story.lines("cluster_skipped") if "half" in line["entry"]][:1]
-    assert "half.kubeconfig" in told["error"]
+    await eventually(lambda: is_reported(story, "dead", "Unreachable", NOBODY), WITHIN)
+    await eventually(lambda: is_reported(story, "bad", "Unusable", "no-such"), WITHIN)
+    (reported,) = [line for line in story.lines("cluster_skipped") if "half" in line["entry"]][:1]
+    assert "half.kubeconfig" in reported["error"]
 
     put(tmp_path / "d" / "kubeconfig.yaml", document)
     await story.close()  # it takes long enough for the file to be read again
@@ -114,6 +114,6 @@ async def test_t9_a_bad_entry_harms_no_other_and_an_equal_file_joins_nothing_ane
     assert not story.lines("cluster_access_changed")
 
 
-async def is_told(story: Scenario, name: str, reason: str, message: str) -> bool:
+async def is_reported(story: Scenario, name: str, reason: str, message: str) -> bool:
     record = await story.record(name)
     return not record.connected and record.reason == reason and message in record.message

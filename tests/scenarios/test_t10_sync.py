@@ -36,7 +36,7 @@ def say(rig: Rig, cluster: str, value: str) -> None:
     rig.clusters[cluster].patch(MAPS, "default", NAME, {"data": {"hello": value}})
 
 
-async def heard(rig: Rig, value: str | None, *clusters: str, within: timedelta = WITHIN) -> None:
+async def received(rig: Rig, value: str | None, *clusters: str, within: timedelta = WITHIN) -> None:
     await eventually(lambda: {hello(rig, one) for one in clusters} == {value}, within)
 
 
@@ -65,13 +65,13 @@ async def test_t10_copies_follow_the_hub_and_nothing_else_does(
 async def copies_follow(rig: Rig) -> None:
     make(rig, "a", "world")
     make(rig, "a", "stays here", "plain", other="label")
-    await heard(rig, "world", "b", "c")
+    await received(rig, "world", "b", "c")
     say(rig, "a", "brian")
-    await heard(rig, "brian", "b", "c")
+    await received(rig, "brian", "b", "c")
     say(rig, "b", "hopper")
-    await heard(rig, "brian", "b")  # reverted
+    await received(rig, "brian", "b")  # reverted
     rig.clusters["b"].delete(MAPS, "default", NAME)
-    await heard(rig, "brian", "b")  # made again
+    await received(rig, "brian", "b")  # made again
     make(rig, "b", "nobody's", "stray")
     await eventually(lambda: hello(rig, "b", "stray") is None, WITHIN)
     assert hello(rig, "b", "plain") is None
@@ -80,22 +80,22 @@ async def copies_follow(rig: Rig) -> None:
 async def outages_and_newcomers(rig: Rig, members: pathlib.Path) -> None:
     await rig.servers.stop("c")
     say(rig, "a", "grace")
-    await heard(rig, "grace", "b")
+    await received(rig, "grace", "b")
     await rig.servers.start("c")
-    await heard(rig, "grace", "c", within=AFTER_RETURN)
+    await received(rig, "grace", "c", within=AFTER_RETURN)
     join(rig, members, "a", "b", "c", "d")
-    await heard(rig, "grace", "d", within=max(WITHIN, timedelta(seconds=10)))
+    await received(rig, "grace", "d", within=max(WITHIN, timedelta(seconds=10)))
 
 
 async def deletions(rig: Rig, s: Scenario) -> None:
     rig.clusters["a"].patch(
         MAPS, "default", NAME, {"metadata": {"labels": {**dict.fromkeys(LABEL)}}}
     )
-    await heard(rig, None, "b", "c", "d")  # the label is gone
+    await received(rig, None, "b", "c", "d")  # the label is gone
     rig.clusters["a"].patch(MAPS, "default", NAME, {"metadata": {"labels": LABEL}})
-    await heard(rig, "grace", "b", "c", "d")
+    await received(rig, "grace", "b", "c", "d")
     rig.clusters["a"].delete(MAPS, "default", NAME)
-    await heard(rig, None, "b", "c", "d")
+    await received(rig, None, "b", "c", "d")
     await rig.quiet("sync-local-to-remote")
     runs = len(s.lines("reconcile_failed") + s.lines("reconcile_waits"))
     await never(lambda: s.lines("reconcile_failed")[runs:], AFTER_RETURN if FULL else QUIET)

@@ -180,10 +180,10 @@ async def test_t12_filters_follow_labels_and_mappings_reach_any_cluster(
         # What was there before the change has come in without a change of its own.
         await eventually(lambda: "m2:of-m2" in wrote(eu), WITHIN)
         label("us")
-        await eventually(lambda: {"m2:of-m2", "m2:later"} <= told_to_have_left(eu), WITHIN)
+        await eventually(lambda: {"m2:of-m2", "m2:later"} <= reported_to_have_left(eu), WITHIN)
         await story.quiet()
-        assert told_to_have_left(eu) == {"m2:of-m2", "m2:later"}
-        assert not told_to_have_left(named)
+        assert reported_to_have_left(eu) == {"m2:of-m2", "m2:later"}
+        assert not reported_to_have_left(named)
         assert not story.deletions()
         await rig.aclose()
 
@@ -247,6 +247,6 @@ def wrote(recorder: Recorder) -> set[str]:
     return {f"{cluster}:{name}" for cluster, where, name in places if where != "kube-system"}
 
 
-def told_to_have_left(recorder: Recorder) -> set[str]:
+def reported_to_have_left(recorder: Recorder) -> set[str]:
     requests = [r.request for r in recorder.runs if r.request.namespace != "kube-system"]
     return {f"{request.cluster}:{request.name}" for request in requests if request.left}

@@ -50,7 +50,7 @@ def profile(hub: Cluster, name: str) -> None:
 
 def turn(hub: Cluster, name: str, health: str) -> None:
     """Let the condition say so."""
-    condition = {"type": "ControlPlaneHealthy", "status": health, "message": "as told"}
+    condition = {"type": "ControlPlaneHealthy", "status": health, "message": "as reported"}
     hub.patch(
         PROFILES, NAMESPACE, name, {"status": {"conditions": [condition]}}, subresource="status"
     )

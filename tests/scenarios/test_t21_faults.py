@@ -158,7 +158,7 @@ async def conditions(story: Scenario, name: str) -> dict[str, tuple[str, str]]:
     return {c["type"]: (c["status"], c["reason"]) for c in found}
 
 
-async def is_told(story: Scenario, name: str, fault: Fault) -> bool:
+async def is_reported(story: Scenario, name: str, fault: Fault) -> bool:
     kind, status, reasons = fault.expected
     found = (await conditions(story, name))[kind]
     return found[0] == status and found[1] in reasons.split("|")
@@ -246,7 +246,7 @@ def write_clusters(path: pathlib.Path, rig: Rig, *names: str) -> None:
 
 
 @pytest.mark.timeout(600 if FULL else 180)  # twelve clusters: 12 s alone, 40 s on a busy machine
-async def test_t21_faults_in_b_are_told_move_no_other_delete_nothing_and_heal(
+async def test_t21_faults_in_b_are_reported_move_no_other_delete_nothing_and_heal(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:
     rig = await open_rig("a", "c", *FAULTS)
@@ -309,7 +309,7 @@ async def befall(story: Scenario, clusters: pathlib.Path) -> None:
     slow = timedelta(seconds=90)  # that of a hang, which is silent
     async with asyncio.TaskGroup() as group:
         for name, fault in FAULTS.items():
-            group.create_task(eventually(lambda n=name, f=fault: is_told(story, n, f), slow))
+            group.create_task(eventually(lambda n=name, f=fault: is_reported(story, n, f), slow))
     lacking = [name for name, fault in FAULTS.items() if fault.lacks]
     for name in lacking:
         others = {MAP_KEY, POD_KEY} - {FAULTS[name].lacks}

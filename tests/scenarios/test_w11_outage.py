@@ -67,7 +67,7 @@ async def is_complete(story: Scenario, *, complete: bool) -> bool:
 
 
 @pytest.mark.timeout(300 if FULL else 90)  # an outage has to last
-async def test_w11_d11_a_hanging_api_server_is_told_and_its_return_is_noticed(
+async def test_w11_d11_a_hanging_api_server_is_reported_and_its_return_is_noticed(
     open_rig: OpenRig,
 ) -> None:
     rig = await open_rig("a", "b")
@@ -87,11 +87,14 @@ async def test_w11_d11_a_hanging_api_server_is_told_and_its_return_is_noticed(
         begun = time.monotonic()
         story.write("a", "second")
         await eventually(lambda: is_complete(story, complete=False), TOLD)
-        told = await freshness(story)
-        assert told.age is not None
-        assert abs(told.age.total_seconds() - (time.monotonic() - begun)) < TOLD.total_seconds() / 2
+        reported = await freshness(story)
+        assert reported.age is not None
+        assert (
+            abs(reported.age.total_seconds() - (time.monotonic() - begun))
+            < TOLD.total_seconds() / 2
+        )
         await asyncio.sleep(OUTAGE.total_seconds())
-        assert (await freshness(story)).reason == told.reason
+        assert (await freshness(story)).reason == reported.reason
 
         copier.read_at = 0
         await rig.servers.heal("b")

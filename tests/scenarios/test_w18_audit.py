@@ -23,7 +23,7 @@ QUICK: dict[str, Any] = {
 }
 
 
-async def test_w18_p15_what_the_api_server_never_told_is_repaired_within_an_interval(
+async def test_w18_p15_what_the_api_server_never_reported_is_repaired_within_an_interval(
     open_rig: OpenRig,
 ) -> None:
     rig = await open_rig("a", resources=(MAPS,))

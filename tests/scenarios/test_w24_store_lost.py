@@ -21,14 +21,14 @@ MAPS = "v1/configmaps"
 NAMES = [f"m{number:02}" for number in range(80)]
 
 
-async def test_w24_objects_deleted_while_the_store_is_lost_are_each_told(
+async def test_w24_objects_deleted_while_the_store_is_lost_are_each_reported(
     tmp_path: Path, nats_url: str
 ):
-    told: set[str] = set()
+    reported: set[str] = set()
     ends: list[Msg] = []
 
     async def on_deleted(message: Msg) -> None:
-        told.add(parse_event_subject(message.subject).name)
+        reported.add(parse_event_subject(message.subject).name)
 
     async def on_end(message: Msg) -> None:
         ends.append(message)
@@ -59,5 +59,5 @@ async def test_w24_objects_deleted_while_the_store_is_lost_are_each_told(
         await eventually(lambda: len(ends) >= 2, timedelta(seconds=30))
         cluster.create(MAPS, {"metadata": {"name": "last"}}, "default")
         cluster.delete(MAPS, "default", "last")
-        await eventually(lambda: "last" in told)
-        await eventually(lambda: told == {*NAMES, "last"})
+        await eventually(lambda: "last" in reported)
+        await eventually(lambda: reported == {*NAMES, "last"})

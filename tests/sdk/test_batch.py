@@ -150,7 +150,7 @@ async def test_b6_a_batch_whose_commit_is_lost_is_sent_again_singly(own_server: 
     async with chaos_link(port_of(own_server)) as link, connected(link.url, name="t") as bus:
         await ensure_stream(bus)
         async with open_window(bus, deadline=timedelta(seconds=0.2)) as window:
-            link.loses = lambda told: told == subject(20) and link.lost == 0
+            link.loses = lambda reported: reported == subject(20) and link.lost == 0
             await window.publish_batch(outgoing(range(1, 21), acks))
             assert await window.drain(SOON)
         assert await ids(bus) == numbers(1, 20)
@@ -187,7 +187,7 @@ async def test_b6_a_server_that_restarts_between_begin_and_commit_has_everything
     async with chaos_link(port_of(own_server)) as link, connected(link.url, name="t") as bus:
         await ensure_stream(bus)
         async with open_window(bus, deadline=LATE) as window:
-            link.loses = lambda told: told == subject(20)
+            link.loses = lambda reported: reported == subject(20)
             await window.publish_batch(outgoing(range(1, 21), acks))
             await eventually(lambda: link.lost)
             assert await count(bus) == 0
@@ -311,7 +311,7 @@ async def test_a_publisher_that_stops_waiting_lets_the_next_one_go(bus: Bus):
 # --- servers that have none -------------------------------------------------------------------
 
 
-async def test_b12_a_stream_without_batches_takes_the_messages_singly_and_it_is_told_once(
+async def test_b12_a_stream_without_batches_takes_the_messages_singly_and_it_is_reported_once(
     nats_url: str,
 ):
     acks: list[Ack] = []
@@ -349,19 +349,19 @@ async def test_a_server_that_has_too_many_batches_gets_the_messages_singly(bus: 
 async def test_b6_a_server_that_stores_the_commit_alone_is_not_believed(bus: Bus):
     """As servers before 2.12 do: they know nothing of the headers."""
     acks: list[Ack] = []
-    heard: list[str] = []
+    received: list[str] = []
 
     async def store(message: Any) -> None:
-        heard.append(message.headers["Nats-Msg-Id"])
+        received.append(message.headers["Nats-Msg-Id"])
         if message.reply:
-            await message.respond(b'{"stream":"S","seq":%d}' % len(heard))
+            await message.respond(b'{"stream":"S","seq":%d}' % len(received))
 
     await bus.nc.subscribe("old.>", cb=store)
     async with open_window(bus, deadline=LATE) as window:
         messages = [m._replace(subject="old.x") for m in outgoing(range(1, 6), acks)]
         await window.publish_batch(messages)
         assert await window.drain(SOON)
-    assert heard == numbers(1, 5) * 2
+    assert received == numbers(1, 5) * 2
     assert [ack.seq for ack in acks] == [6, 7, 8, 9, 10]
 
 

@@ -47,7 +47,7 @@ def event_of(one: Buffered) -> Event:
     return one.delivery.message
 
 
-def told(batch: Sequence[Buffered]) -> list[tuple[str, str, str]]:
+def reported(batch: Sequence[Buffered]) -> list[tuple[str, str, str]]:
     return [(e.cluster, e.name, e.resource_version) for e in map(event_of, batch)]
 
 
@@ -64,8 +64,8 @@ def test_q9_who_comes_while_a_burst_is_handled_does_not_wait_for_it(sender: Send
     add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(3 * BURST)))
     add(fair, sender.change("calm", "p", 1))
     first, second, third = fair.take(), fair.take(), fair.take()
-    assert told(first) == [("calm", "p", "1")]
-    assert told(second) == [("flood", f"p{n}", "1") for n in range(BURST)]
+    assert reported(first) == [("calm", "p", "1")]
+    assert reported(second) == [("flood", f"p{n}", "1") for n in range(BURST)]
     assert third == []  # of a cluster one batch at a time
 
 
@@ -73,8 +73,8 @@ def test_q9_small_ones_share_a_batch_and_a_burst_goes_by_itself(sender: Sender):
     fair = FairBuffer()
     add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(BURST)))
     add(fair, sender.change("calm", "p", 1), sender.change("other", "p", 1))
-    assert {cluster for cluster, *_ in told(fair.take())} == {"calm", "other"}
-    assert {cluster for cluster, *_ in told(fair.take())} == {"flood"}
+    assert {cluster for cluster, *_ in reported(fair.take())} == {"calm", "other"}
+    assert {cluster for cluster, *_ in reported(fair.take())} == {"flood"}
 
 
 def test_q9_two_bursts_take_turns_and_who_comes_late_is_not_owed_the_past(
@@ -117,7 +117,7 @@ def test_q9_a_burst_beside_others_rests_longer_than_its_batch_took(
     assert fair.wait == pytest.approx(buffer.COOLDOWN_FACTOR * 0.05)
     fair.done(calm)
     add(fair, sender.change("calm", "p", 2))
-    assert told(fair.take()) == [("calm", "p", "2")]
+    assert reported(fair.take()) == [("calm", "p", "2")]
     now[0] += buffer.COOLDOWN_FACTOR * 0.05 + 0.001
     handle(10 * buffer.MAX_COOLDOWN.total_seconds())
     assert fair.wait == pytest.approx(buffer.MAX_COOLDOWN.total_seconds())
@@ -187,7 +187,7 @@ def test_a_newer_state_takes_the_place_of_the_one_that_waits(sender: Sender):
     old, beside = sender.change("calm", "p", 1), sender.change("calm", "q", 5)
     assert add(fair, old, beside) == []
     assert add(fair, sender.change("calm", "p", 10)) == [old]
-    assert told(fair.take()) == [("calm", "p", "10"), ("calm", "q", "5")]
+    assert reported(fair.take()) == [("calm", "p", "10"), ("calm", "q", "5")]
     assert len(counted) == 1
 
 
@@ -195,7 +195,7 @@ def test_b5_an_older_state_that_comes_later_is_the_one_that_goes(sender: Sender)
     fair = FairBuffer()
     late = sender.change("calm", "p", 9)
     assert add(fair, sender.change("calm", "p", 10), late) == [late]
-    assert told(fair.take()) == [("calm", "p", "10")]
+    assert reported(fair.take()) == [("calm", "p", "10")]
 
 
 def test_p9_what_is_being_handled_is_superseded_by_nothing(sender: Sender):
@@ -205,7 +205,7 @@ def test_p9_what_is_being_handled_is_superseded_by_nothing(sender: Sender):
     assert add(fair, sender.change("calm", "p", 2)) == []
     assert {one.reply for one in fair.unhandled()} == {"ack.1", "ack.2"}
     fair.done(batch)
-    assert told(fair.take()) == [("calm", "p", "2")]
+    assert reported(fair.take()) == [("calm", "p", "2")]
 
 
 LIVE = {"verb": Verb.MODIFIED}

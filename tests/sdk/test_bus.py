@@ -106,7 +106,7 @@ async def test_s3_one_page_of_keys_is_bounded_in_bytes(bus: Bus, kv: KeyValue):
     assert max(map(sum, sizes)) <= 1024**2 + 400_000
 
 
-def test_a_field_that_the_server_dropped_is_told_with_both_values():
+def test_a_field_that_the_server_dropped_is_reported_with_both_values():
     with pytest.raises(BusError, match="field allow_msg_ttl is False, and True is needed"):
         check_echo("stream X", {"name": "X", "allow_msg_ttl": True}, {"name": "X"})
     check_echo("stream X", {"name": "X", "max_age": 0, "no_ack": False}, {"name": "X"})
@@ -147,13 +147,13 @@ async def test_a_deleted_key_is_absent_and_can_be_created_again(kv: KeyValue):
     assert await kv.update("a.b", b"3", 0) is None
 
 
-async def test_writes_below_a_prefix_are_heard(kv: KeyValue):
-    heard: list[tuple[str, bytes]] = []
-    async with kv.follow("eu1", lambda key, value: heard.append((key, value))):
+async def test_writes_below_a_prefix_are_received(kv: KeyValue):
+    received: list[tuple[str, bytes]] = []
+    async with kv.follow("eu1", lambda key, value: received.append((key, value))):
         await kv.put("eu1.resync.core.pods", b"x")
         await kv.put("eu2.resync.core.pods", b"y")
-        await eventually(lambda: heard)
-    assert heard == [("eu1.resync.core.pods", b"x")]
+        await eventually(lambda: received)
+    assert received == [("eu1.resync.core.pods", b"x")]
 
 
 @pytest.mark.parametrize("key", ["", "a b", "a.*", "a.>", "a%", "a\r\nPUB x 0"])
@@ -180,7 +180,7 @@ async def test_b13_a_server_that_is_down_is_waited_for(tmp_path: Path):
         await KeyValue(bus).put("a.b", b"1")
 
 
-async def test_a_server_that_is_down_is_told_once_with_its_address(tmp_path: Path):
+async def test_a_server_that_is_down_is_reported_once_with_its_address(tmp_path: Path):
     async with nats_server(store_dir=tmp_path) as server:
         url = server.url
     with capture_logs() as logs, pytest.raises(TimeoutError):
@@ -197,7 +197,7 @@ async def test_b13_a_cancelled_wait_for_a_server_ends(tmp_path: Path):
             raise AssertionError
 
 
-async def test_an_address_that_is_none_is_told(nats_url: str):
+async def test_an_address_that_is_none_is_reported(nats_url: str):
     with pytest.raises(BusError, match="NATS at nats://"):
         async with connected("nats://", name="t"):
             raise AssertionError(nats_url)

@@ -56,7 +56,7 @@ def test_a_parent_keeps_its_childs_name_when_its_kind_is_served_in_another_versi
 
 
 def test_a_limit_that_leaves_no_room_is_refused() -> None:
-    with pytest.raises(ValueError, match="19 letters"):
+    with pytest.raises(ValueError, match="between 20 and 253, not 19"):
         child_name(pod("a", "b"), "a", limit=19)
 
 

@@ -92,7 +92,7 @@ async def test_an_idle_family_is_reconciled_without_a_single_request() -> None:
         assert not asked
 
 
-async def test_a_stranger_of_a_childs_name_is_untouched_and_told_of_once() -> None:
+async def test_a_stranger_of_a_childs_name_is_untouched_and_reported_of_once() -> None:
     with capture_logs() as logs:
         async with controller_test(family()) as t:
             before = t.clusters["b"].create(MAPS, {"metadata": {"name": "p-child"}}, "default")
@@ -430,7 +430,7 @@ async def nonsense(parent: Object, _cluster: str, _fleet: fleetbus.Fleet) -> Any
     return answers.get(parent["metadata"]["name"], [])
 
 
-async def test_nonsense_of_desired_is_told_of_and_writes_nothing() -> None:
+async def test_nonsense_of_desired_is_reported_of_and_writes_nothing() -> None:
     controller = fleetbus.Children("maps", parents=MAPS, children=MAPS, parent_clusters=["a"])
     controller.desired(nonsense)
     names = {"none", "object", "nameless", "twice", "resource"}

@@ -171,7 +171,7 @@ def test_the_version_is_printed(call: Call) -> None:
     assert call("--version") == (0, f"fleetbus {version('fleetbus')}\n", "")
 
 
-async def test_run_hosts_a_controller_until_it_is_told_to_stop(
+async def test_run_hosts_a_controller_until_it_is_reported_to_stop(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:
     rig = await open_rig("a")
@@ -297,7 +297,7 @@ def test_events_refuses_what_it_cannot_read(
 
 
 @pytest.mark.parametrize("arguments", [("get",), ("get", "pods", "--limit", "-1"), ("nothing",)])
-def test_wrong_usage_is_told_with_status_2(call: Call, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_is_reported_with_status_2(call: Call, arguments: tuple[str, ...]) -> None:
     status, _, err = call(*arguments)
     assert status == 2
     assert "Usage:" in err

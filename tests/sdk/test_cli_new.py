@@ -66,7 +66,7 @@ def test_a_new_project_has_its_name_everywhere_and_its_controller_loads(
     assert controller.name == "my-operator"
     project = tomllib.loads((folder / "pyproject.toml").read_text())
     assert project["project"]["name"] == "my-operator"
-    assert not any("my-project" in path.read_text() for path in folder.iterdir())
+    assert not any("my-project" in path.read_text() for path in folder.iterdir() if path.is_file())
 
 
 def test_the_next_commands_that_are_printed_exist(call: Call, tmp_path: pathlib.Path) -> None:

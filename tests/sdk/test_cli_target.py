@@ -83,7 +83,7 @@ def test_the_seeds_file_is_read_last(tmp_path: pathlib.Path) -> None:
     assert resolve_target().api_url == "http://10.1.2.3:31888"
 
 
-def test_nothing_known_is_told_with_what_to_do() -> None:
+def test_nothing_known_is_reported_with_what_to_do() -> None:
     with pytest.raises(
         ConfigError, match=r"no dev fleet runs in \S+/below or a parent folder.*FLEETBUS_API_URL"
     ):

@@ -56,7 +56,7 @@ async def _hub(items: list[dict[str, Any]]) -> AsyncGenerator[KubeConfig]:
         await runner.cleanup()
 
 
-async def test_s7_what_the_provider_cannot_read_is_told_and_harms_no_other(
+async def test_s7_what_the_provider_cannot_read_is_reported_and_harms_no_other(
     capsys: pytest.CaptureFixture[str],
 ):
     items: list[Any] = [

@@ -131,7 +131,7 @@ def test_a_kubeconfig_is_found_beside_the_file_in_home_and_anywhere(
         ),
     ],
 )
-async def test_s7_a_wrong_entry_is_told_by_file_and_field_and_harms_no_other(
+async def test_s7_a_wrong_entry_is_reported_by_file_and_field_and_harms_no_other(
     folder: pathlib.Path, entry: Any, field: str, capsys: pytest.CaptureFixture[str]
 ):
     path = _write(folder, _plain(name="good"), entry)
@@ -140,9 +140,9 @@ async def test_s7_a_wrong_entry_is_told_by_file_and_field_and_harms_no_other(
     assert (good.name, good.problem) == ("good", "")
     assert all(info.problem.startswith(f"{path}: {field}") for info in broken)
     assert all("\n" not in info.problem for info in broken)
-    told = capsys.readouterr().out
-    assert f"{path}: {field}" in told
-    assert told.count("cluster_skipped") == 1
+    reported = capsys.readouterr().out
+    assert f"{path}: {field}" in reported
+    assert reported.count("cluster_skipped") == 1
 
 
 def test_a_wrong_entry_with_a_name_is_a_cluster_with_a_problem(folder: pathlib.Path):

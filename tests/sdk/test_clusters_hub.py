@@ -144,7 +144,7 @@ async def test_t8_secrets_come_change_and_go(hub: Cluster, access: KubeConfig):
         ),
     ],
 )
-async def test_t8_s7_a_secret_that_cannot_be_used_is_skipped_and_told(
+async def test_t8_s7_a_secret_that_cannot_be_used_is_skipped_and_reported(
     hub: Cluster, access: KubeConfig, capsys: pytest.CaptureFixture[str], data: Any, reason: str
 ):
     hub.create("v1/secrets", secret("bad", OURS, **data))
@@ -294,7 +294,7 @@ async def test_a_hub_without_the_type_has_no_such_clusters_until_it_is_installed
 
 
 def profile_status(health: str, **fields: Any) -> dict[str, Any]:
-    condition = {"type": "ControlPlaneHealthy", "status": health, "message": "as told"}
+    condition = {"type": "ControlPlaneHealthy", "status": health, "message": "as reported"}
     return {"status": {"conditions": [condition], **fields}}
 
 
@@ -326,7 +326,7 @@ async def test_t13_a_profile_joins_when_it_is_healthy_and_stays_when_it_is_not(
         assert servers_of(await sets.next()) == {"spoke-1": "https://one"}
         hub.patch(profiles, "default", "spoke-1", profile_status("False"))
         assert servers_of(await sets.next()) == {
-            "spoke-1": "! ControlPlaneHealthy is False: as told"
+            "spoke-1": "! ControlPlaneHealthy is False: as reported"
         }
         hub.patch(profiles, "default", "spoke-1", profile_status("True"))
         assert servers_of(await sets.next()) == {"spoke-1": "https://one"}

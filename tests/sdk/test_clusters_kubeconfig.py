@@ -82,20 +82,20 @@ async def test_a_directory_is_searched_for_the_usual_names(tmp_path: pathlib.Pat
     assert sorted(_names(infos)) == ["c0", "c1", "c2", "c3", "c4"]
 
 
-async def test_a_directory_in_which_no_file_has_such_a_name_is_told(tmp_path: pathlib.Path):
+async def test_a_directory_in_which_no_file_has_such_a_name_is_reported(tmp_path: pathlib.Path):
     (tmp_path / "a.yaml").write_text(_text("a"))
     with capture_logs() as logs:
         assert await _first(KubeconfigProvider([tmp_path])) == []
-    (told,) = logs
-    assert (told["event"], told["entry"]) == ("cluster_skipped", str(tmp_path))
-    assert "*.kubeconfig" in told["error"]
+    (reported,) = logs
+    assert (reported["event"], reported["entry"]) == ("cluster_skipped", str(tmp_path))
+    assert "*.kubeconfig" in reported["error"]
     (tmp_path / "kubeconfig.yaml").write_text(_text("b"))
     with capture_logs() as logs:
         assert _names(await _first(KubeconfigProvider([tmp_path]))) == ["b"]
     assert not logs
 
 
-async def test_only_the_contexts_asked_for_are_taken_and_a_missing_one_is_told(
+async def test_only_the_contexts_asked_for_are_taken_and_a_missing_one_is_reported(
     tmp_path: pathlib.Path,
 ):
     path = tmp_path / "k"

@@ -128,12 +128,12 @@ def test_d7_a_second_leave_is_recorded_for_the_cluster_that_leaves_then(
     assert record["metadata"]["annotations"] == {LEFT_UID: again["metadata"]["uid"]}
 
 
-@pytest.mark.parametrize("is_told_by_its_watcher", [False, True])
+@pytest.mark.parametrize("is_reported_by_its_watcher", [False, True])
 def test_w13_d5_a_cluster_joins_under_one_name(
-    call: Call, fleet: EmulatedFleet, hub: EmulatedCluster, is_told_by_its_watcher: bool
+    call: Call, fleet: EmulatedFleet, hub: EmulatedCluster, is_reported_by_its_watcher: bool
 ):
     join(call, fleet)
-    if is_told_by_its_watcher:
+    if is_reported_by_its_watcher:
         uid = (fleet["eu1"].get("v1/namespaces", None, "kube-system") or {})["metadata"]["uid"]
         made = hub.patch(CLUSTERS, None, "eu1", {"metadata": {"annotations": None}})
         hub.update_status(CLUSTERS, {**made, "status": {"uid": uid}})
@@ -222,7 +222,7 @@ def test_bad_input_is_one_line(
     assert message in said
 
 
-def test_a_hub_that_refuses_is_told_and_nothing_is_left(
+def test_a_hub_that_refuses_is_reported_and_nothing_is_left(
     call: Call, fleet: EmulatedFleet, hub: EmulatedCluster, fault: Callable[..., Rule]
 ):
     fault("hub", Fail(403), verb="create", resource="clusters.fleetbus.dev")

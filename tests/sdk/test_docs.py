@@ -158,9 +158,9 @@ def test_every_name_of_the_tables_exists() -> None:
 def test_every_metric_of_the_tables_exists() -> None:
     assert metrics.RECONCILES is not None
     known = {family.name for family in REGISTRY.collect()}
-    told = set(re.findall(r"`(fleetbus_\w+?)(?:_total)?`", COMING + SDK))
-    assert len(told) >= 10
-    assert told <= known
+    reported = set(re.findall(r"`(fleetbus_\w+?)(?:_total)?`", COMING + SDK))
+    assert len(reported) >= 10
+    assert reported <= known
 
 
 def test_the_numbers_of_the_concepts_are_those_of_the_code() -> None:
@@ -180,11 +180,11 @@ def test_the_numbers_of_the_concepts_are_those_of_the_code() -> None:
 
 def test_every_promise_of_the_sdk_names_its_rule() -> None:
     section = CONCEPTS.partition("## What the SDK promises")[2].partition("\n## ")[0]
-    told = set(re.findall(r"\b([A-Z]\d+)\b", section))
-    assert told >= set(RULES)
+    reported = set(re.findall(r"\b([A-Z]\d+)\b", section))
+    assert reported >= set(RULES)
     for point in re.findall(r"^- \*\*.*?(?=^- |^$)", section, re.MULTILINE | re.DOTALL):
         assert re.search(r"\([A-Z]\d+", point), point
 
 
-def test_what_is_told_of_the_last_runs_is_what_is_kept() -> None:
+def test_what_is_reported_of_the_last_runs_is_what_is_kept() -> None:
     assert f"the last runs of {KEPT:,} requests" in CONCEPTS

@@ -25,9 +25,9 @@ def deep(frames: int) -> None:
 
 
 def caught(frames: int = 0) -> ValueError:
-    with pytest.raises(ValueError, match="password") as told:
+    with pytest.raises(ValueError, match="password") as reported:
         deep(frames)
-    return told.value
+    return reported.value
 
 
 def many(error: Exception) -> Exception:
@@ -41,12 +41,12 @@ def test_an_error_is_its_kind_and_its_text_without_secrets() -> None:
     assert describe(ValueError("ab " * 100), letters=5) == "ValueError: ab a…"
 
 
-def test_an_error_is_told_in_letters_that_can_be_stored() -> None:
+def test_an_error_is_reported_in_letters_that_can_be_stored() -> None:
     assert describe(ValueError("odd \udcff")) == "ValueError: odd \\udcff"
     assert "\udcff" not in render(ValueError("odd \udcff"))
 
 
-def test_an_error_that_cannot_say_what_it_is_is_told_all_the_same() -> None:
+def test_an_error_that_cannot_say_what_it_is_is_reported_all_the_same() -> None:
     assert describe(Mute()) == "Mute: its message cannot be formatted"
     assert "Mute" in render(Mute())
 
@@ -77,7 +77,7 @@ def test_causes_and_members_come_with_it_and_hold_no_secret() -> None:
     assert CANARY not in text
 
 
-def test_a_deep_and_huge_error_is_told_briefly_and_soon() -> None:
+def test_a_deep_and_huge_error_is_reported_briefly_and_soon() -> None:
     huge: Exception = ValueError("eyJ-" * 1_000_000)
     huge.__cause__ = caught(frames=800)
     for _ in range(6):

@@ -161,7 +161,7 @@ async def test_no_bucket_is_an_error_and_not_an_empty_answer(nats_url: str):
             await scan_keys(bus, "*.grant")
 
 
-async def test_writes_below_a_prefix_of_all_clusters_are_heard(kv: KeyValue):
+async def test_writes_below_a_prefix_of_all_clusters_are_received(kv: KeyValue):
     heard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
     async with kv.follow("*.grant", lambda key, value: heard.put_nowait((key, value))):
         await kv.put("eu1.resync.core.pods", b"1")

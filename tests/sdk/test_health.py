@@ -96,7 +96,7 @@ async def test_another_path_is_answered_with_the_paths_there_are(client: httpx.A
     assert (answer.status_code, answer.text) == (404, "paths: /healthz /readyz /metrics\n")
 
 
-async def test_the_port_is_told_through_a_file(health: Health, tmp_path: pathlib.Path):
+async def test_the_port_is_reported_through_a_file(health: Health, tmp_path: pathlib.Path):
     async with health.serve("127.0.0.1", 0, tmp_path / "port") as port:
         assert (tmp_path / "port").read_text() == f"{port}\n"
 

@@ -197,7 +197,9 @@ async def test_w13_an_old_connection_does_not_vouch_for_a_new_one():
 # --- nobody knows which cluster it is -----------------------------------------------------------
 
 
-async def test_w13_before_a_watcher_told_the_first_cluster_that_answers_counts(cluster: Cluster):
+async def test_w13_before_a_watcher_reported_the_first_cluster_that_answers_counts(
+    cluster: Cluster,
+):
     async with client_of(cluster, accepted="") as client:
         assert await client.get(MAPS, "default", "a") is None
         cluster.swap_uid()
@@ -315,7 +317,7 @@ async def test_d5_the_second_name_of_a_cluster_counts_as_not_engaged(redis: Redi
 
 
 @pytest.mark.parametrize("order", [("eu1", "new"), ("new", "eu1"), ("hub", "new")])
-async def test_d5_what_a_watcher_told_does_a_verified_name_no_harm(
+async def test_d5_what_a_watcher_reported_does_a_verified_name_no_harm(
     redis: Redis, order: tuple[str, str]
 ):
     accepted = await records(redis, reported="new", **dict.fromkeys(order, "u1"))

@@ -101,7 +101,9 @@ async def test_what_is_not_there_is_none_or_false_and_a_write_to_it_is_not_found
         await client.list("example.com/v1/unheard")
 
 
-async def test_an_object_that_is_there_already_is_told_apart_from_a_conflict(client: KubeClient):
+async def test_an_object_that_is_there_already_is_reported_apart_from_a_conflict(
+    client: KubeClient,
+):
     created = await client.create(MAPS, config_map())
     with pytest.raises(errors.AlreadyExists):
         await client.create(MAPS, config_map())
@@ -117,8 +119,8 @@ async def test_r4_a_delete_with_another_uid_or_version_is_a_conflict(client: Kub
         with pytest.raises(errors.Conflict):
             await client.delete(MAPS, "default", "a", **precondition)
     metadata = created["metadata"]
-    told = {"uid": metadata["uid"], "resource_version": metadata["resourceVersion"]}
-    assert await client.delete(MAPS, "default", "a", **told)
+    reported = {"uid": metadata["uid"], "resource_version": metadata["resourceVersion"]}
+    assert await client.delete(MAPS, "default", "a", **reported)
 
 
 async def test_an_object_that_is_not_acceptable_is_invalid(client: KubeClient):
@@ -253,7 +255,7 @@ async def test_every_refusal_has_its_type_and_keeps_the_servers_message(
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_w19_the_wait_that_the_server_asks_for_is_told(
+async def test_w19_the_wait_that_the_server_asks_for_is_reported(
     client: KubeClient, cluster: Cluster, status: int
 ):
     cluster.faults.add(Fail(status, retry_after=timedelta(seconds=7)))

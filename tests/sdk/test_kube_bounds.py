@@ -61,8 +61,8 @@ class Hostile:
             size = int(request.query.get("limit", "0"))
             more = page(size, more=str(self.asked))
             return web.Response(text=more, content_type="application/json")
-        told = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-        return web.Response(body=self.body, status=self.status, headers=told)
+        reported = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        return web.Response(body=self.body, status=self.status, headers=reported)
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ async def test_s7_a_list_that_goes_on_where_a_page_begins_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("limit", "value", "told"),
+    ("limit", "value", "reported"),
     [
         ("_OBJECTS", 2_000, "more than 2000 objects"),
         ("_BYTES", 2 * MIB, "the list is larger than 2 MiB"),
@@ -199,11 +199,11 @@ async def test_s7_a_list_of_trees_is_bounded_as_a_whole(
     monkeypatch: pytest.MonkeyPatch,
     limit: str,
     value: object,
-    told: str,
+    reported: str,
 ):
     monkeypatch.setattr(tree_lists, limit, value)
     server.body = ENDLESS
-    with pytest.raises(KubeError, match=told):
+    with pytest.raises(KubeError, match=reported):
         await client.list("v1/configmaps")
 
 

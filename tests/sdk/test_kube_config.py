@@ -167,7 +167,7 @@ def test_an_unknown_context_is_named_beside_the_known_ones(tmp_path: pathlib.Pat
         (_config(clusters=None), "clusters has no entry named 'ca'"),
     ],
 )
-def test_what_a_context_names_and_the_document_lacks_is_told(config: KubeConfig, reason: str):
+def test_what_a_context_names_and_the_document_lacks_is_reported(config: KubeConfig, reason: str):
     with pytest.raises(ConfigError) as caught:
         server_of(config)
     assert str(caught.value).startswith("my.kubeconfig: ")

@@ -132,10 +132,10 @@ async def test_g7_every_line_that_the_worker_writes_about_a_run_names_it(
         async with working(queue, valkey_url, act):
             await queue.add([Add(FIRST)])
             await eventually(lambda: counted("retried") >= before + 2)
-    told = [line for line in lines if line["event"] == "reconcile_failed"]
-    assert [line["attempt"] for line in told[:2]] == [1, 2]
-    assert len({line["reconcile_id"] for line in told}) == len(told)
-    assert all(line.keys() >= WANTED.keys() for line in told)
+    reported = [line for line in lines if line["event"] == "reconcile_failed"]
+    assert [line["attempt"] for line in reported[:2]] == [1, 2]
+    assert len({line["reconcile_id"] for line in reported}) == len(reported)
+    assert all(line.keys() >= WANTED.keys() for line in reported)
 
 
 @pytest.mark.parametrize("is_plain", [False, True])

@@ -77,7 +77,7 @@ async def test_an_error_that_we_know_is_a_line_without_a_traceback():
     assert "Traceback" not in err
 
 
-async def test_an_error_that_nobody_expected_is_told_with_its_traceback():
+async def test_an_error_that_nobody_expected_is_reported_with_its_traceback():
     status, _, err = await _result("unexpected-error")
     assert status == 1
     assert "Traceback" in err
@@ -112,7 +112,7 @@ async def test_a_loop_that_ends_stops_the_others():
     assert ended == ["short", "endless"]
 
 
-async def test_a_loop_that_raises_stops_the_others_and_is_told():
+async def test_a_loop_that_raises_stops_the_others_and_is_reported():
     ended: list[str] = []
 
     async def endless() -> None:

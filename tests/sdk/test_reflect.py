@@ -92,20 +92,22 @@ async def test_reflect_keeps_a_copy_equal_over_every_fault(cluster: Cluster, cli
 
 
 async def test_reflect_waits_for_credentials_that_cannot_be_loaded():
-    told: list[KubeError] = []
+    reported: list[KubeError] = []
 
     async def wait(client: KubeClient) -> None:
-        observer = Observer(on_failure=told.append)
+        observer = Observer(on_failure=reported.append)
         async for _ in reflect(client, TARGET, policy=QUICK, observer=observer):
             raise AssertionError
 
     async with KubeClient(KubeConfig("clusters: []", source="my.kubeconfig")) as broken:
         waiting = asyncio.create_task(wait(broken))
-        await eventually(lambda: len(told) > 1 or waiting.done())
+        await eventually(lambda: len(reported) > 1 or waiting.done())
         waiting.cancel()
         await asyncio.wait([waiting])
     assert waiting.cancelled()
-    assert {(type(e), str(e).partition(":")[0]) for e in told} == {(Unreachable, "my.kubeconfig")}
+    assert {(type(e), str(e).partition(":")[0]) for e in reported} == {
+        (Unreachable, "my.kubeconfig")
+    }
 
 
 async def test_w1_follow_resumes_where_it_was(cluster: Cluster, client: KubeClient):

@@ -69,35 +69,35 @@ async def test_clusters_join_and_leave_as_the_provider_tells():
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "reported"),
     [
         ("eu-1", r"'eu-1' is not in the fleet; did you mean 'eu1'\?$"),
         ("mars", "'mars' is not in the fleet$"),
         ("", "fleet: the name is empty, like the hub's in a fleet without a hub"),
     ],
 )
-async def test_a_cluster_that_is_not_in_the_fleet_is_told_with_what_may_be_meant(
-    name: str, told: str
+async def test_a_cluster_that_is_not_in_the_fleet_is_reported_with_what_may_be_meant(
+    name: str, reported: str
 ):
     provider = ListProvider()
     async with running(Clusters([provider])) as clusters:
         provider.tell(info("eu1"), info("us1"))
         await clusters.known()
-        with pytest.raises(ClusterNotFound, match=told):
+        with pytest.raises(ClusterNotFound, match=reported):
             clusters.client(name)
 
 
-async def test_an_equal_set_is_no_change_and_a_different_one_is_told_once():
+async def test_an_equal_set_is_no_change_and_a_different_one_is_reported_once():
     provider = ListProvider()
-    told: list[list[str]] = []
+    reported: list[list[str]] = []
     async with running(Clusters([provider])) as clusters:
-        clusters.on_change(lambda: told.append(names(clusters)))
+        clusters.on_change(lambda: reported.append(names(clusters)))
         provider.tell(info("a"))
         provider.tell(info("a"))
         provider.tell(info("a", labels={"x": "y"}))
         provider.tell()
-        await eventually(lambda: told and told[-1] == [])
-    assert told == [["a"], ["a"], []]
+        await eventually(lambda: reported and reported[-1] == [])
+    assert reported == [["a"], ["a"], []]
 
 
 async def test_a_client_is_kept_while_its_access_data_is_and_replaced_with_it():
@@ -128,7 +128,7 @@ async def test_a_cluster_that_left_and_came_back_has_a_new_client():
         assert clusters.client("a") is not first
 
 
-async def test_p14_before_all_providers_have_told_absence_means_nothing():
+async def test_p14_before_all_providers_have_reported_absence_means_nothing():
     first, second = ListProvider("first"), ListProvider("second")
     async with running(Clusters([first, second])) as clusters:
         first.tell(info("a"))
@@ -163,7 +163,7 @@ async def test_s7_a_member_without_access_data_is_never_asked_with_our_own_servi
         assert clusters.client("hub")
 
 
-async def test_of_two_providers_with_one_name_the_earlier_wins_whoever_told_first():
+async def test_of_two_providers_with_one_name_the_earlier_wins_whoever_reported_first():
     early, late = ListProvider("early"), ListProvider("late")
     async with running(Clusters([early, late])) as clusters:
         with capture_logs() as logs:

@@ -106,7 +106,7 @@ def test_an_event_comes_back_from_its_line_byte_for_byte() -> None:
         assert read_line(to_line(event)) == event
 
 
-def test_a_line_that_is_no_event_is_told_with_its_number() -> None:
+def test_a_line_that_is_no_event_is_reported_with_its_number() -> None:
     lines = [to_line(config_map("added", "x", 10)), "", '{"cluster": "a"']
     with pytest.raises(ConfigError, match=r"it\.jsonl:3: not an event"):
         list(read_recording("it.jsonl", lines))

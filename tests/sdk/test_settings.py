@@ -77,13 +77,13 @@ def test_a_wrong_value_is_one_line_that_names_the_variable(
     assert "\n" not in message
 
 
-def test_what_is_no_duration_is_told_with_examples(monkeypatch: pytest.MonkeyPatch):
+def test_what_is_no_duration_is_reported_with_examples(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FLEETBUS_WATCHER_EVERY", "ninety")
     with pytest.raises(ConfigError, match=r"EVERY: not a duration such as 250ms, 30s, 5m or 1h$"):
         load_settings(_Own, cluster="eu1")
 
 
-def test_bad_json_is_told_with_its_place_and_without_its_text(monkeypatch: pytest.MonkeyPatch):
+def test_bad_json_is_reported_with_its_place_and_without_its_text(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FLEETBUS_PROVIDERS", '[{"type": S3CRET')
     with pytest.raises(ConfigError, match=r"not valid JSON: Expecting value at character 11") as e:
         load_settings(SharedSettings)
@@ -98,7 +98,7 @@ def test_variables_that_are_no_setting_are_found_and_not_those_of_kubernetes(
     assert unknown_settings(_Own) == ["FLEETBUS_WATCHER_EVRY"]
 
 
-def test_a_misspelt_setting_is_told_and_what_merely_begins_like_one_is_not(
+def test_a_misspelt_setting_is_reported_and_what_merely_begins_like_one_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ):
     for name in (

@@ -268,7 +268,7 @@ async def test_indexes_follow_labels_and_owners_and_leave_nothing_behind(snapsho
     assert not [key for key in held if ":labels:" in key or ":owners:" in key]
 
 
-async def test_a5_each_visible_change_bumps_the_counter_and_is_told_in_the_feed(
+async def test_a5_each_visible_change_bumps_the_counter_and_is_reported_in_the_feed(
     snapshot: Snapshot,
 ):
     start = await snapshot.reader.counter()

@@ -242,7 +242,7 @@ async def test_p3_a_scope_that_is_listed_no_more_holds_back_only_what_it_has_see
     assert [name async for _, name in snapshot.reader.deleted_keys("eu1", PODS)] == ["db"]
 
 
-async def test_p3_what_a_second_scope_has_told_too_stays_until_that_one_has_passed_it(
+async def test_p3_what_a_second_scope_has_reported_too_stays_until_that_one_has_passed_it(
     snapshot: Snapshot,
 ):
     other = Source(scope="other", rank=(90, 1))

@@ -286,7 +286,7 @@ async def test_a4_why_it_is_not_complete_says_who_is_silent(
     assert fresh.age == timedelta(seconds=40)
 
 
-async def test_p14_a_resource_nobody_told_of_is_unknown_and_so_is_all_after_a_loss(
+async def test_p14_a_resource_nobody_reported_of_is_unknown_and_so_is_all_after_a_loss(
     redis: Redis, snapshot: Snapshot
 ):
     await snapshot.writer.put_resource_state("eu1", _record("synced"))

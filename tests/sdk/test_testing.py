@@ -114,7 +114,7 @@ async def test_hours_pass_without_waiting_and_every_timer_fires_at_its_time(
     assert minutes == [0, 25, 50]
 
 
-async def test_a_failure_is_retried_at_once_and_told_with_its_attempts(valkey_url: str) -> None:
+async def test_a_failure_is_retried_at_once_and_reported_with_its_attempts(valkey_url: str) -> None:
     controller = fleetbus.Controller("hesitant")
     controller.watch(MAPS, clusters=["a"], namespaces=["default"])
     left = [RuntimeError("no"), fleetbus.NotSynced("not yet")]
@@ -136,7 +136,7 @@ async def test_a_failure_is_retried_at_once_and_told_with_its_attempts(valkey_ur
         ]
 
 
-async def test_what_never_succeeds_is_told_with_its_reason_and_the_others_are_done(
+async def test_what_never_succeeds_is_reported_with_its_reason_and_the_others_are_done(
     valkey_url: str,
 ) -> None:
     controller = copier()

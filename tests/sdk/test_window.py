@@ -62,16 +62,16 @@ async def test_a_repeat_inside_the_window_is_stored_once(bus: Bus):
 async def test_b10_headers_arrive_as_they_were_given(bus: Bus):
     await ensure_stream(bus)
     given = {"Nats-Msg-Id": "1", "ce-id": "1", "ce-subject": "a%20b", "traceparent": "00-a-b-01"}
-    heard: list[dict[str, str] | None] = []
+    received: list[dict[str, str] | None] = []
 
     async def on_message(message: Msg) -> None:
-        heard.append(message.headers)
+        received.append(message.headers)
 
     await bus.nc.subscribe(SUBJECT, cb=on_message)
     async with open_window(bus) as window:
         await window.send(SUBJECT, b"x", given)
-        await eventually(lambda: heard)
-        assert heard == [given]
+        await eventually(lambda: received)
+        assert received == [given]
         for bad in ("a\r\nb: c", "a\nb", "a\r", "\xe9"):
             with pytest.raises(ValueError, match="not plain ASCII"):
                 await window.send(SUBJECT, b"x", given | {"ce-subject": bad})
@@ -228,5 +228,5 @@ async def _publish(window: Window, acks: list[Ack], count: int, body: bytes = b"
 
 async def _publish_as(window: Window, acks: list[Ack], name: str) -> None:
     for number in range(50):
-        told = {"Nats-Msg-Id": f"{name}-{number}"}
-        await window.publish(SUBJECT, b"x" * 100_000, told, acks.append)
+        reported = {"Nats-Msg-Id": f"{name}-{number}"}
+        await window.publish(SUBJECT, b"x" * 100_000, reported, acks.append)

@@ -119,7 +119,7 @@ async def test_q6_q8_a_lease_ends_as_it_would_have(rig: Rig):
     assert await rig.queue.extend([held]) == []
 
 
-async def test_q8_the_age_of_a_run_is_told_by_the_clock_as_it_is_now(rig: Rig):
+async def test_q8_the_age_of_a_run_is_reported_by_the_clock_as_it_is_now(rig: Rig):
     await rig.queue.add_after(B, 2 * HOUR)
     await rig.turn_back(HOUR)
     await rig.queue.add([Add(A)])

@@ -116,7 +116,7 @@ async def test_q5_a_lease_no_longer_held_runs_out(valkey_url: str, queue: RedisQ
         await eventually(lambda: sum(recovered) == 1)
 
 
-async def test_q5_a_refused_lease_is_told_once_and_only_while_its_handler_runs(
+async def test_q5_a_refused_lease_is_reported_once_and_only_while_its_handler_runs(
     valkey_url: str, queue: RedisQueue
 ):
     losses = Losses()
@@ -144,7 +144,7 @@ async def test_q5_a_lease_whose_take_was_answered_late_is_confirmed_before_it_is
         assert losses.leases == []
 
 
-async def test_q5_a_lease_that_cannot_be_confirmed_is_told_before_it_ends(tmp_path: Path):
+async def test_q5_a_lease_that_cannot_be_confirmed_is_reported_before_it_ends(tmp_path: Path):
     losses = Losses()
     policy = QueuePolicy(
         lease=2 * POLICY.lease

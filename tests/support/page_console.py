@@ -119,7 +119,7 @@ class Terminal:
         if self.stays(command):
             self._stay(command)
         while True:
-            found = self._heard() if self.stays(command) else self.run(command)
+            found = self._received() if self.stays(command) else self.run(command)
             if says(found, said):
                 return
             assert time.monotonic() < give_up, f"$ {command}\n{found}\ninstead of\n" + "\n".join(
@@ -168,7 +168,7 @@ class Terminal:
             )
         self._staying.append(process)
 
-    def _heard(self) -> str:
+    def _received(self) -> str:
         return self.log.read_text(encoding="utf-8")
 
     def interrupt(self) -> list[int]:

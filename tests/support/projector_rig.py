@@ -104,7 +104,7 @@ class SetProvider:
     name = "test"
 
     def __init__(self) -> None:
-        self._told: asyncio.Queue[list[ClusterInfo]] = asyncio.Queue()
+        self._reported: asyncio.Queue[list[ClusterInfo]] = asyncio.Queue()
 
     def tell(self, *names: str, **labels: str) -> None:
         infos = [
@@ -113,11 +113,11 @@ class SetProvider:
         self.tell_infos(*infos)
 
     def tell_infos(self, *infos: ClusterInfo) -> None:
-        self._told.put_nowait(list(infos))
+        self._reported.put_nowait(list(infos))
 
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         while True:
-            yield await self._told.get()
+            yield await self._reported.get()
 
 
 @dataclass

@@ -153,7 +153,7 @@ async def test_w11_a_server_that_hangs_is_not_connected_and_goes_on_without_a_li
         assert len(silent.requests("list")) == 1
 
 
-async def test_w11_a_server_that_hangs_at_the_start_is_told_before_a_question_is_given_up(
+async def test_w11_a_server_that_hangs_at_the_start_is_reported_before_a_question_is_given_up(
     silent: Rig,
 ):
     hang = [silent.cluster.faults.add(Hang(), verb=verb) for verb in ("get", "health")]

@@ -34,7 +34,7 @@ def rotate(rig: Rig, old: str, new: str) -> None:
     rig.cluster.close_watches()
 
 
-async def is_told(rig: Rig) -> bool:
+async def is_reported(rig: Rig) -> bool:
     beats = await rig.heartbeats()
     return bool(beats) and not beats[-1].connected and beats[-1].reason == "Unauthorized"
 
@@ -56,7 +56,7 @@ async def test_w19_a_rotated_token_is_used_without_a_restart_and_no_event_is_los
         rotate(rig, "first", "second")
         rig.write("b")
         rig.remove("a")
-        await eventually(lambda: is_told(rig))
+        await eventually(lambda: is_reported(rig))
         async with http_client(f"http://127.0.0.1:{port.read_text().strip()}") as asking:
             answer = await asking.get("/readyz")
         assert "Unauthorized" in answer.text

@@ -154,7 +154,7 @@ async def test_w15_t21_stopping_one_replica_and_killing_the_other_leaves_no_gap_
         await asyncio.sleep(0.5)
     finally:
         writer.cancel()
-    await eventually(lambda: _all_told(rig), timedelta(seconds=20))
+    await eventually(lambda: _all_reported(rig), timedelta(seconds=20))
     await eventually(rig.is_mirrored)
     live = [s for s in await rig.stored() if _is_live(s)]
     ids = [s.headers["Nats-Msg-Id"] for s in live]
@@ -185,7 +185,7 @@ async def _both_watch(rig: Rig) -> bool:
     return states == {"p1": ["watching"], "p2": ["watching"]}
 
 
-async def _all_told(rig: Rig) -> bool:
+async def _all_reported(rig: Rig) -> bool:
     """Each change, and not only the last of each object, is on the stream."""
     published = {(event.name, event.resource_version) for event in await rig.events()}
     changes = [c for c in rig.cluster.history if c.resource == "configmaps"]

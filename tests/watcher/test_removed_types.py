@@ -69,7 +69,7 @@ def drop_type(rig: Rig) -> None:
     rig.cluster.delete(CRDS, None, "widgets.example.com")
 
 
-async def test_w17_a_type_that_ends_while_it_is_watched_is_told_as_ended(rig: Rig):
+async def test_w17_a_type_that_ends_while_it_is_watched_is_reported_as_ended(rig: Rig):
     rig.cluster.create(CRDS, CRD)
     async with rig.watching(**ALL):
         await eventually(lambda: recorded(rig))
@@ -104,7 +104,7 @@ async def test_s3_w17_the_end_of_a_type_needs_no_more_than_the_rights_of_a_watch
         assert not task.done()
 
 
-async def test_w17_a_type_that_ended_while_no_watcher_ran_is_told_as_ended(known: Rig):
+async def test_w17_a_type_that_ended_while_no_watcher_ran_is_reported_as_ended(known: Rig):
     drop_type(known)
     known.start(**ALL)
     await eventually(lambda: removals(known))
@@ -224,9 +224,9 @@ async def test_w8_w17_without_a_list_of_crds_there_is_no_proof(known: Rig):
     await eventually(lambda: removals(known))
 
 
-@pytest.mark.parametrize("is_told", [True, False], ids=["down", "unknown"])
+@pytest.mark.parametrize("is_reported", [True, False], ids=["down", "unknown"])
 async def test_w17_a_type_that_an_aggregated_api_serves_now_does_not_end(
-    known: Rig, *, is_told: bool
+    known: Rig, *, is_reported: bool
 ):
     """Its CRD was replaced by an APIService, which discovery no longer returns."""
     group = "apiregistration.k8s.io"
@@ -237,12 +237,12 @@ async def test_w17_a_type_that_an_aggregated_api_serves_now_does_not_end(
     own = {"spec": {"group": "other.example.com", "version": "v1", "service": None}}
     for name, body in (("v1.example.com", service), ("v1.other.example.com", own)):
         known.cluster.create(API_SERVICES, body | {"metadata": {"name": name}})
-    if not is_told:
+    if not is_reported:
         known.cluster.faults.add(Fail(403), verb="list", resource="apiservices")
     drop_type(known)
     known.start(**OFTEN)
     await eventually(lambda: len(known.requests("list", "apiservices")) > 0)
-    if is_told:
+    if is_reported:
         await eventually(lambda: is_unrecorded(known))
     else:
         await eventually(lambda: len(known.requests("list", "apiservices")) > 2)

@@ -151,7 +151,7 @@ async def _is_past(rig: Rig, number: int) -> bool:
         ({"cluster": "a", "resources": ({"resource": "*", "namespaces": ["x"]},)}, "narrowed"),
     ],
 )
-def test_bad_settings_are_told_by_name(given: dict[str, object], message: str):
+def test_bad_settings_are_reported_by_name(given: dict[str, object], message: str):
     with pytest.raises(ConfigError, match=message):
         load_settings(WatcherSettings, **given)
 
@@ -201,7 +201,7 @@ async def _is_more(found: Callable[[], Awaitable[set[str]]], number: int) -> boo
     return len(await found()) > number
 
 
-def test_a_variable_that_is_no_setting_is_told(
+def test_a_variable_that_is_no_setting_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("FLEETBUS_WATCHER_TRANSFORM", "[]")

@@ -117,7 +117,7 @@ async def test_a_watcher_that_starts_while_it_is_suspended_asks_nothing_of_the_c
     await eventually(rig.is_mirrored)
 
 
-async def test_invalid_entries_are_told_by_name_and_the_rest_works(watched: Rig):
+async def test_invalid_entries_are_reported_by_name_and_the_rest_works(watched: Rig):
     bad = ("po ds", {"resource": "services", "colour": "red"}, 7)
     await set_spec(watched, resources=("v1/namespaces", *bad), deny=("events",))
     await eventually(lambda: watches(watched, "namespaces"))

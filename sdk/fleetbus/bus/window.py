@@ -98,7 +98,7 @@ class Window:
         self._batches: dict[str, Batch] = {}
         self._batches_after = 0.0  # the time from which they may be used
         self._pace = Pace()
-        self._has_told = False  # that the server refuses batches
+        self._has_logged_refusal = False  # that the server refuses batches
         self._overdue = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -329,8 +329,8 @@ class Window:
             self._batches_after = self._loop.time() + batch.PAUSE
         elif batch.is_unusable(refusal.err_code):
             self._batches_after = float("inf")
-            if not self._has_told:
-                self._has_told = True
+            if not self._has_logged_refusal:
+                self._has_logged_refusal = True
                 log.warning("batches_refused", error=refusal.description, effect="sent singly")
 
     def _send_singly(self, made: Batch) -> None:

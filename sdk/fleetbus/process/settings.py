@@ -143,7 +143,7 @@ def allow_loopback() -> None:
 
 
 @lru_cache
-def _allows_loopback(_told: str | None) -> bool:
+def _allows_loopback(_cause: str | None) -> bool:
     # Called for each address of the fleet, and 0.25 ms each time without the cache.
     return load_settings(AddressSettings).allow_loopback
 

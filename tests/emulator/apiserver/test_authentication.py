@@ -103,7 +103,7 @@ def test_a_token_that_ends_at_a_time_of_no_zone_is_refused(clock: Clock):
         credentials.add_token("late", "ann", ends=clock().replace(tzinfo=None))
 
 
-async def test_a_user_is_told_with_his_groups_uid_and_extra(rig: Secured):
+async def test_a_user_is_reported_with_his_groups_uid_and_extra(rig: Secured):
     bob = User("bob", ("devs",), "u1", {"scopes": ("read", "write")})
     rig.cluster.credentials.add_token("bob", bob)
     expected = {

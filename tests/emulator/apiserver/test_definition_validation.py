@@ -310,6 +310,6 @@ def test_sets_and_keyed_lists_hold_nothing_twice(calls: Calls):
         ("x\\", "trailing backslash at end of expression: ``"),
     ],
 )
-def test_why_a_pattern_is_refused_is_told_in_the_words_of_go(calls: Calls, pattern: str, why: str):
+def test_a_refused_pattern_is_reported_in_the_words_of_go(calls: Calls, pattern: str, why: str):
     reply = calls.post(CRDS, changed(f"{SPEC}.color.pattern", pattern))
     assert (reply.status, f"error parsing regexp: {why}" in reply.message) == (422, True)

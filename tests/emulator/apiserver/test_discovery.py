@@ -168,7 +168,7 @@ def test_a_custom_resource_is_described_by_its_definition(calls: Calls):
     assert calls.get("/openapi/v3/apis/none.io/v1").status == 404
 
 
-def test_patches_are_told_with_field_validation_and_the_types_of_bodies(calls: Calls):
+def test_patches_are_reported_with_field_validation_and_the_types_of_bodies(calls: Calls):
     calls.post(CRDS, widget_definition())
     bodies: dict[str, set[str]] = {}
     for place, path in (

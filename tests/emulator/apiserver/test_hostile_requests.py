@@ -210,7 +210,7 @@ def test_warnings_fit_into_a_header(calls: Calls):
     assert 4000 < len(header) < 8000
 
 
-def test_a_warning_is_told_once(calls: Calls):
+def test_a_warning_is_reported_once(calls: Calls):
     twice = {"metadata": {"name": "w", "finalizers": ["plain", "plain"]}}
     answer = calls.post(WIDGETS, widget("w") | twice)
     assert answer.headers["Warning"].count("prefer a domain-qualified") == 1

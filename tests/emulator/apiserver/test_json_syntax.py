@@ -37,7 +37,7 @@ JSON_PROBLEMS = [
 
 
 @pytest.mark.parametrize(("body", "why"), JSON_PROBLEMS)
-def test_the_first_mistake_is_told_as_go_tells_it(body: bytes, why: str):
+def test_the_first_mistake_is_reported_as_go_tells_it(body: bytes, why: str):
     assert json_problem(body) == why
     with pytest.raises(Malformed, match=r"."):
         parse_json(body)

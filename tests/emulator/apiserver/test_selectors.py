@@ -55,7 +55,7 @@ REQUIREMENT = "unable to parse requirement: "
         (",a", "found ',', expected: !, identifier, or 'end of string'"),
     ],
 )
-def test_a_selector_that_cannot_be_parsed_is_told_where(selector: str, why: str):
+def test_a_selector_that_cannot_be_parsed_is_reported_where(selector: str, why: str):
     with pytest.raises(ApiError) as caught:
         parse_labels(selector)
     assert (caught.value.code, caught.value.message) == (400, why)
@@ -102,7 +102,7 @@ def test_field_selectors_compare_texts():
         ("metadata.name=a=b", "invalid field selector: unescaped character in value: ="),
     ],
 )
-def test_a_bad_field_selector_is_told_why(selector: str, why: str):
+def test_a_bad_field_selector_is_reported_why(selector: str, why: str):
     with pytest.raises(ApiError) as caught:
         parse_fields(selector, SERVED_PODS)
     assert (caught.value.code, caught.value.message) == (400, why)

@@ -46,14 +46,16 @@ def test_a_strict_patch_with_an_unknown_field_is_invalid(calls: Calls, content: 
     assert warned.headers["Warning"] == '299 - "unknown field \\"spec.replcas\\""'
 
 
-def test_a_strict_patch_of_a_custom_resource_is_told_the_same(calls: Calls):
+def test_a_strict_patch_of_a_custom_resource_is_reported_the_same(calls: Calls):
     calls.post(CRDS, widget_definition())
     calls.post(WIDGETS, widget("w"))
     reply = calls.merge(f"{WIDGETS}/w", {"spec": {"replcas": 3}}, fieldValidation="Strict")
     assert (reply.status, reply.message.endswith(WRONG)) == (422, True)
 
 
-def test_an_applied_field_that_is_not_in_the_schema_is_told_by_the_keys_of_its_items(calls: Calls):
+def test_an_applied_field_outside_the_schema_is_reported_by_the_keys_of_its_items(
+    calls: Calls,
+):
     obj = deployment("web", replcas=3)
     (container,) = obj["spec"]["template"]["spec"]["containers"]
     container |= {"cpu": "1", "ports": [{"containerPort": 80, "prt": 1}], "args": ["a"]}
@@ -68,7 +70,7 @@ def test_an_applied_field_that_is_not_in_the_schema_is_told_by_the_keys_of_its_i
     }
 
 
-def test_items_of_lists_that_are_not_merged_are_told_by_number(calls: Calls):
+def test_items_of_lists_that_are_not_merged_are_reported_by_number(calls: Calls):
     calls.post(CRDS, widget_definition())
     obj = widget("w", items=[{"name": "a", "wrong": 1}])
     reply = calls.apply(f"{WIDGETS}/w", obj, "m")

@@ -187,7 +187,7 @@ async def test_what_is_too_late_is_not_made_up_for(
     assert len(names(cluster, JOBS)) == 1
 
 
-async def test_a_schedule_that_is_not_simulated_is_told_of(simulator: Simulator, cluster: Cluster):
+async def test_a_schedule_that_is_not_simulated_is_reported(simulator: Simulator, cluster: Cluster):
     cluster.create(CRON_JOBS, cron_job(schedule="@every 1h"))
     await simulator.settled()
     assert reasons(cluster, "backup") == ["UnparseableSchedule"]

@@ -249,7 +249,7 @@ async def test_a_deployment_recreated_after_orphaning_adopts_everything(
     assert replicas(cluster, "web") == READY
 
 
-async def test_a_template_that_the_server_refuses_is_told_in_the_status(
+async def test_a_template_that_the_server_refuses_is_reported_in_the_status(
     simulator: Simulator, cluster: Cluster
 ):
     body = workload("web", replicas=1)

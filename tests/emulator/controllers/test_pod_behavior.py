@@ -303,7 +303,7 @@ def shown(cluster: Cluster, name: str) -> list[tuple[str, str, int]]:
     return [(e["type"], e["message"], e["count"]) for e in events]
 
 
-async def test_a_setting_that_makes_no_sense_is_told_of_where_it_stands_and_harms_nobody(
+async def test_a_setting_that_makes_no_sense_is_reported_of_where_it_stands_and_harms_nobody(
     simulator: Simulator, cluster: Cluster
 ):
     body = workload("web", replicas=3, annotations=annotated(fail_times="often"))
@@ -320,7 +320,7 @@ async def test_a_setting_that_makes_no_sense_is_told_of_where_it_stands_and_harm
     ]
 
 
-async def test_it_is_told_once_also_by_the_next_simulator():
+async def test_it_is_reported_once_also_by_the_next_simulator():
     cluster = Cluster("alpha", seed=1)
     for _ in range(2):
         async with simulate(cluster) as (simulator,):
@@ -336,7 +336,7 @@ async def test_it_is_told_once_also_by_the_next_simulator():
         assert "'explode' is none of" in message
 
 
-async def test_an_image_of_our_domain_that_does_not_exist_is_told_of(
+async def test_an_image_of_our_domain_that_does_not_exist_is_reported_of(
     simulator: Simulator, cluster: Cluster
 ):
     cluster.create(PODS, pod("p", image="sim.fleetbus.dev/crash-lop:1"))

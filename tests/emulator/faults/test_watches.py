@@ -138,7 +138,7 @@ async def test_a_watch_that_lags_is_late_with_events_and_its_bookmarks_know(faul
         assert line.name == "b"
 
 
-async def test_a_dropped_deletion_is_never_told_on_any_watch(faulty: FaultRig):
+async def test_a_dropped_deletion_is_never_reported_on_any_watch(faulty: FaultRig):
     faulty.add("a")
     start = str(faulty.cluster.resource_version)
     rule = faulty.faults.add(DropEvents("DELETED"), resource="configmaps", namespace="default")

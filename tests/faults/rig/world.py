@@ -60,7 +60,7 @@ class World:
         self._writer = writer
         self._load: asyncio.Task[None] | None = None
         self._files: dict[str, IO[bytes]] = {}
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
 
     def open(self, exits: contextlib.ExitStack) -> None:
         for kind in ("truth", "requests"):
@@ -103,7 +103,7 @@ class World:
 
     def _write_requests(self) -> None:
         for cluster in self._clusters:
-            last = self._told.get(cluster.name, 0)
+            last = self._reported.get(cluster.name, 0)
             fresh: list[dict[str, Any]] = []
             for request in reversed(cluster.requests):
                 if request.number <= last:
@@ -119,7 +119,9 @@ class World:
                         "rules": request.faults,
                     }
                 )
-                self._told[cluster.name] = max(self._told.get(cluster.name, 0), request.number)
+                self._reported[cluster.name] = max(
+                    self._reported.get(cluster.name, 0), request.number
+                )
             file = self._files[cluster.name]
             file.writelines(orjson.dumps(line) + b"\n" for line in reversed(fresh))
             file.flush()

@@ -101,7 +101,11 @@ async def run_workers(plan: WorkerPlan, folder: Path) -> AsyncGenerator[Path]:
             folder, plan.seed, longest=plan.longest, mutation=plan.mutation
         ) as fleet,
         connected(fleet.nats.url, name="campaign") as bus,
-        beside(sample=_sample(fleet, folder), guard=_start_again(fleet), pulse=_feel_store(fleet)),
+        beside(
+            sample=_sample(fleet, folder),
+            guard=_start_again(fleet),
+            store_liveness=_feel_store(fleet),
+        ),
     ):
         await _sync(fleet, bus, folder)
         scene = WorkerScene(fleet, Random(f"worker-faults/{plan.seed}"))

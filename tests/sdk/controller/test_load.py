@@ -50,7 +50,7 @@ def test_a_file_named_twice_and_a_controller_bound_to_two_names_count_once(
     assert names(path, path, again) == ["a"]
 
 
-def test_two_controllers_of_one_name_are_told_with_both_places(tmp_path: pathlib.Path) -> None:
+def test_two_controllers_of_one_name_are_reported_with_both_places(tmp_path: pathlib.Path) -> None:
     files = [write(tmp_path, WHOLE.format(name="c"), name) for name in ("one.py", "two.py")]
     with pytest.raises(ConfigError) as caught:
         check_controllers(load_controllers(files))
@@ -84,7 +84,7 @@ def test_a_file_may_import_its_neighbours(tmp_path: pathlib.Path) -> None:
         ("x = 1\n", r"defines no fleetbus\.Controller"),
     ],
 )
-def test_what_is_wrong_is_told_with_module_and_line(
+def test_what_is_wrong_is_reported_with_module_and_line(
     tmp_path: pathlib.Path, text: str, says: str
 ) -> None:
     path = write(tmp_path, text)
@@ -95,7 +95,7 @@ def test_what_is_wrong_is_told_with_module_and_line(
 
 
 @pytest.mark.parametrize("name", [".", "a/folder", "notes.txt"])
-def test_what_is_there_and_is_no_python_file_is_told_so(
+def test_what_is_there_and_is_no_python_file_is_reported_so(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     (tmp_path / "a" / "folder").mkdir(parents=True)

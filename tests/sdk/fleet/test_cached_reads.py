@@ -193,7 +193,9 @@ async def test_p10_get_all_does_not_leave_out_the_cluster_that_is_behind(rig: Ri
         await rig.fleet.get_all(PODS, "prod", "web")
 
 
-async def test_a_store_that_is_away_is_told_as_such_by_every_read(tmp_path: pathlib.Path) -> None:
+async def test_a_store_that_is_away_is_reported_as_such_by_every_read(
+    tmp_path: pathlib.Path,
+) -> None:
     nobody = Redis(port=1, retry=Retry(NoBackoff(), 0))  # nothing listens there
     async with fleet_of(nobody, tmp_path) as (fleet, _):
         cluster = fleet.cluster("eu1")

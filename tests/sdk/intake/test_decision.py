@@ -140,7 +140,7 @@ def test_p8_each_deletion_of_what_may_have_left_has_its_decision(row: Row) -> No
     assert (decision.wakes_own, decision.last_seen) == (row.runs, row.remembered)
 
 
-def test_the_cases_are_told_apart() -> None:
+def test_the_cases_are_reported_apart() -> None:
     def case(verb: str, stored: LastSeen | None, *, may_leave: bool) -> Case:
         row = Row("", verb, StoredRecord(stored), False, None)
         return case_of(evaluation(row), may_leave=may_leave)

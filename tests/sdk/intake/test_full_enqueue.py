@@ -108,7 +108,9 @@ async def test_t12_a_changed_label_of_a_cluster_lets_its_objects_come_and_go(
     assert await rig.enqueue_all(Reason.RESYNC) == []
 
 
-async def test_before_the_clusters_are_told_no_object_leaves(rig: IntakeRig, redis: Redis) -> None:
+async def test_before_the_clusters_are_reported_no_object_leaves(
+    rig: IntakeRig, redis: Redis
+) -> None:
     await start(rig, clusters="region=eu")
     await rig.tell(EU1.added("a", 1))
     early = IntakeRig(redis, Clusters([Provider()]), rig.controller, rig.queue)

@@ -391,9 +391,9 @@ async def test_p8_of_two_processes_the_one_that_is_late_does_not_hide_that_an_ob
     assert runs[-1] == seen("a", 2, left=True)
 
 
-@pytest.mark.parametrize("is_told_more", [False, True])
+@pytest.mark.parametrize("is_reported_more", [False, True])
 async def test_p8_a_process_that_fails_before_it_has_compared_its_entry_hides_nothing(
-    rig: IntakeRig, monkeypatch: pytest.MonkeyPatch, *, is_told_more: bool
+    rig: IntakeRig, monkeypatch: pytest.MonkeyPatch, *, is_reported_more: bool
 ) -> None:
     await start(rig, selector="app=web")
     other = rig.beside()
@@ -408,7 +408,7 @@ async def test_p8_a_process_that_fails_before_it_has_compared_its_entry_hides_no
     monkeypatch.setattr(rig.snapshot.reader, "versions", fail)
     with pytest.raises(StoreError):
         await rig.intake.take([first])
-    if is_told_more:
+    if is_reported_more:
         await other.intake.take([second])
     await other.intake.take([first])  # it was not acknowledged
     assert (await rig.beside().reconcile())[-1] == seen("a", 3, left=True)

@@ -53,7 +53,7 @@ async def test_t6_what_was_deleted_and_comes_back_as_one_that_does_not_match_has
 
 
 @pytest.mark.parametrize("filters", FILTERS)
-async def test_t6_what_left_and_was_deleted_in_one_batch_is_told_although_its_successor_was_read(
+async def test_t6_what_left_and_was_deleted_in_one_batch_is_reported_although_a_successor_was_read(
     rig: IntakeRig, filters: dict[str, Any]
 ) -> None:
     await start(rig, **filters)
@@ -140,7 +140,7 @@ async def test_t6_a_deletion_is_forgotten_by_a_controller_that_reads_elsewhere_t
     assert not await redis.hlen(f"fleetbus:{{q:copier}}:record:eu1:{PODS_KEY}")
 
 
-async def test_t6_a_run_that_is_faster_than_the_record_is_told_whether_its_object_left(
+async def test_t6_a_run_that_is_faster_than_the_record_is_reported_whether_its_object_left(
     rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await start(rig, selector="app=web")
@@ -161,7 +161,7 @@ async def test_t6_a_run_that_is_faster_than_the_record_is_told_whether_its_objec
     assert rig.runs[-1] == seen("a", 8, left=True)
 
 
-async def test_t6_what_was_told_of_a_change_that_was_never_recorded_proves_nothing(
+async def test_t6_what_was_reported_of_a_change_that_was_never_recorded_proves_nothing(
     rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await start(rig, selector="app=web")
@@ -196,7 +196,7 @@ async def test_t6_what_another_process_has_announced_does_not_outlast_a_late_sta
     assert await rig.tell(EU1.added("a", 1, metadata=WEB_APP)) == [seen("a", 2, left=True)]
 
 
-async def test_t6_what_came_and_left_in_one_batch_is_told_although_a_run_is_faster(
+async def test_t6_what_came_and_left_in_one_batch_is_reported_although_a_run_is_faster(
     rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await start(rig, selector="app=web")
@@ -212,7 +212,7 @@ async def test_t6_what_came_and_left_in_one_batch_is_told_although_a_run_is_fast
     assert await rig.tell(EU1.added("b", 3, metadata=DB_APP)) == []
 
 
-async def test_t6_a_late_state_that_matched_is_told_although_its_successor_was_read(
+async def test_t6_a_late_state_that_matched_is_reported_although_its_successor_was_read(
     rig: IntakeRig,
 ) -> None:
     await start(rig, predicate=is_web)

@@ -303,7 +303,7 @@ INVALID: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("kind", INVALID)
-async def test_what_a_map_answers_in_place_of_requests_is_told_once_and_counted_for_each(
+async def test_what_a_map_answers_in_place_of_requests_is_reported_once_and_counted_for_each(
     routed: Routed, kind: str
 ) -> None:
     answer, expected = INVALID[kind]
@@ -342,7 +342,7 @@ async def test_r8_a_predicate_that_would_end_the_process_is_owed(
     assert routed.resyncs == ["eu1"]
 
 
-async def test_functions_of_two_watches_that_fail_are_told_once_each(routed: Routed) -> None:
+async def test_functions_of_two_watches_that_fail_are_reported_once_each(routed: Routed) -> None:
     def raises(*_: Any) -> Any:
         raise ValueError("boom")
 

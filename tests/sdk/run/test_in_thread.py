@@ -128,7 +128,7 @@ async def test_r7_a_late_plain_function_keeps_its_slot_and_lease_until_it_return
         await eventually(lambda: counted("retried") == before + 1)
 
 
-async def test_r7_a_plain_function_that_waits_is_told_that_its_time_is_over(
+async def test_r7_a_plain_function_that_waits_is_reported_that_its_time_is_over(
     queue: RedisQueue, valkey_url: str
 ) -> None:
     errors: list[str] = []

@@ -37,7 +37,7 @@ def events(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     return [str(line["event"]) for line in lines]
 
 
-async def test_a_block_is_told_once_with_its_place_and_once_when_it_is_over() -> None:
+async def test_a_block_is_reported_once_with_its_place_and_once_when_it_is_over() -> None:
     before = counted()
     with capture_logs() as lines:
         async with report_blocked_loop():
@@ -96,7 +96,7 @@ async def _hold_up_soon() -> None:
     hold_up(0.3)
 
 
-async def test_a_loop_that_turns_is_told_nothing_of() -> None:
+async def test_a_loop_that_turns_is_reported_nothing_of() -> None:
     with capture_logs() as lines:
         async with report_blocked_loop():
             for _ in range(30):

@@ -169,7 +169,7 @@ async def test_r8_a_trigger_that_cannot_be_read_is_none(queue: RedisQueue, valke
         await eventually(lambda: notes.finished == [FIRST])
 
 
-async def test_r8_a_mistake_of_ours_is_told_and_the_request_comes_back_with_back_off(
+async def test_r8_a_mistake_of_ours_is_reported_and_the_request_comes_back_with_back_off(
     queue: RedisQueue, redis: Redis, valkey_url: str
 ) -> None:
     record = "fleetbus:{q:copier}:record:c1:core/pods"

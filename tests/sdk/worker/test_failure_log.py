@@ -75,7 +75,7 @@ def test_after_half_a_minute_one_line_counts_the_repeats_without_their_traceback
     assert logged.fail(boom) is None
 
 
-def test_another_error_is_told_at_once_and_in_full() -> None:
+def test_another_error_is_reported_at_once_and_in_full() -> None:
     logged = Logged()
     logged.fail(boom)
     assert logged.fail(boom) is None
@@ -133,7 +133,7 @@ async def test_a_key_that_fails_ten_times_has_one_line_and_one_when_it_recovers(
     assert about[1]["failures"] == 5
 
 
-async def test_waiting_back_offs_are_told_at_the_start(redis: Redis) -> None:
+async def test_waiting_back_offs_are_reported_at_the_start(redis: Redis) -> None:
     for queue in (RedisQueue(redis, "copier"), MemoryQueue("copier")):
         with capture_logs() as lines:
             await warn_of_failing_requests(queue, "copier")

@@ -159,7 +159,7 @@ def info(name: str, weight: str | None) -> ClusterInfo:
     return ClusterInfo(name=name, labels=labels, provider="test", config=None)
 
 
-def test_q9_a_weight_is_a_number_from_1_to_100_and_what_is_none_is_told_once():
+def test_q9_a_weight_is_a_number_from_1_to_100_and_what_is_none_is_reported_once():
     bad = ["0", "101", "-1", "1.5", "", "many", "\u0661", "1000"]
     fleet = [info("none", None), info("one", "1"), info("low", "2"), info("high", "100")]
     fleet += [info(f"bad{index}", text) for index, text in enumerate(bad)]

@@ -39,7 +39,7 @@ async def leave() -> None:
     sys.exit(f"password={SECRET}")
 
 
-async def test_r8_an_exit_in_a_task_of_a_run_is_told_and_retried_and_the_others_go_on(
+async def test_r8_an_exit_in_a_task_of_a_run_is_reported_and_retried_and_the_others_go_on(
     queue: RedisQueue, valkey_url: str
 ) -> None:
     async def act(request: Request) -> None:

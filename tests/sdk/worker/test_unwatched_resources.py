@@ -88,7 +88,7 @@ async def test_p14_a_read_of_what_no_cluster_has_says_what_was_meant(
             await rig.cluster.get("example.com/v1/foos", "prod", "web")
 
 
-async def test_p14_what_another_cluster_has_or_nobody_has_told_of_yet_is_not_doubted(
+async def test_p14_what_another_cluster_has_or_nobody_has_reported_of_yet_is_not_doubted(
     redis: Redis,
 ) -> None:
     snapshot, deployments = Snapshot(redis), parse_resource("apps/v1/deployments")

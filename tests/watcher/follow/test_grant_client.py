@@ -362,7 +362,7 @@ async def test_w7_a_projector_that_answers_again_is_asked_again(rig: Rig):
 # --- what is reported----------------------------------------------------------------------------
 
 
-async def test_w7_a_long_wait_is_told_and_counted(rig: Rig, monkeypatch: pytest.MonkeyPatch):
+async def test_w7_a_long_wait_is_reported_and_counted(rig: Rig, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(grant_client, "_REPORTED_AFTER", timedelta(milliseconds=300))
     waiting = ("fleetbus_watcher_epochs_waiting", {"cluster": "alpha"})
     granted = ("fleetbus_watcher_epochs_granted", {"cluster": "alpha"})
@@ -371,14 +371,14 @@ async def test_w7_a_long_wait_is_told_and_counted(rig: Rig, monkeypatch: pytest.
     await eventually(asker.is_there)
     assert REGISTRY.get_sample_value(*granted) == 0
     assert REGISTRY.get_sample_value(*waiting) == 1
-    await eventually(lambda: _is_told(rig))
+    await eventually(lambda: _is_reported(rig))
     await asker.grant(rig.bus)
     await eventually(rig.ends)
     assert REGISTRY.get_sample_value(*waiting) == 0
     await eventually(lambda: _is_watching(rig))
 
 
-async def _is_told(rig: Rig) -> bool:
+async def _is_reported(rig: Rig) -> bool:
     return await state_of(rig) == ("listing", "WaitingForGrant")
 
 

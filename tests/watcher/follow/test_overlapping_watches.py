@@ -59,10 +59,10 @@ async def deletions(rig: Rig) -> Counter[str]:
 
 
 async def are_published(rig: Rig, *names: str) -> None:
-    async def are_told() -> bool:
+    async def are_reported() -> bool:
         return {*names} <= (await deletions(rig)).keys()
 
-    await eventually(are_told)
+    await eventually(are_reported)
 
 
 async def has_ends(rig: Rig, count: int) -> None:

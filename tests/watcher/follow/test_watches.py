@@ -87,7 +87,7 @@ async def test_w19_refusals_keep_the_version_and_honour_retry_after(rig: Rig):
         await eventually(lambda: rig.cluster.open_watches == 1)
         rig.cluster.faults.add(Fail(429, retry_after=timedelta(seconds=1)), verb="watch", count=1)
         rig.cluster.close_watches()
-        await eventually(lambda: _was_told(rig, "TooManyRequests"))  # for a second it holds
+        await eventually(lambda: _was_reported(rig, "TooManyRequests"))  # for a second it holds
         rig.write("a")
         await eventually(rig.is_mirrored)
         refused, *_, again = rig.requests("watch")[1:]
@@ -327,7 +327,7 @@ async def _reason(rig: Rig, reason: str, plural: str = "configmaps") -> bool:
     return status is not None and status.reason == reason
 
 
-async def _was_told(rig: Rig, reason: str) -> bool:
+async def _was_reported(rig: Rig, reason: str) -> bool:
     beats = await rig.heartbeats()
     return any(status.reason == reason for beat in beats for status in beat.resources)
 

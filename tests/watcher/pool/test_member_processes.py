@@ -93,7 +93,7 @@ async def _is_ready(port: Path) -> bool:
         (["--pool", "--replica", "a..b"], "'a..b'"),
     ],
 )
-def test_w22_what_a_pool_cannot_use_is_told_with_status_2(
+def test_w22_what_a_pool_cannot_use_is_reported_with_status_2(
     arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ):
     assert status_of(main, arguments) == 2
@@ -118,7 +118,7 @@ def test_w22_settings_of_a_single_cluster_are_none_of_a_pool(
     assert "FLEETBUS_WATCHER_KUBECONFIG" in one_line(capsys)
 
 
-def test_w22_a_selector_that_cannot_be_read_is_told_by_name(
+def test_w22_a_selector_that_cannot_be_read_is_reported_by_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("FLEETBUS_WATCHER_POOL_SELECTOR", "a in (")

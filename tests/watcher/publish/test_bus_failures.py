@@ -29,7 +29,7 @@ async def changes_and_published(rig: Rig) -> tuple[set[tuple[str, str]], list[tu
     return {(c.name, str(c.rv)) for c in found}, published
 
 
-async def is_all_told(rig: Rig) -> bool:
+async def is_all_reported(rig: Rig) -> bool:
     changes, published = await changes_and_published(rig)
     return changes <= set(published)
 
@@ -64,7 +64,7 @@ async def test_b4_b6_what_was_given_up_is_sent_again_from_the_checkpoint_and_sto
             await eventually(lambda: failures() > before)
         finally:
             server.process.send_signal(signal.SIGCONT)
-        await eventually(lambda: is_all_told(rig))
+        await eventually(lambda: is_all_reported(rig))
         _, published = await changes_and_published(rig)
         assert len(published) == len(set(published)), "a repeat has the same id"
         assert len(rig.requests("list")) == lists
@@ -85,7 +85,7 @@ async def test_b13_a_bus_that_is_away_for_long_costs_no_event_and_no_list(tmp_pa
         await server.restart()
         # To read the stream again and again would keep the watcher from what it has to do.
         await eventually(lambda: _holds(rig, 3000), timedelta(seconds=30))
-        await eventually(lambda: is_all_told(rig))
+        await eventually(lambda: is_all_reported(rig))
         assert len(rig.requests("list")) == 1
 
 

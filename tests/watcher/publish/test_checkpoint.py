@@ -169,7 +169,7 @@ async def test_w3_kill_9_at_any_moment_loses_nothing_and_no_checkpoint_is_ahead(
         rig.start(replica="last")
         await eventually(lambda: _is_watching(rig, "last"), timedelta(seconds=20))
         await eventually(rig.is_mirrored, timedelta(seconds=20))
-        await _assert_every_deletion_was_told(rig)
+        await _assert_every_deletion_was_reported(rig)
 
 
 async def test_w21_sigterm_flushes_and_records_so_that_nothing_is_repeated(
@@ -293,7 +293,7 @@ async def _assert_checkpoint_is_covered(rig: Rig) -> None:
             assert not is_newer(str(commit.rv), newest.get(commit.name, "")), commit
 
 
-async def _assert_every_deletion_was_told(rig: Rig) -> None:
+async def _assert_every_deletion_was_reported(rig: Rig) -> None:
     """After the first epoch's list each deletion is an event: no watch left a gap."""
     first = (await rig.ends())[0].epoch.resource_version
     published = {(e.name, e.resource_version) for e in await rig.events() if e.verb == "deleted"}

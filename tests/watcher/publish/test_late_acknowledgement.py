@@ -74,7 +74,7 @@ async def _hold_one_back(rig: Rig, link: Link) -> None:
     for number in range(20):
         rig.write(f"a{number}")
     await eventually(lambda: link.lost >= 2)
-    await eventually(lambda: _is_told(rig, "a19"))
+    await eventually(lambda: _is_reported(rig, "a19"))
     await _beats_more(rig, 3)
 
 
@@ -87,7 +87,7 @@ async def _beats_more(rig: Rig, number: int) -> None:
     await eventually(has_beaten)
 
 
-async def _is_told(rig: Rig, name: str) -> bool:
+async def _is_reported(rig: Rig, name: str) -> bool:
     return any(event.name == name for event in await rig.events())
 
 

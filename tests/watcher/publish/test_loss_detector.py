@@ -207,7 +207,7 @@ async def test_w10_what_was_stored_after_the_last_heartbeat_is_sent_again_withou
         await eventually(rig.is_mirrored)
         before = await published(rig)
         await set_back(server, rig, tmp_path / "copy")
-        await eventually(lambda: _has_told(rig, before))
+        await eventually(lambda: _has_reported(rig, before))
         assert len(rig.requests("list")) == 1
         assert len(set(await numbers(rig))) == 1
 
@@ -419,5 +419,5 @@ async def _has_ends(rig: Rig, number: int) -> bool:
     return len(await rig.ends()) >= number
 
 
-async def _has_told(rig: Rig, before: set[tuple[str, str]]) -> bool:
+async def _has_reported(rig: Rig, before: set[tuple[str, str]]) -> bool:
     return before <= await published(rig)

@@ -375,7 +375,7 @@ async def _beats(rig: Rig, number: int) -> bool:
         ({"resource": "*"}, "TRANSFORMS"),
     ],
 )
-def test_a_rule_that_is_wrong_is_told_by_its_place(
+def test_a_rule_that_is_wrong_is_reported_by_its_place(
     given: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("FLEETBUS_WATCHER_TRANSFORMS", json.dumps(given))
@@ -406,7 +406,7 @@ def test_rules_of_the_environment_and_of_a_file_hold_together(
     ("content", "message"),
     [(None, "No such file"), ("- a: {canary", "invalid YAML, line 1"), ("canary", "valid tuple")],
 )
-def test_a_file_of_rules_that_cannot_be_read_is_told_without_its_content(
+def test_a_file_of_rules_that_cannot_be_read_is_reported_without_its_content(
     tmp_path: Path, content: str | None, message: str
 ):
     file = tmp_path / "rules.yaml"

@@ -43,7 +43,7 @@ def lines_of(
     return [line for line in lines if line["event"] == event]
 
 
-async def test_p9_a_queue_that_another_program_wrote_into_is_told_once_and_goes_on_when_mended(
+async def test_p9_a_queue_that_another_program_wrote_into_is_reported_once_and_goes_on_when_mended(
     client: Redis, redis: Redis, valkey_url: str
 ) -> None:
     queue, notes = RedisQueue(client, "copier", policy=POLICY), Notes()
