@@ -1,4 +1,4 @@
-"""The documents name only files that exist."""
+"""The documents name only files that exist; the map of CONTRIBUTING.md also names every folder."""
 
 from __future__ import annotations
 
@@ -35,3 +35,37 @@ def test_every_relative_link_leads_somewhere(page: Path):
 def test_decisions_are_numbered_without_a_gap():
     numbers = [int(path.name[:4]) for path in sorted((ROOT / "docs" / "decisions").glob("*.md"))]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def _map_rows() -> list[tuple[str, list[str]]]:
+    """What each row of the map is about, and the paths that it names."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = page.split("## Where to change what", 1)[1].split("\n## ", 1)[0]
+    lines = [line.strip("| ") for line in section.splitlines() if line.startswith("| ")]
+    rows = [line.partition(" | ") for line in lines[1:] if not line.startswith("**")]
+    return [(about, re.findall(r"`([^`]+)`", columns)) for about, _, columns in rows]
+
+
+def test_the_map_names_only_what_exists():
+    named = [path for _, paths in _map_rows() for path in paths]
+    assert len(named) > 100, "found no map"
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    folders = [path for path in named if (ROOT / path).is_dir()]
+    assert [path for path in folders if not path.endswith("/")] == []
+
+
+def test_each_row_of_the_map_leads_to_code_and_a_test():
+    tests = {about: {path.startswith("tests/") for path in paths} for about, paths in _map_rows()}
+    assert [about for about, found in tests.items() if found != {True, False}] == []
+
+
+def test_the_map_leads_into_every_package():
+    named = [path for _, paths in _map_rows() for path in paths]
+    packages = {
+        str(init.parent.relative_to(ROOT))
+        for pattern in ("sdk/fleetbus/*/__init__.py", "services/*/*/*/__init__.py")
+        for init in ROOT.glob(pattern)
+    }
+    assert packages, "found no package at all"
+    missing = [one for one in sorted(packages) if not any(p.startswith(f"{one}/") for p in named)]
+    assert missing == []
