@@ -412,7 +412,7 @@ async def test_the_sweep_wakes_parents_that_are_gone_and_no_others() -> None:
         assert await controller.orphans.sweep(queue, t.fleet) == 1
         leases = await queue.take(10, wait=timedelta())
         await queue.done(leases)
-        sweeping = asyncio.create_task(controller.orphans.run(queue, t.fleet))
+        sweeping = asyncio.gather(*controller.background_loops(queue, t.fleet))
         leases = await queue.take(10, wait=timedelta(seconds=30))
         sweeping.cancel()
         await asyncio.gather(sweeping, return_exceptions=True)

@@ -188,8 +188,8 @@ class Children(Controller):
             raise ConfigError(f"controller {self.name!r} has no @desired function")
         return super().function()
 
-    def beside(self, queue: Queue, fleet: Fleet) -> Sequence[Coroutine[Any, Any, None]]:
-        """Return the background loops of each process."""
+    def background_loops(self, queue: Queue, fleet: Fleet) -> Sequence[Coroutine[Any, Any, None]]:
+        """The orphan sweep, in each process."""
         return [self.orphans.run(queue, fleet)]
 
     def _check(self, what: str, function: object, earlier: object) -> None:

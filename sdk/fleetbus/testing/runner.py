@@ -176,7 +176,7 @@ class ControllerRunner:
             name = hosted.controller.name
             self._tasks.append(asyncio.create_task(hosted.worker.run(), name=f"work {name}"))
             self._tasks += [
-                asyncio.create_task(loop, name=f"beside {name}")
+                asyncio.create_task(loop, name=f"loop of {name}")
                 for loop in background_loops(hosted.controller, hosted.queue, self.fleet)
             ]
 

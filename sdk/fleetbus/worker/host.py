@@ -176,7 +176,7 @@ class _Hosted:
                 group.create_task(self._make_worker().run(), name=f"work {name}")
                 group.create_task(self._initial_sync.run(), name=f"initial sync {name}")
                 for loop in background_loops(self._controller, self._queue, fleet):
-                    group.create_task(loop, name=f"beside {name}")
+                    group.create_task(loop, name=f"loop of {name}")
         finally:
             await self._queue.aclose()
 
