@@ -66,7 +66,7 @@ class Line(NamedTuple):
 
 
 def cpu_seconds(pid: int) -> float:
-    """What all threads of a process used so far."""
+    """Return the CPU seconds that all threads of a process have used so far."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 

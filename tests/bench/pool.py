@@ -303,7 +303,7 @@ async def run_phases(fleet: Fleet) -> list[Phase]:
 
 
 async def compare(fleet: Fleet) -> dict[str, int]:
-    """What the stream lacks, or has twice; the clusters are quiet now."""
+    """Count lost, repeated and surplus messages of the stream, once the clusters are quiet."""
     stored, last = await _reported(fleet)
     for _ in range(5):  # the last changes may be under way
         if last["lost"]:

@@ -150,7 +150,7 @@ async def share_in_batches(link: Bus) -> float:
 
 
 async def measure_restart(folder: Path, objects: int) -> dict[str, Any]:
-    """What a restarted watcher asks its API server for; the answer of the server itself."""
+    """Count the requests that a restarted watcher sends, as its API server counted them."""
     async with (
         canned_apiserver(folder, objects, 0) as url,
         nats_with_stream(folder) as nats,

@@ -25,7 +25,7 @@ GIVEN = "KUBEBUILDER_ASSETS"
 _COMMANDS = {name: f"k8s.io/kubernetes/cmd/{name}" for name in REQUIRED[1:]}
 _ETCD = "go.etcd.io/etcd/server/v3"
 _GO_VERSION = "1.24.0"
-"""What go.mod of this Kubernetes asks for."""
+"""The Go version that go.mod of this Kubernetes requires."""
 
 
 class ProgramsMissingError(Exception):

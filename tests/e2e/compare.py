@@ -1,4 +1,4 @@
-"""What the API servers hold, beside what the snapshot and a plain subscriber say they hold."""
+"""Compares the objects of the API servers with the snapshot and with a plain subscriber."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def settle(
 
 
 def stream_differences(truth: Truth, subscriber: Subscriber) -> list[str]:
-    """What a subscriber knows otherwise than the API servers list it."""
+    """Describe the objects whose state at the subscriber differs from the API servers' lists."""
     found: list[str] = []
     for place in sorted({*truth, *subscriber.places}):
         listed = truth.get(place, {})

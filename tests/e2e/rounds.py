@@ -1,4 +1,4 @@
-"""What befalls the fleet, one round after the other, while its objects are written to."""
+"""The disruptions of the fleet, one round after the other, while its objects are written to."""
 
 from __future__ import annotations
 

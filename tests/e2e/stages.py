@@ -87,7 +87,7 @@ async def _run_tests(
 
 
 def _results(path: Path, log: Path) -> Json:
-    """What pytest says of each test."""
+    """Summarise pytest's JUnit report: passed, skipped by reason, failures."""
     if not path.exists():
         return {"passed": 0, "skipped": {}, "failures": [f"pytest did not run: {log}"]}
     cases = ET.parse(path).getroot().iter("testcase")  # noqa: S314 - pytest has just written it
@@ -155,7 +155,7 @@ async def _note(
 
 
 def _asked(audits: Mapping[str, AuditLog]) -> dict[str, int]:
-    """What the watchers asked of resources since this was asked before, by verb."""
+    """Count the watchers' requests for resources since the last call, by verb."""
     found = Counter[str]()
     for audit in audits.values():
         for request in audit.take():
@@ -230,7 +230,7 @@ async def run_quiet(folder: Path, programs: Path, length: timedelta) -> Json:
 
 
 async def _look(scene: Scene, length: timedelta) -> dict[tuple[str, str], float]:
-    """What is shown as anything but complete meanwhile, why, and after how many seconds first."""
+    """Return the resources that were not shown as complete, why, and after how many seconds."""
     reader = SnapshotReader(scene.redis)
     shown: dict[tuple[str, str], float] = {}
     began = time.monotonic()

@@ -43,11 +43,11 @@ class Subscriber:
 
     @property
     def places(self) -> set[Place]:
-        """Where anything was ever received of."""
+        """The clusters and resources of which any event was received."""
         return set(self._last)
 
     def alive(self, place: Place) -> Found:
-        """What is there, as far as was received."""
+        """The objects that exist according to the events received."""
         return {
             key: (event.uid, event.resource_version)
             for key, (_, event) in self._last.get(place, {}).items()

@@ -1,4 +1,4 @@
-"""What `make e2e` says where there is no real Kubernetes to be had."""
+"""The messages of `make e2e` on a machine that cannot get a real Kubernetes."""
 
 from __future__ import annotations
 

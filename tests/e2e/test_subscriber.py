@@ -1,4 +1,4 @@
-"""What the campaign's subscriber makes of events, and what is found to differ from it."""
+"""The e2e campaign's subscriber: its view of the events, and the differences found in it."""
 
 from __future__ import annotations
 

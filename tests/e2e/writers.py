@@ -87,7 +87,7 @@ class Writer:
         self._send("POST", path, body)
 
     def _make_ready(self) -> None:
-        """What a kubelet does with a pod."""
+        """Set a pod's status to Running and Ready, as a kubelet does."""
         path = f"/api/v1/namespaces/{self._random.choice(NAMESPACES)}/pods"
         reply = self._api.get(path, limit="20")
         if reply.status != 200 or not reply.items:

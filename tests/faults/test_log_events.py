@@ -1,4 +1,4 @@
-"""What the checks look for in logs is what the product logs: another name finds nothing."""
+"""Every log event that the checks search for is logged by the product under that name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# Calls of `lines("...")`, which take an event's name, and texts that begin with one.
+# Calls of `lines("...")`, which take an event's name, and strings that begin with one.
 _READ = re.compile(r"""lines\("(\w+)"\)|startswith\("(\w+_\w+)"\)""")
 
 

@@ -1,4 +1,4 @@
-"""What `make faults` runs can be said again with one command."""
+"""Each seed that `make faults` runs can be repeated with one command."""
 
 from __future__ import annotations
 

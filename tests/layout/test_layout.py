@@ -91,12 +91,12 @@ def test_no_test_folder_is_a_package():
     assert sorted((ROOT / "tests").rglob("__init__.py")) == []
 
 
-# The code of a README is text, and a child of the reloader needs a line of the standard library.
+# The code of a README is a string, and a child of the reloader needs one line of plain Python.
 PROGRAMS_AS_TEXT = {"tests/proto/test_readme.py", "tests/sdk/test_cli_run.py"}
 
 
 def _hands_over_text(tree: ast.AST) -> bool:
-    """Whether a command is `python -c TEXT`, with a text that says anything."""
+    """Whether a command is `python -c CODE` with code that is not empty."""
     lists = [n.elts for n in ast.walk(tree) if isinstance(n, ast.List | ast.Tuple)]
     lists += [n.args for n in ast.walk(tree) if isinstance(n, ast.Call)]
     return any(
@@ -109,7 +109,7 @@ def _hands_over_text(tree: ast.AST) -> bool:
 
 
 def test_programs_of_tests_are_modules_that_pyright_sees():
-    # In a text nobody finds the name that has changed: it goes to tests/scripts or bench/programs.
+    # A rename does not reach code in a string: programs go to tests/scripts or bench/programs.
     texts = {path: path.read_text() for path in _python_files() if "tests" in path.parts}
     found = {
         str(path.relative_to(ROOT))

@@ -1,4 +1,4 @@
-"""What production installs: neither the emulator nor devfleet, nor the servers that they bring."""
+"""A production install contains neither the emulator nor devfleet, nor the servers they bring."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _OUTSIDE: Final = re.compile(
     r"|\b[Ss]ections? \d|\.\./shared|/work/shared|\b[Ii]ssue \d|\bT\d{1,2}[.-]\d"
 )
 _FACTS: Final = ("emulator/", "tests/conformance/", "tests/emulator/")
-"""What is true of API servers: no rule of ours, so no code may look like one."""
+"""Folders that describe API servers: our rules do not apply there, so none may be cited."""
 _HERE: Final = "tests/layout/test_rules.py"
 
 

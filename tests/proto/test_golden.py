@@ -53,7 +53,7 @@ def _subject(message: Message) -> str:
 
 
 def _readable(message: Message) -> dict[str, Any]:
-    """What stands in the .json file; the object's bytes are shown as base64."""
+    """The content of the .json file, with the object's bytes as base64."""
     return {
         "subject": _subject(message),
         "headers": headers.build(message, MESSAGE_KEY),

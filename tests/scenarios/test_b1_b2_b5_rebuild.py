@@ -70,7 +70,7 @@ async def held(rig: Rig) -> dict[str, str]:
 
 
 def reconciled(recorder: Recorder, names: set[str]) -> dict[str, str]:
-    """What the last run of each object saw; nothing of those that were gone."""
+    """Return the resourceVersion that each object's last run saw; without objects now gone."""
     last = {name: recorder.of("a", "default", name)[-1:] for name in names}
     seen = {name: runs[0].object for name, runs in last.items() if runs}
     return {name: obj["metadata"]["resourceVersion"] for name, obj in seen.items() if obj}

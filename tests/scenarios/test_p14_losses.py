@@ -255,7 +255,7 @@ async def all_gone_at_once(world: World) -> None:
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncGenerator[World]:
     async with AsyncExitStack() as stack:
-        stack.enter_context(capture_logs())  # each failure is told with its stack, in colours
+        stack.enter_context(capture_logs())  # else each failure prints its stack, in colours
         enter = stack.enter_async_context
         nats = await enter(nats_server(store_dir=tmp_path / "nats"))
         first, spare = [await enter(store_in(tmp_path)) for _ in range(2)]

@@ -72,7 +72,7 @@ MCR: dict[str, Any] = {
 
 @pytest.fixture
 def logs() -> Generator[io.StringIO]:
-    """What the services log, at the level that tells most."""
+    """The log output of the services at the most verbose level."""
     written = io.StringIO()
     with contextlib.redirect_stderr(written):
         set_up_logs("json", "debug")
@@ -106,8 +106,8 @@ async def fleet(tmp_path: Path, bus: NatsServer, store: ValkeyServer) -> AsyncGe
         yield rig
 
 
-def befall(rig: Rig) -> None:
-    """What goes wrong at the API servers, from the start on."""
+def add_faults(rig: Rig) -> None:
+    """Let the API server of the member fail in several ways from the start on."""
     faults = rig.clusters[MEMBER].faults
     faults.add(Fail(403), verb="list", resource="pods", count=2)
     faults.add(Fail(500), verb="list", resource="secrets", count=1)
@@ -147,7 +147,7 @@ async def test_s1_g6_no_canary_leaves_its_cluster_whatever_goes_wrong(
     caplog: pytest.LogCaptureFixture,
 ):
     small = [each for each in corpus() if each.is_framed and len(each.body) < 2**21]
-    befall(fleet)
+    add_faults(fleet)
     said = corpus("w", 300_000)[::5]
     items = [each.body for each in (*small, said[0])]
     async with HostileServer(items, version="400000").serve() as odd:

@@ -116,7 +116,7 @@ async def test_t1_equal_names_in_two_clusters_stay_apart(open_rig: OpenRig) -> N
 
 
 class Failing(Recorder):
-    """Fails for one pod, or asks for another run of it, as it is told."""
+    """Fails for one pod, or asks for another run of it, depending on `mode`."""
 
     mode = ""
 
@@ -252,7 +252,7 @@ async def test_t1_with_two_watchers_the_stream_has_each_change_once(open_rig: Op
     b.patch(PODS, "default", "nginx", {"metadata": {"labels": {"x": "y"}}})
     b.delete(PODS, "default", "nginx")
     await eventually(lambda: [run.object for run in recorder.runs[-1:]] == [None], within=WITHIN)
-    await asyncio.sleep(0.5)  # the other watcher has told it, too
+    await asyncio.sleep(0.5)  # by now the other watcher has published it, too
     client = await nats_py.connect(rig.shared.nats_url)
     try:
         subject = "fleetbus.events.b.core.pods.default.nginx.*"

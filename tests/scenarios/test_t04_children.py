@@ -153,7 +153,7 @@ async def test_t4_with_policy_retain_the_parent_goes_and_what_is_left_is_reporte
     await rig.servers.stop("b")
     rig.clusters["a"].delete(MAPS, "default", "p")
     await eventually(lambda: home.has("p") is None, WITHIN)
-    # It is told after the parent was let go.
+    # The warning comes after the parent was released.
     await eventually(
         lambda: [line for line in logs if line["event"] == "child_left_behind"], WITHIN
     )

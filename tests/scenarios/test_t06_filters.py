@@ -22,7 +22,7 @@ ALL = "default/all"
 
 @dataclass
 class Watcher(Recorder):
-    """Notes as well which requests were told that their object left."""
+    """Records, too, which requests said that their object had left the selection."""
 
     left: list[str] = field(default_factory=list[str])
 
@@ -111,7 +111,7 @@ async def test_t6_only_what_passes_all_four_filters_reaches_the_reconciler(
 
 
 def _own(recorder: Watcher) -> set[str]:
-    """What was seen of our namespaces; servers make config maps of their own."""
+    """The objects seen in our namespaces; API servers create config maps of their own."""
     return {place for place in recorder.seen() if place.partition(":")[2][:1] == "n"}
 
 

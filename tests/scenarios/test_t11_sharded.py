@@ -45,7 +45,7 @@ LEASE_SECONDS = 15.0 if FULL else 2.0
 
 @dataclass
 class Notes:
-    """What all replicas in this process did."""
+    """The runs of all replicas in this process."""
 
     runs: list[tuple[str, Request, float]] = field(default_factory=list[tuple[str, Request, float]])
     seen: dict[str, str] = field(default_factory=dict[str, str])

@@ -1,8 +1,9 @@
-"""T21: what is wrong with one cluster is told of it, moves no other, and deletes nothing.
+"""T21: a fault of one cluster is reported for it, affects no other, and deletes nothing.
 
-All faults of B are there at once, each in a B of its own, as far as watchers, stream and snapshot
-go, and NATS is killed. The death of one of two watchers is in tests/watcher/test_peer_replicas.py.
-What needs T10's reconciler, a MultiClusterResource, or the kills of all processes, is not here.
+All faults of B happen at once, each in a B of its own, as far as watchers, stream and snapshot are
+concerned, and NATS is killed. Not here: the death of one of two watchers
+(tests/watcher/test_peer_replicas.py), and cases that need T10's reconciler, a MultiClusterResource
+or the kills of all processes.
 """
 
 from __future__ import annotations
@@ -62,14 +63,14 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """What befalls a B, and what is told of it meanwhile."""
+    """A fault of a B, and the condition that is reported meanwhile."""
 
     expected: Expected
     begin: Callable[[Rig, str], Awaitable[None]]
     end: Callable[[Rig, str], Awaitable[None]]
     at_start: bool = False
     lacks: str = ""
-    """The one kind that does not go on; the others do."""
+    """The one resource that is not synced meanwhile; the others are."""
 
 
 def by_rule(*actions: Any, **match: Any) -> dict[str, Any]:
@@ -152,7 +153,7 @@ FAULTS: Mapping[str, Fault] = {
 
 
 async def conditions(story: Scenario, name: str) -> dict[str, tuple[str, str]]:
-    """What a Cluster object would show."""
+    """The conditions that a Cluster object would show."""
     record, resources = await story.record(name), await story.rig.reader.resources(name)
     found = cluster_status(record, resources, is_silent=False)["conditions"]
     return {c["type"]: (c["status"], c["reason"]) for c in found}
@@ -269,7 +270,7 @@ async def test_t21_faults_in_b_are_reported_move_no_other_delete_nothing_and_hea
             await eventually(ticks.are_all_seen, WITHIN)
             before = ticks.latencies()
             began = asyncio.get_running_loop().time()
-            await befall(story, clusters)
+            await begin_faults(story, clusters)
             await eventually(ticks.are_all_seen, WITHIN)
             meanwhile = ticks.latencies(began)
             for name, fault in FAULTS.items():
@@ -294,8 +295,8 @@ async def heal(story: Scenario, name: str) -> None:
         raise
 
 
-async def befall(story: Scenario, clusters: pathlib.Path) -> None:
-    """Let every fault begin, and wait until each is told."""
+async def begin_faults(story: Scenario, clusters: pathlib.Path) -> None:
+    """Let every fault begin, and wait until each is reported."""
     rig = story.rig
     starts = {name for name, fault in FAULTS.items() if fault.at_start}
     for name in starts:

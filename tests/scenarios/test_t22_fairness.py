@@ -38,7 +38,7 @@ PATIENCE = timedelta(seconds=400 if FULL else 60)
 
 @dataclass
 class Watched:
-    """What a controller with two workers did: every run with its start and end."""
+    """A controller with two workers that records every run with its start and end."""
 
     runs: list[tuple[Request, float, float]] = field(
         default_factory=list[tuple[Request, float, float]]

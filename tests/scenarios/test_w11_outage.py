@@ -1,4 +1,4 @@
-"""W11, A4 and D11: a hanging API server is told within 30 s, and its return is noticed within 10 s.
+"""W11, A4, D11: a hanging API server is reported within 30 s, and its return noticed within 10 s.
 
 `FLEETBUS_TEST_FULL=1` runs it with the timers as they are.
 """
@@ -25,10 +25,10 @@ from fleetbus_emulator.apiserver import Partition
 from fleetbus_watcher import reachability
 
 OpenRig = Callable[..., Awaitable[Rig]]
-TOLD = timedelta(seconds=30 if FULL else 15)
+REPORTED = timedelta(seconds=30 if FULL else 15)
 NOTICED = timedelta(seconds=10)
 OUTAGE = timedelta(seconds=60 if FULL else 2)
-"""So long it lasts after it was told: pauses have grown."""
+"""How long the outage lasts after it was reported, so that pauses between retries have grown."""
 
 
 @pytest.fixture(autouse=True)
@@ -86,12 +86,12 @@ async def test_w11_d11_a_hanging_api_server_is_reported_and_its_return_is_notice
         story.write("b", "meanwhile")
         begun = time.monotonic()
         story.write("a", "second")
-        await eventually(lambda: is_complete(story, complete=False), TOLD)
+        await eventually(lambda: is_complete(story, complete=False), REPORTED)
         reported = await freshness(story)
         assert reported.age is not None
         assert (
             abs(reported.age.total_seconds() - (time.monotonic() - begun))
-            < TOLD.total_seconds() / 2
+            < REPORTED.total_seconds() / 2
         )
         await asyncio.sleep(OUTAGE.total_seconds())
         assert (await freshness(story)).reason == reported.reason

@@ -1,4 +1,4 @@
-"""W18 and P15 with a real watcher and a real projector: what no watch told is repaired."""
+"""W18 and P15 with a real watcher and a real projector: changes that no watch sent are repaired."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_w18_p15_what_the_api_server_never_reported_is_repaired_within_an_
     cluster.create(MAPS, {"metadata": {"name": "new"}, "data": {"k": "1"}}, "default")
     await eventually(lambda: rule.hits == 3)
     wanted = {"kept": "1", "old": "2", "new": "1"}
-    await eventually(lambda: holds(rig, wanted))  # no watch tells of it any more
+    await eventually(lambda: holds(rig, wanted))  # no watch sends them any more
 
 
 async def holds(rig: Rig, wanted: dict[str, str]) -> bool:

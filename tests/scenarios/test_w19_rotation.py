@@ -118,7 +118,7 @@ async def test_w19_every_service_reads_the_secret_of_a_refused_token_itself(
     async with started(rig) as story, served(rig.shared.redis_url, tmp_path) as api:
 
         async def row() -> list[str]:
-            """What `fleetbus clusters` says of the member."""
+            """The member's row in the output of `fleetbus clusters`."""
             capsys.readouterr()
             await asyncio.to_thread(show_clusters, "table", api)
             lines = capsys.readouterr().out.splitlines()

@@ -1,6 +1,6 @@
 """The store is lost while objects are deleted: each deletion is on the bus all the same (W24).
 
-The judge is a plain subscriber: it keeps nothing, and knows of no epochs.
+The observer is a plain subscriber: it keeps nothing, and knows of no epochs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is watched of a cluster is changed on the hub, while everything runs (P6, P14, P17, S7)."""
+"""A cluster's watch list is changed on the hub while everything runs (P6, P14, P17, S7)."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ ARGO = {"argocd.argoproj.io/secret-type": "cluster"}
 
 
 class Sets:
-    """What a provider tells, set by set."""
+    """The sets of clusters that a provider yields, one after the other."""
 
     def __init__(self, sets: AsyncGenerator[list[ClusterInfo]]) -> None:
         self._sets = sets

@@ -63,7 +63,7 @@ async def test_clusters_of_kind_come_and_go(kind: Path, capsys: pytest.CaptureFi
             "kind get kubeconfig --name fleet-c: could not locate any control plane nodes",
         ]
         (kind / "fleet-a").unlink()
-        (kind / "broken").touch()  # while kind fails, nothing is told
+        (kind / "broken").touch()  # while kind fails, nothing is yielded
         await asyncio.sleep(0.05)
         (kind / "broken").unlink()
         assert [info.name for info in await anext(sets)] == ["fleet-c"]

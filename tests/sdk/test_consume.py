@@ -66,7 +66,7 @@ async def send(bus: Bus, event: Event) -> None:
 
 
 class Handled:
-    """What the handler was given; `fail` makes it refuse."""
+    """A handler that records its batches; it raises `fail` if that is set."""
 
     def __init__(self) -> None:
         self.batches: list[list[Delivery]] = []

@@ -1,4 +1,4 @@
-"""What an API server serves, read from one that is odd, slow or down."""
+"""Discovery of an API server that is odd, slow or down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of an error is bounded and holds no secret, whatever user code raises."""
+"""The text of an error is bounded and contains no secret, whatever user code raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is no API server's answer about the object asked for proves nothing about it (W13, R6)."""
+"""A reply that is not an API server's, or is about another object, proves nothing (W13, R6)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HTML, TEXT, JSON = "text/html", "text/plain", "application/json"
 
 @dataclass
 class Server:
-    """Says the same to everything."""
+    """A server that sends the same answer to every request."""
 
     client: KubeClient
     answer: tuple[int, str, str] = (200, JSON, "{}")

@@ -1,4 +1,4 @@
-"""A change of a file is told once it is whole."""
+"""A change of a file is yielded once the file is completely written."""
 
 from __future__ import annotations
 

@@ -162,12 +162,12 @@ async def test_no_bucket_is_an_error_and_not_an_empty_answer(nats_url: str):
 
 
 async def test_writes_below_a_prefix_of_all_clusters_are_received(kv: KeyValue):
-    heard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
-    async with kv.follow("*.grant", lambda key, value: heard.put_nowait((key, value))):
+    received: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+    async with kv.follow("*.grant", lambda key, value: received.put_nowait((key, value))):
         await kv.put("eu1.resync.core.pods", b"1")
         await kv.put("eu1.grant.core.pods", b"2")
         async with asyncio.timeout(15):
-            assert await heard.get() == ("eu1.grant.core.pods", b"2")
+            assert await received.get() == ("eu1.grant.core.pods", b"2")
 
 
 async def test_b9_a_prefix_that_no_key_can_have_is_refused(kv: KeyValue, bus: Bus):

@@ -1,4 +1,4 @@
-"""What an API server answers is bounded after decompression: rule S7."""
+"""Responses of API servers are bounded after decompression (rule S7)."""
 
 from __future__ import annotations
 

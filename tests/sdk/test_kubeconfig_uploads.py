@@ -191,7 +191,7 @@ PROVIDERS: Final[dict[str, tuple[Callable[[], Any], tuple[Any, ...], str]]] = {
 
 
 def found_of(objects: tuple[Any, ...], kind: str) -> list[Objects]:
-    """What mirrors hold of these objects, each beside a good one named `good`."""
+    """The contents of the mirrors for these objects, each beside a valid one named `good`."""
     found: list[Objects] = []
     for obj in objects:
         name = str(obj["metadata"]["name"])

@@ -1,16 +1,16 @@
-"""A trouble that lasts is told at its beginning, and again while it lasts."""
+"""A persistent failure is logged when it begins, and repeated while it lasts."""
 
 from __future__ import annotations
 
 from fleetbus.process.log_once import REPEAT_AFTER, LogOnce
 
 
-def test_a_trouble_is_news_at_first_after_a_while_and_after_it_was_over() -> None:
+def test_a_failure_is_logged_at_first_after_a_while_and_after_a_recovery() -> None:
     now = [0.0]
     log_once = LogOnce(clock=lambda: now[0])
     assert log_once.should_log("away")
     assert not log_once.should_log("away")
-    assert log_once.should_log("full"), "another trouble"
+    assert log_once.should_log("full"), "another failure"
     assert log_once.should_log("full", "elsewhere"), "another place"
     now[0] = REPEAT_AFTER.total_seconds() - 1
     assert not log_once.should_log("full")

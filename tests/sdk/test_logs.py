@@ -40,7 +40,7 @@ async def queue(redis: Redis) -> AsyncGenerator[RedisQueue]:
 
 @pytest.fixture
 def written() -> Generator[io.StringIO]:
-    """What loggers of the standard library write."""
+    """The output of loggers of the standard library."""
     stream, logger = io.StringIO(), logging.getLogger("of.a.user")
     handler = standard_handler(structlog.processors.JSONRenderer(), stream)
     logger.addHandler(handler)

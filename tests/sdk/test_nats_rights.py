@@ -1,4 +1,4 @@
-"""What the rights of a watcher, and of a member of the pool, let it do: rule S3, each verb."""
+"""The NATS permissions of a watcher and of a member of the pool, verb by verb (rule S3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is imported from `fleetbus` itself: all of it is there, and importing it is cheap."""
+"""The public names of `fleetbus`: all can be imported, and importing them is cheap."""
 
 from __future__ import annotations
 

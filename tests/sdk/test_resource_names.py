@@ -1,4 +1,4 @@
-"""What people call a resource."""
+"""Short names, singulars and plurals of resources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fleetbus_proto.resources import parse_resource_name
         ("job.example.com", ("example.com", None, "job")),  # somebody else's
     ],
 )
-def test_singulars_and_short_names_mean_what_they_mean_to_kubectl(
+def test_singulars_and_short_names_resolve_as_in_kubectl(
     word: str, meant: tuple[str | None, str | None, str]
 ):
     assert with_plural(parse_resource_name(word)[0]) == meant

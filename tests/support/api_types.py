@@ -1,4 +1,4 @@
-"""What an API server serves, as it says itself, and what there is of it."""
+"""Lists the types that an API server serves, from its discovery, and their objects."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Json = dict[str, Any]
 
 
 def types_with(api: Api, *verbs: str) -> dict[str, str]:
-    """Resource key, like `apps/deployments`, to path of those types that take all of these verbs.
+    """Map the keys of the types that support all of these verbs, like `apps/deployments`, to paths.
 
-    The path is that of the version which the server prefers.
+    A path is that of the server's preferred version.
     """
     found: dict[str, str] = {}
     for key, path, taken in _served(api):
@@ -37,10 +37,10 @@ def _served(api: Api) -> Generator[tuple[str, str, set[str]]]:
 
 
 def list_metadata(api: Api, path: str) -> list[Json]:
-    """The metadata of all objects of a type; none of a type that has gone meanwhile.
+    """The metadata of all objects of a type; empty if the type was removed meanwhile.
 
     Raises:
-        LookupError: the server does not say.
+        LookupError: the server answers with another status.
     """
     reply = api.get(path, accept=PARTIAL_LIST)
     if reply.status == 404:

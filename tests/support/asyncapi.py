@@ -186,7 +186,7 @@ def _first_line(kind: type) -> str:
 
 
 def _field_docstrings(kind: type) -> dict[str, str]:
-    """What stands under each field, by the field's name on the wire."""
+    """Return the docstring of each field, by the field's name on the wire."""
     if not issubclass(kind, msgspec.Struct):
         return {}
     wire = {f.name: f.encode_name for f in msgspec.structs.fields(kind)}

@@ -12,7 +12,7 @@ from fleetbus_emulator.apiserver import Cluster
 MAPS, KEY = "v1/configmaps", "core/configmaps"
 OBJECTS = 30
 COPIER = str(Path(__file__).parents[1] / "scripts" / "careless_copier.py")
-"""What to load as a module."""
+"""The file to load as a controller's module."""
 
 
 @dataclass

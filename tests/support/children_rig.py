@@ -41,7 +41,7 @@ class ChildrenRig:
         return self.rig.clusters["a"].get(MAPS, "default", name)
 
     def children(self, cluster: str, name: str | None = None) -> list[Object]:
-        """What is owned there: by all, or by the parent of this name."""
+        """The config maps of a cluster that have an owner: any, or the parent of this name."""
         found = self.rig.clusters[cluster].list(MAPS)
         owned = [(owner_of(one), one) for one in found]
         return [one for owner, one in owned if owner and name in (None, owner.name)]

@@ -115,7 +115,7 @@ class Reply:
 
 @dataclass
 class Stream:
-    """What a watch has said."""
+    """The response of a watch, with the events received so far."""
 
     status: int
     headers: httpx.Headers

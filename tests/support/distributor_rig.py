@@ -58,7 +58,7 @@ class _Engaged:
 
 
 class SmallFleet:
-    """What the distributor needs of a fleet, on real clients."""
+    """The part of a fleet that the distributor uses, with real clients."""
 
     def __init__(self, servers: ApiServers) -> None:
         self._servers = servers
@@ -238,7 +238,7 @@ class Rig:
         return next(one for one in conditions if one["type"] == kind)
 
     def plan_hash(self, name: str = "x") -> str:
-        """What confirms the held deletions; "" if nothing is held."""
+        """The hash that confirms the held deletions; "" if none is held."""
         held: Object = self.resource(name)["status"].get("held", {})
         return str(held.get("planHash", ""))
 

@@ -1,4 +1,4 @@
-"""What the health server of a process says, found by the file with its port."""
+"""Reads the probes and metrics of a process, whose port is in a file."""
 
 from __future__ import annotations
 

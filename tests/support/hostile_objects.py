@@ -18,7 +18,7 @@ LEGAL_NAME = "".join(map(chr, [*range(1, 127), 0xE9, 0x2603, 0x1F600])).replace(
 
 
 class Fate(Enum):
-    """What must become of an object."""
+    """The required outcome for an object."""
 
     WHOLE = "published with its body"
     DEGRADED = "published without its body, and counted"
@@ -121,7 +121,7 @@ _BROKEN = {
     "nothing": b"",
     "null": b"null",
     "a number": b"5",
-    "a text": b'"x"',
+    "a string": b'"x"',
     "a list": b"[]",
     "an empty map": b"{}",
     "metadata null": b'{"metadata":null}',

@@ -28,7 +28,7 @@ _DOCUMENTS: dict[str, Any] = {
 
 
 class HostileServer:
-    """What it says; change it while it runs.
+    """An API server whose answers can be changed while it runs.
 
     Attributes:
         items: the objects of its list.

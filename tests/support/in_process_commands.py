@@ -20,7 +20,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def given_back() -> Generator[None]:
-    """What a command sets for its process is set back: signals, logs, the collector's pace."""
+    """Restore what a command changes in its process: signal handlers, logs, GC thresholds."""
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     thresholds = gc.get_threshold()
     try:
@@ -44,7 +44,7 @@ def status_of(main: Callable[..., Any], *arguments: Any) -> int:
 
 
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
-    """What was printed on standard error: one message, no traceback."""
+    """Return the one line printed on standard error; fails on more lines or a traceback."""
     printed = capsys.readouterr().err
     assert "Traceback" not in printed
     assert printed.count("\n") == 1, printed

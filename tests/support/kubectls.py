@@ -41,7 +41,7 @@ def chosen() -> list[str]:
 
 
 def minor_version(binary: Path) -> str:
-    """What a binary says of itself."""
+    """Return the minor version that a binary reports, like `1.31`."""
     command = [str(binary), "version", "--client", "-o", "json"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
     found = _VERSION.search(shown)

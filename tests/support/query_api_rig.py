@@ -37,7 +37,7 @@ KINDS = {
 
 
 class Ended(NamedTuple):
-    """What a command left."""
+    """The exit status and the output of a command."""
 
     status: int
     out: str

@@ -222,7 +222,7 @@ def _root(api_version: str) -> str:
 
 
 class AuditLog:
-    """What an API server noted of its clients' requests, from now on.
+    """The requests that an API server writes to its audit log from now on.
 
     Attributes:
         open: the ids of the watches that are open.

@@ -1,4 +1,4 @@
-"""What the acceptance scenarios share: their times, a pool of watchers, the checks that close each.
+"""The shared parts of the acceptance scenarios: times, a pool of watchers, the closing checks.
 
 `FLEETBUS_TEST_FULL=1` (`make scenarios`) runs them with the services' own timers, real limits
 and the whole quiet time; else timers are scaled.
@@ -43,7 +43,7 @@ FULL = os.environ.get("FLEETBUS_TEST_FULL", "0") not in ("", "0")
 QUIET = timedelta(seconds=10 if FULL else 1)
 """How long nothing may happen after convergence, and what "never" means."""
 WITHIN = timedelta(seconds=10 if FULL else 30)
-"""What "→" means; longer where other tests may run beside on a small machine."""
+"""The deadline of every "→"; longer where other tests may run beside on a small machine."""
 MAPS, MAP_KEY = "v1/configmaps", "core/configmaps"
 SECRETS = "v1/secrets"
 NAMESPACE = "fleet"

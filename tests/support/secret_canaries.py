@@ -13,9 +13,9 @@ from typing import Any
 Object = dict[str, Any]
 
 CANARY = "canary-4711"
-"""What no value may show; `hostile` plants the same."""
+"""A value that may show up nowhere; `hostile_objects` plants the same."""
 VISIBLE = "visible-4711"
-"""Planted beside it, so that a search that finds neither is known for blind."""
+"""Planted beside it: a search that does not find this one is broken."""
 
 SECRETS, MAPS, PODS = "v1/secrets", "v1/configmaps", "v1/pods"
 DEPLOYMENTS = "apps/v1/deployments"

@@ -141,7 +141,7 @@ class Rig:
         return [m for m in found if isinstance(m, Heartbeat)]
 
     async def status(self, plural: str = "configmaps") -> Any:
-        """What the latest heartbeat says of a resource; None if nothing."""
+        """The status of a resource in the latest heartbeat, or None."""
         beats = await self.heartbeats()
         found = [s for s in (beats[-1].resources if beats else []) if s.resource == plural]
         return found[0] if found else None
@@ -176,7 +176,7 @@ class Rig:
         self.cluster.delete(CONFIG_MAPS, "default", name)
 
     def requests(self, verb: str, plural: str = "configmaps") -> list[Any]:
-        """What was asked of a resource; lists without the probes before watches (W12)."""
+        """The requests for a resource; lists without the probes before watches (rule W12)."""
         return requests(self.cluster, verb, plural)
 
     def probes(self, plural: str = "configmaps") -> list[Any]:
@@ -201,7 +201,7 @@ def write(cluster: Cluster, name: str, value: str = "v") -> None:
 
 
 def requests(cluster: Cluster, verb: str, plural: str = "configmaps") -> list[Any]:
-    """What was asked of a resource; lists without the probes before watches (W12)."""
+    """The requests for a resource; lists without the probes before watches (rule W12)."""
     found = [r for r in cluster.requests if r.path.endswith(f"/{plural}")]
     return [r for r in found if r.verb == verb and not _is_probe(r)]
 
@@ -257,7 +257,7 @@ async def _read_page(bus: Bus, start: int, within: timedelta) -> list[Stored]:
 
 
 def mirror(messages: list[Message]) -> dict[str, str]:
-    """What the order guard and complete epochs make of the messages of one resource (P2 to P6)."""
+    """Apply the messages of one resource by the order guard and complete epochs (P2 to P6)."""
     rows: dict[str, tuple[tuple[int, tuple[int, str]], bool]] = {}
     marks: dict[str, Any] = {}
     for message in messages:

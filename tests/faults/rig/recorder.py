@@ -1,4 +1,4 @@
-"""What is recorded for the checker: the stream, the snapshot, memory, and writes of the bucket."""
+"""Records the stream, the snapshot, memory and the bucket's writes for the checkers."""
 
 from __future__ import annotations
 

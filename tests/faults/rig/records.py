@@ -1,4 +1,4 @@
-"""What the records of both campaigns consist of, and the bounds that both check."""
+"""The types of record that both campaigns share, and the bounds that both check."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 import orjson
 
 MEMORY_KB = 48 * 1024
-"""What a watcher may take above what most took: its window, some pages, and Python's own."""
+"""How far a process may exceed the median: its window, some pages, and Python's own overhead."""
 SETTLED_SECONDS = 60
-"""I1: how long after the last fault all must agree."""
+"""How long after the last fault all views must agree (rule I1)."""
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One rule that was broken."""
+    """One violation of a rule."""
 
     rule: str
     text: str

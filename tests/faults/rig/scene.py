@@ -1,4 +1,4 @@
-"""What every fault of a campaign may touch, and its dice."""
+"""The scene of a campaign: the fleet and the random generator that every fault shares."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AnyFleet = TypeVar("AnyFleet", bound=Fleet)
 
 @dataclass
 class BaseScene(Generic[AnyFleet]):
-    """The processes, and what chooses."""
+    """The fleet's processes and the seeded random generator."""
 
     fleet: AnyFleet
     random: Random

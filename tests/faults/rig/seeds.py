@@ -1,4 +1,4 @@
-"""What the commands of the campaigns do with seeds: run them, check each phase, keep and tell."""
+"""Runs the seeds of a campaign's command: checks each phase, keeps the records, reports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STORES: Final = ("nats", "nats-copy", "valkey", ".fleetbus-*")
 
 
 class Planned(Protocol):
-    """What one seed goes through; `mutation` is a rule that is taken away, or empty."""
+    """The plan of one seed; `mutation` names the rule that is disabled, or is empty."""
 
     @property
     def seed(self) -> int: ...

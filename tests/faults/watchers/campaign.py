@@ -39,7 +39,7 @@ _POLL_SECONDS: Final = 0.3
 _LOOK_SECONDS: Final = 0.2
 _FAULTS_AT_ONCE: Final = 3
 _STAYS_SECONDS: Final = 1.0
-"""What agrees for so long has settled: a late sweep would show."""
+"""A state that agrees for so long has settled: a late sweep would have shown by then."""
 
 Document = dict[str, dict[str, dict[str, list[str]]]]
 """Cluster → resource key → object key → (uid, resourceVersion)."""
@@ -48,14 +48,14 @@ Weighted = TypeVar("Weighted", Fault, Kill)
 
 @dataclass(frozen=True)
 class Plan:
-    """What one seed goes through.
+    """The plan of one seed.
 
     Attributes:
         seed: of the load and of every choice.
         kills: how many watchers are killed under load.
         rate: writes per second.
         losses: how many stores are lost afterwards, one after the other.
-        mutation: a rule of the product that is taken away, for checking the checker.
+        mutation: a rule of the product that is disabled, for checking the checker.
         pace: seconds between two kills, on average.
         kinds: only these faults; empty for all.
         ends: 0 leaves out that the last changes are in doubt.
@@ -179,10 +179,10 @@ async def _sync(fleet: Fleet, folder: Path) -> None:
 
 
 class StreamState:
-    """What consumers make of the stream so far.
+    """The state of the objects according to the stream so far.
 
     Args:
-        reader: the stream; nothing of it is lost any more.
+        reader: the stream; by now no message of it is lost any more.
         believes_epochs: as `state_checks.Fold`, which checks the records by the same rules.
     """
 
@@ -191,7 +191,7 @@ class StreamState:
         self._fold = Fold(believes_epochs=believes_epochs)
 
     async def agrees(self, final: Document) -> bool:
-        """Whether the last state per object is that of the clusters; not while nobody answers."""
+        """Whether the last state per object is that of the clusters; False while NATS is silent."""
         try:
             while messages := await self._reader.read():
                 for message in messages:

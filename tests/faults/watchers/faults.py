@@ -1,8 +1,8 @@
-"""What is broken, as lists: kills at chosen points and faults that pass; losses are in `losses`.
+"""The lists of faults: kills at chosen points and transient faults; losses are in `losses`.
 
 Each is a coroutine that does the damage, waits, and undoes what does not pass by itself; all are
 done from outside, by signals, links, stores and the faults of the emulated clusters. A new kind is
-one more function and one more entry. `Scene` is what they may touch.
+one more function and one more entry. `Scene` holds everything that they may touch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _POINT_PATIENCE = 3.0
 
 @dataclass
 class Scene(BaseScene[Fleet]):
-    """What a fault may touch, and its dice.
+    """Everything that a fault may touch, and the random generator.
 
     Attributes:
         rate: of the load.

@@ -1,4 +1,4 @@
-"""What is lost for good: stores, and the past of a cluster, each followed by a check."""
+"""Permanent losses: of stores, and of a cluster's history; each is followed by a check."""
 
 from __future__ import annotations
 

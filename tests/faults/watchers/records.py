@@ -19,20 +19,20 @@ Place = tuple[str, str]
 
 @dataclass
 class Records:
-    """What was recorded of one phase.
+    """The records of one phase.
 
     Attributes:
         meta: seed, phase, how it ended.
-        final: what the clusters held at the end.
-        snapshot: what the snapshot held.
+        final: the objects of the clusters at the end.
+        snapshot: the objects of the snapshot at the end.
         stream: the messages, in order.
         truth: every committed write of the clusters, in order.
         rows: each state of a row that was seen in the snapshot, in order, with its time.
         memory: time, process, kilobytes.
-        requests: of the watchers, by cluster.
-        log: what was done in this phase, in order.
+        requests: the requests of the watchers, by cluster.
+        log: the actions of this phase, in order.
         all_log: the same of this phase and those before it.
-        logs: what each watcher logged.
+        logs: the log lines of each watcher.
         bucket: the writes of the bucket, in order.
     """
 
@@ -79,7 +79,7 @@ def read_records(folder: Path) -> Records:
 
 
 def _logs_until(seed: Path, end: float) -> list[Json]:
-    """What was done in all phases up to a time."""
+    """Return the log lines of all phases up to a time, in order."""
     lines = [line for path in seed.glob("*/log.jsonl") for line in read_lines(path)]
     return sorted((line for line in lines if line["t"] <= end), key=lambda line: line["t"])
 

@@ -1,4 +1,4 @@
-"""What a campaign of watchers tells of each phase."""
+"""The report of a watcher campaign on each phase."""
 
 from __future__ import annotations
 

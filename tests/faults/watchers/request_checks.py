@@ -52,7 +52,7 @@ def list_starts(records: Records) -> list[ListStart]:
 
 
 class _Evidence:
-    """What was recorded, in a form that can be asked about a moment."""
+    """The records, indexed so that the state at any moment can be queried."""
 
     def __init__(self, records: Records) -> None:
         self._checkpoints: dict[tuple[str, str], list[tuple[float, int, int]]] = defaultdict(list)

@@ -100,7 +100,7 @@ def check_snapshot(records: Records) -> Iterator[Violation]:
 def differences(
     what: str, final: dict[Place, Live], found: dict[Place, Live]
 ) -> Iterator[Violation]:
-    """What is lost, left over or old in one view of the clusters, by place."""
+    """Yield the objects that are lost, extra or outdated in one view of the clusters, by place."""
     for place in sorted({*final, *found}):
         truth, seen = final.get(place, {}), found.get(place, {})
         groups = {

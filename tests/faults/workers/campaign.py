@@ -64,7 +64,7 @@ _RESOURCE: Final = parse_resource(CONFIG_MAPS).key
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """What one seed goes through.
+    """The plan of one seed.
 
     Attributes:
         seed: of the load and of every choice.
@@ -72,7 +72,7 @@ class WorkerPlan:
         pauses: how many are stopped for longer than a lease, at least.
         rate: writes per second.
         peace: seconds of load without faults.
-        mutation: a rule of the product that is taken away, for checking the checker.
+        mutation: a rule of the product that is disabled, for checking the checker.
         pace: seconds between two kills, on average.
         deaths: how often the poisoned key kills.
         faults: only these beside the kills; empty for all.

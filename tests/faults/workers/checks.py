@@ -28,7 +28,7 @@ _USUAL_KB: Final = 110_000
 """Most workers of a campaign die young, so the median of all says little."""
 _STARTING: Final = 5.0
 _BACK: Final = 1.0
-"""What was lost while a worker was stopped is reported when it goes on."""
+"""Slack in seconds: a worker logs a lease that was lost during a pause only after it resumes."""
 
 
 def _some(rule: str, found: Sequence[str]) -> Iterator[Violation]:

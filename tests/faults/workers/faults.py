@@ -1,4 +1,4 @@
-"""What happens to workers and to what they stand on, as lists: kills, and faults that pass.
+"""The lists of faults of workers and of their stores: kills and transient faults.
 
 All is done from outside, by signals and stores; at a named point a worker kills itself.
 """
@@ -28,7 +28,7 @@ _HELD = 0.8
 
 @dataclass
 class WorkerScene(BaseScene[WorkerFleet]):
-    """What a fault may touch, and its dice.
+    """Everything that a fault may touch, and the random generator.
 
     Attributes:
         locks: one kill or pause of a worker at a time.

@@ -43,12 +43,12 @@ _CUT: Final[Mapping[str, Any]] = {
 _MUTATION_SEEDS: Final = (1, 2)
 _MUTATED: Final = WorkerPlan(0, kills=14, pauses=10)
 _MUTATED_PLANS: Final = {
-    # A stale fence is met by a new owner that lives on.
+    # A stale fence shows only if the new owner survives: fewer kills, more pauses.
     "no-fence-check": replace(_MUTATED, kills=6, pauses=14, pace=6.0),
-    # While there is a projector, it is as quick as who should have applied it.
+    # A running projector would apply the event in time, and so hide the mutation.
     "enqueue-before-apply": replace(_MUTATED, faults=("kill-projector",)),
 }
-"""What it takes to notice that a rule is gone."""
+"""The plans of mutations that the usual plan rarely reveals."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What was recorded of workers, in a form that can be asked: runs, and when who was not well."""
+"""The records of workers, indexed for queries: runs, and the times when a worker was impaired."""
 
 from __future__ import annotations
 
@@ -109,19 +109,19 @@ class Spans:
 
 @dataclass
 class WorkerRecords:
-    """What was recorded of one phase, and of those before it.
+    """The records of one phase and of those before it.
 
     Attributes:
         meta: seed, phase, when it began and ended.
         truth: the last commits of each object, by cluster and object key.
         commits: when config maps of the sources were written.
-        runs: of all workers.
+        runs: the runs of all workers.
         starved: when a worker was not given the processor: since when, until when.
         writes: the requests that the target was sent, in order.
-        log: what was done.
-        logs: what each worker logged.
+        log: the actions of the campaign.
+        logs: the log lines of each worker.
         memory: time, process, kilobytes.
-        queue: what was left in it.
+        queue: the items left in it.
     """
 
     meta: Json
@@ -184,7 +184,7 @@ class WorkerRecords:
         return found
 
     def lines(self, event: str) -> list[tuple[str, float, Json]]:
-        """What workers logged under this name: who, when, the line."""
+        """Return the log lines of an event: worker, time, line."""
         return [
             (name, time_of(line), line)
             for name, lines in self.logs.items()

@@ -72,7 +72,7 @@ class InjectedError(FleetbusError):
 
 
 class Page:
-    """What one run notes: a line per step, in one write each, so that a kill leaves it whole."""
+    """The log of one run: a line per step, each in a single write, so that no kill tears it."""
 
     def __init__(self, file: int, worker: str, lease: Lease) -> None:
         self._file = file

@@ -1,6 +1,6 @@
 """A list that is asked for opens no hole in what is published: rule W24.
 
-The judge is a subscriber that knows nothing of epochs: it believes `deleted` alone.
+The observer is a subscriber that ignores epochs: for it only a `deleted` removes an object.
 """
 
 from __future__ import annotations
