@@ -10,10 +10,10 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from fleetbus.errors import NeverAwaited
-from fleetbus.run.current import current_run
+from fleetbus.run.current import Call, current_run
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,20 +21,6 @@ T = TypeVar("T")
 _MANY: Final = 64
 """How many calls are recorded before those that were awaited are dropped; then at each doubling, so
 that a call costs no more when very many are made for one `gather`."""
-
-
-class Call(NamedTuple):
-    """One call that a run has made."""
-
-    work: Coroutine[Any, Any, Any]
-    name: str
-    file: str
-    line: int
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether it was ever awaited."""
-        return inspect.getcoroutinestate(self.work) != inspect.CORO_CREATED
 
 
 def must_be_awaited(

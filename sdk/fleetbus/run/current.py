@@ -7,13 +7,14 @@ recorded outside of a run (in mapping functions, in services that use a `Fleet` 
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import structlog
@@ -22,9 +23,6 @@ from fleetbus.errors import LeaseLostError
 from fleetbus.reconcile import Request
 from fleetbus.run.user_code import calling_user_code
 from fleetbus_proto.versions import is_comparable, version_key
-
-if TYPE_CHECKING:
-    from fleetbus.run.awaited import Call
 
 log = structlog.get_logger()
 
@@ -56,6 +54,20 @@ class Written(NamedTuple):
     is_deleted: bool
     at: float
     """In seconds of the writer's clock."""
+
+
+class Call(NamedTuple):
+    """One call of an asynchronous method that a run has made."""
+
+    work: Coroutine[Any, Any, Any]
+    name: str
+    file: str
+    line: int
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it was ever awaited."""
+        return inspect.getcoroutinestate(self.work) != inspect.CORO_CREATED
 
 
 class _Note(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -105,7 +117,7 @@ class Run:
     absent: set[ObjectRef] = field(default_factory=set[ObjectRef])
     writes: dict[ObjectRef, Written] = field(default_factory=dict[ObjectRef, Written])
     applied: dict[bytes, str] = field(default_factory=dict[bytes, str])
-    calls: list[Call] = field(default_factory=list["Call"])
+    calls: list[Call] = field(default_factory=list[Call])
     """Calls that may not be awaited yet."""
     earlier: dict[bytes, str] = field(default_factory=dict[bytes, str])
     """Patches of earlier runs; one that this run applies again moves to `applied`."""
