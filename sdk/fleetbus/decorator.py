@@ -20,7 +20,7 @@ from typing import Final, TypeAlias, TypeVar, cast
 import structlog
 
 from fleetbus.controller.controller import Controller, Reconcile
-from fleetbus.controller.filters import ClusterFilter, read_namespaces, read_selector
+from fleetbus.controller.filters import ClusterFilter
 from fleetbus.errors import ConfigError, Conflict, NotFound
 from fleetbus.fleet.cluster import Cluster
 from fleetbus.fleet.fleet import Fleet
@@ -97,9 +97,6 @@ class Decorator(Controller):
             wake_on_leave=False,
         )
         self._of = self._resource(resource)
-        self._namespaces_of = read_namespaces(namespaces)
-        self._labels = read_selector("selector", selector)
-        self._annotations = read_selector("annotation_selector", annotation_selector)
         self._decorate: Decorate | None = None
         self.reconcile(self._reconcile_request)
 
@@ -165,7 +162,8 @@ class Decorator(Controller):
 
     async def _patch_for(self, obj: Object, cluster: str) -> Object:
         """Return the merge patch of an object; empty if nothing changes or it does not match."""
-        if self._decorate is None or not self._selects(obj):
+        is_deleted = bool(obj["metadata"].get("deletionTimestamp"))
+        if self._decorate is None or is_deleted or not self.watches[0].selects(obj):
             return {}
         answer: object = self._decorate(copy.deepcopy(obj), cluster)
         if inspect.isawaitable(answer):
@@ -181,15 +179,3 @@ class Decorator(Controller):
         if touched or ("metadata" in patch and patch["metadata"] is None):
             raise TerminalError(f"@decorate may not change {', '.join(sorted(touched))}")
         return patch
-
-    def _selects(self, obj: Object) -> bool:
-        metadata = obj["metadata"]
-        return (
-            not metadata.get("deletionTimestamp")
-            and (
-                self._namespaces_of is None
-                or (metadata.get("namespace") or "") in self._namespaces_of
-            )
-            and self._labels.matches(metadata.get("labels") or {})
-            and self._annotations.matches(metadata.get("annotations") or {})
-        )

@@ -23,12 +23,8 @@ from fleetbus.children.reconciler import ChildrenReconciler
 from fleetbus.children.unavailable import UnavailablePlaces
 from fleetbus.clusters.leaving import NAMESPACE
 from fleetbus.controller.controller import Controller, Reconcile
-from fleetbus.controller.filters import (
-    ClusterFilter,
-    choose_clusters,
-    read_namespaces,
-    read_selector,
-)
+from fleetbus.controller.filters import ClusterFilter
+from fleetbus.controller.watch import read_resource
 from fleetbus.errors import ConfigError
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result
@@ -104,14 +100,8 @@ class Children(Controller):
             name, concurrency=concurrency, timeout=timeout, backoff=backoff, follow_fleet=True
         )
         resources = [children] if isinstance(children, str) else list(children)
-        if not resources:
-            raise ConfigError(f"controller {name!r}: children must name a resource")
-        if unreachable not in _UNREACHABLE:
-            raise ConfigError(f"controller {name!r}: unreachable must be 'wait' or 'retain'")
-        if finalizer and self._resource(parents).group == _OURS:
-            raise ConfigError(f"controller {name!r}: finalizer=True is not possible for {parents}")
-        if min(sweep, recheck) <= timedelta():
-            raise ConfigError(f"controller {name!r}: sweep and recheck must be positive")
+        with self._named_errors():
+            _check_options(parents, resources, unreachable, (sweep, recheck), finalizer=finalizer)
         self.watch(
             parents,
             clusters=parent_clusters,
@@ -126,12 +116,9 @@ class Children(Controller):
         self._policy = Policy(
             controller=name,
             parents=self._resource(parents),
-            children=tuple(self._resource(resource) for resource in resources),
-            is_parent_cluster=choose_clusters(parent_clusters).test,
-            is_child_cluster=choose_clusters(child_clusters).test,
-            namespaces=read_namespaces(parent_namespaces),
-            labels=read_selector("parent_selector", parent_selector),
-            annotations=read_selector("parent_annotation_selector", parent_annotation_selector),
+            children=tuple(map(self._resource, resources)),
+            parent_watch=self.watches[0],
+            is_child_cluster=self.watches[1].clusters.test,
             finalizer=finalizer,
             retain=unreachable == "retain",
             hub_namespace=hub_namespace,
@@ -207,3 +194,26 @@ class Children(Controller):
         result = await run.reconcile()
         await self._conditions.report(request, run.conditions, run.parent, fleet)
         return result
+
+
+def _check_options(
+    parents: str,
+    children: Sequence[str],
+    unreachable: str,
+    intervals: Sequence[timedelta],
+    *,
+    finalizer: bool,
+) -> None:
+    """Check the options that no watch has checked.
+
+    Raises:
+        ConfigError: one is invalid.
+    """
+    if not children:
+        raise ConfigError("children must name a resource")
+    if unreachable not in _UNREACHABLE:
+        raise ConfigError("unreachable must be 'wait' or 'retain'")
+    if finalizer and read_resource(parents).group == _OURS:
+        raise ConfigError(f"finalizer=True is not possible for {parents}")
+    if min(intervals) <= timedelta():
+        raise ConfigError("sweep and recheck must be positive")

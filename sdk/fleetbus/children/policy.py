@@ -9,9 +9,9 @@ from typing import TypeAlias, cast
 
 from fleetbus.children.marks import OWN_PREFIX
 from fleetbus.clusters.info import ClusterInfo
+from fleetbus.controller.watch import Watch
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.kube.client import Object
-from fleetbus.kube.selectors import LabelSelector
 from fleetbus.reconcile import TerminalError
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource, parse_resource
@@ -66,11 +66,9 @@ class Policy:
     controller: str
     parents: Resource
     children: tuple[Resource, ...]
-    is_parent_cluster: Callable[[str, ClusterInfo | None], bool]
+    parent_watch: Watch
+    """Its filters are those of parents."""
     is_child_cluster: Callable[[str, ClusterInfo | None], bool]
-    namespaces: frozenset[str] | None
-    labels: LabelSelector
-    annotations: LabelSelector
     finalizer: bool
     retain: bool
     hub_namespace: str
@@ -82,15 +80,6 @@ class Policy:
     def field_manager(self) -> str:
         """The field manager of the children."""
         return f"fleetbus-{self.controller}"
-
-    def selects(self, parent: Object) -> bool:
-        """Whether an object matches the filters for parents."""
-        metadata = parent["metadata"]
-        return (
-            (self.namespaces is None or (metadata.get("namespace") or "") in self.namespaces)
-            and self.labels.matches(metadata.get("labels") or {})
-            and self.annotations.matches(metadata.get("annotations") or {})
-        )
 
     def child_clusters(self, fleet: Fleet) -> list[str]:
         """List the clusters that may have children now."""

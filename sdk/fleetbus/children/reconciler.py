@@ -136,7 +136,7 @@ class ChildrenReconciler:
         """Create, update and delete the children."""
         request, parents = self._request, self._policy.parents
         home = self._fleet.cluster(request.cluster)
-        if not self._policy.is_parent_cluster(home.name, home.info):
+        if not self._policy.parent_watch.clusters.test(home.name, home.info):
             log.info("parent_cluster_not_selected")
             return None
         cached = await home.get(parents, request.namespace, request.name)
@@ -214,7 +214,7 @@ class ChildrenReconciler:
         self._mark = replace(self._mark, owner=owner)
         if parent["metadata"].get("deletionTimestamp"):
             return [] if self._policy.finalizer or self._annotation.is_on(parent) else None
-        if not self._policy.selects(parent):
+        if not self._policy.parent_watch.selects(parent):
             return []
         answer = await self._desired(copy.deepcopy(parent), self._request.cluster, self._fleet)
         return self._policy.check(answer, parent)

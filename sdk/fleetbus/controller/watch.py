@@ -81,6 +81,15 @@ class Watch:
         resource = self.resource
         return resource is None or (resource.plural == plural and resource.group == group)
 
+    def selects(self, obj: Object) -> bool:
+        """Whether an object passes the namespaces and both selectors."""
+        metadata = obj["metadata"]
+        return (
+            (self.namespaces is None or (metadata.get("namespace") or "") in self.namespaces)
+            and self.selector.matches(metadata.get("labels") or {})
+            and self.annotation_selector.matches(metadata.get("annotations") or {})
+        )
+
     def passes(self, old: Object | None, new: Object | None) -> bool:
         """Whether the predicate lets a change pass; without one each does."""
         if self.predicate is None:

@@ -81,10 +81,14 @@ async def assert_converges(
         found = await _run_once(controller, events, setup, store, shuffler)
         if found != expected:
             where = f"(seed {seed}, order {order}: {shuffler})"
-            diff = "\n".join(unified_diff(expected, found, "in order", where, lineterm="", n=2))
-            raise AssertionError(
-                f"controller {controller.name!r} does not converge {where}\n{diff}"
-            )
+            raise AssertionError(_describe_difference(controller, where, expected, found))
+
+
+def _describe_difference(
+    controller: Controller, where: str, expected: list[str], found: list[str]
+) -> str:
+    diff = "\n".join(unified_diff(expected, found, "in order", where, lineterm="", n=2))
+    return f"controller {controller.name!r} does not converge {where}\n{diff}"
 
 
 @dataclass(frozen=True, slots=True)
