@@ -20,7 +20,7 @@ async def test_w17_p6_what_ended_while_nobody_watched_is_gone_and_what_came_agai
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "fleetbus_watcher.removed_types._SECOND_DISCOVERY", timedelta(milliseconds=50)
+        "fleetbus_watcher.resources.removed_types._SECOND_DISCOVERY", timedelta(milliseconds=50)
     )
     rig = await open_rig("a", resources=(GADGETS, CRDS))
     cluster = rig.clusters["a"]

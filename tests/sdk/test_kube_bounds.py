@@ -15,11 +15,11 @@ import pytest
 from aiohttp import web
 
 from fleetbus.errors import KubeError, ServerError
-from fleetbus.kube import listing
-from fleetbus.kube import object_lists as tree_lists
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.kube.listing import WatchTarget, list_pages, yielding_chunks
+from fleetbus.kube.list_watch import listing
+from fleetbus.kube.list_watch import object_lists as tree_lists
+from fleetbus.kube.list_watch.listing import WatchTarget, list_pages, yielding_chunks
 from fleetbus.kube.responses import MIB, RESPONSE_LIMIT
 from fleetbus_proto.resources import parse_resource
 

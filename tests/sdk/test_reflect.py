@@ -18,8 +18,8 @@ from fleetbus.errors import Gone, KubeError, Unreachable
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.backoff import BackoffPolicy, RequestBackoff
 from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.kube.listing import WatchTarget, list_pages
-from fleetbus.kube.reflect import (
+from fleetbus.kube.list_watch.listing import WatchTarget, list_pages
+from fleetbus.kube.list_watch.reflect import (
     ObjectList,
     Observer,
     WatchEvent,

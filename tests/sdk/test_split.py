@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetbus.kube import split
-from fleetbus.kube.split import ItemSplitter, LineSplitter, cut_object
+from fleetbus.kube.list_watch import split
+from fleetbus.kube.list_watch.split import ItemSplitter, LineSplitter, cut_object
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),

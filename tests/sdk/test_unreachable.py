@@ -20,8 +20,8 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.breaker import FAILURES, ApiBreaker
 from fleetbus.kube.connection.config import KubeConfig, read_kube_config
 from fleetbus.kube.impersonation import ActingClient
-from fleetbus.kube.listing import WatchTarget, list_pages, stream_limits
-from fleetbus.kube.reflect import watch_events
+from fleetbus.kube.list_watch.listing import WatchTarget, list_pages, stream_limits
+from fleetbus.kube.list_watch.reflect import watch_events
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.apiserver.faults import Fail, Hang
 from fleetbus_proto.resources import parse_resource

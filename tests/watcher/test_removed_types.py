@@ -33,7 +33,7 @@ WITHOUT_CRDS: dict[str, Any] = OFTEN | {"resources": ("widgets.example.com", "co
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "fleetbus_watcher.removed_types._SECOND_DISCOVERY", timedelta(milliseconds=50)
+        "fleetbus_watcher.resources.removed_types._SECOND_DISCOVERY", timedelta(milliseconds=50)
     )
     monkeypatch.setattr("fleetbus_watcher.cluster_watcher._CRD_SETTLES", timedelta(milliseconds=50))
 
@@ -199,7 +199,9 @@ async def test_w8_w17_while_discovery_is_in_doubt_no_type_of_the_group_ends(know
 
 
 async def test_w17_one_discovery_alone_ends_no_type(known: Rig, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("fleetbus_watcher.removed_types._SECOND_DISCOVERY", timedelta(hours=1))
+    monkeypatch.setattr(
+        "fleetbus_watcher.resources.removed_types._SECOND_DISCOVERY", timedelta(hours=1)
+    )
     drop_type(known)
     known.start(**ALL)
     await eventually(lambda: is_left(known))

@@ -14,7 +14,7 @@ from fleetbus.errors import ConfigError, KubeError
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.connection.backoff import RequestBackoff
 from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.kube.reflect import (
+from fleetbus.kube.list_watch.reflect import (
     ObjectChange,
     ObjectList,
     Observer,

@@ -11,7 +11,7 @@ from fleetbus.controller.controller import Controller
 from fleetbus.controller.filters import read_metadata
 from fleetbus.controller.watch import Watch
 from fleetbus.errors import MalformedOwner
-from fleetbus.kube.listing import DECODE_ERRORS
+from fleetbus.kube.list_watch.listing import DECODE_ERRORS
 from fleetbus.ownership import OWNER_ANNOTATION, SEED_OWNER_ANNOTATION, Owner, parse_owner
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.reads.reader import Entry

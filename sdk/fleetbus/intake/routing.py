@@ -23,7 +23,7 @@ from fleetbus.intake.mapping import UserCodeFailures, call_map
 from fleetbus.intake.matching import Evaluation, Match, Reason, match
 from fleetbus.intake.owners import owner_request
 from fleetbus.intake.record import MAX_TARGETS, NO_RECORD, TOO_MANY, LastSeen, StoredRecord
-from fleetbus.kube.listing import DECODE_ERRORS
+from fleetbus.kube.list_watch.listing import DECODE_ERRORS
 from fleetbus.process.cancellation import is_stop
 from fleetbus.process.metrics import OUTSIDE_FLEET, SKIPPED
 from fleetbus.reconcile import Request

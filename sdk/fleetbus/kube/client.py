@@ -19,7 +19,7 @@ from fleetbus.kube.connection.identity import IdentityCheck
 from fleetbus.kube.connection.liveness import Liveness
 from fleetbus.kube.connection.sessions import KUBE_SYSTEM, Sessions
 from fleetbus.kube.discovery import ApiResource, Discovery
-from fleetbus.kube.object_lists import FetchPage, all_objects, first_object
+from fleetbus.kube.list_watch.object_lists import FetchPage, all_objects, first_object
 from fleetbus.kube.requests import (
     JSON,
     Call,

@@ -26,7 +26,6 @@ from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject
 from fleetbus_watcher import metrics
 from fleetbus_watcher.audit.auditor import Auditor
-from fleetbus_watcher.effective_spec import EffectiveSpec
 from fleetbus_watcher.errgroup import run_group
 from fleetbus_watcher.errors import (
     BusReturned,
@@ -48,9 +47,10 @@ from fleetbus_watcher.incarnation import (
 from fleetbus_watcher.publish.bus_ready import missing
 from fleetbus_watcher.publish.checkpoint import Checkpoint
 from fleetbus_watcher.reachability import ReachabilityBackoff
-from fleetbus_watcher.removed_types import RemovedTypes
-from fleetbus_watcher.selection import SelectionResult
-from fleetbus_watcher.watched_resources import WatchedResources
+from fleetbus_watcher.resources.effective_spec import EffectiveSpec
+from fleetbus_watcher.resources.removed_types import RemovedTypes
+from fleetbus_watcher.resources.selection import SelectionResult
+from fleetbus_watcher.resources.watched_resources import WatchedResources
 
 log = structlog.get_logger()
 

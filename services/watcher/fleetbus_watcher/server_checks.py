@@ -15,7 +15,7 @@ from typing import Final
 from fleetbus.errors import NotAccepted
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.identity import SharedCheck
-from fleetbus.kube.listing import WatchTarget, list_pages
+from fleetbus.kube.list_watch.listing import WatchTarget, list_pages
 from fleetbus_proto.versions import is_comparable, is_newer
 from fleetbus_watcher.errors import ClusterReplaced, ClusterRestored, WatcherError
 from fleetbus_watcher.reachability import Reachability

@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from fleetbus.kube.connection.backoff import BackoffPolicy
-from fleetbus.kube.reflect import WatchTimeouts
+from fleetbus.kube.list_watch.reflect import WatchTimeouts
 from fleetbus.kube.selectors import InvalidSelector, LabelSelector
 from fleetbus.process.settings import Duration
 from fleetbus_proto.errors import InvalidName

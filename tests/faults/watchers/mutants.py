@@ -19,7 +19,7 @@ import msgspec
 
 import fleetbus_watcher.follow.resource_watcher as watching
 from fleetbus.errors import KubeError
-from fleetbus.kube import listing
+from fleetbus.kube.list_watch import listing
 from fleetbus_proto import headers
 from fleetbus_proto.events import Event, Message, Rank
 from fleetbus_proto.resources import Resource

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from snapshot_rig import Source
 
 import fleetbus
-from fleetbus.kube.listing import read_map
+from fleetbus.kube.list_watch.listing import read_map
 from fleetbus.kube.trees import read_tree
 from fleetbus_watcher.transform.rules import Rule
 from fleetbus_watcher.transform.transform import transform_of

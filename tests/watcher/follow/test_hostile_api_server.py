@@ -16,7 +16,7 @@ from watcher_rig import Rig, rig_for
 
 from fleetbus.errors import KubeError
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.listing import ListPage, WatchTarget, list_pages
+from fleetbus.kube.list_watch.listing import ListPage, WatchTarget, list_pages
 from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_proto.events import Event
 from fleetbus_proto.resources import parse_resource

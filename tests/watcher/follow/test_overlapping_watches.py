@@ -14,7 +14,7 @@ from eventually import eventually
 from grant_messages import Asker
 from watcher_rig import Rig
 
-from fleetbus.kube import reflect
+from fleetbus.kube.list_watch import reflect
 from fleetbus.watchers.resync import ResyncRequest, request_resync
 from fleetbus_emulator.apiserver import Expire, Fail, HideBookmarks, StallWatch
 from fleetbus_proto.resources import parse_resource

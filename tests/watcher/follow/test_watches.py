@@ -224,7 +224,7 @@ async def test_w17_a_type_that_comes_is_watched_and_one_that_goes_is_left(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
-        "fleetbus_watcher.removed_types._SECOND_DISCOVERY", timedelta(milliseconds=50)
+        "fleetbus_watcher.resources.removed_types._SECOND_DISCOVERY", timedelta(milliseconds=50)
     )
     async with rig.watching(resources=("*",)):
         await eventually(lambda: rig.status("customresourcedefinitions"))

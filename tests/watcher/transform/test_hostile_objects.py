@@ -24,9 +24,9 @@ from hostile_objects import (
 from wire_samples import MESSAGE_KEY
 
 from fleetbus.errors import KubeError
-from fleetbus.kube.listing import ListPage
-from fleetbus.kube.reflect import WatchEvent, WatchType, _read_line  # pyright: ignore[reportPrivateUsage]
-from fleetbus.kube.split import ItemSplitter, LineSplitter, cut_object
+from fleetbus.kube.list_watch.listing import ListPage
+from fleetbus.kube.list_watch.reflect import WatchEvent, WatchType, _read_line  # pyright: ignore[reportPrivateUsage]
+from fleetbus.kube.list_watch.split import ItemSplitter, LineSplitter, cut_object
 from fleetbus_proto import codec, headers
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import Event, Incarnation, Rank

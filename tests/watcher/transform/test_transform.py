@@ -18,7 +18,7 @@ from in_process_commands import one_line, status_of
 from watcher_rig import Rig
 
 from fleetbus.errors import ConfigError
-from fleetbus.kube.listing import read_map
+from fleetbus.kube.list_watch.listing import read_map
 from fleetbus.process.settings import load_settings
 from fleetbus_watcher.main import main
 from fleetbus_watcher.settings import WatcherSettings

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetbus.kube.listing import ListPage, read_map
-from fleetbus.kube.reflect import WatchEvent, WatchType
+from fleetbus.kube.list_watch.listing import ListPage, read_map
+from fleetbus.kube.list_watch.reflect import WatchEvent, WatchType
 from fleetbus_proto.events import Incarnation, Rank
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import Verb

@@ -17,7 +17,7 @@ from fleetbus.clusters.mirror import Objects, SkippedEntries, read_entries, watc
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import Object
 from fleetbus.kube.connection.config import KubeConfig, server_of
-from fleetbus.kube.reflect import WatchTarget
+from fleetbus.kube.list_watch.reflect import WatchTarget
 from fleetbus_proto.resources import parse_resource
 
 CLUSTERS: Final = "fleetbus.dev/v1alpha1/clusters"

@@ -25,7 +25,7 @@ from fleetbus.clusters.mirror import (
 )
 from fleetbus.kube.client import Object
 from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.kube.reflect import WatchTarget
+from fleetbus.kube.list_watch.reflect import WatchTarget
 from fleetbus_proto.resources import Resource, parse_resource
 
 _CLUSTERS: Final = "clusters.cluster.x-k8s.io"

@@ -29,7 +29,7 @@ from fleetbus.clusters.providers.kubeconfig import cluster_name
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import Object
 from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.kube.reflect import WatchTarget
+from fleetbus.kube.list_watch.reflect import WatchTarget
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import check_cluster
 

@@ -17,7 +17,7 @@ import structlog
 
 from fleetbus.errors import BusError, KubeError
 from fleetbus.kube.connection.backoff import RequestBackoff
-from fleetbus.kube.listing import ListPage, list_pages
+from fleetbus.kube.list_watch.listing import ListPage, list_pages
 from fleetbus.process.clock import utc_now
 from fleetbus.watchers.resync import read_audit_request
 from fleetbus_proto.events import AuditPage, Rank

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.kube.listing import DECODE_ERRORS
-from fleetbus.kube.reflect import read_deep_metadata
+from fleetbus.kube.list_watch.listing import DECODE_ERRORS
+from fleetbus.kube.list_watch.reflect import read_deep_metadata
 from fleetbus_proto.keys import object_key
 from fleetbus_watcher.errors import AuditAbandoned
 

@@ -13,7 +13,7 @@ import msgspec
 from fleetbus.bus.key_value import DECODE_ERRORS, KeyValue
 from fleetbus.errors import FleetbusError, Gone, KubeError
 from fleetbus.kube.connection.backoff import RequestBackoff
-from fleetbus.kube.listing import JSON, METADATA
+from fleetbus.kube.list_watch.listing import JSON, METADATA
 from fleetbus.process.clock import now_ms
 from fleetbus_proto.keys import kv_audit
 from fleetbus_watcher.errors import AuditAbandoned

@@ -11,7 +11,7 @@ import structlog
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.backoff import RequestBackoff
-from fleetbus.kube.listing import WatchTarget
+from fleetbus.kube.list_watch.listing import WatchTarget
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.resources import Resource
 from fleetbus_watcher.errors import Unpublishable

@@ -23,7 +23,7 @@ import msgspec
 
 from fleetbus.errors import BusError, FleetbusError, Gone, KubeError
 from fleetbus.kube.connection.backoff import RequestBackoff
-from fleetbus.kube.listing import ListPage, WatchTarget, list_pages
+from fleetbus.kube.list_watch.listing import ListPage, WatchTarget, list_pages
 from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus.process.clock import now_ms, utc_now
 from fleetbus.watchers.grant_requests import GrantRequest
@@ -55,7 +55,7 @@ from fleetbus_watcher.follow.watch_reader import WatchReader
 from fleetbus_watcher.incarnation import claim_epoch
 from fleetbus_watcher.publish.checkpoint import Checkpoint
 from fleetbus_watcher.reachability import ReachabilityBackoff
-from fleetbus_watcher.selection import SelectedResource
+from fleetbus_watcher.resources.selection import SelectedResource
 from fleetbus_watcher.server_checks import check_list_version
 from fleetbus_watcher.transform.translate import Origin, from_list
 

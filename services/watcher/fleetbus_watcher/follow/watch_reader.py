@@ -14,8 +14,8 @@ from functools import partial
 from typing import Final, NoReturn
 
 from fleetbus.errors import KubeError
-from fleetbus.kube import reflect
-from fleetbus.kube.reflect import Observer, WatchEvent, WatchType
+from fleetbus.kube.list_watch import reflect
+from fleetbus.kube.list_watch.reflect import Observer, WatchEvent, WatchType
 from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus_proto.versions import is_newer
 from fleetbus_watcher.errgroup import run_group

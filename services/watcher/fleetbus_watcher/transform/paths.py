@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.kube.listing import RawObject
+from fleetbus.kube.list_watch.listing import RawObject
 from fleetbus.process import redact
 
 Path = tuple[str, ...]

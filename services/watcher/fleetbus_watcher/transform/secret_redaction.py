@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from fleetbus.kube.listing import RawObject, WatchTarget, read_map
+from fleetbus.kube.list_watch.listing import RawObject, WatchTarget, read_map
 from fleetbus.ownership import OWNER_ANNOTATION, PROTECT_ANNOTATION, SEED_OWNER_ANNOTATION
 
 RESOURCE_OF_TEMPLATES: Final = "fleetbus.dev/multiclusterresources"

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.kube.listing import RawObject, read_map
+from fleetbus.kube.list_watch.listing import RawObject, read_map
 from fleetbus.process.redact import MARK_OF_BYTES
 from fleetbus_watcher.transform.paths import MARK, Cut, Path, cut_members, parse_path
 from fleetbus_watcher.transform.rules import Rule, matches

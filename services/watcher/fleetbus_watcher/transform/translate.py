@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.kube.listing import DECODE_ERRORS as UNDECODABLE
-from fleetbus.kube.listing import ListPage, RawObject, WatchTarget, read_map, read_text
-from fleetbus.kube.reflect import WatchEvent, WatchType, read_deep_metadata
+from fleetbus.kube.list_watch.listing import DECODE_ERRORS as UNDECODABLE
+from fleetbus.kube.list_watch.listing import ListPage, RawObject, WatchTarget, read_map, read_text
+from fleetbus.kube.list_watch.reflect import WatchEvent, WatchType, read_deep_metadata
 from fleetbus.process.clock import utc_now
 from fleetbus_proto.events import Event, Incarnation, Rank
 from fleetbus_proto.resources import Resource

@@ -24,14 +24,13 @@ import structlog
 
 from fleetbus.bus.key_value import DECODE_ERRORS, Entry
 from fleetbus.errors import BusError, KubeError
-from fleetbus.kube.listing import METADATA, WatchTarget, list_pages
+from fleetbus.kube.list_watch.listing import METADATA, WatchTarget, list_pages
 from fleetbus.process.clock import utc_now
 from fleetbus.watchers.resync import read_resync
 from fleetbus_proto.events import EpochEnd, Rank
 from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_types
 from fleetbus_proto.resources import Resource, is_built_in
 from fleetbus_proto.versions import is_newer
-from fleetbus_watcher.aggregated_groups import aggregated_groups
 from fleetbus_watcher.audit.pages import read_identity
 from fleetbus_watcher.errors import (
     ClusterReplaced,
@@ -41,7 +40,8 @@ from fleetbus_watcher.errors import (
 )
 from fleetbus_watcher.follow.context import CRDS, ClusterContext
 from fleetbus_watcher.incarnation import claim_epoch, compare_and_set
-from fleetbus_watcher.selection import SelectedResource, SelectionResult
+from fleetbus_watcher.resources.aggregated_groups import aggregated_groups
+from fleetbus_watcher.resources.selection import SelectedResource, SelectionResult
 from fleetbus_watcher.server_checks import check_list_version
 
 log = structlog.get_logger()

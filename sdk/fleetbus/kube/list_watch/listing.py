@@ -14,9 +14,9 @@ import msgspec
 
 from fleetbus import errors
 from fleetbus.kube.client import PAGE_SIZE, KubeClient
+from fleetbus.kube.list_watch.split import LINE_LIMIT, ItemSplitter
 from fleetbus.kube.requests import path_of, selector_query
 from fleetbus.kube.responses import MIB, check_continuation, invalid_response, too_large_error
-from fleetbus.kube.split import LINE_LIMIT, ItemSplitter
 from fleetbus_proto.resources import Resource
 
 IDLE_TIMEOUT: Final = timedelta(seconds=90)

@@ -10,7 +10,7 @@ from typing import Final
 import orjson
 
 from fleetbus.kube.discovery import ApiResource, Discovery
-from fleetbus.kube.listing import WatchTarget
+from fleetbus.kube.list_watch.listing import WatchTarget
 from fleetbus.watchers.spec import DENIED
 from fleetbus_proto.events import ResourceStatus, WatchSet
 from fleetbus_proto.resources import CORE, parse_resource_name

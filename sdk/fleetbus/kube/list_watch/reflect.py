@@ -1,6 +1,6 @@
 """List and watch for ever: layered generators, one concern each.
 
-    list_pages     one consistent list, page by page (fleetbus.kube.listing)
+    list_pages     one consistent list, page by page (fleetbus.kube.list_watch.listing)
     watch_events   one watch request, parsed; an ERROR event is raised
     follow         watches one after the other, from a resourceVersion, for ever
     reflect        list, then follow, then list again once the version has expired: for ever
@@ -30,7 +30,7 @@ import orjson
 from fleetbus import errors
 from fleetbus.kube.client import CONNECT_TIMEOUT, KubeClient, Object
 from fleetbus.kube.connection.backoff import BackoffPolicy, RequestBackoff
-from fleetbus.kube.listing import (
+from fleetbus.kube.list_watch.listing import (
     DECODE_ERRORS,
     IDLE_TIMEOUT,
     ListPage,
@@ -41,8 +41,8 @@ from fleetbus.kube.listing import (
     read_map,
     read_text,
 )
+from fleetbus.kube.list_watch.split import LINE_LIMIT, LineSplitter, cut_object
 from fleetbus.kube.responses import invalid_response
-from fleetbus.kube.split import LINE_LIMIT, LineSplitter, cut_object
 from fleetbus_proto.versions import is_comparable
 
 __all__ = [
