@@ -183,7 +183,7 @@ async def watch_watches(fleet: Fleet) -> None:
 
 @asynccontextmanager
 async def observed(fleet: Fleet) -> AsyncGenerator[None]:
-    """Hear every event and every lease, with the time of hearing."""
+    """Record every event and every lease, with the time of arrival."""
     loop = asyncio.get_running_loop()
 
     async def on_event(message: Msg) -> None:

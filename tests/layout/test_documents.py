@@ -38,7 +38,7 @@ def test_decisions_are_numbered_without_a_gap():
 
 
 def _map_rows() -> list[tuple[str, list[str]]]:
-    """What each row of the map is about, and the paths that it names."""
+    """Return the topic of each row of the map, and the paths that it names."""
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     section = page.split("## Where to change what", 1)[1].split("\n## ", 1)[0]
     lines = [line.strip("| ") for line in section.splitlines() if line.startswith("| ")]

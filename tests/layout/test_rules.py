@@ -71,7 +71,7 @@ def _guards() -> dict[str, list[str]]:
     return {code: re.findall(r"`([^`]+)`", line[1]) if line else [] for code, line in found}
 
 
-def test_each_code_means_one_thing_and_can_be_linked():
+def test_each_code_means_one_thing_and_has_an_anchor():
     headings = re.findall(r"^### (\w+)", _texts()[_PAGE], re.MULTILINE)
     assert sorted(headings) == sorted(set(headings))
     anchored = _HEADING.findall(_texts()[_PAGE])

@@ -82,7 +82,7 @@ def numbers(first: int, last: int) -> list[str]:
 # --- stored whole -----------------------------------------------------------------------------
 
 
-async def test_b1_a_batch_is_stored_in_its_order_and_each_message_hears_where(bus: Bus):
+async def test_b1_a_batch_is_stored_in_order_and_each_message_gets_its_sequence(bus: Bus):
     acks: list[Ack] = []
     async with open_window(bus) as window:
         await window.send(subject(0), b"x", {"Nats-Msg-Id": "0"})

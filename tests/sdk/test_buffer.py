@@ -77,7 +77,7 @@ def test_q9_small_ones_share_a_batch_and_a_burst_goes_by_itself(sender: Sender):
     assert {cluster for cluster, *_ in reported(fair.take())} == {"flood"}
 
 
-def test_q9_two_bursts_take_turns_and_who_comes_late_is_not_owed_the_past(
+def test_q9_two_bursts_take_turns_and_a_latecomer_gets_no_credit_for_the_past(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(buffer, "MAX_COOLDOWN", timedelta(0))

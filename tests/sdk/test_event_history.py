@@ -56,7 +56,7 @@ async def restart(server: NatsServer, bus: Bus, *, wiped: bool) -> None:
 
 
 @pytest.mark.parametrize("wiped", [False, True])
-async def test_who_follows_hears_what_comes_after_a_restart_and_nothing_twice(
+async def test_a_follower_reads_on_after_a_restart_without_duplicates(
     tmp_path: Path, *, wiped: bool
 ):
     async with (

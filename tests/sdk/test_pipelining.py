@@ -56,7 +56,7 @@ async def test_a_script_that_the_server_does_not_know_is_loaded_for_each_who_run
     assert answers == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_what_waits_for_a_lane_goes_out_when_one_is_free(
+async def test_commands_beyond_a_batch_are_sent_with_the_next_one(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(pipelining, "MAX_BATCH", 3)
@@ -87,7 +87,7 @@ async def test_who_is_stopped_takes_nobody_with_it(client: Redis):
     assert await client.get("n") == b"3"
 
 
-async def test_when_the_store_is_away_each_hears_of_it():
+async def test_when_the_store_is_away_each_caller_gets_an_error_of_its_own():
     client = PipeliningRedis(port=1, retry=Retry(NoBackoff(), 0))
     errors = await asyncio.gather(*(client.get("a") for _ in range(3)), return_exceptions=True)
     await client.aclose()

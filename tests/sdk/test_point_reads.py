@@ -77,7 +77,7 @@ async def test_who_is_stopped_does_not_take_the_others_answers_with_it(
     assert all(isinstance(one, Entry) for one in done)
 
 
-async def test_when_the_store_is_away_everyone_who_asked_hears_of_it():
+async def test_when_the_store_is_away_each_caller_gets_an_error_of_its_own():
     async with Redis(port=1, retry=Retry(NoBackoff(), 0)) as nowhere:
         reader = SnapshotReader(nowhere)
         reads = (reader.get("eu1", PODS, "prod", f"p{i}") for i in range(3))

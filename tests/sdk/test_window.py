@@ -38,7 +38,7 @@ def ignore(_: Ack) -> None:
     """For messages whose fate does not matter."""
 
 
-async def test_each_message_hears_its_fate_once(bus: Bus):
+async def test_each_message_is_acknowledged_exactly_once(bus: Bus):
     await ensure_stream(bus)
     acks: list[Ack] = []
     async with open_window(bus, messages=50) as window:

@@ -338,7 +338,7 @@ async def test_q10_a_low_key_waits_for_few_live_ones(queue: Queue):
     assert "a" in served
 
 
-async def test_q10_a_band_without_items_is_owed_nothing(queue: Queue):
+async def test_q10_a_band_without_items_gains_no_credit(queue: Queue):
     await queue.add([Add(named(f"n{n}")) for n in range(100)])
     await queue.take(90)
     await queue.add([Add(A, Priority.INITIAL)])

@@ -131,7 +131,7 @@ async def test_q5_a_refused_lease_is_reported_once_and_only_while_its_handler_ru
         assert losses.leases == leases[:1]
 
 
-async def test_q5_a_lease_whose_take_was_answered_late_is_confirmed_before_it_is_judged(
+async def test_q5_a_lease_whose_take_was_answered_late_is_confirmed_and_not_reported_lost(
     valkey_url: str, queue: RedisQueue
 ):
     losses = Losses()

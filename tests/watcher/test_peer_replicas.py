@@ -66,7 +66,9 @@ async def test_w15_of_two_replicas_that_may_list_the_later_one_waits_for_the_oth
     await eventually(rig.is_mirrored)
 
 
-async def test_w15_a_replica_that_waits_to_list_goes_on_at_the_twins_first_checkpoint(rig: Rig):
+async def test_w15_a_replica_that_waits_to_list_resumes_at_the_first_checkpoint_of_its_peer(
+    rig: Rig,
+):
     rig.write("a")
     rig.start(replica="r2", **LONG)
     await eventually(asker_of(rig, "r2").is_there)  # and nobody answers

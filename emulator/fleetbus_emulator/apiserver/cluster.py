@@ -396,7 +396,7 @@ class Cluster:
         return [stored.obj for stored in snapshot.select(None)]
 
     def subscribe(self, callback: Callable[[Change], None]) -> Callable[[], None]:
-        """Hear of every committed write, in order, at once; returns how to stop.
+        """Call back on every committed write, in order, at once; returns the function to stop it.
 
         The callback runs within the write: it should only enqueue. It must not change the objects.
         """
@@ -404,7 +404,7 @@ class Cluster:
         return lambda: self._state.subscribers.remove(callback)
 
     def subscribe_roll_back(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Hear that the past was restored, when it is; returns how to stop."""
+        """Call back whenever the cluster is rolled back; returns the function to stop it."""
         self._roll_back_subscribers.append(callback)
         return lambda: self._roll_back_subscribers.remove(callback)
 

@@ -306,7 +306,7 @@ def test_a_line_that_is_no_entry_is_refused(line: str):
         commit_from_json(line)
 
 
-def test_listeners_hear_of_each_entry_once():
+def test_listeners_are_notified_of_each_entry_once():
     truth = GroundTruth(5)
     received: list[int] = []
     listener = lambda: received.append(truth.last)  # noqa: E731

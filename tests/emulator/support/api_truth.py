@@ -43,16 +43,16 @@ class Scope:
 
 
 class Truth:
-    """Hears of every write of a cluster and remembers the states after each."""
+    """Records every write of a cluster and the states after each."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.beginning = cluster.resource_version
         self.changes: dict[int, Change] = {}
         self._rvs: dict[tuple[str, str], list[int]] = {}
         self._states: dict[tuple[str, str], list[dict[Key, JsonObject]]] = {}
-        cluster.subscribe(self._hear)
+        cluster.subscribe(self._record)
 
-    def _hear(self, change: Change) -> None:
+    def _record(self, change: Change) -> None:
         place, rv = (change.group, change.resource), rv_of(change.new)
         if change.type == "MODIFIED" and change.old is not None:
             revised = {**change.old["metadata"], "resourceVersion": str(rv)}

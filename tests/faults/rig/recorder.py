@@ -58,7 +58,7 @@ class Taps:
 
     async def start(self) -> None:
         for subject in _SUBJECTS:
-            await self._bus.nc.subscribe(subject, cb=self._hear)
+            await self._bus.nc.subscribe(subject, cb=self._receive)
 
     async def wait(self, prefix: str, within: float) -> bool:
         """Wait for a message below a prefix; False if none came."""
@@ -77,7 +77,7 @@ class Taps:
         """As somebody does who should not."""
         await self._bus.request(f"$JS.API.STREAM.DELETE.{name}")
 
-    async def _hear(self, message: Msg) -> None:
+    async def _receive(self, message: Msg) -> None:
         if message.subject.startswith("$KV."):
             value = message.data.decode(errors="replace")
             line = {"t": time.time(), "key": message.subject.split(".", 2)[2], "value": value}

@@ -294,7 +294,7 @@ async def test_an_object_too_large_to_be_kept_has_no_old_state(rig: IntakeRig) -
     assert await rig.tell(EU1.modified("a", 2, metadata=large)) == [seen("a", 2)]
 
 
-async def test_a_predicate_that_raises_is_owed_and_what_it_was_asked_is_asked_again(
+async def test_a_predicate_that_raises_requests_a_resync_and_is_called_again(
     rig: IntakeRig,
 ) -> None:
     is_broken = [True]

@@ -132,7 +132,7 @@ async def test_clusters_are_chosen_by_name_by_label_or_by_predicate(
     assert found == ["cluster://us1/prod/a"]
 
 
-async def test_a_predicate_that_raises_wakes_nobody_stops_nothing_and_is_owed(
+async def test_a_predicate_that_raises_enqueues_nothing_and_requests_a_resync(
     routed: Routed,
 ) -> None:
     def broken(info: ClusterInfo) -> bool:
@@ -281,7 +281,7 @@ async def _broken(kind: str) -> Any:
         *("not synced", "nonsense", "not requests", "no cluster"),
     ],
 )
-async def test_a_map_that_fails_stops_nothing_and_its_cluster_is_owed(
+async def test_a_map_that_fails_requests_a_resync_and_disturbs_no_other_watch(
     routed: Routed, kind: str
 ) -> None:
     async def broken(_obj: Any, _own: Request, _fleet: Fleet) -> Iterable[Request]:
@@ -331,7 +331,7 @@ async def test_what_a_map_answers_in_place_of_requests_is_reported_once_and_coun
 @pytest.mark.parametrize(
     "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()]
 )
-async def test_r8_a_predicate_that_would_end_the_process_is_owed(
+async def test_r8_a_predicate_that_would_end_the_process_requests_a_resync(
     routed: Routed, error: BaseException
 ) -> None:
     def raises(*_: Any) -> Any:

@@ -107,7 +107,7 @@ async def test_a_map_that_failed_for_a_while_is_tried_again_without_another_chan
     await eventually(lambda: recorder.of("a", "default", "p"), within=SOON)
 
 
-async def test_p9_what_is_owed_to_several_clusters_outlives_a_store_that_fails_for_the_first(
+async def test_p9_pending_resyncs_of_several_clusters_outlive_a_store_that_fails_for_the_first(
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fleetbus.worker.initial_sync.CHECK_EVERY", timedelta(milliseconds=400))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SHORT = replace(POLICY, lease=timedelta(milliseconds=600))
 
 
-async def test_q5_a_lease_is_renewed_until_the_store_has_heard_that_its_run_is_over(
+async def test_q5_a_lease_is_renewed_until_the_store_has_received_the_end_of_its_run(
     redis: Redis, valkey_url: str
 ) -> None:
     runs: list[Run] = []

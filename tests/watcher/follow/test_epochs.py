@@ -156,7 +156,7 @@ async def test_w7_an_abandoned_epoch_takes_its_watch_with_it(rig: Rig):
     assert ends[0].epoch == max(ranks, key=lambda rank: rank.key)
 
 
-async def test_w20_a_wish_is_followed_at_once_and_only_once(rig: Rig):
+async def test_w20_a_resync_request_is_followed_at_once_and_only_once(rig: Rig):
     rig.write("a")
     async with rig.watching():
         first = (await rig.ends())[0]
@@ -170,7 +170,7 @@ async def test_w20_a_wish_is_followed_at_once_and_only_once(rig: Rig):
     assert ends[1].epoch.id >= wanted.min_epoch
 
 
-async def test_w20_a_wish_written_while_the_watcher_was_down_is_followed(rig: Rig):
+async def test_w20_a_resync_request_written_while_the_watcher_was_down_is_followed(rig: Rig):
     rig.write("a")
     async with rig.watching():
         first = (await rig.ends())[0]

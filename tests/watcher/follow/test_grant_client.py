@@ -68,7 +68,7 @@ async def test_w7_nothing_is_claimed_and_nothing_listed_before_the_projector_say
     assert await rig.is_mirrored()
 
 
-async def test_w7_an_answer_is_heard_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch):
+async def test_w7_a_grant_is_noticed_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(grant_client, "_FIRST_POLL", timedelta(minutes=1))  # it does not poll
     asker = asker_of(rig)
     rig.start(**LONG)

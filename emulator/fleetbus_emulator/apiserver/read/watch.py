@@ -103,7 +103,7 @@ class Watch:
         self.sent = 0
         self._head: list[bytes] = []
         self._initial: deque[Stored] = deque()  # what there was, as far as it is not sent yet
-        self._owes_initial_end = False
+        self._initial_end_pending = False
         self._timers: _Timers | None = None
         self._future: asyncio.Future[None] | None = None
         self._position = store.end
@@ -181,7 +181,7 @@ class Watch:
         rv, store = self._options.rv, self._store
         if rv is None:
             self._initial.extend(self._selected_now())
-            self._owes_initial_end = self._options.initial_events_end
+            self._initial_end_pending = self._options.initial_events_end
             return store.end
         if rv < store.floor:
             self._head.append(self._expired())
@@ -200,8 +200,8 @@ class Watch:
         """The next part of what there was when the watch began."""
         count = min(BATCH, len(self._initial))
         lines = [self._encode("ADDED", self._initial.popleft()) for _ in range(count)]
-        if self._owes_initial_end and not self._initial:
-            self._owes_initial_end = False
+        if self._initial_end_pending and not self._initial:
+            self._initial_end_pending = False
             if self._store.events_from(self._position, 1) is None:
                 lines.append(self._expired())  # a bookmark would promise what the log has lost
             else:

@@ -1,4 +1,4 @@
-"""Validation of the built-in types: the mistakes that clients make and rely on hearing of."""
+"""Validation of the built-in types: rejects the mistakes that clients expect an error for."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class Simulator:
     def _rank_of(self, item: Item) -> int:
         return self._controllers[item.controller].rank
 
-    # hearing ------------------------------------------------------------------------------------
+    # changes ------------------------------------------------------------------------------------
 
     def _on_change(self, change: Change) -> None:
         rv = int(change.new["metadata"]["resourceVersion"])

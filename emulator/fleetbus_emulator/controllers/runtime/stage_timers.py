@@ -75,7 +75,7 @@ class StageTimers(Generic[Item]):
     def alarm(self, item: Item, seconds: float) -> None:
         """Have the item looked at again after this time; replaces an earlier alarm of the item."""
         self.cancel_alarm(item)
-        self._alarms[item] = self._timers.call_later(min(seconds, LONGEST), self._ring, item)
+        self._alarms[item] = self._timers.call_later(min(seconds, LONGEST), self._fire_alarm, item)
 
     def cancel_alarm(self, item: Item) -> None:
         """Drop the item's alarm."""
@@ -113,7 +113,7 @@ class StageTimers(Generic[Item]):
         self._running -= 1
         self._wake(item)
 
-    def _ring(self, item: Item) -> None:
+    def _fire_alarm(self, item: Item) -> None:
         self._alarms.pop(item, None)
         self._wake(item)
 
