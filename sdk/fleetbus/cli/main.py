@@ -19,3 +19,7 @@ def main() -> None:
         run_command_line()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

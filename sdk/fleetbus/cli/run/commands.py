@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pathlib
 import sys
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from fleetbus.cli.options import DevFolder, NatsUrl, RedisUrl, output_option
-
-_CHILD: Final = "from fleetbus.cli.main import main; main()"
 
 _Modules = Annotated[
     list[str], typer.Argument(help="Python files or modules that define controllers.")
@@ -98,7 +96,7 @@ def run(
 
     if reload and not reloading.is_child():
         # Same command line: the child knows its role from the environment.
-        command = [sys.executable, "-c", _CHILD, *sys.argv[1:]]
+        command = [sys.executable, "-m", "fleetbus.cli.main", *sys.argv[1:]]
         raise typer.Exit(reloading.Reloader(command, modules).run())
     from fleetbus.cli.run.run import run_modules  # noqa: PLC0415 -- import cost
 
