@@ -20,7 +20,9 @@ def main(name: str, *arguments: str) -> None:
     module = f"{name}.main" if TESTS.joinpath(*name.split(".")).is_dir() else name
     path = os.pathsep.join([str(TESTS), str(TESTS / "support")])
     command = [sys.executable, "-P", "-m", module, *arguments]
-    os.execve(sys.executable, command, os.environ | {"PYTHONPATH": path})  # noqa: S606 -- no shell
+    # All clusters of these programs are on this machine.
+    environment = {"FLEETBUS_ALLOW_LOOPBACK": "1"} | os.environ | {"PYTHONPATH": path}
+    os.execve(sys.executable, command, environment)  # noqa: S606 -- no shell
 
 
 if __name__ == "__main__":

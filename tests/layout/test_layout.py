@@ -119,6 +119,17 @@ def test_programs_of_tests_are_modules_that_pyright_sees():
     assert found == PROGRAMS_AS_TEXT
 
 
+def test_the_emulator_knows_no_setting_of_fleetbus():
+    # It is used alone, and import-linter sees imports only.
+    texts = {
+        path: path.read_text() for path in _python_files() if "fleetbus_emulator" in path.parts
+    }
+    assert texts, "found no emulator"
+    assert [
+        str(path.relative_to(ROOT)) for path, text in texts.items() if "FLEETBUS_" in text
+    ] == []
+
+
 def test_the_page_of_the_rigs_names_every_module_that_tests_share():
     support = ROOT / "tests" / "support"
     page = (support / "README.md").read_text()

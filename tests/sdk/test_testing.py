@@ -11,12 +11,14 @@ from redis.asyncio import Redis
 
 import fleetbus
 from fleetbus.errors import ConfigError
+from fleetbus.process.settings import allows_loopback
 from fleetbus.testing import (
     ControllerTest,
     EmulatedFleet,
     NotIdle,
     assert_converges,
     controller_test,
+    emulated_fleet,
 )
 
 MAPS = "v1/configmaps"
@@ -279,3 +281,12 @@ async def test_r2_a_controller_that_nothing_wakes_is_not_said_to_converge(valkey
 
 async def never_called(_request: fleetbus.Request, _fleet: fleetbus.Fleet) -> None:
     raise AssertionError("it runs")
+
+
+def test_s7_a_process_that_emulates_clusters_may_have_them_as_members(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("FLEETBUS_ALLOW_LOOPBACK")
+    assert not allows_loopback()
+    with emulated_fleet(["a"], workloads=False):
+        assert allows_loopback()

@@ -5,6 +5,7 @@ The SDK does not import devfleet; it loads it through entry points.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -201,6 +202,9 @@ def emulated_fleet(
 ) -> AbstractContextManager[EmulatedFleet]:
     """Serve emulated clusters on free loopback ports while the context is open.
 
+    Controllers of this process may use them as members: FLEETBUS_ALLOW_LOOPBACK is set unless it
+    has a value.
+
     Args:
         clusters: their names, or their number.
         workloads: whether Deployments become ready and Jobs complete.
@@ -210,6 +214,7 @@ def emulated_fleet(
     Raises:
         ConfigError: fleetbus-devfleet is not installed.
     """
+    os.environ.setdefault("FLEETBUS_ALLOW_LOOPBACK", "1")
     for point in entry_points(group=_GROUP, name="emulated_fleet"):
         return point.load()(clusters, workloads=workloads, tls=tls, seed=seed)
     raise ConfigError("emulated clusters need fleetbus-devfleet: install it")

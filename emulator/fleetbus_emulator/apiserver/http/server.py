@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import os
 from collections import Counter
 from contextlib import asynccontextmanager
 from itertools import chain, repeat
@@ -140,9 +139,6 @@ async def serve(
 ) -> AsyncGenerator[ApiServers, None]:
     """Serve clusters over HTTP while the context lasts.
 
-    Controllers of this process may use them as members: a process that emulates clusters is one of
-    development, so FLEETBUS_ALLOW_LOOPBACK is set unless it has a value.
-
     Args:
         clusters: One listener each.
         host: The address to bind.
@@ -161,7 +157,6 @@ async def serve(
         for cluster, port in zip(clusters, chain(ports, repeat(0)), strict=False)
     ]
     servers = ApiServers(listeners, authority)
-    os.environ.setdefault("FLEETBUS_ALLOW_LOOPBACK", "1")
     try:
         for listener in listeners:
             await listener.start()
