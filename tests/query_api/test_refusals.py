@@ -63,7 +63,7 @@ async def test_parameters_that_mean_nothing_are_400(fleet: QueryApi):
 
 
 async def test_an_unknown_resource_is_404(fleet: QueryApi):
-    said = "foos is watched in no cluster of the fleet; watched are: "
+    said = "foos is not watched in any cluster of the fleet; watched are: "
     check_problem(await fleet.get("/fleet/v1/resources/foos"), 404, said, "pods", ".apps")
     check_problem(await fleet.get("/fleet/v1/resources/v2/pods"), 404, "v2/pods")
 
@@ -80,7 +80,9 @@ def test_a_refusal_of_a_resource_names_few_of_what_is_watched_and_sorted():
         KnownFleet({}, known[::-1]).find("nodes")
     first = "deployments, deployments.apps, deployments.g00.example, "
     said = str(refused.value)
-    assert said.startswith(f"nodes is watched in no cluster of the fleet; watched are: {first}")
+    assert said.startswith(
+        f"nodes is not watched in any cluster of the fleet; watched are: {first}"
+    )
     assert said.endswith("deployments.g09.example and 2 more")
 
     with pytest.raises(NotFoundProblem, match="nothing is watched yet"):

@@ -38,10 +38,10 @@ def status_of(arguments: list[str]) -> int:
 UNKNOWN: dict[str, str] = {
     "get configmaps --cluster eu2": "cluster 'eu2' is not in the fleet; did you mean 'eu1'?",
     "get configmap --cluster eu1,mars": "cluster 'eu1,mars' is not in the fleet",
-    "get configmapps": "is watched in no cluster of the fleet; did you mean 'configmaps'?",
+    "get configmapps": "is not watched in any cluster of the fleet; did you mean 'configmaps'?",
     "describe configmaps x --cluster eu2": "did you mean 'eu1'?",
     "events --cluster eu2 --follow": "cluster 'eu2' is not in the fleet; did you mean 'eu1'?",
-    "events configmapps": "not watched in any cluster of the fleet; did you mean 'configmaps'?",
+    "events configmapps": "is not watched in any cluster of the fleet; did you mean 'configmaps'?",
     "explain eu2 configmaps default/x": "cluster 'eu2' is not in the fleet; did you mean 'eu1'?",
     "explain eu1 configmapps default/x": "did you mean 'configmaps'?",
     "queue nobody": "controller 'nobody' has no queue",

@@ -204,7 +204,7 @@ async def _not_synced(reader: SnapshotReader, resource: Resource, where: str) ->
     suggestion = await reader.watched.suggest(resource)
     if suggestion is None:
         return NotSynced(f"{resource} {where}has no complete list yet, or is not watched")
-    error = NotSynced(f"{resource} is watched in no cluster of the fleet yet; {suggestion}")
+    error = NotSynced(f"{resource} is not watched in any cluster of the fleet yet; {suggestion}")
     error.unwatched, error.did_you_mean = str(resource), suggestion.did_you_mean
     return error
 

@@ -1,4 +1,5 @@
 """Reads the snapshot, answers over HTTP.
 
-Writes nothing but the Secret and the Cluster of join and unjoin, with the caller's rights.
+Writes nothing and calls no cluster; the commands that change something, such as `fleetbus join`,
+write to the hub themselves.
 """

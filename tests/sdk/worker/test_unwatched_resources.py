@@ -116,7 +116,7 @@ async def test_the_clusters_are_asked_once_in_some_seconds(redis: Redis) -> None
 def test_a_resource_that_stays_unwatched_is_a_warning_once_while_it_lasts() -> None:
     now, numbers = [0.0], itertools.count()
     failures = FailureLog(is_quiet=False, clock=lambda: now[0])
-    error = NotSynced("v1/configmap is watched in no cluster")
+    error = NotSynced("v1/configmap is not watched in any cluster")
     error.unwatched, error.did_you_mean = "v1/configmap", "v1/configmaps"
 
     def logged(one: Exception) -> tuple[str, str]:
@@ -143,7 +143,7 @@ async def test_a_misspelt_read_in_a_reconcile_function_is_warned_of(
     redis: Redis, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fleetbus.worker.failure_log.PATIENCE", timedelta())
-    error = NotSynced("v1/configmap is watched in no cluster")
+    error = NotSynced("v1/configmap is not watched in any cluster")
     error.unwatched, error.did_you_mean = "v1/configmap", "v1/configmaps"
 
     async def act(_request: Request) -> None:

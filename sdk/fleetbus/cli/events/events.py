@@ -152,7 +152,7 @@ async def _require_known(bus: Bus, query: EventQuery) -> None:
         raise unknown_cluster(query.cluster, clusters)
     plurals = {key.rpartition("/")[2] for key in resources}
     if plurals and query.plural not in plurals:
-        message = f"{query.plural} are not watched in any cluster of the fleet"
+        message = f"{query.plural} is not watched in any cluster of the fleet"
         raise unknown(message, query.plural, plurals)
 
 

@@ -107,7 +107,7 @@ class KnownFleet:
             if ranked:
                 return min(ranked, key=lambda pair: pair[0])[1]
         hint = self._suggestion(text) or self._watched_names()
-        raise NotFoundProblem(f"{text} is watched in no cluster of the fleet; {hint}")
+        raise NotFoundProblem(f"{text} is not watched in any cluster of the fleet; {hint}")
 
     def _suggestion(self, text: str) -> str:
         names = {known.name for known in self.resources} | {r.plural for r in self.resources}
