@@ -48,7 +48,7 @@ test: $(SYNCED) ## the whole default suite, on real servers
 	$(RUN) pytest -n auto --maxprocesses 4 --dist worksteal
 
 scenarios: $(SYNCED) ## the acceptance scenarios with the services' own timers, small and wide; the models of queue, snapshot and record in full
-	FLEETBUS_TEST_FULL=1 $(RUN) pytest tests/scenarios tests/sdk/test_workqueue_model.py tests/sdk/test_snapshot_model.py tests/sdk/intake/test_record_model.py --timeout 600
+	FLEETBUS_TEST_FULL=1 $(RUN) pytest tests/scenarios tests/sdk/workqueue/test_model.py tests/sdk/snapshot/test_model.py tests/sdk/intake/test_record_model.py --timeout 600
 
 conformance: $(SYNCED) ## how faithful the emulated API servers are: cases, and probes of real ones
 	$(RUN) python tests/run.py conformance

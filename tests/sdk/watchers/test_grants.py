@@ -107,7 +107,7 @@ async def test_w7_the_value_is_what_the_contract_says(kv: KeyValue):
 
 @pytest.mark.parametrize("kind", [GrantRequest, GrantAnswer])
 def test_w7_the_contract_names_every_field(kind: type[msgspec.Struct]):
-    text = (Path(__file__).parents[2] / "proto" / "README.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "proto" / "README.md").read_text(encoding="utf-8")
     section = text.partition("### Grants")[2].partition("\n## ")[0]
     named = set(re.findall(r"[`{ ](\w+)[`},]", section))
     assert {field.encode_name for field in msgspec.structs.fields(kind)} <= named
