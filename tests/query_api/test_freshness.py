@@ -144,7 +144,7 @@ async def test_one_cluster_is_shown_with_its_resources_and_numbers_of_objects(ap
 
 async def test_a_cluster_of_which_no_resource_is_known_is_incomplete(api: QueryApi):
     await api.add_cluster("c1", "core/pods")
-    await api.snapshot.writer.remove_resource_state("c1", "core/pods")
+    await api.snapshot.forget_resource("c1", "core/pods")
 
     answer = (await api.get("/fleet/v1/clusters")).json()
 

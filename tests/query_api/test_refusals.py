@@ -157,7 +157,7 @@ async def test_a_fault_of_ours_is_a_problem_and_no_end(
     check_problem(await fleet.get("/fleet/v1/clusters"), 500)
     assert "DecodeError" in caplog.text
 
-    await fleet.snapshot.writer.remove_cluster("c2")
+    await fleet.snapshot.forget_cluster("c2")
     assert (await fleet.get("/fleet/v1/clusters")).status_code == 200
 
 

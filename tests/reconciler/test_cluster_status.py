@@ -169,7 +169,7 @@ async def test_t8_two_names_for_one_cluster_are_shown_on_both_until_one_is_gone(
         assert conditions_of(found["status"])["Aliased"] == ("True", "SameCluster")
         assert "eu1" in found["status"]["conditions"][-1]["message"]
 
-        await writer.drop_cluster("eu1")
+        await writer.removal.drop_cluster("eu1")
         await status.write_all()
         found = hub.get(CLUSTERS, None, "hub")
         assert found is not None

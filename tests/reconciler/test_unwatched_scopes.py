@@ -128,7 +128,7 @@ async def test_p6_p14_a_resource_that_is_dropped_is_unknown_before_its_rows_go(r
 
 
 async def _has_no_scope(rig: ProjectorRig) -> bool:
-    return not await rig.snapshot.writer.scopes("eu1")
+    return not await rig.snapshot.writer.removal.read_scopes("eu1")
 
 
 async def test_p6_a_dropped_resource_that_is_watched_again_is_listed_again(rig: ProjectorRig):

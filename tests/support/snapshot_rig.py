@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -149,6 +149,14 @@ class Snapshot:
             record = ClusterRecord(name=name, connected=True, last_answer=utc_now())
             await self.writer.put_cluster(name, record)
 
+    async def forget_cluster(self, name: str) -> None:
+        """Its record alone, so that it is no member any more."""
+        await cast("Any", self.redis.hdel(keys.clusters(), name))
+
+    async def forget_resource(self, cluster: str, resource: str) -> None:
+        """The record of a resource alone."""
+        await cast("Any", self.redis.hdel(keys.resources(cluster), resource))
+
     async def apply(self, *events: Event) -> list[ApplyOutcome]:
         return (await self.writer.apply(events)).outcomes
 
@@ -162,7 +170,7 @@ class Snapshot:
 
     async def sweep(self, completed: CompletedEpoch) -> list[str]:
         """The names that the sweep would publish as deleted."""
-        return sorted([c.name async for c in self.writer.sweep_candidates(completed)])
+        return sorted([c.name async for c in self.writer.sweeps.find_candidates(completed)])
 
     async def version(self, name: str, *, cluster: str = "eu1", namespace: str = "prod") -> str:
         """The stored version; empty when the object is not held."""

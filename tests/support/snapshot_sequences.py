@@ -167,11 +167,11 @@ async def apply_batch(snapshot: Snapshot, batch: list[tuple[MessageSequence, Eve
 
 async def do_other(snapshot: Snapshot, sequence: MessageSequence, message: Message) -> None:
     if message == "collect":
-        dropped = await snapshot.writer.collect_tombstones("eu1", sequence.key)
+        dropped = await snapshot.writer.removal.collect_tombstones("eu1", sequence.key)
         assert dropped == sequence.model.collect(), f"seed {sequence.seed}"
     elif isinstance(message, str):
         scope = message.removeprefix("drop:")
-        removed = await snapshot.writer.drop_scope("eu1", sequence.key, scope)
+        removed = await snapshot.writer.removal.drop_scope("eu1", sequence.key, scope)
         assert removed == sequence.model.drop_scope(scope), f"seed {sequence.seed}"
     elif isinstance(message, Audit):
         page = message.page_of(sequence.model)

@@ -8,6 +8,7 @@ import structlog
 
 from fleetbus.snapshot.guard import Guard, read_guard
 from fleetbus.snapshot.outcomes import CompletedEpoch
+from fleetbus.snapshot.scripts import register
 from fleetbus_proto import keys
 from fleetbus_proto.events import Incarnation, Rank
 from fleetbus_proto.versions import is_newer, version_key
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from redis.asyncio import Redis
-    from redis.commands.core import AsyncScript
-
 
 log = structlog.get_logger(__name__)
 
@@ -63,44 +62,149 @@ class OpenEpoch(NamedTuple):
     expected: int
 
 
-async def find_candidates(
-    redis: Redis, completed: CompletedEpoch, *, chunk: int
-) -> AsyncIterator[SweepCandidate]:
-    """Walk the rows of the epoch's scope; rows that change meanwhile may or may not be seen.
+class Sweeps:
+    """The epochs of the snapshot, and the objects that complete lists lack.
 
-    A row that another scope holds as well may only have left the selection of this one (W6): it is
-    gone once the last complete list of each scope lacks it.
+    Args:
+        redis: as for `SnapshotWriter`, which has one of these.
     """
-    guards = keys.guards(completed.cluster, completed.resource_key)
-    bodies = keys.bodies(completed.cluster, completed.resource_key)
-    cursor = -1
-    while cursor:
-        cursor, raw = cast(
-            "tuple[int, dict[bytes, bytes]]", await redis.hscan(guards, max(cursor, 0), count=chunk)
-        )
-        read = {key: read_guard(value) for key, value in raw.items()}
-        gone = {key: guard for key, guard in read.items() if _is_gone(completed, guard, key)}
-        for key in await _find_held_by_others(redis, completed, gone):
-            del gone[key]
-        if not gone:
-            continue
-        last = cast("list[bytes | None]", await redis.hmget(bodies, cast("Any", list(gone))))
-        for (key, guard), body in zip(gone.items(), last, strict=True):
-            namespace, name = keys.split_object_key(key.decode())
-            yield SweepCandidate(namespace, name, guard.uid, guard.resource_version, body)
 
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._mark_epoch = register(redis, "mark_epoch", when_full=True)
 
-async def count_scope(redis: Redis, cluster: str, resource: str, scope: str, *, chunk: int) -> int:
-    """Count the objects of one scope."""
-    count, cursor = 0, -1
-    while cursor:
-        cursor, raw = cast(
-            "tuple[int, dict[bytes, bytes]]",
-            await redis.hscan(keys.guards(cluster, resource), max(cursor, 0), count=chunk),
+    async def find_candidates(
+        self, completed: CompletedEpoch, *, chunk: int = 500
+    ) -> AsyncIterator[SweepCandidate]:
+        """Find objects that a complete list did not hold, to be published as deleted (rule P6).
+
+        Writes nothing: the rows go when those events come back through `SnapshotWriter.apply`. Rows
+        that change meanwhile may or may not be seen.
+
+        A row that another scope holds as well may only have left the selection of this one (W6): it
+        is gone once the last complete list of each scope lacks it.
+        """
+        guards = keys.guards(completed.cluster, completed.resource_key)
+        bodies = keys.bodies(completed.cluster, completed.resource_key)
+        cursor = -1
+        while cursor:
+            cursor, raw = cast(
+                "tuple[int, dict[bytes, bytes]]",
+                await self._redis.hscan(guards, max(cursor, 0), count=chunk),
+            )
+            read = {key: read_guard(value) for key, value in raw.items()}
+            gone = {key: guard for key, guard in read.items() if _is_gone(completed, guard, key)}
+            for key in await self._find_held_by_others(completed, gone):
+                del gone[key]
+            if not gone:
+                continue
+            last = cast(
+                "list[bytes | None]", await self._redis.hmget(bodies, cast("Any", list(gone)))
+            )
+            for (key, guard), body in zip(gone.items(), last, strict=True):
+                namespace, name = keys.split_object_key(key.decode())
+                yield SweepCandidate(namespace, name, guard.uid, guard.resource_version, body)
+
+    async def count_scope(self, completed: CompletedEpoch, *, chunk: int = 500) -> int:
+        """Count the objects in the scope of this epoch; reads the guard of each."""
+        key = keys.guards(completed.cluster, completed.resource_key)
+        count, cursor = 0, -1
+        while cursor:
+            cursor, raw = cast(
+                "tuple[int, dict[bytes, bytes]]",
+                await self._redis.hscan(key, max(cursor, 0), count=chunk),
+            )
+            guards = map(read_guard, raw.values())
+            count += sum(
+                guard.is_live and guard.mark(completed.scope) is not None for guard in guards
+            )
+        return count
+
+    async def find_pending(self, cluster: str) -> list[CompletedEpoch]:
+        """Find completed epochs of a cluster whose sweep is not finished."""
+        return [
+            _completed(cluster, resource, scope, held)
+            for resource, scope, held in await self._read_epochs(cluster)
+            if "completed" in held and held["completed"] != held.get("swept")
+        ]
+
+    async def find_open(self, cluster: str) -> list[OpenEpoch]:
+        """Find epochs whose end marker is stored, but not all of their objects (rule P5).
+
+        A completed epoch removes all up to it.
+        """
+        found: list[OpenEpoch] = []
+        for resource, scope, held in await self._read_epochs(cluster):
+            for field, expected in held.items():
+                if field.startswith("end:"):
+                    version, _, epoch_id = field.removeprefix("end:").partition(" ")
+                    rank = Rank(resource_version=version, id=int(epoch_id))
+                    counted = int(held.get(f"count:{version} {epoch_id}", "0"))
+                    incarnation = int(held["incarnation"])
+                    found.append(
+                        OpenEpoch(
+                            cluster, resource, scope, incarnation, rank, counted, int(expected)
+                        )
+                    )
+        return found
+
+    async def hold(self, completed: CompletedEpoch) -> None:
+        """Hold the sweep of this epoch for every process: its list is in doubt (rule P7).
+
+        Only a newer list may release or confirm what this one lacks.
+        """
+        await self._mark_epoch(keys=[_epochs_of(completed)], args=["held", _rank_of(completed)])
+
+    async def read_state(self, completed: CompletedEpoch) -> SweepState:
+        """Read whether the sweep of this epoch is held or superseded (rule P7)."""
+        raw = cast(
+            "dict[bytes, bytes]", await cast("Any", self._redis.hgetall(_epochs_of(completed)))
         )
-        guards = map(read_guard, raw.values())
-        count += sum(guard.is_live and guard.mark(scope) is not None for guard in guards)
-    return count
+        # A completed epoch removes the counts of all up to it.
+        is_listed_anew = any(name.startswith((b"count:", b"end:")) for name in raw)
+        return SweepState(raw.get(b"held") == _rank_of(completed).encode(), is_listed_anew)
+
+    async def finish(self, completed: CompletedEpoch) -> None:
+        """Record that all deletions of this epoch are on the bus, acknowledged.
+
+        Does nothing if the scope is gone.
+        """
+        await self._mark_epoch(keys=[_epochs_of(completed)], args=["swept", _rank_of(completed)])
+
+    async def _find_held_by_others(
+        self, completed: CompletedEpoch, gone: dict[bytes, Guard]
+    ) -> list[bytes]:
+        shared = [key for key, guard in gone.items() if guard.scopes != {completed.scope}]
+        if not shared or completed.removed:
+            return []  # a removed type is gone from all scopes
+        cluster, resource = completed.cluster, completed.resource_key
+        names = sorted(set[str]().union(*(gone[key].scopes for key in shared)) - {completed.scope})
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.hmget(keys.epochs(cluster, resource, name), ["incarnation", "completed"])
+            # After the epochs: a list that was complete then has marked all that it held by now.
+            pipe.hmget(keys.guards(cluster, resource), cast("Any", shared))
+            *held, raw = cast("list[list[bytes | None]]", await pipe.execute())
+        others = [
+            _OtherScope(name, int(incarnation), (rank or b"").decode())
+            for name, (incarnation, rank) in zip(names, held, strict=True)
+            if incarnation is not None
+        ]
+        guards = [(key, read_guard(value)) for key, value in zip(shared, raw, strict=True) if value]
+        return [key for key, guard in guards if any(_may_hold(other, guard) for other in others)]
+
+    async def _read_epochs(self, cluster: str) -> list[tuple[str, str, dict[str, str]]]:
+        """Read resource key, scope and epochs hash of each scope."""
+        members = cast("set[bytes]", await cast("Any", self._redis.smembers(keys.scopes(cluster))))
+        pairs = [member.decode().partition("|")[::2] for member in sorted(members)]
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for resource, scope in pairs:
+                pipe.hgetall(keys.epochs(cluster, resource, scope))
+            answers = cast("list[dict[bytes, bytes]]", await pipe.execute())
+        return [
+            (resource, scope, {name.decode(): value.decode() for name, value in raw.items()})
+            for (resource, scope), raw in zip(pairs, answers, strict=True)
+        ]
 
 
 def _is_gone(completed: CompletedEpoch, guard: Guard, key: bytes) -> bool:
@@ -125,29 +229,6 @@ def _is_gone(completed: CompletedEpoch, guard: Guard, key: bytes) -> bool:
     return is_newer(rank.resource_version, guard.resource_version)
 
 
-async def _find_held_by_others(
-    redis: Redis, completed: CompletedEpoch, gone: dict[bytes, Guard]
-) -> list[bytes]:
-    shared = [key for key, guard in gone.items() if guard.scopes != {completed.scope}]
-    if not shared or completed.removed:
-        return []  # a removed type is gone from all scopes
-    cluster, resource = completed.cluster, completed.resource_key
-    names = sorted(set[str]().union(*(gone[key].scopes for key in shared)) - {completed.scope})
-    async with redis.pipeline(transaction=False) as pipe:
-        for name in names:
-            pipe.hmget(keys.epochs(cluster, resource, name), ["incarnation", "completed"])
-        # After the epochs: a list that was complete then has marked all that it held by now.
-        pipe.hmget(keys.guards(cluster, resource), cast("Any", shared))
-        *held, raw = cast("list[list[bytes | None]]", await pipe.execute())
-    others = [
-        _OtherScope(name, int(incarnation), (rank or b"").decode())
-        for name, (incarnation, rank) in zip(names, held, strict=True)
-        if incarnation is not None
-    ]
-    guards = [(key, read_guard(value)) for key, value in zip(shared, raw, strict=True) if value]
-    return [key for key, guard in guards if any(_may_hold(other, guard) for other in others)]
-
-
 def _may_hold(other: _OtherScope, guard: Guard) -> bool:
     mark = guard.mark(other.scope)
     if mark is None or int(guard.incarnation) > other.incarnation:
@@ -159,63 +240,6 @@ def _may_hold(other: _OtherScope, guard: Guard) -> bool:
         return True
     is_older = int(guard.incarnation) < other.incarnation
     return not is_older and not is_newer(version, guard.resource_version)
-
-
-async def find_pending(redis: Redis, cluster: str) -> list[CompletedEpoch]:
-    """Find completed epochs whose sweep is not finished."""
-    return [
-        _completed(cluster, resource, scope, held)
-        for resource, scope, held in await _read_epochs(redis, cluster)
-        if "completed" in held and held["completed"] != held.get("swept")
-    ]
-
-
-async def find_open(redis: Redis, cluster: str) -> list[OpenEpoch]:
-    """Find epochs that wait for objects; a completed epoch removes all up to it."""
-    found: list[OpenEpoch] = []
-    for resource, scope, held in await _read_epochs(redis, cluster):
-        for field, expected in held.items():
-            if field.startswith("end:"):
-                version, _, epoch_id = field.removeprefix("end:").partition(" ")
-                rank = Rank(resource_version=version, id=int(epoch_id))
-                counted = int(held.get(f"count:{version} {epoch_id}", "0"))
-                incarnation = int(held["incarnation"])
-                found.append(
-                    OpenEpoch(cluster, resource, scope, incarnation, rank, counted, int(expected))
-                )
-    return found
-
-
-async def _read_epochs(redis: Redis, cluster: str) -> list[tuple[str, str, dict[str, str]]]:
-    """Read resource key, scope and epochs hash of each scope."""
-    members = cast("set[bytes]", await cast("Any", redis.smembers(keys.scopes(cluster))))
-    pairs = [member.decode().partition("|")[::2] for member in sorted(members)]
-    async with redis.pipeline(transaction=False) as pipe:
-        for resource, scope in pairs:
-            pipe.hgetall(keys.epochs(cluster, resource, scope))
-        answers = cast("list[dict[bytes, bytes]]", await pipe.execute())
-    return [
-        (resource, scope, {name.decode(): value.decode() for name, value in raw.items()})
-        for (resource, scope), raw in zip(pairs, answers, strict=True)
-    ]
-
-
-async def finish(note: AsyncScript, completed: CompletedEpoch) -> None:
-    """Record that all deletions of this epoch are on the bus; nothing if the scope is gone."""
-    await note(keys=[_epochs_of(completed)], args=["swept", _rank_of(completed)])
-
-
-async def hold(note: AsyncScript, completed: CompletedEpoch) -> None:
-    """Record that only a newer list may release or confirm what this one lacks (rule P7)."""
-    await note(keys=[_epochs_of(completed)], args=["held", _rank_of(completed)])
-
-
-async def read_state(redis: Redis, completed: CompletedEpoch) -> SweepState:
-    """Read whether the sweep is held or superseded."""
-    raw = cast("dict[bytes, bytes]", await cast("Any", redis.hgetall(_epochs_of(completed))))
-    # A completed epoch removes the counts of all up to it.
-    is_listed_anew = any(name.startswith((b"count:", b"end:")) for name in raw)
-    return SweepState(raw.get(b"held") == _rank_of(completed).encode(), is_listed_anew)
 
 
 def _epochs_of(completed: CompletedEpoch) -> str:

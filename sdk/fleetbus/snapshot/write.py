@@ -9,11 +9,12 @@ import msgspec
 import redis.exceptions
 
 from fleetbus.errors import StoreFull
-from fleetbus.snapshot import removal, sweep
 from fleetbus.snapshot import update_records as amend
 from fleetbus.snapshot.guard import NO_TERMS, SEP, UNKNOWN_TERMS, read_terms
 from fleetbus.snapshot.outcomes import ApplyOutcome, ApplyResult, CompletedEpoch, EpochState
+from fleetbus.snapshot.removal import Removal
 from fleetbus.snapshot.scripts import register
+from fleetbus.snapshot.sweep import Sweeps
 from fleetbus.store import connection
 from fleetbus.store.connection import StoreEmpty
 from fleetbus_proto import keys
@@ -21,14 +22,12 @@ from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import is_comparable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-    from datetime import timedelta
+    from collections.abc import Sequence
 
     from redis.asyncio import Redis
     from redis.commands.core import AsyncScript
 
     from fleetbus.snapshot.records import ClusterRecord, ResourceRecord
-    from fleetbus.snapshot.sweep import OpenEpoch, SweepCandidate, SweepState
     from fleetbus.snapshot.update_records import Change
     from fleetbus_proto.events import EpochEnd, Event
 
@@ -73,11 +72,8 @@ class SnapshotWriter:
         self._feed_length = feed_length
         self._apply = register(redis, "apply")
         self._apply_when_full = register(redis, "apply", when_full=True)
-        self._collect_tombstones = register(redis, "collect_tombstones")
-        self._drop_last_states = register(redis, "drop_last_states")
-        self._mark_epoch = register(redis, "mark_epoch", when_full=True)
-        self._drop_scope = register(redis, "drop_scope")
-        self._drop_cluster = register(redis, "drop_cluster")
+        self.sweeps = Sweeps(redis)
+        self.removal = Removal(redis, feed_length=feed_length)
         self._update_records = register(redis, "update_records", when_full=True)
 
     # --- events ---------------------------------------------------------------------------------
@@ -167,102 +163,9 @@ class SnapshotWriter:
             raise
         return cast("tuple[bytes, list[int], bytes]", answer)
 
-    # --- absence --------------------------------------------------------------------------------
-
-    def sweep_candidates(
-        self, completed: CompletedEpoch, *, chunk: int = 500
-    ) -> AsyncIterator[SweepCandidate]:
-        """Find objects that a complete list did not hold, to be published as deleted (rule P6).
-
-        Writes nothing: the rows go when those events come back through `apply`.
-        """
-        return sweep.find_candidates(self._redis, completed, chunk=chunk)
-
-    async def count_scope(self, completed: CompletedEpoch, *, chunk: int = 500) -> int:
-        """Count the objects in the scope of this epoch; reads the guard of each."""
-        return await sweep.count_scope(
-            self._redis, completed.cluster, completed.resource_key, completed.scope, chunk=chunk
-        )
-
-    async def pending_sweeps(self, cluster: str) -> list[CompletedEpoch]:
-        """Find completed epochs of a cluster without `finish_sweep`: for the projector's start."""
-        return await sweep.find_pending(self._redis, cluster)
-
-    async def open_epochs(self, cluster: str) -> list[OpenEpoch]:
-        """Find epochs whose end marker is stored, but not all of their objects (rule P5)."""
-        return await sweep.find_open(self._redis, cluster)
-
-    async def hold_sweep(self, completed: CompletedEpoch) -> None:
-        """Hold the sweep of this epoch for every process: its list is in doubt (rule P7)."""
-        await sweep.hold(self._mark_epoch, completed)
-
-    async def sweep_state(self, completed: CompletedEpoch) -> SweepState:
-        """Read whether the sweep of this epoch is held or superseded (rule P7)."""
-        return await sweep.read_state(self._redis, completed)
-
-    async def finish_sweep(self, completed: CompletedEpoch) -> None:
-        """Record that all deletions of this epoch are on the bus, acknowledged."""
-        await sweep.finish(self._mark_epoch, completed)
-
-    async def collect_tombstones(self, cluster: str, resource: str, *, chunk: int = 500) -> int:
-        """Drop tombstones that every scope that saw them has passed (rule P3); returns how many.
-
-        It only deletes, so it also runs in a full store.
-        """
-        return await removal.collect_tombstones(
-            self._redis, self._collect_tombstones, cluster, resource, chunk=chunk
-        )
-
-    async def drop_last_states(
-        self, cluster: str, resource: str, *, kept: timedelta, chunk: int = 500
-    ) -> int:
-        """Drop last states of objects deleted longer ago than `kept` (rule P3); returns how many.
-
-        Their tombstones stay. It only deletes, so it also runs in a full store.
-        """
-        return await removal.drop_last_states(
-            self._redis, self._drop_last_states, cluster, resource, kept=kept, chunk=chunk
-        )
-
-    async def find_tombstones(self, cluster: str) -> list[str]:
-        """Find the resources of a cluster that have tombstones."""
-        return await removal.find_tombstones(self._redis, cluster)
-
     async def is_full(self) -> bool:
         """Whether the store has used up its maxmemory."""
         return await connection.is_full(self._redis)
-
-    async def scopes(self, cluster: str) -> set[tuple[str, str]]:
-        """Read (resource key, scope) of everything that the snapshot holds of a cluster."""
-        return await removal.read_scopes(self._redis, cluster)
-
-    async def drop_scope(self, cluster: str, resource: str, scope: str, *, chunk: int = 500) -> int:
-        """Remove the rows that only this scope holds, as 'unwatched': no deletion events (P6).
-
-        Late events of the scope may restore rows, so the caller checks `scopes` from time to time.
-        A scope that is watched again needs a new epoch.
-
-        Returns:
-            How many rows were removed.
-        """
-        return await removal.drop_scope(
-            self._redis,
-            self._drop_scope,
-            cluster,
-            resource,
-            scope,
-            chunk=chunk,
-            feed_length=self._feed_length,
-        )
-
-    async def drop_cluster(self, cluster: str) -> None:
-        """Remove a cluster that left: record, rows, tombstones, indexes, epochs.
-
-        The record goes first, so that no more events are applied (rule P1).
-        """
-        await removal.drop_cluster(
-            self._redis, self._drop_cluster, cluster, feed_length=self._feed_length
-        )
 
     # --- records --------------------------------------------------------------------------------
 
@@ -292,18 +195,10 @@ class SnapshotWriter:
             self._redis, self._update_records, cluster, change, completed=completed
         )
 
-    async def remove_cluster(self, name: str) -> None:
-        """Remove a cluster from the fleet; from now on its events are refused (rule P1)."""
-        await self._redis.hdel(keys.clusters(), name)
-
     async def put_resource_state(self, cluster: str, record: ResourceRecord) -> None:
         """Write the record of one resource of a cluster (rule P14)."""
         value = cast("str", msgspec.json.encode(record))
         await self._redis.hset(keys.resources(cluster), record.key, value)
-
-    async def remove_resource_state(self, cluster: str, resource: str) -> None:
-        """Remove the record of a resource that is no longer watched; `drop_scope` removes rows."""
-        await self._redis.hdel(keys.resources(cluster), resource)
 
     # --- generations ----------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ async def test_what_was_seen_of_a_cluster_that_left_or_of_an_unwatched_resource_
     services = Source(cluster="eu1", resource="services")
     await rig.tell(EU1.added("a", 1), services.added("s", 2), Source(cluster="us1").added("b", 3))
     assert len(await rig.record.resources()) == 3
-    await rig.snapshot.writer.remove_cluster("us1")
+    await rig.snapshot.forget_cluster("us1")
     later = rig.beside(lambda controller: controller.watch(PODS))
     await later.full.tidy()
     assert await rig.record.resources() == [("eu1", PODS_KEY)]

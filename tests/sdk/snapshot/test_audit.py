@@ -106,8 +106,8 @@ async def rig(redis: Redis) -> Rig:
     made = Rig(redis)
     await made.snapshot.set_up("eu1", "us1")
     await made.snapshot.run_epoch(FIRST, web=50, db=60)
-    made_of = await made.snapshot.writer.pending_sweeps("eu1")
-    await made.snapshot.writer.finish_sweep(made_of[0])
+    made_of = await made.snapshot.writer.sweeps.find_pending("eu1")
+    await made.snapshot.writer.sweeps.finish(made_of[0])
     return made
 
 
@@ -119,7 +119,7 @@ async def test_p15_an_audit_that_agrees_is_clean_at_once_and_leaves_nothing(rig:
 async def test_p15_a_clean_audit_raises_the_floor_and_lets_tombstones_go(rig: Rig):
     await rig.snapshot.apply(FIRST.deleted("web", 150), FIRST.deleted("db", 250))
     assert await rig.take(objects={})
-    assert await rig.snapshot.writer.collect_tombstones("eu1", PODS) == 1
+    assert await rig.snapshot.writer.removal.collect_tombstones("eu1", PODS) == 1
     late = [FIRST.modified("web", 120), FIRST.added("web", 140), FIRST.added("unknown", 200)]
     assert await rig.snapshot.apply(*late) == ["stale"] * 3
     assert await rig.snapshot.apply(FIRST.added("web", 201)) == ["applied"]
@@ -128,22 +128,22 @@ async def test_p15_a_clean_audit_raises_the_floor_and_lets_tombstones_go(rig: Ri
 async def test_p15_an_audit_found_clean_later_raises_the_floor_then(rig: Rig):
     assert not await rig.take(objects={"db": 60})
     await rig.snapshot.apply(FIRST.deleted("web", 150))
-    assert await rig.snapshot.writer.collect_tombstones("eu1", PODS) == 0
+    assert await rig.snapshot.writer.removal.collect_tombstones("eu1", PODS) == 0
     assert await rig.decision() == CLEAN
     (audit,) = await rig.due()
     assert await rig.audits.end(audit, is_clean=True)
-    assert await rig.snapshot.writer.collect_tombstones("eu1", PODS) == 1
+    assert await rig.snapshot.writer.removal.collect_tombstones("eu1", PODS) == 1
 
 
 @pytest.mark.parametrize("objects", [{"db": 60, "web": 50, "new": 70}, {"db": 60}])
 async def test_p15_an_audit_in_doubt_raises_nothing(rig: Rig, objects: dict[str, int]):
     await rig.snapshot.apply(FIRST.added("gone", 110), FIRST.deleted("gone", 120))
     assert not await rig.take(objects=objects)
-    assert await rig.snapshot.writer.collect_tombstones("eu1", PODS) == 0
+    assert await rig.snapshot.writer.removal.collect_tombstones("eu1", PODS) == 0
     await rig.pass_mark()
     (audit,) = await rig.due()
     assert await rig.audits.end(audit, is_clean=False)
-    assert await rig.snapshot.writer.collect_tombstones("eu1", PODS) == 0
+    assert await rig.snapshot.writer.removal.collect_tombstones("eu1", PODS) == 0
 
 
 async def test_p15_more_suspects_than_are_kept_are_never_clean(
@@ -156,7 +156,7 @@ async def test_p15_more_suspects_than_are_kept_are_never_clean(
     await rig.pass_mark()
     (audit,) = await rig.due()
     assert await rig.audits.end(audit, is_clean=True)
-    assert await rig.snapshot.writer.collect_tombstones("eu1", PODS) == 0
+    assert await rig.snapshot.writer.removal.collect_tombstones("eu1", PODS) == 0
     assert await rig.snapshot.apply(FIRST.added("c", 152)) == ["applied"]
 
 
@@ -166,7 +166,7 @@ async def test_p15_a_full_store_is_audited_as_long_as_nothing_differs(rig: Rig, 
         assert not await rig.take(objects={"new": 150})
         assert await rig.audit_keys() == []
         assert await rig.take(objects={"db": 60})
-        assert await rig.snapshot.writer.collect_tombstones("eu1", PODS) == 1
+        assert await rig.snapshot.writer.removal.collect_tombstones("eu1", PODS) == 1
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ async def test_p15_while_deletions_of_an_epoch_are_not_published_nothing_is_eval
     state = await rig.snapshot.run_epoch(Source(rank=(150, 2)), web=50)
     await rig.take(objects={"web": 50})
     assert await rig.decision() is None
-    await rig.snapshot.writer.finish_sweep(state.epoch)
+    await rig.snapshot.writer.sweeps.finish(state.epoch)
     assert await rig.findings() == {("ghost", "prod/db")}
 
 
@@ -298,7 +298,7 @@ async def test_p15_without_a_complete_list_nothing_is_compared(redis: Redis):
 
 async def test_p1_p15_of_a_cluster_that_left_nothing_is_kept(rig: Rig):
     await rig.take(objects={})
-    await rig.snapshot.writer.drop_cluster("eu1")
+    await rig.snapshot.writer.removal.drop_cluster("eu1")
     assert await rig.audits.add_page(page(200, objects={"a": 1}, id=8)) is PageResult.IGNORED
     assert [key for key in await rig.audit_keys() if key != keys.audits_due()] == []
     assert await rig.due() == []
@@ -346,7 +346,7 @@ async def test_b8_p15_hostile_names_are_compared_like_others(rig: Rig):
 async def test_p15_the_snapshot_of_another_scope_is_none_of_its_business(rig: Rig):
     other = Source(rank=(100, 1), scope="ns")
     state = await rig.snapshot.run_epoch(other, cache=70)
-    await rig.snapshot.writer.finish_sweep(state.epoch)
+    await rig.snapshot.writer.sweeps.finish(state.epoch)
     assert await rig.take(objects={"db": 60, "web": 50})
     assert not await rig.take(objects={}, scope="ns", id=8)
     await rig.pass_mark(200, scope="ns")

@@ -132,7 +132,7 @@ async def test_p6_candidates_are_what_a_complete_list_did_not_hold(snapshot: Sna
     await snapshot.apply(FIRST.deleted("cache", 160))
     state = await snapshot.run_epoch(SECOND, web=5)
     assert state.complete
-    found = [c async for c in snapshot.writer.sweep_candidates(state.epoch, chunk=1)]
+    found = [c async for c in snapshot.writer.sweeps.find_candidates(state.epoch, chunk=1)]
     assert sorted((c.name, c.resource_version, c.object) for c in found) == [
         ("db", "6", body_of("db", 6)),
         ("missed", "150", body_of("missed", 150)),
@@ -190,29 +190,29 @@ async def test_w17_a_removed_type_completes_with_no_object_and_sweeps_all(snapsh
 async def test_p6_a_sweep_is_pending_until_it_is_finished_whoever_crashed(snapshot: Snapshot):
     await snapshot.apply(FIRST.listed("web", 5))
     await snapshot.writer.end_epoch(FIRST.end(2))
-    assert await snapshot.writer.pending_sweeps("eu1") == []
+    assert await snapshot.writer.sweeps.find_pending("eu1") == []
     [completed] = (await snapshot.writer.apply([FIRST.listed("db", 6)])).completed
-    assert await snapshot.writer.pending_sweeps("eu1") == [completed]
-    await snapshot.writer.finish_sweep(completed)
-    assert await snapshot.writer.pending_sweeps("eu1") == []
+    assert await snapshot.writer.sweeps.find_pending("eu1") == [completed]
+    await snapshot.writer.sweeps.finish(completed)
+    assert await snapshot.writer.sweeps.find_pending("eu1") == []
     later = await snapshot.run_epoch(SECOND, web=5, db=6)
-    assert await snapshot.writer.pending_sweeps("eu1") == [later.epoch]
-    await snapshot.writer.drop_cluster("eu1")
+    assert await snapshot.writer.sweeps.find_pending("eu1") == [later.epoch]
+    await snapshot.writer.removal.drop_cluster("eu1")
     held = await snapshot.all_keys()
-    await snapshot.writer.finish_sweep(later.epoch)
+    await snapshot.writer.sweeps.finish(later.epoch)
     assert await snapshot.all_keys() == held
 
 
 async def test_p3_a_tombstone_goes_only_when_the_floor_has_passed_it(snapshot: Snapshot):
     await snapshot.run_epoch(FIRST, web=5, db=6)
     await snapshot.apply(FIRST.deleted("web", 150), FIRST.deleted("db", 201))
-    assert await snapshot.writer.collect_tombstones("eu1", PODS) == 0
+    assert await snapshot.writer.removal.collect_tombstones("eu1", PODS) == 0
     await snapshot.run_epoch(SECOND)
     assert [key async for key in snapshot.reader.deleted_keys("eu1", PODS)] == [
         ("prod", "db"),
         ("prod", "web"),
     ]
-    assert await snapshot.writer.collect_tombstones("eu1", PODS) == 1
+    assert await snapshot.writer.removal.collect_tombstones("eu1", PODS) == 1
     assert await snapshot.reader.get_deleted("eu1", PODS, "prod", "web") is None
     assert await snapshot.reader.get_deleted("eu1", PODS, "prod", "db") is not None
     replay = [FIRST.listed("web", 5), FIRST.modified("web", 120), FIRST.deleted("web", 150)]
@@ -225,9 +225,9 @@ async def test_p3_a_tombstone_stays_while_another_scope_has_not_passed_it(snapsh
     await snapshot.run_epoch(other, web=5)
     await snapshot.apply(FIRST.deleted("web", 150))
     await snapshot.run_epoch(SECOND)
-    assert await snapshot.writer.collect_tombstones("eu1", PODS) == 0
+    assert await snapshot.writer.removal.collect_tombstones("eu1", PODS) == 0
     await snapshot.run_epoch(Source(scope="other", rank=(150, 2)))
-    assert await snapshot.writer.collect_tombstones("eu1", PODS) == 1
+    assert await snapshot.writer.removal.collect_tombstones("eu1", PODS) == 1
 
 
 async def test_p3_a_scope_that_is_listed_no_more_holds_back_only_what_it_has_seen(
@@ -238,7 +238,7 @@ async def test_p3_a_scope_that_is_listed_no_more_holds_back_only_what_it_has_see
     await snapshot.run_epoch(FIRST, web=5)
     await snapshot.apply(FIRST.deleted("web", 150), other.deleted("db", 151))
     await snapshot.run_epoch(SECOND)
-    assert await snapshot.writer.collect_tombstones("eu1", PODS) == 1
+    assert await snapshot.writer.removal.collect_tombstones("eu1", PODS) == 1
     assert [name async for _, name in snapshot.reader.deleted_keys("eu1", PODS)] == ["db"]
 
 
@@ -251,7 +251,7 @@ async def test_p3_what_a_second_scope_has_reported_too_stays_until_that_one_has_
     await snapshot.apply(FIRST.added("web", 140), other.added("web", 140))
     await snapshot.apply(FIRST.deleted("web", 150))
     await snapshot.run_epoch(SECOND)
-    assert await snapshot.writer.collect_tombstones("eu1", PODS) == 0
+    assert await snapshot.writer.removal.collect_tombstones("eu1", PODS) == 0
     assert await snapshot.apply_one(other.added("web", 140)) == "stale"
 
 
@@ -261,13 +261,13 @@ async def test_p3_the_last_state_goes_after_a_while_and_the_tombstone_still_guar
     await snapshot.run_epoch(FIRST, web=5, db=6)
     await snapshot.apply(FIRST.deleted("web", 150))
     hour, now = timedelta(hours=1), timedelta()
-    assert await snapshot.writer.drop_last_states("eu1", PODS, kept=hour) == 0
-    assert await snapshot.writer.find_tombstones("eu1") == [PODS]
+    assert await snapshot.writer.removal.drop_last_states("eu1", PODS, kept=hour) == 0
+    assert await snapshot.writer.removal.find_tombstones("eu1") == [PODS]
     held = await snapshot.reader.get_deleted("eu1", PODS, "prod", "web")
     assert held is not None
     assert held.body == body_of("web", 150)
-    assert await snapshot.writer.drop_last_states("eu1", PODS, kept=now) == 1
-    assert await snapshot.writer.drop_last_states("eu1", PODS, kept=now) == 0
+    assert await snapshot.writer.removal.drop_last_states("eu1", PODS, kept=now) == 1
+    assert await snapshot.writer.removal.drop_last_states("eu1", PODS, kept=now) == 0
     held = await snapshot.reader.get_deleted("eu1", PODS, "prod", "web")
     assert held is not None
     assert not held.body
@@ -277,10 +277,12 @@ async def test_p3_the_last_state_goes_after_a_while_and_the_tombstone_still_guar
 async def test_p3_what_is_deleted_again_is_kept_from_then_on(snapshot: Snapshot):
     await snapshot.run_epoch(FIRST, web=5)
     await snapshot.apply(FIRST.deleted("web", 150), FIRST.added("web", 160))
-    assert await snapshot.writer.drop_last_states("eu1", PODS, kept=timedelta()) == 0
+    assert await snapshot.writer.removal.drop_last_states("eu1", PODS, kept=timedelta()) == 0
     await snapshot.apply(FIRST.deleted("web", 170))
-    assert await snapshot.writer.drop_last_states("eu1", PODS, kept=timedelta(minutes=1)) == 0
-    assert await snapshot.writer.drop_last_states("eu1", PODS, kept=timedelta()) == 1
+    assert (
+        await snapshot.writer.removal.drop_last_states("eu1", PODS, kept=timedelta(minutes=1)) == 0
+    )
+    assert await snapshot.writer.removal.drop_last_states("eu1", PODS, kept=timedelta()) == 1
 
 
 async def test_p3_a_full_store_is_freed_by_a_new_list_and_without_one(
@@ -290,8 +292,8 @@ async def test_p3_a_full_store_is_freed_by_a_new_list_and_without_one(
     await snapshot.apply(FIRST.deleted("web", 150), FIRST.deleted("db", 250))
     async with full_store(redis):
         assert (await snapshot.run_epoch(SECOND)).complete
-        assert await snapshot.writer.collect_tombstones("eu1", PODS) == 1
-        assert await snapshot.writer.drop_last_states("eu1", PODS, kept=timedelta()) == 1
+        assert await snapshot.writer.removal.collect_tombstones("eu1", PODS) == 1
+        assert await snapshot.writer.removal.drop_last_states("eu1", PODS, kept=timedelta()) == 1
     assert [name async for _, name in snapshot.reader.deleted_keys("eu1", PODS)] == ["db"]
 
 
@@ -299,7 +301,7 @@ async def test_p3_a_tombstone_that_counts_in_a_running_epoch_stays(snapshot: Sna
     await snapshot.run_epoch(FIRST, web=5)
     await snapshot.apply(FIRST.deleted("web", 150), Source(rank=(300, 3)).listed("web", 5))
     await snapshot.run_epoch(SECOND)
-    assert await snapshot.writer.collect_tombstones("eu1", PODS) == 0
+    assert await snapshot.writer.removal.collect_tombstones("eu1", PODS) == 0
 
 
 async def test_p3_tombstones_of_an_older_incarnation_go_after_the_next_epoch(snapshot: Snapshot):
@@ -307,9 +309,9 @@ async def test_p3_tombstones_of_an_older_incarnation_go_after_the_next_epoch(sna
     await snapshot.apply(FIRST.deleted("web", 150))
     restored = Source(incarnation=2, rank=(50, 2))
     await snapshot.apply(restored.added("db", 60))
-    assert await snapshot.writer.collect_tombstones("eu1", PODS) == 0
+    assert await snapshot.writer.removal.collect_tombstones("eu1", PODS) == 0
     await snapshot.run_epoch(restored)
-    assert await snapshot.writer.collect_tombstones("eu1", PODS) == 1
+    assert await snapshot.writer.removal.collect_tombstones("eu1", PODS) == 1
 
 
 async def test_p6_a_dropped_scope_takes_its_rows_without_a_deletion(snapshot: Snapshot):
@@ -318,14 +320,14 @@ async def test_p6_a_dropped_scope_takes_its_rows_without_a_deletion(snapshot: Sn
     await snapshot.apply(wide.listed("a", 1, metadata=labelled), wide.listed("b", 2))
     await snapshot.apply(wide.deleted("c", 150))
     await snapshot.apply(narrow.listed("b", 2))
-    assert await snapshot.writer.scopes("eu1") == {(PODS, "wide"), (PODS, "narrow")}
-    assert await snapshot.writer.drop_scope("eu1", PODS, "wide", chunk=1) == 1
+    assert await snapshot.writer.removal.read_scopes("eu1") == {(PODS, "wide"), (PODS, "narrow")}
+    assert await snapshot.writer.removal.drop_scope("eu1", PODS, "wide", chunk=1) == 1
     assert await snapshot.names() == ["b"]
     assert await snapshot.names(labels=LabelSelector.parse("app=web")) == []
     assert await snapshot.reader.get_deleted("eu1", PODS, "prod", "c") is None
-    assert await snapshot.writer.scopes("eu1") == {(PODS, "narrow")}
+    assert await snapshot.writer.removal.read_scopes("eu1") == {(PODS, "narrow")}
     assert [kind for _, kind, _ in await snapshot.feed()] == ["added", "added", "unwatched"]
-    assert await snapshot.writer.drop_scope("eu1", PODS, "wide") == 0
+    assert await snapshot.writer.removal.drop_scope("eu1", PODS, "wide") == 0
 
 
 async def test_p6_p7_of_a_scope_that_is_dropped_no_sweep_is_pending_while_its_rows_go(
@@ -334,11 +336,11 @@ async def test_p6_p7_of_a_scope_that_is_dropped_no_sweep_is_pending_while_its_ro
     """Or the fuse, which holds it, would see fewer and fewer rows, and let the last ones go."""
     await snapshot.run_epoch(FIRST, **{f"w{i}": i + 1 for i in range(50)})
     await snapshot.run_epoch(SECOND)
-    assert await snapshot.writer.pending_sweeps("eu1") != []
-    dropping = asyncio.ensure_future(snapshot.writer.drop_scope("eu1", PODS, "", chunk=1))
+    assert await snapshot.writer.sweeps.find_pending("eu1") != []
+    dropping = asyncio.ensure_future(snapshot.writer.removal.drop_scope("eu1", PODS, "", chunk=1))
     while not dropping.done():
         rows = await snapshot.reader.count("eu1", PODS)
-        pending = await snapshot.writer.pending_sweeps("eu1")
+        pending = await snapshot.writer.sweeps.find_pending("eu1")
         assert rows == 50 or not pending
     assert await dropping == 50
 
@@ -355,12 +357,12 @@ async def test_a_cluster_that_left_leaves_no_key_and_others_stay(snapshot: Snaps
         Source(resource="services", scope="x").added("svc", 9, metadata=metadata),
     )
     await snapshot.writer.end_epoch(FIRST.end(30))
-    await snapshot.writer.drop_cluster("eu1")
+    await snapshot.writer.removal.drop_cluster("eu1")
     assert await snapshot.all_keys() == held
     assert await snapshot.names(owner="rs", clusters=["eu1", "us1"]) == ["web"]
     assert await snapshot.apply_one(FIRST.added("web", 999)) == "refused"
     assert (await snapshot.feed())[-1][1:] == ("dropped", "")
-    await snapshot.writer.drop_cluster("us1")
+    await snapshot.writer.removal.drop_cluster("us1")
     assert await snapshot.all_keys() - clean == set() | {
         key for key in held if key.endswith(":feed")
     }

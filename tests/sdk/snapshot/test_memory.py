@@ -26,7 +26,7 @@ async def fill(snapshot: Snapshot, name: str) -> None:
     ]
     await snapshot.apply(*listed)
     ended = await snapshot.writer.end_epoch(source.end(OBJECTS))
-    await snapshot.writer.finish_sweep(ended.epoch)
+    await snapshot.writer.sweeps.finish(ended.epoch)
 
 
 async def come_and_go(snapshot: Snapshot, *names: str) -> int:
@@ -36,7 +36,7 @@ async def come_and_go(snapshot: Snapshot, *names: str) -> int:
         await fill(snapshot, name)
     most = await used(snapshot.redis)
     for name in names:
-        await snapshot.writer.drop_cluster(name)
+        await snapshot.writer.removal.drop_cluster(name)
     await snapshot.redis.delete(keys.feed())  # it is cut by length, not by cluster
     return most - before
 

@@ -91,8 +91,8 @@ async def test_v6_a_rule_taken_away_is_caught(
         is_it = script == SCRIPTS[mutated]
         return mutant if is_it else register(client, script, **options)
 
-    monkeypatch.setattr("fleetbus.snapshot.write.register", register_mutant)
-    monkeypatch.setattr("fleetbus.snapshot.audit.register", register_mutant)
+    for module in ("write", "removal", "audit"):
+        monkeypatch.setattr(f"fleetbus.snapshot.{module}.register", register_mutant)
     snapshot = Snapshot(redis)
     await snapshot.set_up("eu1")
     with pytest.raises(AssertionError):

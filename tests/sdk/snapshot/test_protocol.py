@@ -141,15 +141,15 @@ async def answer_on_store(snapshot: Snapshot, history: OnTheStore) -> Any:
         return (await snapshot.writer.end_epoch(message)).complete
     if kind == "sweep":
         completed = CompletedEpoch.of(message)
-        candidates = snapshot.writer.sweep_candidates(completed)
+        candidates = snapshot.writer.sweeps.find_candidates(completed)
         found = sorted([(c.name, c.uid) async for c in candidates])
-        await snapshot.writer.finish_sweep(completed)
+        await snapshot.writer.sweeps.finish(completed)
         return found
     if kind == "audit":
         return await Audits(snapshot.redis).add_page(message)
     if kind == "evaluate":
         return await evaluate(snapshot, history.run)
-    return await snapshot.writer.collect_tombstones("eu1", f"core/{history.run.resource}")
+    return await snapshot.writer.removal.collect_tombstones("eu1", f"core/{history.run.resource}")
 
 
 async def evaluate(snapshot: Snapshot, run: Run) -> None:
@@ -192,9 +192,9 @@ async def apply_all(snapshot: Snapshot, histories: list[OnTheStore]) -> None:
 
 
 async def finish_sweeps(snapshot: Snapshot, history: OnTheStore) -> None:
-    for completed in await snapshot.writer.pending_sweeps("eu1"):
+    for completed in await snapshot.writer.sweeps.find_pending("eu1"):
         if completed.resource == history.run.resource:
-            await snapshot.writer.finish_sweep(completed)
+            await snapshot.writer.sweeps.finish(completed)
 
 
 async def test_p2_to_p6_and_p15_the_store_itself_survives_the_same_histories(redis: Redis):

@@ -214,7 +214,7 @@ async def test_the_fleet_is_kept_by_name(snapshot: Snapshot):
     await snapshot.writer.put_cluster("eu1", record)
     assert [r.name for r in await snapshot.reader.clusters()] == CLUSTERS
     assert await snapshot.reader.cluster("eu1") == record
-    await snapshot.writer.remove_cluster("eu1")
+    await snapshot.forget_cluster("eu1")
     assert await snapshot.reader.cluster("eu1") is None
 
 
@@ -293,7 +293,7 @@ async def test_p14_a_resource_nobody_reported_of_is_unknown_and_so_is_all_after_
     assert [r.key for r in await snapshot.reader.resources("eu1")] == [PODS]
     fresh = await snapshot.reader.freshness(["eu1", "us1", "mars"], PODS, now=NOW)
     assert [f.state for f in fresh.values()] == ["synced", "unknown", "unknown"]
-    await snapshot.writer.remove_resource_state("eu1", PODS)
+    await snapshot.forget_resource("eu1", PODS)
     assert not await snapshot.reader.resources("eu1")
     await snapshot.writer.put_resource_state("eu1", _record("synced"))
     await redis.flushall()

@@ -1,8 +1,8 @@
 """Keeps the records of clusters and resources in the snapshot, for its readers.
 
 Every write is computed from what the store holds, and only made if the store still holds it
-(`SnapshotWriter.amend`), so that several projectors may do it, and none can call complete what an
-emptied store has lost.
+(`SnapshotWriter.update_records`), so that several projectors may do it, and none can call complete
+what an emptied store has lost.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class FleetState:
             for name in gone:
                 log.info("cluster_removed", cluster=name)
                 self._forget(name)
-                await self._writer.drop_cluster(name)
+                await self._writer.removal.drop_cluster(name)
             return gone
 
     async def _put(self, info: ClusterInfo) -> None:
@@ -188,7 +188,7 @@ class FleetState:
         """
         pending = {
             (epoch.resource_key, epoch.scope)
-            for epoch in await self._writer.pending_sweeps(cluster)
+            for epoch in await self._writer.sweeps.find_pending(cluster)
         }
         # Read second: it has what was swept meanwhile.
         return pending | {

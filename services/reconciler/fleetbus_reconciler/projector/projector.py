@@ -252,7 +252,7 @@ class Projector:
         now = time.monotonic()
         found: dict[OpenEpoch, float] = {}
         for cluster in await self._reader.clusters():
-            for epoch in await self._writer.open_epochs(cluster.name):
+            for epoch in await self._writer.sweeps.find_open(cluster.name):
                 # While objects still arrive its value changes, and its time starts again.
                 found[epoch] = self._open.get(epoch, now)
         self._open = found

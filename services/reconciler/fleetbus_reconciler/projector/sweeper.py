@@ -162,7 +162,7 @@ class Sweeper:
         """
         found: set[CompletedEpoch] = set()
         for cluster in await self._reader.clusters():
-            found.update(await self._writer.pending_sweeps(cluster.name))
+            found.update(await self._writer.sweeps.find_pending(cluster.name))
         for completed in found if self._pending is None else found & self._pending:
             if not self._is_held(completed):
                 self.add(completed)
@@ -179,7 +179,7 @@ class Sweeper:
             return  # it stays pending: the deletion of the CRD may still be on its way
         # Counted first, and read again for publishing: the last states need not fit in memory.
         gone = 0
-        async for _ in self._writer.sweep_candidates(completed):
+        async for _ in self._writer.sweeps.find_candidates(completed):
             gone += 1
         if not completed.removed and not await self._may_sweep(completed, gone):
             return
@@ -189,7 +189,7 @@ class Sweeper:
             return
         # Before `finish_sweep`: a crash in between repeats the sweep instead of losing the record.
         await self._state.mark_synced(completed)
-        await self._writer.finish_sweep(completed)
+        await self._writer.sweeps.finish(completed)
         self._tombstones.note_risen_floor(completed.cluster, completed.resource_key)
         if gone:
             log.info(
@@ -218,18 +218,18 @@ class Sweeper:
         if gone:
             SWEPT.labels(completed.cluster).inc(gone)
             return
-        if completed not in await self._writer.pending_sweeps(completed.cluster):
+        if completed not in await self._writer.sweeps.find_pending(completed.cluster):
             return  # a newer epoch: the type is back
         place = (completed.cluster, completed.resource_key)
         await self._state.forget_scope(*place, completed.scope)
         await self._resyncs.withdraw(completed.cluster, resource_of(completed))
-        await self._writer.finish_sweep(completed)
+        await self._writer.sweeps.finish(completed)
         self._tombstones.note_risen_floor(*place)
         log.info("removed_type_swept", cluster=completed.cluster, resource=completed.resource_key)
 
     async def _may_sweep(self, completed: CompletedEpoch, gone: int) -> bool:
         # After the count: objects that a newer list has brought since then made it too small.
-        doubt = await self._writer.sweep_state(completed)
+        doubt = await self._writer.sweeps.read_state(completed)
         if doubt.is_held:
             await self._keep_hold(completed, gone)
             return False
@@ -275,7 +275,7 @@ class Sweeper:
             log.warning("sweep_confirmed", cluster=completed.cluster, deletions=gone, known=known)
             self._release(key)
             return True
-        await self._writer.hold_sweep(completed)
+        await self._writer.sweeps.hold(completed)
         await self._hold(completed, gone, known)
         await self.request_second_lists()
         return False
@@ -283,7 +283,7 @@ class Sweeper:
     async def _count(self, completed: CompletedEpoch) -> int:
         """The objects that the list could hold: only those of its scope."""
         if completed.scope:
-            return await self._writer.count_scope(completed)
+            return await self._writer.sweeps.count_scope(completed)
         return await self._reader.count(completed.cluster, completed.resource_key)
 
     def _agrees(self, hold: _Hold, completed: CompletedEpoch) -> bool:
@@ -301,7 +301,7 @@ class Sweeper:
 
     async def _publish_all(self, completed: CompletedEpoch) -> None:
         batch: list[SweepCandidate] = []
-        async for candidate in self._writer.sweep_candidates(completed):
+        async for candidate in self._writer.sweeps.find_candidates(completed):
             batch.append(candidate)
             if len(batch) >= _BATCH:
                 await self._publish(completed, batch)

@@ -90,9 +90,9 @@ class TombstoneCollector:
     async def _collect_all(self, kept: timedelta) -> None:
         self._risen.clear()
         for record in await self._reader.clusters():
-            for resource in await self._writer.find_tombstones(record.name):
-                await self._writer.drop_last_states(record.name, resource, kept=kept)
+            for resource in await self._writer.removal.find_tombstones(record.name):
+                await self._writer.removal.drop_last_states(record.name, resource, kept=kept)
                 await self._collect(record.name, resource)
 
     async def _collect(self, cluster: str, resource: str) -> None:
-        FREED.inc(await self._writer.collect_tombstones(cluster, resource))
+        FREED.inc(await self._writer.removal.collect_tombstones(cluster, resource))

@@ -140,7 +140,7 @@ class UnwatchedScopes:
         if not replicas:
             return
         records = {record.key: record for record in await self._reader.resources(cluster)}
-        stored = await self._writer.scopes(cluster)
+        stored = await self._writer.removal.read_scopes(cluster)
         now = time.monotonic()  # not before: what comes while we read must not look older
         reported = [watching for watching, _ in replicas.values()]
         known = {(key, scope) for key, record in records.items() for scope in record.scopes}
@@ -187,7 +187,7 @@ class UnwatchedScopes:
         resource, scope = place
         # The record first: dropped rows must not look like deleted objects (rule R1).
         await self._state.forget_scope(cluster, resource, scope)
-        rows = await self._writer.drop_scope(cluster, resource, scope)
+        rows = await self._writer.removal.drop_scope(cluster, resource, scope)
         # Not before: the held rows must be gone when the hold ends.
         self._sweeper.forget_scope(cluster, resource, scope)
         self._since.pop((cluster, place), None)
