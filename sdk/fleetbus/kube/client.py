@@ -44,7 +44,6 @@ from fleetbus_proto.resources import Resource
 Object: TypeAlias = dict[str, Any]
 """A Kubernetes object as a JSON tree."""
 
-REQUEST_TIMEOUT: Final = timedelta(seconds=30)
 CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 PAGE_SIZE: Final = 500
 _BUFFER: Final = 2**18
@@ -129,7 +128,7 @@ class KubeClient:
         """
         path = path_of(resource, namespace, name)
         try:
-            answer = await self.request("GET", path)
+            answer = await self.request(Call("GET", path))
         except errors.NotFound as e:
             if not is_object_not_found(e, path):
                 raise
@@ -173,7 +172,7 @@ class KubeClient:
         return found is not None
 
     def _lister(self, path: str) -> FetchPage:
-        return lambda query: self.request("GET", path, query=query)
+        return lambda query: self.request(Call("GET", path, query))
 
     @must_be_awaited
     async def create(
@@ -282,7 +281,7 @@ class KubeClient:
             options["preconditions"] = given
         path = path_of(resource, namespace, name)
         try:
-            answer = await self.request("DELETE", path, body=orjson.dumps(options))
+            answer = await self.request(Call("DELETE", path, body=orjson.dumps(options)))
         except errors.NotFound as e:
             if not is_object_not_found(e, path):
                 raise
@@ -302,9 +301,8 @@ class KubeClient:
         query: Mapping[str, str],
         content_type: str = JSON,
     ) -> Object:
-        answer = await self.request(
-            method, path, query=query, body=orjson.dumps(body), content_type=content_type
-        )
+        call = Call(method, path, query, orjson.dumps(body), content_type)
+        answer = await self.request(call)
         with name_cluster_in_errors(self.cluster):
             return parse_object(answer)
 
@@ -328,7 +326,7 @@ class KubeClient:
         ask = self._ask if alone else self._answer
         token = ACTING_USER.set("")  # the impersonated user need not have the right to read it
         try:
-            answer = await ask(call, REQUEST_TIMEOUT)
+            answer = await ask(call)
         finally:
             ACTING_USER.reset(token)
         with name_cluster_in_errors(self.cluster):
@@ -361,46 +359,36 @@ class KubeClient:
 
     async def get_json(self, path: str, *, query: Mapping[str, str] | None = None) -> Object:
         """GET a path and parse the response."""
-        answer = await self.request("GET", path, query=query)
+        answer = await self.request(Call("GET", path, query))
         with name_cluster_in_errors(self.cluster):
             return parse_object(answer)
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = JSON,
-        within: timedelta = REQUEST_TIMEOUT,
-    ) -> bytes:
-        """Send one request and return the body of a 2xx response.
+    async def request(self, call: Call) -> bytes:
+        """Send one request and return the body of a 2xx response; every read and write does.
 
         Raises:
             KubeError: any other response, one that is too large, or none (`Unreachable`).
             ConfigError: the credentials cannot be loaded.
             LeaseLostError: a run whose lease is lost wants to write (rule R4); nothing was sent.
         """
-        call = Call(method, path, query, body, content_type)
-        run = current_run() if method != "GET" else None
+        run = current_run() if call.method != "GET" else None
         identity = self.identity_check
         if identity is not None:
             await identity.verify()
-        with run.trace_write(self.cluster, method, path) if run else nullcontext():
-            answer = await self._answer(call, within)
+        with run.trace_write(self.cluster, call.method, call.path) if run else nullcontext():
+            answer = await self._answer(call)
         if identity is not None:
             await identity.verify()  # the request may have taken long
         return answer
 
-    async def _answer(self, call: Call, within: timedelta) -> bytes:
+    async def _answer(self, call: Call) -> bytes:
         """Send a request unless the breaker refuses it, and report its outcome to the breaker."""
         breaker = self.breaker
         try:
             with name_cluster_in_errors(self.cluster):
                 if breaker is not None:
                     await breaker.admit(self._probe)
-                answer = await self._ask(call, within)
+                answer = await self._ask(call)
         except errors.Unreachable as e:
             if breaker is not None and not breaker.is_open:
                 breaker.record_failure(e)
@@ -413,9 +401,9 @@ class KubeClient:
             breaker.record_success()
         return answer
 
-    async def _ask(self, call: Call, within: timedelta) -> bytes:
+    async def _ask(self, call: Call) -> bytes:
         limit = aiohttp.ClientTimeout(
-            total=within.total_seconds(), sock_connect=CONNECT_TIMEOUT.total_seconds()
+            total=call.within.total_seconds(), sock_connect=CONNECT_TIMEOUT.total_seconds()
         )
         return await read_response(await self._open(call, limit), call.limit)
 

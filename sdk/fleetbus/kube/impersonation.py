@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import timedelta
-
-from fleetbus.kube.client import ACTING_USER, REQUEST_TIMEOUT, KubeClient
+from fleetbus.kube.client import ACTING_USER, KubeClient
+from fleetbus.kube.requests import Call
 
 
 class ActingClient(KubeClient):
@@ -26,22 +24,11 @@ class ActingClient(KubeClient):
         self.shows_marks = client.shows_marks
         self._user = user
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-        within: timedelta = REQUEST_TIMEOUT,
-    ) -> bytes:
+    async def request(self, call: Call) -> bytes:
         """Send one request as the user; see `KubeClient.request`."""
         token = ACTING_USER.set(self._user)
         try:
-            return await self._client.request(
-                method, path, query=query, body=body, content_type=content_type, within=within
-            )
+            return await self._client.request(call)
         finally:
             ACTING_USER.reset(token)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -15,6 +16,7 @@ _PAGE_LIMIT: Final = 64 * MIB
 """For a page of a list that is parsed as a whole; `list_pages` reads larger ones."""
 _CORE: Final = "core"
 _GROUP_PARTS: Final = 3
+_TIMEOUT: Final = timedelta(seconds=30)
 
 
 class Call(NamedTuple):
@@ -26,6 +28,7 @@ class Call(NamedTuple):
     body: bytes | None = None
     content_type: str = JSON
     accept: str = JSON
+    within: timedelta = _TIMEOUT
     alone: bool = False
     """Sent through a new connection of its own."""
 

@@ -15,17 +15,16 @@ from dataclasses import dataclass
 from difflib import unified_diff
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from fleetbus.kube.client import REQUEST_TIMEOUT, KubeClient
+from fleetbus.kube.client import KubeClient
 from fleetbus.kube.trees import read_tree
 from fleetbus.testing.emulated import emulated_fleet, open_feed
 from fleetbus.testing.harness import UNWATCHED, ControllerTest, harness
 from fleetbus_proto.subjects import Verb
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from fleetbus.clusters.info import ClusterInfo
     from fleetbus.controller.controller import Controller
+    from fleetbus.kube.requests import Call
     from fleetbus.testing.emulated import EmulatedFleet
     from fleetbus_proto.events import Event
 
@@ -144,23 +143,12 @@ class _CutClient(KubeClient):
         super().__init__(info.config)
         self._shuffler = shuffler
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-        within: timedelta = REQUEST_TIMEOUT,
-    ) -> bytes:
+    async def request(self, call: Call) -> bytes:
         """Send a request; a write may be cancelled before or after it is sent."""
-        is_write = method != "GET"
+        is_write = call.method != "GET"
         if is_write and self._shuffler.cut():
             raise asyncio.CancelledError("killed before a write")
-        answer = await super().request(
-            method, path, query=query, body=body, content_type=content_type, within=within
-        )
+        answer = await super().request(call)
         if is_write and self._shuffler.cut():
             raise asyncio.CancelledError("killed after a write")
         return answer

@@ -12,16 +12,15 @@ import copy
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Never, TypeAlias, cast
 
 import jsonpatch
 import orjson
 
 from fleetbus import errors
-from fleetbus.kube.client import REQUEST_TIMEOUT, KubeClient, Object
+from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.merge_patch import merged
-from fleetbus.kube.requests import ApiPath, read_path
+from fleetbus.kube.requests import ApiPath, Call, read_path
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
 from fleetbus.process.clock import utc_now
@@ -270,29 +269,20 @@ class DryRunClient(KubeClient):
         self.shows_marks = True
         self._fleet = dry_run
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-        within: timedelta = REQUEST_TIMEOUT,
-    ) -> bytes:
+    async def request(self, call: Call) -> bytes:
         """Serve the request from the replay."""
-        del within
+        query = call.query or {}
         try:
-            place = read_path(path)
+            place = read_path(call.path)
         except InvalidName:
-            return orjson.dumps(self._elsewhere(path))
-        if method == "GET":
-            return orjson.dumps(await self._read(place, query or {}))
-        if method == "DELETE" and not place.name:
+            return orjson.dumps(self._elsewhere(call.path))
+        if call.method == "GET":
+            return orjson.dumps(await self._read(place, query))
+        if call.method == "DELETE" and not place.name:
             _refuse("a replay does not support deletecollection")
-        verb = "apply" if content_type == _APPLY else _VERBS[method]
-        parsed: Any = orjson.loads(body) if body else None
-        if (query or {}).get("dryRun"):
+        verb = "apply" if call.content_type == _APPLY else _VERBS[call.method]
+        parsed: Any = orjson.loads(call.body) if call.body else None
+        if query.get("dryRun"):
             _refuse("a replay does not support dryRun")
         answer = await self._fleet.write(self.cluster, place, verb, parsed)
         return orjson.dumps(answer or {"kind": "Status", "status": "Success"})

@@ -5,13 +5,12 @@ Otherwise a run would wait for its own writes, which no watcher delivers here (r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from datetime import timedelta
+from collections.abc import Awaitable, Callable
 from typing import TypeAlias, cast
 
 from fleetbus.clusters.info import ClusterInfo
-from fleetbus.kube.client import REQUEST_TIMEOUT, KubeClient, Object
-from fleetbus.kube.requests import ApiPath, read_path
+from fleetbus.kube.client import KubeClient, Object
+from fleetbus.kube.requests import ApiPath, Call, read_path
 from fleetbus.kube.trees import read_tree
 from fleetbus_proto.errors import InvalidName
 
@@ -32,22 +31,11 @@ class ReportingClient(KubeClient):
         self.cluster = info.name
         self._on_write = on_write
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-        within: timedelta = REQUEST_TIMEOUT,
-    ) -> bytes:
+    async def request(self, call: Call) -> bytes:
         """Send one request; see `KubeClient.request`."""
-        answer = await super().request(
-            method, path, query=query, body=body, content_type=content_type, within=within
-        )
-        if method != "GET" and "dryRun" not in (query or {}):
-            await self._report(method, path, answer)
+        answer = await super().request(call)
+        if call.method != "GET" and "dryRun" not in (call.query or {}):
+            await self._report(call.method, call.path, answer)
         return answer
 
     async def _report(self, method: str, path: str, answer: bytes) -> None:

@@ -37,6 +37,7 @@ from fleetbus.errors import (
 )
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.backoff import BackoffPolicy, RequestBackoff
+from fleetbus.kube.requests import Call
 from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus.process.clock import rfc3339
 from fleetbus_watcher import metrics
@@ -228,7 +229,7 @@ class Reachability:
     async def _request(self) -> FleetbusError | None:
         """Send the probe; None if the server is ready."""
         try:
-            await self._client.request("GET", _PATH, within=_ANSWERS_WITHIN)
+            await self._client.request(Call("GET", _PATH, within=_ANSWERS_WITHIN))
         except (KubeError, ConfigError) as e:
             return e
         return None

@@ -13,6 +13,7 @@ from snapshot_rig import Source
 
 import fleetbus
 from fleetbus.kube.list_watch.listing import read_map
+from fleetbus.kube.requests import Call
 from fleetbus.kube.trees import read_tree
 from fleetbus_watcher.transform.rules import Rule
 from fleetbus_watcher.transform.transform import transform_of
@@ -47,7 +48,7 @@ async def show(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The object as a watcher shows it, and the whole object."""
     plural = resource.partition("/")[2]
-    raw = await rig.cluster.live.request("GET", f"/api/v1/namespaces/prod/{plural}/web")
+    raw = await rig.cluster.live.request(Call("GET", f"/api/v1/namespaces/prod/{plural}/web"))
     found = read_map(raw)
     body = transform_of(rules, f"core/{plural}").apply(found, read_map(found["metadata"]))
     whole = read_tree(raw)

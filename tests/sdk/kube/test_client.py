@@ -21,7 +21,7 @@ from wire_strategies import SEGMENTS
 from fleetbus import errors
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.kube.requests import path_of
+from fleetbus.kube.requests import Call, path_of
 from fleetbus_emulator.apiserver import (
     Abort,
     Access,
@@ -284,7 +284,7 @@ async def test_a_server_that_never_answers_is_unreachable_after_the_deadline(
 ):
     cluster.faults.add(Hang())
     with pytest.raises(errors.Unreachable):
-        await client.request("GET", "/version", within=timedelta(milliseconds=100))
+        await client.request(Call("GET", "/version", within=timedelta(milliseconds=100)))
 
 
 async def test_a_port_where_nobody_listens_is_unreachable():

@@ -22,6 +22,7 @@ from fleetbus.kube.connection.config import KubeConfig, read_kube_config
 from fleetbus.kube.impersonation import ActingClient
 from fleetbus.kube.list_watch.listing import WatchTarget, list_pages, stream_limits
 from fleetbus.kube.list_watch.reflect import watch_events
+from fleetbus.kube.requests import Call
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.apiserver.faults import Fail, Hang
 from fleetbus_proto.resources import parse_resource
@@ -66,7 +67,7 @@ async def client(cluster: Cluster, tmp_path: pathlib.Path) -> AsyncGenerator[Kub
 async def fail(client: KubeClient, times: int = 1) -> None:
     for _ in range(times):
         with pytest.raises(errors.Unreachable):
-            await client.request("GET", "/api/v1/pods", within=SHORT)
+            await client.request(Call("GET", "/api/v1/pods", within=SHORT))
 
 
 async def test_q9_after_three_failures_in_a_row_calls_fail_at_once(
@@ -78,7 +79,7 @@ async def test_q9_after_three_failures_in_a_row_calls_fail_at_once(
     started = time.monotonic()
     for _ in range(20):
         with pytest.raises(errors.Unreachable, match="'eu1' does not answer") as refused:
-            await client.request("GET", "/api/v1/pods", within=timedelta(seconds=30))
+            await client.request(Call("GET", "/api/v1/pods", within=timedelta(seconds=30)))
         assert refused.value.cluster == "eu1"  # so that the queue's breaker counts it, too
     assert time.monotonic() - started < 5
     assert len(cluster.requests) == asked
