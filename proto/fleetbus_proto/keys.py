@@ -125,6 +125,18 @@ def order(cluster: str, resource: str) -> str:
     return f"{_SNAPSHOT}:order:{cluster}:{resource}"
 
 
+def rows(cluster: str, resource: str) -> tuple[str, ...]:
+    """The keys of all rows, live and deleted, of a resource, in the order that scripts take."""
+    return (
+        bodies(cluster, resource),
+        guards(cluster, resource),
+        tombstones(cluster, resource),
+        order(cluster, resource),
+        deleted(cluster, resource),
+        deletion_times(cluster, resource),
+    )
+
+
 def labels(cluster: str, resource: str, label: str) -> str:
     """SET of keys with the label `<name>=<value>`; `=` alone: with unknown labels."""
     return f"{_SNAPSHOT}:labels:{cluster}:{resource}:{label}"

@@ -42,12 +42,11 @@ class Health:
         """Register a readiness check."""
         self._ready[name] = check
 
-    def alive_when(self, name: str, check: Check) -> None:
-        """Register a liveness check; when it fails the process should be restarted."""
-        self._alive[name] = check
-
     def liveness(self, name: str, within: timedelta) -> Callable[[], None]:
-        """Register a loop, which calls the returned function at least every `within`."""
+        """Register a loop, which calls the returned function at least every `within`.
+
+        When it does not, the process should be restarted.
+        """
         last = [time.monotonic()]
 
         def beat() -> None:

@@ -101,16 +101,7 @@ class Removal:
         await self._redis.unlink(*known)
         label_prefix = keys.labels(cluster, resource, "")
         fixed = [self._feed_length, keys.owners(""), cluster, resource, scope, label_prefix]
-        names = [
-            keys.counter(),
-            keys.feed(),
-            keys.bodies(cluster, resource),
-            keys.guards(cluster, resource),
-            keys.tombstones(cluster, resource),
-            keys.order(cluster, resource),
-            keys.deleted(cluster, resource),
-            keys.deletion_times(cluster, resource),
-        ]
+        names = [keys.counter(), keys.feed(), *keys.rows(cluster, resource)]
         removed = 0
         for source in (keys.order(cluster, resource), keys.deleted(cluster, resource)):
             async for batch in walk_members(self._redis, source, chunk=chunk):
@@ -131,14 +122,7 @@ class Removal:
         held = await self.read_scopes(cluster)
         for resource in {resource for resource, _ in held}:
             await self._drop_indexes(cluster, resource)
-            await self._redis.unlink(
-                keys.bodies(cluster, resource),
-                keys.tombstones(cluster, resource),
-                keys.order(cluster, resource),
-                keys.deleted(cluster, resource),
-                keys.deletion_times(cluster, resource),
-                keys.guards(cluster, resource),
-            )
+            await self._redis.unlink(*keys.rows(cluster, resource))
         epochs = [keys.epochs(cluster, resource, scope) for resource, scope in held]
         epochs += [keys.audit(cluster, resource, scope) for resource, scope in held]
         last = [*epochs, keys.resources(cluster), keys.audits(cluster), keys.scopes(cluster)]

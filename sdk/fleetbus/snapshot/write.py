@@ -271,7 +271,8 @@ class _Batch:
         if index is None:
             self._indexes[lineage] = index = len(self._indexes) + 1
             self.sources.append(source)
-            self.keys += _keys_of(source.cluster, resource, source.scope)
+            epochs = keys.epochs(source.cluster, resource, source.scope)
+            self.keys += (*keys.rows(source.cluster, resource), epochs, keys.scopes(source.cluster))
             label_prefix = keys.labels(source.cluster, resource, "")
             self.lineages += (
                 *lineage,
@@ -281,19 +282,6 @@ class _Batch:
                 source.incarnation.uid,
             )
         return index
-
-
-def _keys_of(cluster: str, resource: str, scope: str) -> tuple[str, ...]:
-    return (
-        keys.bodies(cluster, resource),
-        keys.guards(cluster, resource),
-        keys.tombstones(cluster, resource),
-        keys.order(cluster, resource),
-        keys.deleted(cluster, resource),
-        keys.deletion_times(cluster, resource),
-        keys.epochs(cluster, resource, scope),
-        keys.scopes(cluster),
-    )
 
 
 def _code(event: Event) -> str:

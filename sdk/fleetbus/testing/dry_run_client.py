@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from fleetbus.clusters.info import ClusterInfo
 
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-_JSON_PATCH: Final = "application/json-patch+json"
 _APPLY: Final = "application/apply-patch+yaml"
 _PARTS: Final = ("status", "scale")
 

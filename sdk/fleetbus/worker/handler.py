@@ -217,11 +217,6 @@ class Handler:
             return Ending(outcome=Outcome.LEASE_LOST)
         return Ending(outcome=Outcome.RETRIED)
 
-    async def _clear_failures(self, lease: Lease) -> None:
-        if lease.attempt:
-            await self._forget(lease)
-            self._failures.recover(lease)
-
     async def _forget(self, lease: Lease) -> None:
         await self._until_available(lambda: self._queue.forget(lease))
 

@@ -57,8 +57,8 @@ async def test_a_failing_check_is_named_with_its_reason(health: Health, client: 
 
 
 async def test_readiness_and_liveness_are_asked_apart(health: Health, client: httpx.AsyncClient):
-    health.alive_when("loop", lambda: "hangs")
-    assert (await client.get("/healthz")).text == "loop: hangs\n"
+    health.liveness("loop", -timedelta.resolution)
+    assert (await client.get("/healthz")).text == "loop: no progress for 0 s\n"
     assert (await client.get("/readyz")).status_code == 200
 
 
