@@ -1,4 +1,4 @@
-"""The fixtures of tests and examples; what they do stands in tests/support."""
+"""The fixtures of tests and examples; they are defined in tests/support."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 import signal
 
 import pytest
-from fleet_fixtures import open_rig
 from hypothesis import HealthCheck, settings
-from real_cluster import REAL
-from server_fixtures import (
+
+from support.rigs.fleet_fixtures import open_rig
+from support.servers.fixtures import (
     nats,
     nats_process,
     nats_url,
@@ -22,6 +22,7 @@ from server_fixtures import (
     valkey_process,
     valkey_url,
 )
+from support.servers.real_cluster import REAL
 
 __all__ = [
     "nats",

@@ -3,7 +3,7 @@
     python tests/run.py bench relist                a folder stands for its `main`
     python tests/run.py faults.watchers --cut
 
-It finds the other modules as pytest does: by their place in tests, those of tests/support by name.
+It finds other modules as pytest does: by their place below tests, like `support.rigs.fleet`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ TESTS = Path(__file__).resolve().parent
 def main(name: str, *arguments: str) -> None:
     """Become the process of that module."""
     module = f"{name}.main" if TESTS.joinpath(*name.split(".")).is_dir() else name
-    path = os.pathsep.join([str(TESTS), str(TESTS / "support")])
     command = [sys.executable, "-P", "-m", module, *arguments]
     # All clusters of these programs are on this machine.
-    environment = {"FLEETBUS_ALLOW_LOOPBACK": "1"} | os.environ | {"PYTHONPATH": path}
+    environment = {"FLEETBUS_ALLOW_LOOPBACK": "1"} | os.environ | {"PYTHONPATH": str(TESTS)}
     os.execve(sys.executable, command, environment)  # noqa: S606 -- no shell
 
 

@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
-from eventually import eventually
-from fleet_rig import Rig
 
 from fleetbus.controller.load import load_controllers
+from support.eventually import eventually
+from support.rigs.fleet import Rig
 
 CONTROLLER = pathlib.Path(__file__).with_name("controller.py")
 DEPLOYMENTS = "apps/v1/deployments"

@@ -5,10 +5,9 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
-from eventually import eventually
-from fleet_rig import Rig
-
 from fleetbus.controller.load import load_controllers
+from support.eventually import eventually
+from support.rigs.fleet import Rig
 
 CONTROLLER = pathlib.Path(__file__).with_name("controller.py")
 MAPS = "v1/configmaps"

@@ -6,14 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 import yaml
-from chart import crds
-from custom_resource_definitions import CRDS
-from eventually import eventually
-from fleet_rig import Rig
 
 from fleetbus_distributor.main import run as run_distributor
 from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
+from support.api.chart import crds
+from support.api.custom_resource_definitions import CRDS
+from support.eventually import eventually
+from support.rigs.fleet import Rig
 
 HERE = pathlib.Path(__file__).parent
 WITHIN = timedelta(seconds=15)

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from nats.aio.client import Client
-from wire_samples import MESSAGE_KEY, event
 
 from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_proto import codec, headers, subjects
 from fleetbus_proto.subjects import Verb
+from support.wire.samples import MESSAGE_KEY, event
 
 FOLDER = Path(__file__).parent
 

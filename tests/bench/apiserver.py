@@ -21,11 +21,11 @@ from typing import Any, NamedTuple, cast
 
 import aiohttp
 import uvloop
-from programs import module
 
 from bench.programs.emulator import NAMESPACE, cluster_with_pods, sample_config_map
 from bench.rig.command import run_command
 from bench.rig.processes import process
+from support.processes.programs import module
 
 HOST = "127.0.0.1"
 WRITERS = 16

@@ -22,8 +22,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import yaml
-from service_processes import Processes
-from wire_samples import MESSAGE_KEY
 
 from bench.rig.command import run_command
 from fleetbus.bus.connection import Bus, connected
@@ -33,6 +31,8 @@ from fleetbus_emulator.scratch import scratch_folder
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import Event, Incarnation, Rank
 from fleetbus_proto.subjects import Verb, event_subject
+from support.processes.services import Processes
+from support.wire.samples import MESSAGE_KEY
 
 CONTROLLER: Final = str(pathlib.Path(__file__).parent / "programs" / "fairness_controller.py")
 TICK = 0.005

@@ -21,15 +21,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from programs import module
-from service_processes import Processes
-
 from bench.rig.command import run_command
 from bench.rig.processes import cpu_seconds
 from fleetbus_devfleet.processes.children import Child
 from fleetbus_devfleet.processes.servers import nats_server, valkey_server
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.scratch import scratch_folder
+from support.processes.programs import module
+from support.processes.services import Processes
 
 CONTROLLER: Final = str(pathlib.Path(__file__).parent / "programs" / "latency_controller.py")
 PODS = "v1/pods"

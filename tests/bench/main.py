@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from programs import module
+from support.processes.programs import module
 
 REPORT = pathlib.Path(__file__).parents[2] / "reports" / "bench.json"
 BENCHMARKS = (

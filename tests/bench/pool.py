@@ -24,9 +24,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from programs import installed
-from watcher_rig import Stored, mirror, read_stream
-
 from bench.rig.command import run_command
 from bench.rig.processes import rss_mb
 from fleetbus.bus.connection import Bus, NoAnswer, connected, subscribed
@@ -40,6 +37,8 @@ from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.keys import KV_POOL_LEASES
 from fleetbus_watcher.pool.records import PoolStore
+from support.processes.programs import installed
+from support.rigs.watcher import Stored, mirror, read_stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -20,8 +20,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from service_processes import Processes
-
 from bench.rig.command import run_command
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.store.connection import connect
@@ -29,6 +27,7 @@ from fleetbus_devfleet.processes.children import Child
 from fleetbus_devfleet.processes.servers import nats_server, valkey_server
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.scratch import scratch_folder
+from support.processes.services import Processes
 
 COPIER = str(pathlib.Path(__file__).parents[1] / "scripts" / "careless_copier.py")
 MAPS, KEY = "v1/configmaps", "core/configmaps"

@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from eventually import eventually
-from programs import installed, module
 
 from bench.rig.canned import (
     ALONE,
@@ -41,6 +39,8 @@ from fleetbus.watchers.resync import ResyncRequest, request_resync
 from fleetbus_emulator.scratch import scratch_folder
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import STREAM
+from support.eventually import eventually
+from support.processes.programs import installed, module
 
 PODS = parse_resource("v1/pods")
 _ENDS = "fleetbus.epochs.eu1.core.pods"

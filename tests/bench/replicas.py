@@ -20,9 +20,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from eventually import eventually
-from watcher_rig import Stored, read_stream
-
 from bench.rig.canned import ALONE, nats_with_stream, watcher_command, write_kubeconfig
 from bench.rig.command import run_command
 from fleetbus.bus.connection import Bus, connected
@@ -30,6 +27,8 @@ from fleetbus_emulator.apiserver import Cluster, Commit, serve
 from fleetbus_emulator.scratch import scratch_folder
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import Verb
+from support.eventually import eventually
+from support.rigs.watcher import Stored, read_stream
 
 CONFIG_MAPS = "v1/configmaps"
 OBJECTS = 500

@@ -21,9 +21,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from programs import installed
-from service_processes import Processes
-
 from bench.rig.command import run_command
 from fleetbus.store.connection import connect
 from fleetbus.workqueue.redis import RedisQueue
@@ -32,6 +29,8 @@ from fleetbus_devfleet.processes.servers import nats_server, valkey_server
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.scratch import scratch_folder
 from fleetbus_proto.keys import queue
+from support.processes.programs import installed
+from support.processes.services import Processes
 
 SCRIPT: Final = str(pathlib.Path(__file__).parent / "programs" / "restart_controller.py")
 MAPS = "v1/configmaps"

@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from programs import module
-
 from bench.rig.canned import (
     ALONE,
     canned_apiserver,
@@ -29,6 +27,7 @@ from bench.rig.processes import cpu_seconds, process, rss_mb
 from fleetbus.bus.connection import connected
 from fleetbus.bus.jetstream import stream_info
 from fleetbus_emulator.scratch import scratch_folder
+from support.processes.programs import module
 
 
 @dataclass(frozen=True, slots=True)

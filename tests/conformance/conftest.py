@@ -21,9 +21,10 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from conformance_client import Api, Server, until
-from conformance_objects import Space, definition
-from conformance_server import emulated, from_kubeconfig
+
+from support.api.conformance_client import Api, Server, until
+from support.api.conformance_objects import Space, definition
+from support.api.conformance_server import emulated, from_kubeconfig
 
 KUBECONFIG = os.environ.get("FLEETBUS_TEST_KUBECONFIG", "")
 HAS_TIME = bool(KUBECONFIG or os.environ.get("FLEETBUS_CONFORMANCE"))

@@ -22,8 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
-from conformance_server import TOKEN, emulated
-from kubectls import ALL, GIVEN, kubectls
+from support.api.conformance_server import TOKEN, emulated
+from support.processes.kubectls import ALL, GIVEN, kubectls
 
 ROOT = Path(__file__).parents[2]
 PROBES = ROOT.parent / "shared/kube-api/probes"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conformance_client import Api
-from conformance_objects import Space, config_map, deployment
+
+from support.api.conformance_client import Api
+from support.api.conformance_objects import Space, config_map, deployment
 
 CONFLICT = "FieldManagerConflict"
 

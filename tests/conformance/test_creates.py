@@ -6,8 +6,9 @@ import re
 from typing import Any
 
 import pytest
-from conformance_client import YAML, Api
-from conformance_objects import Space, config_map, deployment, pod
+
+from support.api.conformance_client import YAML, Api
+from support.api.conformance_objects import Space, config_map, deployment, pod
 
 SAFE = "[bcdfghjklmnpqrstvwxz2456789]{5}"
 

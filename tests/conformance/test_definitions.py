@@ -7,8 +7,9 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from conformance_client import Api, until
-from conformance_objects import Space, definition, version
+
+from support.api.conformance_client import Api, until
+from support.api.conformance_objects import Space, definition, version
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _numbers = itertools.count(1)

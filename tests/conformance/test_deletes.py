@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conformance_client import Api, until
-from conformance_objects import Space, config_map, deployment, pod
+
+from support.api.conformance_client import Api, until
+from support.api.conformance_objects import Space, config_map, deployment, pod
 
 NOWHERE = "no-such-node"
 

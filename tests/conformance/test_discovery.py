@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from conformance_client import PARTIAL, PARTIAL_LIST, TABLE, YAML, Api
-from conformance_objects import Space, deployment
+
+from support.api.conformance_client import PARTIAL, PARTIAL_LIST, TABLE, YAML, Api
+from support.api.conformance_objects import Space, deployment
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from conformance_client import Api
-from conformance_objects import Space, config_map
+
+from support.api.conformance_client import Api
+from support.api.conformance_objects import Space, config_map
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 
 import pytest
-from conformance_client import Api, until
-from conformance_objects import Space, config_map
+
+from support.api.conformance_client import Api, until
+from support.api.conformance_objects import Space, config_map
 
 NAMESPACES = "/api/v1/namespaces"
 

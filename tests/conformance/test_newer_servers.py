@@ -6,8 +6,9 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from conformance_client import PARTIAL_LIST, Api, until
-from conformance_objects import Space, config_map, definition, deployment, pod
+
+from support.api.conformance_client import PARTIAL_LIST, Api, until
+from support.api.conformance_objects import Space, config_map, definition, deployment, pod
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NOT_FOUND = (404, "NotFound")

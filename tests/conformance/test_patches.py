@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from conformance_client import JSON, JSON_PATCH, MERGE, STRATEGIC, Api, Reply
-from conformance_objects import Space, deployment
+
+from support.api.conformance_client import JSON, JSON_PATCH, MERGE, STRATEGIC, Api, Reply
+from support.api.conformance_objects import Space, deployment
 
 REJECTED = "the server rejected our request due to an error in our request"
 

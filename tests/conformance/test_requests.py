@@ -6,8 +6,9 @@ from typing import Any
 
 import httpx
 import pytest
-from conformance_client import YAML, Api
-from conformance_objects import Space, config_map
+
+from support.api.conformance_client import YAML, Api
+from support.api.conformance_objects import Space, config_map
 
 MALFORMED = "the object provided is unrecognized (must be of type {}): "
 PARSE = "couldn't get version/kind; json parse error: "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from conformance_client import Api
-from conformance_objects import Space, deployment, pod
+
+from support.api.conformance_client import Api
+from support.api.conformance_objects import Space, deployment, pod
 
 
 @pytest.fixture

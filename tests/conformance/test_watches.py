@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conformance_client import PARTIAL, TABLE, Api
-from conformance_objects import Space
+
+from support.api.conformance_client import PARTIAL, TABLE, Api
+from support.api.conformance_objects import Space
 
 NAME_OF_INITIAL_END = "k8s.io/initial-events-end"
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import processes_of
 from rich.console import Console
 
 from fleetbus.errors import FleetbusError
 from fleetbus_devfleet.demo import show
 from fleetbus_devfleet.demo.narrator import ClaimError, Narrator
+from support.processes.running import processes_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator

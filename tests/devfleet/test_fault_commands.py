@@ -9,9 +9,9 @@ import shlex
 from typing import TYPE_CHECKING
 
 import pytest
-from fault_rig import FaultRig, fault_rig
 from typer.testing import CliRunner
 
+from emulator.support.fault_rig import FaultRig, fault_rig
 from fleetbus_devfleet.commands.app import dev
 from fleetbus_devfleet.stack.plan import Layout
 from fleetbus_devfleet.stack.state import StackState, owned, write_state

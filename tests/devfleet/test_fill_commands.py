@@ -9,7 +9,6 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from eventually import eventually
 from typer.testing import CliRunner
 
 from fleetbus_devfleet.commands.app import dev
@@ -19,6 +18,7 @@ from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.apiserver.admin import AdminClient, AdminError, serve_admin
 from fleetbus_emulator.controllers import simulate
 from fleetbus_emulator.generate.endpoint import Progress, ask_to_fill, fill_routes
+from support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, TextIO
 
 import nats
 import pytest
-from eventually import eventually
-from foreign_ports import taken_by_chance
-from processes import is_alive
-from programs import module
 from redis.asyncio import Redis
 
 from fleetbus_devfleet.processes import servers
 from fleetbus_devfleet.processes.children import Child, ChildError, stop_children
 from fleetbus_devfleet.processes.servers import nats_server, valkey_server
 from fleetbus_emulator.scratch import scratch_folder, sweep
+from support.eventually import eventually
+from support.hostile.foreign_ports import taken_by_chance
+from support.processes.programs import module
+from support.processes.running import is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
-from eventually import eventually
-from processes import is_alive, running_children
 from typer.testing import CliRunner
 
 from fleetbus.kube.connection.config import read_kube_config, server_of
@@ -46,6 +44,8 @@ from fleetbus_devfleet.stack.supervisor import restart_each
 from fleetbus_emulator.__main__ import read_options
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.apiserver.admin import serve_admin
+from support.eventually import eventually
+from support.processes.running import is_alive, running_children
 
 if TYPE_CHECKING:
     from collections.abc import Generator

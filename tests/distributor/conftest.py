@@ -1,7 +1,8 @@
 from collections.abc import AsyncGenerator
 
 import pytest
-from distributor_rig import Rig, distributor_rig
+
+from support.rigs.distributor import Rig, distributor_rig
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 import pytest
-from distributor_rig import CONFIG_MAP, HUB, NOWHERE, Rig
 
 from fleetbus.cli.app import run_command_line
 from fleetbus.deletions.budget import DeletionBudget
+from support.rigs.distributor import CONFIG_MAP, HUB, NOWHERE, Rig
 
 MAPS = "v1/configmaps"
 PROD = {"clusterSelector": {"matchLabels": {"tier": "prod"}}}

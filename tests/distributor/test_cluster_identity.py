@@ -5,12 +5,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from distributor_rig import CONFIG_MAP, HUB, Rig
 
 from fleetbus.clusters.leaving import LEFT_LABEL, LEFT_UID, write_record
 from fleetbus.clusters.providers.cluster import CLUSTERS
 from fleetbus.errors import NotAccepted
 from fleetbus.ownership import OWNER_ANNOTATION, owner_of
+from support.rigs.distributor import CONFIG_MAP, HUB, Rig
 
 MAPS = "v1/configmaps"
 T1, T2, T4 = ({"name": name} for name in ("t1", "t2", "t4"))

@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from distributor_rig import CONFIG_MAP, Rig, distributor_rig
 
 from fleetbus.errors import Conflict
 from fleetbus.kube.client import KubeClient
@@ -13,6 +12,7 @@ from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_emulator.apiserver import Fail
+from support.rigs.distributor import CONFIG_MAP, Rig, distributor_rig
 
 MAPS = "v1/configmaps"
 NAMESPACES = "v1/namespaces"

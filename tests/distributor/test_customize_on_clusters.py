@@ -2,10 +2,10 @@ import copy
 from typing import Any
 
 import pytest
-from distributor_rig import CONFIG_MAP, Rig
 
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import OWNER_ANNOTATION
+from support.rigs.distributor import CONFIG_MAP, Rig
 
 DEPLOYMENTS = "apps/v1/deployments"
 NAME = "multiclusterresource-deployment"

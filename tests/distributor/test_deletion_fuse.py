@@ -6,8 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from distributor_rig import CONFIG_MAP, NOWHERE, Rig, distributor_rig
-from eventually import eventually
 from prometheus_client import REGISTRY
 
 from fleetbus.deletions.budget import (
@@ -21,6 +19,8 @@ from fleetbus.errors import StoreError
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
 from fleetbus_distributor.render.draft import Draft, Renderer
 from fleetbus_emulator.apiserver import Fail
+from support.eventually import eventually
+from support.rigs.distributor import CONFIG_MAP, NOWHERE, Rig, distributor_rig
 
 MAPS = "v1/configmaps"
 NAMESPACES = "v1/namespaces"

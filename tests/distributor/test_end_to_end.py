@@ -9,17 +9,17 @@ from typing import Any
 
 import orjson
 import pytest
-from chart import crds
-from custom_resource_definitions import CRDS
-from distributor_rig import CONFIG_MAP
-from eventually import eventually
-from fleet_rig import Rig, fleet_rig
 
 from fleetbus.process.settings import ProviderSettings
 from fleetbus_distributor.controllers import NAME, TARGETS
 from fleetbus_distributor.main import run as run_distributor
 from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
+from support.api.chart import crds
+from support.api.custom_resource_definitions import CRDS
+from support.eventually import eventually
+from support.rigs.distributor import CONFIG_MAP
+from support.rigs.fleet import Rig, fleet_rig
 
 WITHIN = timedelta(seconds=15)
 HUB = "t4"

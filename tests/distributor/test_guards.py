@@ -3,7 +3,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from distributor_rig import CONFIG_MAP, Rig
 
 from fleetbus.errors import Conflict
 from fleetbus.kube.discovery import Discovery
@@ -13,6 +12,7 @@ from fleetbus_distributor.targets import converge
 from fleetbus_distributor.targets.circuit_breaker import PROBE_AFTER, CircuitBreaker
 from fleetbus_distributor.targets.claim import Ownership, claim, may_delete
 from fleetbus_distributor.targets.drift import Corrections, is_free_to_adopt, is_hand_made
+from support.rigs.distributor import CONFIG_MAP, Rig
 
 OWNER = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "x", "u1", "hub", hub="h1")
 OTHER = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "y", "u2", "hub", hub="h1")

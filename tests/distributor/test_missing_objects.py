@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from distributor_rig import CONFIG_MAP, HUB, NOWHERE, Rig, distributor_rig
 
 from fleetbus.reconcile import Request, Result
 from fleetbus_distributor.controllers import (
@@ -19,6 +18,7 @@ from fleetbus_distributor.rounds.distribute import distribute
 from fleetbus_distributor.rounds.missing_objects import MissingObjects
 from fleetbus_distributor.rounds.settled import SettledRounds, facts_of
 from fleetbus_emulator.apiserver import Fail
+from support.rigs.distributor import CONFIG_MAP, HUB, NOWHERE, Rig, distributor_rig
 
 MAPS = "v1/configmaps"
 LONG = timedelta(hours=1)

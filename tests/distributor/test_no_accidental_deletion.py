@@ -8,9 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from custom_resource_definitions import CRDS, FREE, definition
-from distributor_rig import CONFIG_MAP, HUB, Rig
-from eventually import eventually
 
 from fleetbus.clusters.leaving import LEFT_LABEL
 from fleetbus.errors import KubeError, NotEngaged, ServerError
@@ -22,6 +19,9 @@ from fleetbus_distributor.plan import intent
 from fleetbus_distributor.plan.intent import Bases, Inventory
 from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_emulator.apiserver import Abort, Fail, Hang
+from support.api.custom_resource_definitions import CRDS, FREE, definition
+from support.eventually import eventually
+from support.rigs.distributor import CONFIG_MAP, HUB, Rig
 
 MAPS = "v1/configmaps"
 WIDGET = ("example.com", "widgets", "Widget")

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import orjson
 import pytest
-from distributor_rig import HUB, Rig
-from orphan_rig import MAPS, restored, show, template
-from snapshot_rig import Snapshot
 
 from fleetbus.cli.deletions.orphans import run_orphans
 from fleetbus.errors import ConfigError
@@ -17,6 +14,9 @@ from fleetbus.fleet.orphans import NotAnOrphan, Orphan, delete_orphan, find_orph
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import OWNER_ANNOTATION, PROTECT_ANNOTATION, owner_of
 from fleetbus_distributor.render.spec import RESOURCE
+from support.rigs.distributor import HUB, Rig
+from support.rigs.orphans import MAPS, restored, show, template
+from support.stores.snapshot import Snapshot
 
 FORGOTTEN = ["ConfigMap default/b of cluster t1"]
 

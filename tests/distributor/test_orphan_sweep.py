@@ -9,16 +9,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from distributor_rig import CONFIG_MAP, Rig
-from eventually import eventually
-from orphan_rig import MAPS, restored, show, template
 from prometheus_client import REGISTRY
-from snapshot_rig import Source
 
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_distributor.orphan_sweep import OrphanSweep
 from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_emulator.apiserver import Fail, Hang
+from support.eventually import eventually
+from support.rigs.distributor import CONFIG_MAP, Rig
+from support.rigs.orphans import MAPS, restored, show, template
+from support.stores.snapshot import Source
 
 LONG = timedelta(hours=1)
 

@@ -3,11 +3,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from distributor_rig import CONFIG_MAP, HUB, Rig, distributor_rig
 
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, PROTECT_ANNOTATION
 from fleetbus_distributor.render.spec import CLUSTER_RESOURCE
 from fleetbus_emulator.apiserver import Fail
+from support.rigs.distributor import CONFIG_MAP, HUB, Rig, distributor_rig
 
 MAPS = "v1/configmaps"
 T1, T2, T4 = ({"name": name} for name in ("t1", "t2", "t4"))

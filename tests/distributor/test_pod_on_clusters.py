@@ -3,8 +3,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from distributor_rig import HUB, POD, Rig
-from eventually import eventually
 
 from fleetbus.ownership import (
     FINALIZER,
@@ -15,6 +13,8 @@ from fleetbus.ownership import (
 )
 from fleetbus.reconcile import Result
 from fleetbus_emulator.apiserver import Fail
+from support.eventually import eventually
+from support.rigs.distributor import HUB, POD, Rig
 
 PODS = "v1/pods"
 EVERYWHERE = [{"name": "t1"}, {"name": "t2"}, {"name": "t4"}]

@@ -6,13 +6,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from distributor_rig import CONFIG_MAP, Rig, distributor_rig
 from redis.asyncio import Redis
 
 from fleetbus.deletions.budget import Decision, Deletion, DeletionBudget, OwnerLimits
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
 from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, RESOURCE
 from fleetbus_emulator.apiserver import Fail
+from support.rigs.distributor import CONFIG_MAP, Rig, distributor_rig
 
 MAPS = "v1/configmaps"
 MEMBERS = ("c0", "c1", "c2", "c3", "c4")

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from distributor_rig import CONFIG_MAP, HUB, Rig
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.reconcile import Result
@@ -17,6 +16,7 @@ from fleetbus_distributor.render.draft import Renderer
 from fleetbus_distributor.render.spec import Spec, read_spec
 from fleetbus_distributor.render.template import Context
 from fleetbus_emulator.apiserver import Fail
+from support.rigs.distributor import CONFIG_MAP, HUB, Rig
 
 MAPS = "v1/configmaps"
 EVERYWHERE = {"clusters": [{"name": name} for name in ("t1", "t2", HUB)]}

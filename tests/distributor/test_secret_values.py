@@ -2,10 +2,10 @@ import base64
 from typing import Any
 
 import pytest
-from distributor_rig import Rig
 from structlog.testing import capture_logs
 
 from fleetbus_emulator.apiserver import Fail
+from support.rigs.distributor import Rig
 
 T1, T2, T4 = ({"name": name} for name in ("t1", "t2", "t4"))
 EVERYWHERE = {"clusters": [T1, T2, T4]}

@@ -7,16 +7,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from chart import crds
-from custom_resource_definitions import CRDS
-from distributor_rig import CONFIG_MAP, Rig, distributor_rig
-from eventually import eventually
 
 from fleetbus.errors import NotFound
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, FINALIZER
 from fleetbus_distributor.render.spec import CRD_NAME, RESOURCE
 from fleetbus_emulator.apiserver import Fail
 from fleetbus_emulator.apiserver.errors import NotServed
+from support.api.chart import crds
+from support.api.custom_resource_definitions import CRDS
+from support.eventually import eventually
+from support.rigs.distributor import CONFIG_MAP, Rig, distributor_rig
 
 MAPS = "v1/configmaps"
 NAMESPACES = "v1/namespaces"

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
-from api_types import list_metadata, types_with
-from conformance_client import Api
 from redis.asyncio import Redis
 
 from e2e.subscriber import Found, Place, Subscriber
 from fleetbus.snapshot.guard import read_guard
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_proto import keys
+from support.api.conformance_client import Api
+from support.api.served_types import list_metadata, types_with
 
 _ALIVE = "L"
 _SHOWN = 3

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from conformance_client import Api
-from conformance_server import from_kubeconfig
-from programs import installed
 
 from e2e.planes import ADMIN_TOKEN, Plane
 from fleetbus_devfleet.processes.children import Child, stop_children
 from fleetbus_devfleet.processes.servers import NatsServer, ValkeyServer, nats_server, valkey_server
+from support.api.conformance_client import Api
+from support.api.conformance_server import from_kubeconfig
+from support.processes.programs import installed
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs/watcher.md"
 SYSTEM: Final = "fleetbus-system"

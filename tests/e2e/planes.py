@@ -30,7 +30,7 @@ from fleetbus_emulator.ports import LOOPBACK, HeldPort
 
 ADMIN_TOKEN = "e2e-admin"
 EXTENSION = "fleetbus.dev/test-cluster"
-"""The kubeconfig extension with a cluster's facts for `real_cluster` of tests/support."""
+"""The kubeconfig extension with a cluster's facts for `support.servers.real_cluster`."""
 
 _READY = timedelta(seconds=120)
 _STOP = timedelta(seconds=20)

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from conformance_client import Api, until
-from eventually import eventually
 from redis.asyncio import Redis
 
 from e2e.compare import Settled, settle
@@ -21,6 +19,8 @@ from e2e.writers import NAMESPACES, Writer, writing
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceState
 from fleetbus_watcher.settings import WatcherSettings
+from support.api.conformance_client import Api, until
+from support.eventually import eventually
 
 CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 GROUP: Final = "e2e.fleetbus.dev"

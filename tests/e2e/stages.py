@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from eventually import eventually
-from real_cluster import AuditLog
 from redis.asyncio import Redis
 
 from e2e.components import services
@@ -27,6 +25,8 @@ from e2e.subscriber import subscribed
 from e2e.writers import Writer
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_devfleet.processes.children import Child, ChildError
+from support.eventually import eventually
+from support.servers.real_cluster import AuditLog
 
 ROOT: Final = Path(__file__).parents[2]
 _NAMES = ("a", "b", "c", "d", "e")

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from nats.aio.msg import Msg
-from wire_samples import event
 
 from e2e.compare import stream_differences
 from e2e.subscriber import Place, Subscriber
 from fleetbus_proto import codec
 from fleetbus_proto.events import EpochEnd, Message
 from fleetbus_proto.subjects import Verb
+from support.wire.samples import event
 
 SAMPLE = event()
 PLACE: Place = (SAMPLE.cluster, f"{SAMPLE.group}/{SAMPLE.resource}")

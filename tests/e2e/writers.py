@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
-from conformance_client import Api
+
+from support.api.conformance_client import Api
 
 NAMESPACES = ("e2e-0", "e2e-1", "e2e-2")
 _NAMES = 12

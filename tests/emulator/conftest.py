@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from fault_rig import FaultRig, fault_rig
+
+from emulator.support.fault_rig import FaultRig, fault_rig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -11,13 +11,13 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from eventually import eventually
-from processes import is_alive
 
 from fleetbus_emulator.__main__ import main
 from fleetbus_emulator.apiserver.admin import AdminClient
 from fleetbus_emulator.apiserver.storage.ground_truth import commit_from_json
 from fleetbus_emulator.files import admin_port_file, ground_truth_folder, kubeconfig_file
+from support.eventually import eventually
+from support.processes.running import is_alive
 
 if TYPE_CHECKING:
     from pathlib import Path

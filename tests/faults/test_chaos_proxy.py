@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
-from chaos_proxy import Frames, Link, chaos_link, subject_of
+
+from support.hostile.chaos_proxy import Frames, Link, chaos_link, subject_of
 
 
 @asynccontextmanager

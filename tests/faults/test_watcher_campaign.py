@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from wire_samples import event
-
 from faults.rig.recorder import StreamReader
 from faults.watchers.campaign import StreamState
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import ensure_stream
 from fleetbus_proto import codec
 from fleetbus_proto.subjects import event_subject
+from support.wire.samples import event
 
 
 async def publish(bus: Bus, version: str, name: str = "web") -> None:

@@ -133,4 +133,6 @@ def test_the_emulator_knows_no_setting_of_fleetbus():
 def test_the_page_of_the_rigs_names_every_module_that_tests_share():
     support = ROOT / "tests" / "support"
     page = (support / "README.md").read_text()
-    assert [path.stem for path in sorted(support.glob("*.py")) if f"`{path.stem}" not in page] == []
+    parts = [path.relative_to(support).with_suffix("").parts for path in support.rglob("*.py")]
+    assert parts, "found no module"
+    assert [name for name in sorted(map(".".join, parts)) if f"{name}`" not in page] == []

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from wire_samples import GOLDEN, MESSAGE_KEY, event
-from wire_strategies import MESSAGES
 
 from fleetbus_proto import codec, headers
 from fleetbus_proto.admission import FURTHEST_AHEAD_MS, admit, cluster_of, subject_of
 from fleetbus_proto.errors import InvalidName, MalformedMessage, TooFarAhead
 from fleetbus_proto.events import EpochEnd, Event, Incarnation, Message, Rank
 from fleetbus_proto.subjects import Verb
+from support.wire.samples import GOLDEN, MESSAGE_KEY, event
+from support.wire.strategies import MESSAGES
 
 NOW = 1_754_740_900_000
 REPLACE = msgspec.structs.replace

@@ -6,15 +6,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-import asyncapi
 import jsonschema
 import msgspec
 import pytest
 import yaml
-from wire_samples import GOLDEN, MESSAGE_KEY
 
 from fleetbus_proto import codec, headers, subjects
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, Message
+from support.wire import asyncapi
+from support.wire.samples import GOLDEN, MESSAGE_KEY
 
 FILE = Path(__file__).parents[2] / "proto" / "asyncapi.yaml"
 

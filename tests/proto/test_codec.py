@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_samples import event
-from wire_strategies import MESSAGES
 
 from fleetbus_proto import codec
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Message
+from support.wire.samples import event
+from support.wire.strategies import MESSAGES
 
 _plain = msgspec.msgpack.Decoder()
 

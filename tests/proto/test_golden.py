@@ -13,12 +13,12 @@ from typing import Any, cast
 import msgpack
 import msgspec
 import pytest
-from wire_samples import GOLDEN, MESSAGE_KEY
 
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, Message
 from fleetbus_proto.subjects import decode_token, encode_token, epochs_subject, event_subject
 from fleetbus_proto.subjects import status_subject as heartbeat_subject
+from support.wire.samples import GOLDEN, MESSAGE_KEY
 
 FOLDER = Path(__file__).parents[2] / "proto" / "golden"
 TOKENS = [

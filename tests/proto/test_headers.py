@@ -10,13 +10,13 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from nats.aio.client import Client
-from wire_samples import MESSAGE_KEY, event
-from wire_strategies import ANY_TEXT, AUDIT_PAGES, EPOCH_ENDS, EVENTS, MESSAGES, RANKS
 
 from fleetbus_proto import headers
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Incarnation, Message, Rank
 from fleetbus_proto.subjects import Verb
+from support.wire.samples import MESSAGE_KEY, event
+from support.wire.strategies import ANY_TEXT, AUDIT_PAGES, EPOCH_ENDS, EVENTS, MESSAGES, RANKS
 
 REPLACE = msgspec.structs.replace
 

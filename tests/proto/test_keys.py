@@ -7,10 +7,10 @@ import re
 
 import pytest
 from hypothesis import given
-from wire_strategies import CLUSTERS, GROUPS, LABELS, NAMES, NAMESPACES
 
 from fleetbus_proto import keys
 from fleetbus_proto.resources import Resource
+from support.wire.strategies import CLUSTERS, GROUPS, LABELS, NAMES, NAMESPACES
 
 SNAPSHOT = [
     keys.generation(),

@@ -16,11 +16,11 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 from nats.js.client import JetStreamContext
-from wire_samples import GOLDEN, MESSAGE_KEY, event
 
 from fleetbus_proto import codec, headers, keys, subjects
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, ResourceStatus, WatchSet
 from fleetbus_proto.subjects import Verb
+from support.wire.samples import GOLDEN, MESSAGE_KEY, event
 
 README = Path(__file__).parents[2] / "proto" / "README.md"
 TEXT = README.read_text(encoding="utf-8")

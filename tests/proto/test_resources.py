@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_strategies import LABELS, RESOURCES, VERSIONS
 
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import (
@@ -15,6 +14,7 @@ from fleetbus_proto.resources import (
     parse_resource,
     parse_resource_name,
 )
+from support.wire.strategies import LABELS, RESOURCES, VERSIONS
 
 PODS = Resource("core", "v1", "pods")
 DEPLOYMENTS = Resource("apps", "v1", "deployments")

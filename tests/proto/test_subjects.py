@@ -6,7 +6,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from nats.aio.client import Client
-from wire_strategies import ANY_TEXT, CLUSTERS, GROUPS, LABELS, NAMES, NAMESPACES
 
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import (
@@ -23,6 +22,7 @@ from fleetbus_proto.subjects import (
     parse_event_subject,
     status_subject,
 )
+from support.wire.strategies import ANY_TEXT, CLUSTERS, GROUPS, LABELS, NAMES, NAMESPACES
 
 EVERY_BYTE = [chr(number) for number in range(256)]
 

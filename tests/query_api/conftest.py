@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from query_api_rig import QueryApi, query_api
+
+from support.rigs.query_api import QueryApi, query_api
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -12,17 +12,18 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from eventually import eventually
-from snapshot_rig import Source
 
 from fleetbus_query_api.answers.render import json_response
 from fleetbus_query_api.limits import large_answers
+from support.eventually import eventually
+from support.stores.snapshot import Source
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from query_api_rig import QueryApi
     from starlette.types import Receive, Scope, Send
+
+    from support.rigs.query_api import QueryApi
 
 ALL: Final = "/v1/list?gvr=v1.pods&limit=0"
 PAGE: Final = "/fleet/v1/resources/pods?limit=1000"

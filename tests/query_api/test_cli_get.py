@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from programs import module
-from query_api_rig import Ended
 
 from fleetbus.cli import api_client
 from fleetbus.cli.app import app
 from fleetbus.errors import ConfigError
 from fleetbus.snapshot import ResourceState
+from support.processes.programs import module
+from support.rigs.query_api import Ended
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from query_api_rig import QueryApi
+    from support.rigs.query_api import QueryApi
 
     Run = Callable[..., Awaitable[Ended]]
 

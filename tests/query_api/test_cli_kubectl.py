@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from query_api_rig import Ended
 
 from fleetbus.cli.kubectl import main
+from support.rigs.query_api import Ended
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from query_api_rig import QueryApi
+    from support.rigs.query_api import QueryApi
 
     Run = Callable[..., Awaitable[Ended]]
 

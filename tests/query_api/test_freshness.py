@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
-from query_api_rig import KINDS
 
 from fleetbus.snapshot import ResourceState
 from fleetbus.snapshot.records import ScopeRecord
 from fleetbus_query_api.answers.openapi import ClusterDetailModel, ClusterListModel, ListModel
+from support.rigs.query_api import KINDS
 
 if TYPE_CHECKING:
-    from query_api_rig import QueryApi
+    from support.rigs.query_api import QueryApi
 
 LIST = "/fleet/v1/resources/pods"
 

@@ -10,7 +10,7 @@ from fleetbus_query_api.answers import object_listing as listing
 from fleetbus_query_api.answers.openapi import ListModel, ObjectModel
 
 if TYPE_CHECKING:
-    from query_api_rig import QueryApi
+    from support.rigs.query_api import QueryApi
 
 PODS = "core/pods"
 

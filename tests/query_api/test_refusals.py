@@ -5,19 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from query_api_rig import query_api
 from redis.asyncio import Redis
 
 from fleetbus_devfleet.processes.servers import valkey_server
 from fleetbus_proto import keys
 from fleetbus_query_api.answers.catalog import KnownFleet, KnownResource
 from fleetbus_query_api.answers.problem import NotFoundProblem
+from support.rigs.query_api import query_api
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import httpx
-    from query_api_rig import QueryApi
+
+    from support.rigs.query_api import QueryApi
 
 LIST = "/fleet/v1/resources/pods"
 VERBS = ["POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]

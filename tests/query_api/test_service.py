@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import httpx
 import pytest
-from eventually import eventually
 from fastapi import FastAPI
-from in_process_commands import one_line, status_of
-from plain_http import http_client
 
 from fleetbus.errors import ConfigError
 from fleetbus.process.settings import SharedSettings
 from fleetbus_query_api.main import main, run
 from fleetbus_query_api.serve import listen, serve
 from fleetbus_query_api.settings import QueryApiSettings
+from support.eventually import eventually
+from support.processes.in_process_commands import one_line, status_of
+from support.servers.plain_http import http_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from query_api_rig import QueryApi
+    from support.rigs.query_api import QueryApi
 
 _START = timedelta(seconds=30)
 COMMAND = Path(sys.executable).parent / "fleetbus-query-api"

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from snapshot_rig import Source
 
 from fleetbus.kube.selectors import FieldSelector
 from fleetbus.snapshot import Entry
 from fleetbus_query_api.answers.v1 import _NewestRows  # pyright: ignore[reportPrivateUsage]
 from fleetbus_query_api.limits.time_slices import TimeSlices
+from support.stores.snapshot import Source
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from query_api_rig import QueryApi
+    from support.rigs.query_api import QueryApi
 
 _WIDE = msgspec.json.encode(
     {"metadata": {"name": "o"}, "spec": {f"field{n}": [n, "text", {}] for n in range(3_000)}}

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from eventually import eventually
 from prometheus_client import REGISTRY
-from query_api_rig import served
 
 from fleetbus.cli import api_client
 from fleetbus.cli.target import Target
@@ -19,13 +17,16 @@ from fleetbus_query_api.answers.render import json_response
 from fleetbus_query_api.limits import user_limits as limits
 from fleetbus_query_api.limits.user_limits import UserLimits
 from fleetbus_query_api.settings import QueryApiSettings
+from support.eventually import eventually
+from support.rigs.query_api import served
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from query_api_rig import QueryApi
     from starlette.types import Receive, Scope, Send
+
+    from support.rigs.query_api import QueryApi
 
 PATH = "/fleet/v1/clusters"
 

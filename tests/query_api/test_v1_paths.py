@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from query_api_rig import QueryApi
+    from support.rigs.query_api import QueryApi
 
 PODS = "core/pods"
 

@@ -1,4 +1,4 @@
-"""The fixtures of this folder; what they do stands in tests/support."""
+"""The fixtures of this folder; they are defined in tests/support."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator
 from datetime import timedelta
 
 import pytest
-from projector_rig import ProjectorRig, projector_rig, shorten_intervals
+
+from support.rigs.projector import ProjectorRig, projector_rig, shorten_intervals
 
 
 @pytest.fixture

@@ -7,10 +7,7 @@ from datetime import timedelta
 
 import msgspec
 import pytest
-from eventually import eventually
-from projector_rig import ProjectorRig, heartbeat, projector_rig, shorten_checks
 from prometheus_client import REGISTRY
-from snapshot_rig import Source
 
 from fleetbus.bus.connection import NoStream
 from fleetbus.bus.jetstream import call_jetstream
@@ -21,6 +18,9 @@ from fleetbus.watchers.cluster_consent import consent
 from fleetbus_proto.events import EpochEnd, Heartbeat, Incarnation
 from fleetbus_proto.keys import KV_BUCKET, kv_identity
 from fleetbus_reconciler.fleet_status.cluster_status import cluster_status
+from support.eventually import eventually
+from support.rigs.projector import ProjectorRig, heartbeat, projector_rig, shorten_checks
+from support.stores.snapshot import Source
 
 UID_1 = "11111111-52b5-4c1e-9c1f-6c6b1de0a001"
 UID_2 = "22222222-52b5-4c1e-9c1f-6c6b1de0a001"

@@ -13,9 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from eventually import eventually
 from nats.aio.msg import Msg
-from projector_rig import heartbeat
 from redis.asyncio import Redis
 
 from fleetbus.bus.connection import Bus, connected
@@ -33,6 +31,8 @@ from fleetbus_proto.keys import kv_accepted, kv_access, kv_incarnation
 from fleetbus_reconciler.fleet_status.accepted_uids import AcceptedUids
 from fleetbus_reconciler.fleet_status.access_consent import AccessConsents
 from fleetbus_reconciler.fleet_status.cluster_status import cluster_status
+from support.eventually import eventually
+from support.rigs.projector import heartbeat
 
 
 class FixedProvider:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from eventually import eventually
-from projector_rig import LATER, ProjectorRig, heartbeat
 from prometheus_client import REGISTRY
-from snapshot_rig import OBSERVED_AT, Source
 
 from fleetbus.snapshot.records import ResourceState
 from fleetbus_proto import keys
 from fleetbus_proto.events import AuditPage, Incarnation, Rank
 from fleetbus_reconciler.projector.audit_evaluator import AUDITS, FINDINGS
+from support.eventually import eventually
+from support.rigs.projector import LATER, ProjectorRig, heartbeat
+from support.stores.snapshot import OBSERVED_AT, Source
 
 FIRST = Source(rank=(100, LATER))
 

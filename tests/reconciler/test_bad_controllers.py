@@ -11,14 +11,14 @@ from typing import Any, cast
 
 import pytest
 import structlog
-from eventually import eventually
-from fleet_rig import Recorder, Rig
 from structlog.testing import capture_logs
 
 import fleetbus
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.controller.controller import Controller
 from fleetbus.worker.watch_check import absent_clusters, unwatched_resources
+from support.eventually import eventually
+from support.rigs.fleet import Recorder, Rig
 
 OpenRig = Callable[..., Awaitable[Rig]]
 MAPS = "v1/configmaps"

@@ -13,7 +13,6 @@ import yaml
 from msgspec.structs import replace
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
-from snapshot_rig import Snapshot
 from structlog.testing import capture_logs
 
 from fleetbus.clusters.info import ClusterInfo
@@ -24,6 +23,7 @@ from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_reconciler.fleet_status.cluster_status import ClusterStatus, cluster_status
 from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_watcher.settings import WatcherSettings
+from support.stores.snapshot import Snapshot
 
 CRD = pathlib.Path(__file__).parents[2] / "charts" / "fleetbus" / "crds" / "clusters.yaml"
 CLUSTERS = "fleetbus.dev/v1alpha1/clusters"

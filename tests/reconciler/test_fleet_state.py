@@ -7,10 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
-from eventually import eventually
-from projector_rig import ProjectorRig, fleet_state, heartbeat, now, resync_requests
 from redis.asyncio import Redis
-from snapshot_rig import Source
 
 from fleetbus.bus.jetstream import call_jetstream, ensure_bucket
 from fleetbus.clusters.info import ClusterInfo
@@ -27,6 +24,9 @@ from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.resources import parse_resource
 from fleetbus_reconciler.fleet_status.fleet_state import FleetState
 from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
+from support.eventually import eventually
+from support.rigs.projector import ProjectorRig, fleet_state, heartbeat, now, resync_requests
+from support.stores.snapshot import Source
 
 PODS = parse_resource("v1/pods")
 HOUR = timedelta(hours=1)

@@ -9,12 +9,8 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from eventually import eventually
 from nats.aio.msg import Msg
-from projector_rig import ProjectorRig, subject_of
 from prometheus_client import REGISTRY
-from snapshot_rig import Source
-from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.connection import subscribed
 from fleetbus.bus.jetstream import stream_info
@@ -25,6 +21,10 @@ from fleetbus_proto.keys import kv_resync
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import control_subject
 from fleetbus_watcher.follow.grant_client import GrantClient
+from support.eventually import eventually
+from support.rigs.projector import ProjectorRig, subject_of
+from support.stores.snapshot import Source
+from support.wire.samples import MESSAGE_KEY
 
 PODS = parse_resource("v1/pods")
 CLUSTERS = 100

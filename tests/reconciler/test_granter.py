@@ -7,12 +7,8 @@ import itertools
 from datetime import timedelta
 
 import pytest
-from eventually import eventually
-from grant_messages import Asker
 from nats.aio.msg import Msg
-from projector_rig import ProjectorRig
 from prometheus_client import REGISTRY
-from snapshot_rig import Source
 from structlog.testing import capture_logs
 
 from fleetbus.bus.connection import subscribed
@@ -21,6 +17,10 @@ from fleetbus.watchers.grant_requests import GrantAnswer, read_grant_requests
 from fleetbus_proto.keys import KV_BUCKET, kv_grant
 from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject
 from fleetbus_reconciler.list_grants import granter as grants
+from support.eventually import eventually
+from support.rigs.projector import ProjectorRig
+from support.stores.snapshot import Source
+from support.wire.grant_messages import Asker
 
 MIB = 1024**2
 

@@ -11,16 +11,10 @@ from pathlib import Path
 import msgspec
 import nats
 import pytest
-from eventually import eventually
-from grant_messages import Asker
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from projector_rig import ProjectorRig, heartbeat, projector_rig
 from prometheus_client import REGISTRY
-from restricted_nats import restricted_server
-from snapshot_rig import Source
 from structlog.testing import capture_logs
-from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError
@@ -30,6 +24,12 @@ from fleetbus_proto import codec, headers
 from fleetbus_proto.admission import FURTHEST_AHEAD_MS, subject_of
 from fleetbus_proto.events import Incarnation, Message
 from fleetbus_proto.keys import kv_message_key
+from support.eventually import eventually
+from support.rigs.projector import ProjectorRig, heartbeat, projector_rig
+from support.servers.restricted_nats import restricted_server
+from support.stores.snapshot import Source
+from support.wire.grant_messages import Asker
+from support.wire.samples import MESSAGE_KEY
 
 NAMES = ["o0", "o1", "o2", "o3"]
 EU2 = Source(cluster="eu2", rank=(100, 1))

@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from eventually import eventually
-from grant_messages import Asker
-from projector_rig import ProjectorRig
 from prometheus_client import REGISTRY
-from snapshot_rig import Source
 
 from fleetbus_proto.keys import kv_grant
 from fleetbus_reconciler.list_grants import allotment
 from fleetbus_reconciler.list_grants import granter as grants
+from support.eventually import eventually
+from support.rigs.projector import ProjectorRig
+from support.stores.snapshot import Source
+from support.wire.grant_messages import Asker
 
 MIB = 1024**2
 HUGE = 2**62

@@ -7,12 +7,8 @@ from random import Random
 from typing import Any
 
 import msgspec
-from eventually import eventually
-from projector_rig import ProjectorRig, heartbeat
 from prometheus_client import REGISTRY
-from snapshot_rig import Source
 from structlog.testing import capture_logs
-from wire_samples import MESSAGE_KEY
 
 from fleetbus.process.clock import now_ms
 from fleetbus_proto import codec, headers
@@ -20,6 +16,10 @@ from fleetbus_proto.admission import admit, subject_of
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Incarnation, Message, Rank
 from fleetbus_proto.subjects import event_subject
+from support.eventually import eventually
+from support.rigs.projector import ProjectorRig, heartbeat
+from support.stores.snapshot import Source
+from support.wire.samples import MESSAGE_KEY
 
 SEED = 4711
 SOON = timedelta(seconds=30)

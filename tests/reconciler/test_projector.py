@@ -6,12 +6,8 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from eventually import eventually
-from projector_rig import ProjectorRig, fleet_state, heartbeat
 from prometheus_client import REGISTRY
-from snapshot_rig import Source
 from structlog.testing import capture_logs
-from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.durables import consumer_info
 from fleetbus.bus.jetstream import call_jetstream, stream_info
@@ -20,6 +16,10 @@ from fleetbus.snapshot.records import ResourceState
 from fleetbus_proto import headers
 from fleetbus_proto.keys import KV_BUCKET, kv_controller
 from fleetbus_proto.subjects import STREAM, event_subject
+from support.eventually import eventually
+from support.rigs.projector import ProjectorRig, fleet_state, heartbeat
+from support.stores.snapshot import Source
+from support.wire.samples import MESSAGE_KEY
 
 SOURCE = Source()
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from eventually import eventually
-from projector_rig import LATER, ProjectorRig, heartbeat
-from snapshot_rig import Source
-
 from fleetbus.snapshot.records import ResourceState
 from fleetbus_proto import keys
+from support.eventually import eventually
+from support.rigs.projector import LATER, ProjectorRig, heartbeat
+from support.stores.snapshot import Source
 
 FIRST = LATER
 WIDGETS = "example.com/widgets"

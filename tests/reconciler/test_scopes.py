@@ -8,10 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from eventually import eventually
-from fleet_rig import Rig
-from projector_rig import ProjectorRig, fleet_state, heartbeat, now
-from snapshot_rig import Source
 
 from fleetbus.bus.jetstream import ensure_bucket
 from fleetbus.clusters.info import ClusterInfo
@@ -23,6 +19,10 @@ from fleetbus.snapshot.records import ResourceRecord, ResourceState, ScopeRecord
 from fleetbus_emulator.apiserver import Hang
 from fleetbus_proto.events import Heartbeat
 from fleetbus_reconciler.fleet_status.fleet_state import FleetState
+from support.eventually import eventually
+from support.rigs.fleet import Rig
+from support.rigs.projector import ProjectorRig, fleet_state, heartbeat, now
+from support.stores.snapshot import Source
 
 CONFIG_MAPS = "v1/configmaps"
 HOUR = timedelta(hours=1)

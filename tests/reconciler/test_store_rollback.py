@@ -10,16 +10,6 @@ from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
 
 import pytest
-from eventually import eventually
-from projector_rig import (
-    PODS,
-    ProjectorRig,
-    heartbeat,
-    projector_rig,
-    shorten_checks,
-    shorten_intervals,
-)
-from snapshot_rig import Source
 
 from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.consume import Consumer
@@ -33,6 +23,16 @@ from fleetbus_devfleet.processes.servers import ValkeyServer
 from fleetbus_proto.events import Event
 from fleetbus_proto.keys import offset_checkpoint
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
+from support.eventually import eventually
+from support.rigs.projector import (
+    PODS,
+    ProjectorRig,
+    heartbeat,
+    projector_rig,
+    shorten_checks,
+    shorten_intervals,
+)
+from support.stores.snapshot import Source
 
 SOURCE = Source(rank=(5, 5))
 FULL = 1024**2

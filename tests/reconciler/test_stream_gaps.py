@@ -8,10 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from eventually import eventually
-from projector_rig import ProjectorRig, heartbeat
 from prometheus_client import REGISTRY
-from snapshot_rig import Source
 from structlog.testing import capture_logs
 
 from fleetbus.bus.buffer import Delivery
@@ -36,6 +33,9 @@ from fleetbus.snapshot.offsets.checkpoint import Loss, OffsetCheckpoint
 from fleetbus_proto.keys import offset_checkpoint
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS, events_filter
 from fleetbus_reconciler.projector.loss_recovery import update_stream_metrics
+from support.eventually import eventually
+from support.rigs.projector import ProjectorRig, heartbeat
+from support.stores.snapshot import Source
 
 SOURCE = Source()
 QUIET = "quiet-a"

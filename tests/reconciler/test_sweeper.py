@@ -6,13 +6,13 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from eventually import eventually
-from projector_rig import LATER, ProjectorRig, heartbeat
 from prometheus_client import REGISTRY
-from snapshot_rig import Source
 
 from fleetbus.snapshot.records import ResourceState
 from fleetbus_reconciler.projector.sweeper import SweepFuse
+from support.eventually import eventually
+from support.rigs.projector import LATER, ProjectorRig, heartbeat
+from support.stores.snapshot import Source
 
 FIRST = LATER
 """Epoch ids are times in milliseconds; these lie ahead, so no earlier request is still open."""

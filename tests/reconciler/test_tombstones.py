@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from eventually import eventually
-from projector_rig import PODS, ProjectorRig, heartbeat
-from snapshot_rig import Source, full_store
 
 from fleetbus_proto import keys
+from support.eventually import eventually
+from support.rigs.projector import PODS, ProjectorRig, heartbeat
+from support.stores.snapshot import Source, full_store
 
 FIRST = Source(rank=(100, 1_700_000_000_000))
 KEPT = {"keep": ("uid-keep", 10)}

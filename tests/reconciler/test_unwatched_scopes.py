@@ -9,15 +9,15 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
-from eventually import eventually
-from projector_rig import PODS, ProjectorRig, heartbeat, now
-from snapshot_rig import Source
 from structlog.testing import capture_logs
 
 from fleetbus.snapshot.records import ResourceState
 from fleetbus.watchers.spec import DENIED
 from fleetbus_proto.events import Heartbeat, WatchSet
 from fleetbus_reconciler.projector.unwatched_scopes import only_live
+from support.eventually import eventually
+from support.rigs.projector import PODS, ProjectorRig, heartbeat, now
+from support.stores.snapshot import Source
 
 AFTER = timedelta(seconds=0.2)
 LONG = 1.75 * AFTER.total_seconds()

@@ -9,9 +9,6 @@ from datetime import date, timedelta
 from typing import Any
 
 import pytest
-from eventually import eventually
-from projector_rig import PODS, ProjectorRig, heartbeat
-from snapshot_rig import Source
 
 from fleetbus.bus.jetstream import call_jetstream, ensure_bucket
 from fleetbus.clusters.info import ClusterInfo
@@ -20,6 +17,9 @@ from fleetbus.snapshot.records import ResourceState
 from fleetbus.watchers.spec import WatchSpec, read_spec
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_reconciler.fleet_status.watch_specs import WatchSpecWriter
+from support.eventually import eventually
+from support.rigs.projector import PODS, ProjectorRig, heartbeat
+from support.stores.snapshot import Source
 
 
 def info(name: str = "eu1", **fields: Any) -> ClusterInfo:

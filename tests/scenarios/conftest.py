@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from fleet_fixtures import WIDE
-from scenario_rig import FULL
+
+from support.rigs.fleet_fixtures import WIDE
+from support.rigs.scenario import FULL
 
 _SCENARIOS = tuple(f"test_t{number:02}_" for number in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14))
 

@@ -10,12 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from eventually import eventually
-from fleet_rig import Recorder, Rig, fleet_rig, pod
-from projector_rig import shorten_checks, subject_of
-from snapshot_rig import Source
-from watcher_rig import read_stream
-from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.controller.controller import Controller
@@ -26,6 +20,12 @@ from fleetbus.store.connection import StoreEmpty
 from fleetbus_devfleet.processes.servers import NatsServer, nats_server
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import Event
+from support.eventually import eventually
+from support.rigs.fleet import Recorder, Rig, fleet_rig, pod
+from support.rigs.projector import shorten_checks, subject_of
+from support.rigs.watcher import read_stream
+from support.stores.snapshot import Source
+from support.wire.samples import MESSAGE_KEY
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"

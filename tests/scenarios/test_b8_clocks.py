@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from eventually import eventually
-from fleet_rig import Rig, pod
 from prometheus_client import REGISTRY
 
 from fleetbus.errors import NotFound
 from fleetbus.process import clock
 from fleetbus_emulator.apiserver import Expire
+from support.eventually import eventually
+from support.rigs.fleet import Rig, pod
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"

@@ -17,13 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from careless_copies import COPIER, KEY, MAPS, OBJECTS, Load, data, versions
-from chaos_proxy import Link, chaos_link
-from eventually import eventually
-from fleet_rig import Rig, fleet_rig
-from projector_rig import shorten_checks
 from redis.asyncio import Redis
-from scenario_rig import FULL
 from structlog.testing import capture_logs
 
 from fleetbus.bus.connection import connected
@@ -35,6 +29,12 @@ from fleetbus.workqueue.queue import QueuePolicy
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_devfleet.processes.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 from fleetbus_proto.keys import KV_BUCKET
+from support.eventually import eventually
+from support.hostile.careless_copies import COPIER, KEY, MAPS, OBJECTS, Load, data, versions
+from support.hostile.chaos_proxy import Link, chaos_link
+from support.rigs.fleet import Rig, fleet_rig
+from support.rigs.projector import shorten_checks
+from support.rigs.scenario import FULL
 
 WITHIN = timedelta(seconds=30)
 QUICK: dict[str, Any] = {

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-from eventually import eventually
-from fleet_rig import Rig, pod
-from scenario_rig import MAPS, WITHIN
-
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.ownership import Owner, set_owner
 from fleetbus.reconcile import Request
 from fleetbus_emulator.apiserver.faults import LagWatch
+from support.eventually import eventually
+from support.rigs.fleet import Rig, pod
+from support.rigs.scenario import MAPS, WITHIN
 
 PODS = "v1/pods"
 LAG = timedelta(seconds=0.6)

@@ -23,15 +23,6 @@ import prometheus_client
 import pytest
 import structlog
 import yaml
-from chart import crds
-from custom_resource_definitions import CRDS
-from eventually import eventually
-from fleet_rig import Rig, fleet_rig
-from hostile_objects import NO_EVENTS, corpus, watch_line
-from hostile_server import HostileServer
-from plain_http import http_client
-from query_api_rig import served
-from secret_canaries import CANARY, MAPS, RULES, VISIBLE, hits, hits_below, is_visible, planted
 
 from fleetbus.errors import ConfigError, FleetbusError
 from fleetbus.kube.client import KubeClient
@@ -42,6 +33,24 @@ from fleetbus_distributor.main import run as run_distributor
 from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_emulator.apiserver import CutWatch, Fail
+from support.api.chart import crds
+from support.api.custom_resource_definitions import CRDS
+from support.eventually import eventually
+from support.hostile.objects import NO_EVENTS, corpus, watch_line
+from support.hostile.secret_canaries import (
+    CANARY,
+    MAPS,
+    RULES,
+    VISIBLE,
+    hits,
+    hits_below,
+    is_visible,
+    planted,
+)
+from support.hostile.server import HostileServer
+from support.rigs.fleet import Rig, fleet_rig
+from support.rigs.query_api import served
+from support.servers.plain_http import http_client
 
 COUNT = int(os.environ.get("FLEETBUS_TEST_CANARIES", "300"))
 SEED = int(os.environ.get("FLEETBUS_TEST_SEED", "4711"))

@@ -8,11 +8,7 @@ from datetime import timedelta
 from typing import TypeAlias, cast
 
 import nats as nats_py
-from eventually import eventually
-from fleet_fixtures import ONE_OF_EACH
-from fleet_rig import Recorder, Rig, pod
 from nats.aio.msg import Msg
-from scenario_rig import QUIET
 from structlog.testing import capture_logs
 
 from fleetbus.controller.controller import Controller
@@ -21,6 +17,10 @@ from fleetbus.reconcile import Request, Result
 from fleetbus_proto import codec
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import STREAM
+from support.eventually import eventually
+from support.rigs.fleet import Recorder, Rig, pod
+from support.rigs.fleet_fixtures import ONE_OF_EACH
+from support.rigs.scenario import QUIET
 
 OpenRig = Callable[..., Awaitable[Rig]]
 WITHIN = timedelta(seconds=20)  # other tests may run beside it on a small machine

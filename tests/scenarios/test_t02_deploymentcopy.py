@@ -9,13 +9,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from eventually import eventually
-from fleet_rig import Rig
-from scenario_rig import QUIET
 from structlog.testing import capture_logs
 
 from fleetbus.controller.load import load_controllers
 from fleetbus.ownership import OWNER_ANNOTATION, owner_of
+from support.eventually import eventually
+from support.rigs.fleet import Rig
+from support.rigs.scenario import QUIET
 
 OpenRig = Callable[..., Awaitable[Rig]]
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "deploymentcopy" / "controller.py"

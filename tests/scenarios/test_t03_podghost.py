@@ -8,14 +8,14 @@ from datetime import timedelta
 
 import pytest
 import yaml
-from custom_resource_definitions import CRDS
-from eventually import eventually
-from fleet_rig import Rig, pod
-from scenario_rig import FULL, WITHIN, never
 from structlog.testing import capture_logs
 
 from fleetbus.controller.load import load_controllers
 from fleetbus.ownership import owner_of
+from support.api.custom_resource_definitions import CRDS
+from support.eventually import eventually
+from support.rigs.fleet import Rig, pod
+from support.rigs.scenario import FULL, WITHIN, never
 
 FOLDER = pathlib.Path(__file__).parents[2] / "examples" / "podghost"
 GHOSTS = "examples.fleetbus.dev/v1alpha1/podghosts"

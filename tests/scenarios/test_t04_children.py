@@ -8,13 +8,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from children_rig import Object, OpenRig, start
-from eventually import eventually
-from fleet_rig import Rig
-from scenario_rig import FULL, MAPS, QUIET, WITHIN, never
 from structlog.testing import capture_logs
 
 from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL, owner_of
+from support.eventually import eventually
+from support.rigs.children import Object, OpenRig, start
+from support.rigs.fleet import Rig
+from support.rigs.scenario import FULL, MAPS, QUIET, WITHIN, never
 
 LONG_QUIET = timedelta(seconds=30) if FULL else QUIET
 AFTER_RETURN = timedelta(seconds=30)

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from eventually import eventually
-from fleet_rig import Rig
 from prometheus_client import REGISTRY
-from scenario_rig import FULL, MAPS, WITHIN, never
 
 import fleetbus
+from support.eventually import eventually
+from support.rigs.fleet import Rig
+from support.rigs.scenario import FULL, MAPS, WITHIN, never
 
 if TYPE_CHECKING:
     from fleetbus_emulator.apiserver import LoggedRequest

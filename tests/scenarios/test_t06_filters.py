@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
-from eventually import eventually
-from fleet_rig import Recorder, Rig
-from scenario_rig import MAPS, WITHIN, Scenario, scenario
 
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.kube.client import Object
 from fleetbus.reconcile import Request, Result
+from support.eventually import eventually
+from support.rigs.fleet import Recorder, Rig
+from support.rigs.scenario import MAPS, WITHIN, Scenario, scenario
 
 OpenRig = Callable[..., Awaitable[Rig]]
 ALL = "default/all"

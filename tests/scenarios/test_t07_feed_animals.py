@@ -10,10 +10,6 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-from eventually import eventually
-from fleet_rig import Recorder, Rig
-from scenario_rig import FULL, MAPS, WITHIN, Scenario, access, never, scenario
-
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import consumer_info
 from fleetbus.controller.controller import Controller
@@ -21,6 +17,9 @@ from fleetbus.controller.load import load_controllers
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.worker.connections import connect
 from fleetbus_proto.versions import version_key
+from support.eventually import eventually
+from support.rigs.fleet import Recorder, Rig
+from support.rigs.scenario import FULL, MAPS, WITHIN, Scenario, access, never, scenario
 
 OpenRig = Callable[..., Awaitable[Rig]]
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "feed-animals" / "controller.py"

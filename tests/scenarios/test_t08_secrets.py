@@ -14,10 +14,18 @@ from typing import Any
 
 import pytest
 import structlog
-from eventually import eventually
-from fleet_rig import Recorder, Rig
 from prometheus_client import REGISTRY
-from scenario_rig import (
+
+from fleetbus.bus.connection import connected
+from fleetbus.bus.key_value import KeyValue
+from fleetbus.controller.controller import Controller
+from fleetbus.fleet.fleet import Fleet
+from fleetbus.reconcile import Request, Result
+from fleetbus.watchers.cluster_consent import consent
+from fleetbus_proto.subjects import Verb
+from support.eventually import eventually
+from support.rigs.fleet import Recorder, Rig
+from support.rigs.scenario import (
     MAPS,
     NAMESPACE,
     SECRETS,
@@ -28,14 +36,6 @@ from scenario_rig import (
     never,
     scenario,
 )
-
-from fleetbus.bus.connection import connected
-from fleetbus.bus.key_value import KeyValue
-from fleetbus.controller.controller import Controller
-from fleetbus.fleet.fleet import Fleet
-from fleetbus.reconcile import Request, Result
-from fleetbus.watchers.cluster_consent import consent
-from fleetbus_proto.subjects import Verb
 
 OpenRig = Callable[..., Awaitable[Rig]]
 OURS = "fleetbus.dev/kubeconfig"

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import yaml
-from eventually import eventually
-from fleet_rig import Recorder, Rig
-from scenario_rig import FULL, MAPS, WITHIN, Scenario, access, scenario
 
 from fleetbus.clusters.providers.kubeconfig import KubeconfigProvider
 from fleetbus.controller.controller import Controller
+from support.eventually import eventually
+from support.rigs.fleet import Recorder, Rig
+from support.rigs.scenario import FULL, MAPS, WITHIN, Scenario, access, scenario
 
 OpenRig = Callable[..., Awaitable[Rig]]
 SERVERS = ("a", "b", "c", "d", "e", "f")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
-from eventually import eventually
-from fleet_rig import Rig
-from scenario_rig import FULL, MAPS, QUIET, WITHIN, Scenario, access, never, scenario
 
 from fleetbus.controller.load import load_controllers
+from support.eventually import eventually
+from support.rigs.fleet import Rig
+from support.rigs.scenario import FULL, MAPS, QUIET, WITHIN, Scenario, access, never, scenario
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "sync-local-to-remote" / "controller.py"
 LABEL = {"example.io/propagate": "true"}

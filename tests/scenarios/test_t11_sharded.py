@@ -18,13 +18,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-from eventually import eventually
-from fleet_rig import Rig
-from programs import module
-from projector_rig import subject_of
-from scenario_rig import FULL, MAPS, WITHIN, access
-from snapshot_rig import Source
-from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.controller.controller import Controller
@@ -32,6 +25,13 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import EpochEnd, Event
+from support.eventually import eventually
+from support.processes.programs import module
+from support.rigs.fleet import Rig
+from support.rigs.projector import subject_of
+from support.rigs.scenario import FULL, MAPS, WITHIN, access
+from support.stores.snapshot import Source
+from support.wire.samples import MESSAGE_KEY
 
 OpenRig = Callable[..., Awaitable[Rig]]
 KEYS = 50

@@ -14,11 +14,6 @@ from typing import Any
 
 import pytest
 import yaml
-from eventually import eventually
-from fleet_rig import Recorder, Rig
-from plain_http import http_client
-from query_api_rig import served
-from scenario_rig import FULL, MAP_KEY, MAPS, WITHIN, Scenario, access, scenario
 
 from fleetbus.clusters.providers.file import FileProvider
 from fleetbus.clusters.providers.kubeconfig import KubeconfigProvider
@@ -28,6 +23,11 @@ from fleetbus.kube.client import Object
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.reconcile import Request, Result
 from fleetbus.snapshot.reads.query import ListQuery
+from support.eventually import eventually
+from support.rigs.fleet import Recorder, Rig
+from support.rigs.query_api import served
+from support.rigs.scenario import FULL, MAP_KEY, MAPS, WITHIN, Scenario, access, scenario
+from support.servers.plain_http import http_client
 
 OpenRig = Callable[..., Awaitable[Rig]]
 SERVERS = ("zoo", "island1", "jungle", "island2")

@@ -7,13 +7,22 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from custom_resource_definitions import CRDS, definition
-from eventually import eventually
-from fleet_rig import Recorder, Rig
-from scenario_rig import MAPS, NAMESPACE, SECRETS, WITHIN, Scenario, access, encoded, scenario
 
 from fleetbus.controller.controller import Controller
 from fleetbus_emulator.apiserver import Cluster
+from support.api.custom_resource_definitions import CRDS, definition
+from support.eventually import eventually
+from support.rigs.fleet import Recorder, Rig
+from support.rigs.scenario import (
+    MAPS,
+    NAMESPACE,
+    SECRETS,
+    WITHIN,
+    Scenario,
+    access,
+    encoded,
+    scenario,
+)
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PROFILES = "multicluster.x-k8s.io/v1alpha1/clusterprofiles"

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import yaml
-from custom_resource_definitions import CRDS
-from eventually import eventually
-from fleet_rig import Rig
-from scenario_rig import WITHIN, never
 
 from fleetbus.controller.load import load_controllers
 from fleetbus.reconcile import Request
 from fleetbus.workqueue.queue import Add
 from fleetbus.workqueue.redis import RedisQueue
+from support.api.custom_resource_definitions import CRDS
+from support.eventually import eventually
+from support.rigs.fleet import Rig
+from support.rigs.scenario import WITHIN, never
 
 Object = dict[str, Any]
 FOLDER = pathlib.Path(__file__).parents[2] / "examples" / "testjobs"

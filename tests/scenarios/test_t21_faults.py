@@ -21,11 +21,6 @@ from typing import Any
 
 import pytest
 import yaml
-from custom_resource_definitions import CRDS, definition
-from eventually import eventually
-from fleet_rig import Recorder, Rig, fleet_rig, pod
-from processes import seconds_denied
-from scenario_rig import FULL, MAP_KEY, MAPS, WITHIN, Scenario, scenario
 
 from fleetbus.clusters.providers.file import FileProvider
 from fleetbus.controller.controller import Controller
@@ -34,6 +29,11 @@ from fleetbus.snapshot.reads.query import ListQuery
 from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_emulator.apiserver import Cluster, CutAnswer, Expire, Fail, Partition
 from fleetbus_reconciler.fleet_status.cluster_status import cluster_status
+from support.api.custom_resource_definitions import CRDS, definition
+from support.eventually import eventually
+from support.processes.running import seconds_denied
+from support.rigs.fleet import Recorder, Rig, fleet_rig, pod
+from support.rigs.scenario import FULL, MAP_KEY, MAPS, WITHIN, Scenario, scenario
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS, POD_KEY = "v1/pods", "core/pods"

@@ -19,12 +19,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from careless_copies import COPIER, KEY, MAPS, OBJECTS, Load, data, versions
-from eventually import eventually
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
-from scenario_rig import FULL
-from service_processes import Processes
 
 from fleetbus.errors import StoreError
 from fleetbus.snapshot.reads.query import ListQuery
@@ -32,6 +28,10 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_devfleet.processes.children import Child
 from fleetbus_devfleet.processes.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 from fleetbus_emulator.apiserver import Cluster, serve
+from support.eventually import eventually
+from support.hostile.careless_copies import COPIER, KEY, MAPS, OBJECTS, Load, data, versions
+from support.processes.services import Processes
+from support.rigs.scenario import FULL
 
 pytestmark = [
     pytest.mark.skipif(not FULL, reason="a minute and more: make scenarios"),

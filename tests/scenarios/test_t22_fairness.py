@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet_rig import Rig
-from processes import seconds_denied
-from scenario_rig import FULL
-from service_processes import Processes
 
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
+from support.processes.running import seconds_denied
+from support.processes.services import Processes
+from support.rigs.fleet import Rig
+from support.rigs.scenario import FULL
 
 OpenRig = Callable[..., Awaitable[Rig]]
 MAPS = "v1/configmaps"

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from page_console import Terminal, clone_of, read_steps
+
+from support.processes.page_console import Terminal, clone_of, read_steps
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tutorial.md"

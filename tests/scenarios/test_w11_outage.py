@@ -12,9 +12,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from eventually import eventually
-from fleet_rig import Rig
-from scenario_rig import FULL, MAP_KEY, MAPS, Scenario, scenario
 
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
@@ -23,6 +20,9 @@ from fleetbus.reconcile import Request
 from fleetbus.snapshot.records import Freshness
 from fleetbus_emulator.apiserver import Partition
 from fleetbus_watcher import reachability
+from support.eventually import eventually
+from support.rigs.fleet import Rig
+from support.rigs.scenario import FULL, MAP_KEY, MAPS, Scenario, scenario
 
 OpenRig = Callable[..., Awaitable[Rig]]
 REPORTED = timedelta(seconds=30 if FULL else 15)

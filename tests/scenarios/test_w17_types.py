@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
-from custom_resource_definitions import CRDS, definition
-from eventually import eventually
-from fleet_rig import Rig
+
+from support.api.custom_resource_definitions import CRDS, definition
+from support.eventually import eventually
+from support.rigs.fleet import Rig
 
 OpenRig = Callable[..., Awaitable[Rig]]
 GADGETS = "example.com/v1/gadgets"

@@ -7,11 +7,10 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
-from eventually import eventually
-from fleet_rig import Rig
-
 from fleetbus.snapshot.reads.query import ListQuery
 from fleetbus_emulator.apiserver import DropEvents
+from support.eventually import eventually
+from support.rigs.fleet import Rig
 
 OpenRig = Callable[..., Awaitable[Rig]]
 MAPS = "v1/configmaps"

@@ -11,13 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chart import crds
-from custom_resource_definitions import CRDS
-from eventually import eventually
-from fleet_rig import Recorder, Rig
-from plain_http import http_client
-from query_api_rig import served
-from scenario_rig import MAPS, NAMESPACE, SECRETS, WITHIN, Scenario, access, encoded, scenario
 
 from fleetbus.cli.clusters.clusters import show_clusters
 from fleetbus.controller.controller import Controller
@@ -27,6 +20,22 @@ from fleetbus_distributor.main import run as run_distributor
 from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_emulator.apiserver.faults import DropEvents
+from support.api.chart import crds
+from support.api.custom_resource_definitions import CRDS
+from support.eventually import eventually
+from support.rigs.fleet import Recorder, Rig
+from support.rigs.query_api import served
+from support.rigs.scenario import (
+    MAPS,
+    NAMESPACE,
+    SECRETS,
+    WITHIN,
+    Scenario,
+    access,
+    encoded,
+    scenario,
+)
+from support.servers.plain_http import http_client
 
 OpenRig = Callable[..., Awaitable[Rig]]
 FIRST, SECOND = "first-t0ken", "second-t0ken"

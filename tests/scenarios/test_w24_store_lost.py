@@ -9,13 +9,13 @@ import asyncio
 from datetime import timedelta
 from pathlib import Path
 
-from eventually import eventually
-from fleet_rig import fleet_rig
 from nats.aio.msg import Msg
 
 from fleetbus.bus.connection import connected
 from fleetbus_devfleet.processes.servers import valkey_server
 from fleetbus_proto.subjects import parse_event_subject
+from support.eventually import eventually
+from support.rigs.fleet import fleet_rig
 
 MAPS = "v1/configmaps"
 NAMES = [f"m{number:02}" for number in range(80)]

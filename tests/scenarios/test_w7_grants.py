@@ -8,11 +8,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-from eventually import eventually
-from fleet_rig import Rig, pod
-from programs import installed
-
 from fleetbus_emulator.apiserver import Hang
+from support.eventually import eventually
+from support.processes.programs import installed
+from support.rigs.fleet import Rig, pod
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"

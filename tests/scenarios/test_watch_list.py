@@ -9,10 +9,6 @@ from datetime import timedelta
 from typing import Any, cast
 
 import pytest
-from chart import crds
-from custom_resource_definitions import CRDS
-from eventually import eventually
-from fleet_rig import Recorder, Rig, pod
 from nats.aio.msg import Msg
 
 from fleetbus.bus.connection import connected
@@ -22,6 +18,10 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import read_kube_config
 from fleetbus.process.settings import ProviderSettings, SharedSettings, load_settings
 from fleetbus_emulator.apiserver import Cluster
+from support.api.chart import crds
+from support.api.custom_resource_definitions import CRDS
+from support.eventually import eventually
+from support.rigs.fleet import Recorder, Rig, pod
 
 CLUSTERS = "fleetbus.dev/v1alpha1/clusters"
 PODS, CONFIG_MAPS = "v1/pods", "v1/configmaps"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from programs import module
 
 import fleetbus
 from fleetbus import errors
+from support.processes.programs import module
 
 
 @pytest.mark.parametrize("name", fleetbus.__all__)

@@ -4,7 +4,8 @@ from collections.abc import AsyncGenerator
 from datetime import timedelta
 
 import pytest
-from watcher_rig import Rig, rig_for
+
+from support.rigs.watcher import Rig, rig_for
 
 
 @pytest.fixture(autouse=True)

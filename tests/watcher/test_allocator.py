@@ -6,7 +6,8 @@ import platform
 import subprocess
 
 import pytest
-from programs import module
+
+from support.processes.programs import module
 
 
 def test_w14_freed_pages_of_a_list_go_back_to_the_kernel() -> None:

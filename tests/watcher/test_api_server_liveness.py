@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from eventually import eventually
-from watcher_rig import Rig, rig_for
 
 from fleetbus.kube.connection.backoff import BackoffPolicy
 from fleetbus.snapshot.records import ANSWERED_WITHIN
@@ -21,6 +19,8 @@ from fleetbus_emulator.apiserver import Fail, Hang, HideBookmarks, Partition, St
 from fleetbus_proto.events import Heartbeat
 from fleetbus_watcher import reachability
 from fleetbus_watcher.settings import WatcherSettings
+from support.eventually import eventually
+from support.rigs.watcher import Rig, rig_for
 
 QUIET = 0.1
 SERVER_QUIET, LOOKS, ANSWERS = (

@@ -8,10 +8,10 @@ from typing import Any
 import jsonschema
 import msgspec
 import yaml
-from eventually import eventually
-from watcher_rig import Rig
 
 from fleetbus_proto import codec
+from support.eventually import eventually
+from support.rigs.watcher import Rig
 
 DOCUMENT: dict[str, Any] = yaml.safe_load(
     (Path(__file__).parents[2] / "proto" / "asyncapi.yaml").read_text(encoding="utf-8")

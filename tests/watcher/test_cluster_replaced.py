@@ -9,9 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from eventually import eventually
-from redirected_address import shared_address
-from watcher_rig import Rig, rig_for
 
 from fleetbus.cli.clusters.accept import accept_cluster
 from fleetbus.errors import NotAccepted
@@ -26,6 +23,9 @@ from fleetbus_watcher import server_checks
 from fleetbus_watcher.errors import ClusterReplaced
 from fleetbus_watcher.incarnation import has_moved
 from fleetbus_watcher.reachability import Reachability
+from support.eventually import eventually
+from support.hostile.redirected_address import shared_address
+from support.rigs.watcher import Rig, rig_for
 
 SLOW: dict[str, Any] = {
     "backoff_first": timedelta(seconds=30),

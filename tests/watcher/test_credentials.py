@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from eventually import eventually
-from plain_http import http_client
-from watcher_rig import Rig, rig_for
 
 from fleetbus.kube.connection.config import read_kube_config
+from support.eventually import eventually
+from support.rigs.watcher import Rig, rig_for
+from support.servers.plain_http import http_client
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 from prometheus_client import REGISTRY
-from restricted_nats import RESTRICTED
 
 from fleetbus.process.settings import SharedSettings
 from fleetbus_watcher.metrics import ALARMS, MOVES
 from fleetbus_watcher.settings import PoolSettings, WatcherSettings
+from support.servers.restricted_nats import RESTRICTED
 
 DOCS = (Path(__file__).parents[2] / "docs" / "watcher.md").read_text()
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from eventually import eventually
 from prometheus_client import REGISTRY
-from watcher_rig import Rig
 
 from fleetbus_emulator.apiserver import Fail
+from support.eventually import eventually
+from support.rigs.watcher import Rig
 
 
 def alarms() -> float:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from eventually import eventually
-from health_probes import read_probe
 from prometheus_client import REGISTRY
-from watcher_rig import Rig
+
+from support.eventually import eventually
+from support.rigs.watcher import Rig
+from support.servers.health_probes import read_probe
 
 AGES = ("last_received_age_seconds", "last_event_age_seconds", "lag_seconds")
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from eventually import eventually
-from grant_messages import Asker
-from watcher_process import process
-from watcher_rig import CONFIG_MAPS, Rig, Stored, rig_for
 
 from fleetbus_emulator.apiserver import Delay, Expire
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import Verb
+from support.eventually import eventually
+from support.processes.watcher import process
+from support.rigs.watcher import CONFIG_MAPS, Rig, Stored, rig_for
+from support.wire.grant_messages import Asker
 
 LONG: dict[str, Any] = {"grant_patience": timedelta(minutes=1)}
 RATE = 100

@@ -10,9 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from eventually import eventually
 from structlog.testing import capture_logs
-from watcher_rig import Rig
 
 from fleetbus.errors import FleetbusError, Forbidden, NotFound, ServerError, Unreachable
 from fleetbus.kube.client import KubeClient
@@ -20,6 +18,8 @@ from fleetbus.kube.connection.backoff import BackoffPolicy
 from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus_emulator.apiserver import Fail, Hang
 from fleetbus_watcher.reachability import Reachability
+from support.eventually import eventually
+from support.rigs.watcher import Rig
 
 RESOURCES = ("configmaps", "services", "pods", "endpoints")
 MINUTE = timedelta(minutes=1)

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from custom_resource_definitions import CRDS, definition
-from eventually import eventually
-from restricted_nats import restricted_server
-from watcher_rig import Rig, rig_for
 
 from fleetbus_emulator.apiserver import Fail, GroupDown
 from fleetbus_proto.events import EpochEnd
 from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_epoch, kv_types
 from fleetbus_proto.subjects import Verb
+from support.api.custom_resource_definitions import CRDS, definition
+from support.eventually import eventually
+from support.rigs.watcher import Rig, rig_for
+from support.servers.restricted_nats import restricted_server
 
 API_SERVICES = "apiregistration.k8s.io/v1/apiservices"
 WIDGETS = "example.com/v1/widgets"

@@ -9,10 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from eventually import eventually
-from health_probes import read_probe
-from in_process_commands import one_line, status_of
-from watcher_rig import Rig, rig_for
 
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
 from fleetbus.errors import ConfigError
@@ -23,6 +19,10 @@ from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import STREAM
 from fleetbus_watcher.main import main
 from fleetbus_watcher.settings import WatcherSettings
+from support.eventually import eventually
+from support.processes.in_process_commands import one_line, status_of
+from support.rigs.watcher import Rig, rig_for
+from support.servers.health_probes import read_probe
 
 
 async def test_ready_means_that_the_first_sync_is_over(rig: Rig, tmp_path: Path):

@@ -7,9 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from eventually import eventually
 from prometheus_client import REGISTRY
-from watcher_rig import CONFIG_MAPS, Rig
 
 from fleetbus.bus.jetstream import call_jetstream, ensure_bucket
 from fleetbus.watchers.resync import wake_watchers
@@ -17,6 +15,8 @@ from fleetbus.watchers.spec import WatchSpec, encode_spec
 from fleetbus_proto.events import Heartbeat, WatchSet
 from fleetbus_proto.keys import KV_BUCKET, kv_watch_spec
 from fleetbus_proto.subjects import Verb
+from support.eventually import eventually
+from support.rigs.watcher import CONFIG_MAPS, Rig
 
 TYPES = "fleetbus_watcher.cluster_watcher._CRD_SETTLES"
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from patch import replace
-
 from fleetbus.bus import batch
 from fleetbus_watcher.main import main
+from support.processes.patch import replace
 
 if __name__ == "__main__":
     replace(batch, "_DEAR", float("inf"))

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from eventually import eventually
-from programs import installed, module
 
 from bench.rig.processes import process
 from fleetbus.bus.connection import connected
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
 from fleetbus_devfleet.processes.servers import NatsServer, nats_server
+from support.eventually import eventually
+from support.processes.programs import installed, module
 
 # Without a projector there is nobody to ask for a grant.
 ALONE: Final = {"FLEETBUS_WATCHER_RESOURCES": '["pods"]', "FLEETBUS_WATCHER_GRANT_PATIENCE": "0s"}

@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
-from auth_rig import AUTHENTICATION, AUTHORIZATION, RBAC, Secured, secured
-from kubectls import kubectls
 
+from emulator.support.auth_rig import AUTHENTICATION, AUTHORIZATION, RBAC, Secured, secured
 from fleetbus_emulator.apiserver import Cluster, User
+from support.processes.kubectls import kubectls
 
 TOKENS: dict[str, str | User] = {"root": User("root", ("system:masters",)), "ann": "ann"}
 ACCESS = f"{AUTHORIZATION}/subjectaccessreviews"

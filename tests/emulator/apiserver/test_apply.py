@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kube_calls import (
+
+from emulator.support.kube_calls import (
     CONFIGMAPS,
     CRDS,
     DEPLOYMENTS,
@@ -17,7 +18,6 @@ from kube_calls import (
     widget_definition,
     with_widgets,
 )
-
 from fleetbus_emulator.apiserver import Cluster
 
 W = f"{WIDGETS}/w"

@@ -10,7 +10,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from apply_model import (
+
+from emulator.support.apply_model import (
     ABSENT,
     Path,
     Subject,
@@ -21,7 +22,7 @@ from apply_model import (
     random_metadata,
     random_widget,
 )
-from kube_calls import (
+from emulator.support.kube_calls import (
     CRDS,
     DEPLOYMENTS,
     WIDGETS,
@@ -31,7 +32,6 @@ from kube_calls import (
     widget,
     widget_definition,
 )
-
 from fleetbus_emulator.apiserver import Cluster
 
 JsonObject = dict[str, Any]

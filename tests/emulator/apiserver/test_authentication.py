@@ -11,8 +11,16 @@ from typing import Any
 
 import httpx
 import pytest
-from auth_rig import ACCOUNTS, AUTHENTICATION, Clock, Secured, review_token, secured, whoami
 
+from emulator.support.auth_rig import (
+    ACCOUNTS,
+    AUTHENTICATION,
+    Clock,
+    Secured,
+    review_token,
+    secured,
+    whoami,
+)
 from fleetbus_emulator.apiserver import Cluster, User, serve
 from fleetbus_emulator.apiserver.auth.certificates import Authority
 

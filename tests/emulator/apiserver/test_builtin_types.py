@@ -4,8 +4,8 @@ from typing import Any
 
 import orjson
 import pytest
-from kube_calls import MERGE, PODS, Calls, events
 
+from emulator.support.kube_calls import MERGE, PODS, Calls, events
 from fleetbus_emulator.apiserver import Cluster
 from fleetbus_emulator.apiserver.types.services import NODE_PORTS
 

@@ -6,8 +6,8 @@ import copy
 from typing import Any
 
 import pytest
-from kube_calls import CRDS, WIDGETS, Calls, Reply, widget, widget_definition
 
+from emulator.support.kube_calls import CRDS, WIDGETS, Calls, Reply, widget, widget_definition
 from fleetbus_emulator.apiserver import Cluster
 
 ONE = f"{CRDS}/widgets.example.com"

@@ -4,10 +4,18 @@ import copy
 from datetime import timedelta
 
 import pytest
-from eventually import eventually
-from kube_calls import CRDS, STRATEGIC, WIDGETS, Calls, changes, widget, widget_definition
 
+from emulator.support.kube_calls import (
+    CRDS,
+    STRATEGIC,
+    WIDGETS,
+    Calls,
+    changes,
+    widget,
+    widget_definition,
+)
 from fleetbus_emulator.apiserver import Change, Cluster
+from support.eventually import eventually
 
 DEFINITION = f"{CRDS}/widgets.example.com"
 

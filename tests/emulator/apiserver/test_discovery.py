@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kube_calls import CRDS, Calls, widget_definition
 
+from emulator.support.kube_calls import CRDS, Calls, widget_definition
 from fleetbus_emulator.apiserver import Cluster, Response
 from fleetbus_emulator.apiserver.encoding import messages
 from fleetbus_emulator.apiserver.encoding.protobuf_wire import read_fields

@@ -7,7 +7,8 @@ from typing import Any
 
 import orjson
 import pytest
-from kube_calls import (
+
+from emulator.support.kube_calls import (
     APPLY,
     CONFIGMAPS,
     CRDS,
@@ -23,7 +24,6 @@ from kube_calls import (
     widget,
     widget_definition,
 )
-
 from fleetbus_emulator.apiserver import Cluster, EndWatch, serve
 from fleetbus_emulator.apiserver.encoding.go_syntax import Malformed, parse_yaml
 

@@ -12,11 +12,8 @@ from typing import Any
 
 import httpx
 import pytest
-from eventually import eventually
-from foreign_ports import taken_by_chance
-from kube_calls import CONFIGMAPS, CRDS, config_map, widget_definition
-from plain_http import http_client
 
+from emulator.support.kube_calls import CONFIGMAPS, CRDS, config_map, widget_definition
 from fleetbus_emulator.apiserver import (
     Abort,
     ApiServers,
@@ -31,6 +28,9 @@ from fleetbus_emulator.apiserver import (
     StallWatch,
     serve,
 )
+from support.eventually import eventually
+from support.hostile.foreign_ports import taken_by_chance
+from support.servers.plain_http import http_client
 
 PATIENCE = timedelta(seconds=10).total_seconds()
 

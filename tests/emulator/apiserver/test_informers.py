@@ -17,13 +17,13 @@ from typing import Any
 import aiohttp
 import orjson
 import pytest
-from api_reflector import Reflector, Watched
-from api_truth import Scope, Truth, key_of
-from api_writers import KINDS, NAMESPACES, Sent, Writers
-from eventually import eventually
-from kube_calls import CONFIGMAPS, CRDS, Calls, config_map, widget_definition
 
+from emulator.support.api_reflector import Reflector, Watched
+from emulator.support.api_truth import Scope, Truth, key_of
+from emulator.support.api_writers import KINDS, NAMESPACES, Sent, Writers
+from emulator.support.kube_calls import CONFIGMAPS, CRDS, Calls, config_map, widget_definition
 from fleetbus_emulator.apiserver import Cluster, Request, Response, Watch, serve
+from support.eventually import eventually
 
 JsonObject = dict[str, Any]
 SEEDS = int(os.environ.get("FLEETBUS_TEST_SEEDS", "160"))

@@ -4,7 +4,8 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from kube_calls import (
+
+from emulator.support.kube_calls import (
     CONFIGMAPS,
     CRDS,
     DEPLOYMENTS,
@@ -18,7 +19,6 @@ from kube_calls import (
     events,
     widget_definition,
 )
-
 from fleetbus_emulator.apiserver import Cluster, Watch
 
 

@@ -9,7 +9,8 @@ import tracemalloc
 
 import aiohttp
 import pytest
-from kube_calls import (
+
+from emulator.support.kube_calls import (
     CONFIGMAPS,
     CRDS,
     WIDGETS,
@@ -19,7 +20,6 @@ from kube_calls import (
     events,
     widget_definition,
 )
-
 from fleetbus_emulator.apiserver import Cluster, serve
 
 

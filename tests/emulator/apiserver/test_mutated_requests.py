@@ -13,7 +13,8 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kube_calls import (
+
+from emulator.support.kube_calls import (
     APPLY,
     CONFIGMAPS,
     CRDS,
@@ -29,7 +30,6 @@ from kube_calls import (
     widget_definition,
     with_widgets,
 )
-
 from fleetbus_emulator.apiserver import Response
 from fleetbus_emulator.apiserver.json_tree import as_list, as_object
 

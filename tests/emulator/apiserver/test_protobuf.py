@@ -13,13 +13,13 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kube_calls import Calls, config_map
-from kubectl_descriptors import Described, descriptors
-from kubectls import kubectls
 
+from emulator.support.kube_calls import Calls, config_map
+from emulator.support.kubectl_descriptors import Described, descriptors
 from fleetbus_emulator.apiserver import ApiError, Cluster
 from fleetbus_emulator.apiserver.encoding import messages, protobuf
 from fleetbus_emulator.apiserver.encoding.messages import Field, Message
+from support.processes.kubectls import kubectls
 
 MODEL, FIELDS = re.compile(r"class (\w+)\("), re.compile(r"attribute_map = (\{.*?\})", re.DOTALL)
 PROTOBUF = "application/vnd.kubernetes.protobuf"

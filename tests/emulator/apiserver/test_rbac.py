@@ -6,9 +6,9 @@ from typing import Any
 
 import httpx
 import pytest
-from auth_rig import ACCOUNTS, RBAC, Secured, secured, whoami
-from kube_calls import APPLY, config_map, widget_definition
 
+from emulator.support.auth_rig import ACCOUNTS, RBAC, Secured, secured, whoami
+from emulator.support.kube_calls import APPLY, config_map, widget_definition
 from fleetbus_emulator.apiserver import ApiError, Cluster, User
 from fleetbus_emulator.apiserver.auth.roles import GROUP
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kube_calls import Calls, changes
 
+from emulator.support.kube_calls import Calls, changes
 from fleetbus_emulator.apiserver import ApiError, Cluster
 
 JsonObject = dict[str, Any]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kube_calls import CONFIGMAPS, Calls
-
+from emulator.support.kube_calls import CONFIGMAPS, Calls
 from fleetbus_emulator.apiserver import Cluster, Hang
 
 NAMELESS = {"metadata": {"generateName": "job-"}}

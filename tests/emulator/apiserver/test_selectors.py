@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from kube_calls import CONFIGMAPS, Calls, config_map
 
+from emulator.support.kube_calls import CONFIGMAPS, Calls, config_map
 from fleetbus_emulator.apiserver import ApiError, Cluster
 from fleetbus_emulator.apiserver.read.selectors import parse_fields, parse_labels
 from fleetbus_emulator.apiserver.types.builtin import PODS

@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from kube_calls import (
+
+from emulator.support.kube_calls import (
     CONFIGMAPS,
     CRDS,
     PODS,
@@ -17,7 +18,6 @@ from kube_calls import (
     widget,
     widget_definition,
 )
-
 from fleetbus_emulator.apiserver import Cluster
 from fleetbus_emulator.apiserver.columns import BUILTIN_COLUMNS, Row
 from fleetbus_emulator.apiserver.columns.ages import age, between, duration

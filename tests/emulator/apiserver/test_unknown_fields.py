@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from kube_calls import (
+
+from emulator.support.kube_calls import (
     CRDS,
     DEPLOYMENTS,
     JSON_PATCH,
@@ -15,7 +16,6 @@ from kube_calls import (
     widget,
     widget_definition,
 )
-
 from fleetbus_emulator.apiserver import Cluster
 
 WRONG = 'strict decoding error: unknown field "spec.replcas"'

@@ -1,7 +1,8 @@
 """Create, update, patch, delete, as real API servers do them."""
 
 import pytest
-from kube_calls import (
+
+from emulator.support.kube_calls import (
     CONFIGMAPS,
     DEPLOYMENTS,
     JSON_PATCH,
@@ -11,7 +12,6 @@ from kube_calls import (
     config_map,
     deployment,
 )
-
 from fleetbus_emulator.apiserver import ApiError, Change, Cluster
 
 ONE = f"{CONFIGMAPS}/a"

@@ -8,8 +8,9 @@ import asyncio
 from typing import Any
 
 import yaml
-from kube_calls import deployment, widget
-from kubectl_rig import (
+
+from emulator.support.kube_calls import deployment, widget
+from emulator.support.kubectl_rig import (
     SERVICE,
     SETTINGS,
     WEB,

@@ -4,9 +4,9 @@ import asyncio
 import stat
 
 import yaml
-from eventually import eventually
-from kube_calls import widget
-from kubectl_rig import (
+
+from emulator.support.kube_calls import widget
+from emulator.support.kubectl_rig import (
     SERVICE,
     SETTINGS,
     WEB,
@@ -15,8 +15,8 @@ from kubectl_rig import (
     kubectl,
     thorough,
 )
-
 from fleetbus_emulator.apiserver import LoggedRequest
+from support.eventually import eventually
 
 __all__ = ["kubectl"]
 

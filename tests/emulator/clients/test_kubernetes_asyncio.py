@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
-import asyncio_client_stories
 import pytest
 import pytest_asyncio
-from asyncio_client_stories import STORIES
 
+from emulator.support import asyncio_client_stories
+from emulator.support.asyncio_client_stories import STORIES
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.controllers import simulate
 from fleetbus_emulator.generate import fill

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from sim_rig import DEPLOYMENTS, PODS, pod, replicas, workload
-
+from emulator.support.sim_rig import DEPLOYMENTS, PODS, pod, replicas, workload
 from fleetbus_emulator.apiserver import Cluster
 from fleetbus_emulator.controllers import ManualClock, Timing, simulate
 

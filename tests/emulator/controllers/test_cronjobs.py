@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sim_rig import JOBS, PODS, conditions, job, live, names, reasons
 from structlog.testing import capture_logs
 
+from emulator.support.sim_rig import JOBS, PODS, conditions, job, live, names, reasons
 from fleetbus_emulator.apiserver import Cluster
 from fleetbus_emulator.controllers import HOUSEKEEPING, ManualClock, Simulator, simulate
 

@@ -7,9 +7,18 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from sim_rig import DAEMON_SETS, NODES, PODS, conditions, live, names, pod_spec, workload
 from structlog.testing import capture_logs
 
+from emulator.support.sim_rig import (
+    DAEMON_SETS,
+    NODES,
+    PODS,
+    conditions,
+    live,
+    names,
+    pod_spec,
+    workload,
+)
 from fleetbus_emulator.apiserver import Change, Cluster
 from fleetbus_emulator.controllers import CONTROL_PLANE, Simulator, simulate
 

@@ -7,7 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sim_rig import (
+from structlog.testing import capture_logs
+
+from emulator.support.sim_rig import (
     DEPLOYMENTS,
     EVENTS,
     PODS,
@@ -19,8 +21,6 @@ from sim_rig import (
     replicas,
     workload,
 )
-from structlog.testing import capture_logs
-
 from fleetbus_emulator.apiserver import Change, Cluster
 from fleetbus_emulator.controllers import ManualClock, Simulator, Timing, simulate
 

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from custom_resource_definitions import CRDS, definition
-from sim_rig import (
+from structlog.testing import capture_logs
+
+from emulator.support.sim_rig import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     NAMESPACES,
@@ -21,10 +22,9 @@ from sim_rig import (
     pod,
     workload,
 )
-from structlog.testing import capture_logs
-
 from fleetbus_emulator.apiserver import ApiError, Change, Cluster
 from fleetbus_emulator.controllers import Simulator, simulate
+from support.api.custom_resource_definitions import CRDS, definition
 
 WIDGETS = "example.com/v1/widgets"
 ROOT = "kube-root-ca.crt"

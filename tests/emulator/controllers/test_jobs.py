@@ -7,7 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sim_rig import (
+from structlog.testing import capture_logs
+
+from emulator.support.sim_rig import (
     EVENTS,
     JOBS,
     PODS,
@@ -19,8 +21,6 @@ from sim_rig import (
     pod_spec,
     reasons,
 )
-from structlog.testing import capture_logs
-
 from fleetbus_emulator.apiserver import Change, Cluster
 from fleetbus_emulator.controllers import CONTROL_PLANE, ManualClock, Simulator, Timing, simulate
 from fleetbus_emulator.controllers.workloads.job_status import parse_indexes, show_indexes

@@ -7,9 +7,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from sim_rig import DEPLOYMENTS, JOBS, PODS, job, live, pod, workload
 from structlog.testing import capture_logs
 
+from emulator.support.sim_rig import DEPLOYMENTS, JOBS, PODS, job, live, pod, workload
 from fleetbus_emulator.apiserver import ApiError, Cluster
 from fleetbus_emulator.apiserver.json_tree import as_list, as_object
 from fleetbus_emulator.controllers import ManualClock, simulate

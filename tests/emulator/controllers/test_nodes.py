@@ -7,9 +7,19 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sim_rig import DEPLOYMENTS, NODES, PODS, conditions, live, names, pod, reasons, workload
 from structlog.testing import capture_logs
 
+from emulator.support.sim_rig import (
+    DEPLOYMENTS,
+    NODES,
+    PODS,
+    conditions,
+    live,
+    names,
+    pod,
+    reasons,
+    workload,
+)
 from fleetbus_emulator.apiserver import Cluster
 from fleetbus_emulator.controllers import CONTROL_PLANE, ManualClock, Simulator, Timing, simulate
 

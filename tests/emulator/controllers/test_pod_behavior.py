@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sim_rig import (
+from structlog.testing import capture_logs
+
+from emulator.support.sim_rig import (
     DEPLOYMENTS,
     EVENTS,
     JOBS,
@@ -23,8 +25,6 @@ from sim_rig import (
     replicas,
     workload,
 )
-from structlog.testing import capture_logs
-
 from fleetbus_emulator.apiserver import Cluster
 from fleetbus_emulator.controllers import ManualClock, Simulator, Timing, simulate
 from fleetbus_emulator.controllers.pods.behavior import (

@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sim_rig import CONFIG_MAPS, PODS, conditions, live, names, pod, pod_spec
 from structlog.testing import capture_logs
 
+from emulator.support.sim_rig import CONFIG_MAPS, PODS, conditions, live, names, pod, pod_spec
 from fleetbus_emulator.apiserver import Change, Cluster
 from fleetbus_emulator.controllers import ManualClock, Simulator, Timing, simulate
 

@@ -7,9 +7,18 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sim_rig import DEPLOYMENTS, PODS, STATEFUL_SETS, conditions, live, names, pod, workload
 from structlog.testing import capture_logs
 
+from emulator.support.sim_rig import (
+    DEPLOYMENTS,
+    PODS,
+    STATEFUL_SETS,
+    conditions,
+    live,
+    names,
+    pod,
+    workload,
+)
 from fleetbus_emulator.apiserver import Cluster
 from fleetbus_emulator.controllers import ManualClock, Simulator, Timing, simulate
 

@@ -10,8 +10,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from eventually import eventually
-from sim_rig import (
+from structlog.testing import capture_logs
+
+from emulator.support.sim_rig import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     JOBS,
@@ -26,8 +27,6 @@ from sim_rig import (
     replicas,
     workload,
 )
-from structlog.testing import capture_logs
-
 from fleetbus_emulator.apiserver import Change, Cluster
 from fleetbus_emulator.controllers import (
     CONTROL_PLANE,
@@ -40,6 +39,7 @@ from fleetbus_emulator.controllers import (
 )
 from fleetbus_emulator.controllers.namespace_defaults import RootCertificates
 from fleetbus_emulator.controllers.runtime.index import Ref
+from support.eventually import eventually
 
 SHORT = Timing(
     schedule=timedelta(milliseconds=5),

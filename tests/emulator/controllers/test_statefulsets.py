@@ -7,9 +7,18 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sim_rig import PODS, STATEFUL_SETS, conditions, live, names, pod, pod_spec, workload
 from structlog.testing import capture_logs
 
+from emulator.support.sim_rig import (
+    PODS,
+    STATEFUL_SETS,
+    conditions,
+    live,
+    names,
+    pod,
+    pod_spec,
+    workload,
+)
 from fleetbus_emulator.apiserver import Cluster
 from fleetbus_emulator.controllers import ManualClock, Simulator, simulate
 

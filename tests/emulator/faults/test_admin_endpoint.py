@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import orjson
 import pytest
-from eventually import eventually
-from fault_rig import FaultRig, read_line
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emulator.support.fault_rig import FaultRig, read_line
 from fleetbus_emulator.apiserver import (
     Abort,
     Action,
@@ -52,6 +51,7 @@ from fleetbus_emulator.apiserver.faults.documents import (
     json_from_words,
     to_duration,
 )
+from support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -13,24 +13,23 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
-from eventually import eventually
-from fault_rig import SILENCE, is_silent, read_line, read_rest
-from kube_calls import CONFIGMAPS, Calls, config_map
 from yarl import URL
 
+from emulator.support.fault_rig import SILENCE, is_silent, read_line, read_rest
+from emulator.support.kube_calls import CONFIGMAPS, Calls, config_map
 from fleetbus_emulator.apiserver import Abort, Cluster, CutWatch, Drip, Partition, serve
 from fleetbus_emulator.apiserver.storage.ground_truth import (
     Forgotten,
     GroundTruth,
     commit_from_json,
 )
+from support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-    from fault_rig import FaultRig
-
+    from emulator.support.fault_rig import FaultRig
     from fleetbus_emulator.apiserver import Commit
 
 PIECE = 64  # bytes of an answer that drips

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
-from eventually import eventually
-from fault_rig import SILENCE
-from kube_calls import CONFIGMAPS, Calls, config_map
 
+from emulator.support.fault_rig import SILENCE
+from emulator.support.kube_calls import CONFIGMAPS, Calls, config_map
 from fleetbus_emulator.apiserver import (
     Abort,
     Cluster,
@@ -32,12 +31,12 @@ from fleetbus_emulator.apiserver import (
     StaleList,
     StallWatch,
 )
+from support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fault_rig import FaultRig
-
+    from emulator.support.fault_rig import FaultRig
     from fleetbus_emulator.apiserver import Action
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"

@@ -6,12 +6,20 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
-from eventually import eventually
-from kube_calls import CONFIGMAPS, CRDS, Calls, changes, config_map, widget, widget_definition
-from sim_rig import DEPLOYMENTS, PODS, workload
 
+from emulator.support.kube_calls import (
+    CONFIGMAPS,
+    CRDS,
+    Calls,
+    changes,
+    config_map,
+    widget,
+    widget_definition,
+)
+from emulator.support.sim_rig import DEPLOYMENTS, PODS, workload
 from fleetbus_emulator.apiserver import Cluster, DropEvents, NotServed
 from fleetbus_emulator.controllers import simulate
+from support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import aiohttp
 import httpx
 import pytest
-from eventually import eventually
-from fault_rig import Line, is_silent, read_line, read_rest
-from kube_calls import CONFIGMAPS
 
+from emulator.support.fault_rig import Line, is_silent, read_line, read_rest
+from emulator.support.kube_calls import CONFIGMAPS
 from fleetbus_emulator.apiserver import (
     Cluster,
     CutWatch,
@@ -28,9 +27,10 @@ from fleetbus_emulator.apiserver import (
     StallWatch,
     Watch,
 )
+from support.eventually import eventually
 
 if TYPE_CHECKING:
-    from fault_rig import FaultRig
+    from emulator.support.fault_rig import FaultRig
 
 INITIAL = {
     "sendInitialEvents": "true",

@@ -9,11 +9,11 @@ from typing import Any
 
 import orjson
 import pytest
-from eventually import eventually
-from kube_calls import Calls
 
+from emulator.support.kube_calls import Calls
 from fleetbus_emulator.apiserver import ApiError, Cluster, Commit
 from fleetbus_emulator.generate import Churn, Mix, Verb, Write, fill
+from support.eventually import eventually
 
 CANARY = "canary-55"
 

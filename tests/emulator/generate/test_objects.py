@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 import pytest
-from kube_calls import Calls
 
+from emulator.support.kube_calls import Calls
 from fleetbus_emulator.apiserver import Cluster
 from fleetbus_emulator.controllers import simulate
 from fleetbus_emulator.controllers.namespace_defaults import CERTIFICATE, ROOT_CERTIFICATE

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from api_truth import Key, Scope, key_of, rv_of, without_type
+from emulator.support.api_truth import Key, Scope, key_of, rv_of, without_type
 
 if TYPE_CHECKING:
     from random import Random
 
-    from api_truth import Truth
+    from emulator.support.api_truth import Truth
 
 JsonObject = dict[str, Any]
 GONE = 410

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from kube_calls import APPLY, JSON_PATCH, MERGE, STRATEGIC
+
+from emulator.support.kube_calls import APPLY, JSON_PATCH, MERGE, STRATEGIC
 
 if TYPE_CHECKING:
     from random import Random

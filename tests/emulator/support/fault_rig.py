@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
-from kube_calls import CONFIGMAPS, config_map
 
+from emulator.support.kube_calls import CONFIGMAPS, config_map
 from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import yaml
-from kube_calls import deployment, widget_definition
-from kubectls import GIVEN, chosen, kubectls
 
+from emulator.support.kube_calls import deployment, widget_definition
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.controllers import simulate
+from support.processes.kubectls import GIVEN, chosen, kubectls
 
 # The newest kubectl alone tells most of the story, and all of it takes half a minute.
 thorough = pytest.mark.skipif(GIVEN not in os.environ, reason=f"a second long; set {GIVEN}=all")

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from chaos_proxy import Link, chaos_link
-from programs import installed, module
 
 from faults.rig.load import MAX_PAYLOAD
 from faults.rig.settings import CLUSTERS, PROJECTOR, WATCHER, WATCHERS
 from fleetbus_devfleet.processes.children import Child
 from fleetbus_devfleet.processes.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 from fleetbus_emulator.apiserver.admin import AdminClient
+from support.hostile.chaos_proxy import Link, chaos_link
+from support.processes.programs import installed, module
 
 _READY = timedelta(seconds=30)
 

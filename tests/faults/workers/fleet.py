@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from programs import installed, module
-
 from faults.rig.fleet import Fleet
 from faults.rig.load import CONFIG_MAPS, MAX_PAYLOAD
 from faults.rig.settings import PROJECTOR, WATCHER
@@ -27,6 +25,7 @@ from faults.workers.settings import (
 from fleetbus_devfleet.processes.children import Child
 from fleetbus_devfleet.processes.servers import nats_server, valkey_server
 from fleetbus_emulator.apiserver.admin import AdminClient
+from support.processes.programs import installed, module
 
 _READY = timedelta(seconds=30)
 

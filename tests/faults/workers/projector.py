@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from patch import replace
-
 from faults.workers.settings import ACK_WAIT
 from fleetbus.bus import durables
 from fleetbus_reconciler.main import main
+from support.processes.patch import replace
 
 if __name__ == "__main__":
     replace(durables, "_ACK_WAIT", ACK_WAIT)

@@ -24,7 +24,6 @@ from threading import Thread
 from typing import Any, Final
 
 import orjson
-from patch import replace
 
 from faults.rig.load import CONFIG_MAPS
 from faults.workers.kill_points import IN_RECONCILE, Armed, die, wrap
@@ -57,6 +56,7 @@ from fleetbus.worker.worker import Worker
 from fleetbus.workqueue.queue import Lease
 from fleetbus_reconciler.main import run
 from fleetbus_reconciler.settings import ReconcilerSettings
+from support.processes.patch import replace
 
 _TIMEOUT: Final = timedelta(seconds=60)
 """Longer than any run, however often its process stands still meanwhile: nobody may end it so."""

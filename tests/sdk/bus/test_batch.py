@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos_proxy import chaos_link
-from eventually import eventually
-from restricted_nats import restricted_server
 from structlog.testing import capture_logs
 
 from fleetbus.bus.acks import Ack
@@ -21,6 +18,9 @@ from fleetbus.bus.jetstream import call_jetstream, ensure_stream, stream_info
 from fleetbus.bus.window import Gathering, Window, open_window
 from fleetbus_devfleet.processes.servers import NatsServer, nats_server
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
+from support.eventually import eventually
+from support.hostile.chaos_proxy import chaos_link
+from support.servers.restricted_nats import restricted_server
 
 SOON = timedelta(seconds=10)
 LATE = timedelta(seconds=30)

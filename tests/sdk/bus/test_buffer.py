@@ -10,13 +10,13 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 from hypothesis import given
-from snapshot_rig import Source
 
 from fleetbus.bus import buffer
 from fleetbus.bus.buffer import BATCH, BURST, Buffered, Delivery, FairBuffer, FifoBuffer
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import version_key
+from support.stores.snapshot import Source
 
 SOURCES = {name: Source(cluster=name) for name in ("calm", "flood", "other")}
 

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from eventually import eventually
 from nats.aio.client import Client, ServerVersion
-from restricted_nats import restricted_server
 from structlog.testing import capture_logs
 
 from fleetbus.bus.connection import Bus, NoAnswer, NoStream, connected
@@ -31,6 +29,8 @@ from fleetbus.errors import BusError
 from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import STREAM
+from support.eventually import eventually
+from support.servers.restricted_nats import restricted_server
 
 
 @pytest.fixture

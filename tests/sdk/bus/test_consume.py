@@ -10,11 +10,8 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
-from eventually import eventually
 from redis.asyncio import Redis
-from snapshot_rig import Source
 from structlog.testing import capture_logs
-from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.buffer import Buffer, Delivery, FairBuffer
 from fleetbus.bus.connection import Bus, connected
@@ -28,6 +25,9 @@ from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import EVENTS_ALL, STREAM, event_subject
+from support.eventually import eventually
+from support.stores.snapshot import Source
+from support.wire.samples import MESSAGE_KEY
 
 SOURCE = Source()
 DURABLE = "copier-a"

@@ -10,11 +10,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from eventually import eventually
-from fleet_rig import Recorder, Rig, pod
-from projector_rig import shorten_checks
-from snapshot_rig import Source
-from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.connection import Bus, connected
@@ -41,6 +36,11 @@ from fleetbus_proto import codec, headers
 from fleetbus_proto.keys import KV_BUCKET, kv_controller
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import EVENTS_ALL, STREAM, STREAM_SUBJECTS, event_subject
+from support.eventually import eventually
+from support.rigs.fleet import Recorder, Rig, pod
+from support.rigs.projector import shorten_checks
+from support.stores.snapshot import Source
+from support.wire.samples import MESSAGE_KEY
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = ["fleetbus.events.*.core.pods.>"]

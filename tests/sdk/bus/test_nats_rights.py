@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from eventually import eventually
 from nats.aio.client import Client
-from restricted_nats import restricted_server
 
 from fleetbus.bus.connection import connected
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
@@ -26,6 +24,8 @@ from fleetbus_proto.keys import (
     kv_resync,
     kv_watch_spec,
 )
+from support.eventually import eventually
+from support.servers.restricted_nats import restricted_server
 
 HUB_KEYS = [
     kv_accepted("eu1"),

@@ -10,7 +10,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from eventually import eventually
 from nats.aio.msg import Msg
 
 from fleetbus.bus.acks import Ack
@@ -18,6 +17,7 @@ from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import ensure_stream, stream_info
 from fleetbus.bus.window import Window, open_window
 from fleetbus_devfleet.processes.servers import NatsServer, nats_server
+from support.eventually import eventually
 
 SUBJECT = "fleetbus.events.eu1.core.pods.default.a.added"
 

@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from snapshot_rig import Source
 from structlog.testing import capture_logs
 
 import fleetbus
@@ -20,6 +19,7 @@ from fleetbus.ownership import FINALIZER, OWNER_ANNOTATION, OWNER_UID_LABEL, PRO
 from fleetbus.testing import ControllerTest, controller_test
 from fleetbus.workqueue.memory import MemoryQueue
 from fleetbus_proto import keys
+from support.stores.snapshot import Source
 
 Object = dict[str, Any]
 MAPS, KEY = "v1/configmaps", "core/configmaps"

@@ -17,16 +17,16 @@ from datetime import timedelta
 from importlib.metadata import version
 
 import pytest
-from eventually import eventually
-from fleet_rig import Rig, pod
-from in_process_commands import status_of
-from programs import module as program
 
 from fleetbus.cli.app import app
 from fleetbus.cli.main import main
 from fleetbus.cli.run.run import run_settings
 from fleetbus.cli.target import Target
 from fleetbus.errors import ConfigError
+from support.eventually import eventually
+from support.processes.in_process_commands import status_of
+from support.processes.programs import module as program
+from support.rigs.fleet import Rig, pod
 
 Ended = tuple[int, str, str]
 """Exit status, standard output and error."""

@@ -11,9 +11,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from eventually import eventually
-from snapshot_rig import Source
-from wire_samples import MESSAGE_KEY
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import ensure_stream
@@ -21,6 +18,9 @@ from fleetbus.cli.events.history import History
 from fleetbus.errors import BusError
 from fleetbus_devfleet.processes.servers import NatsServer, nats_server
 from fleetbus_proto import codec, headers
+from support.eventually import eventually
+from support.stores.snapshot import Source
+from support.wire.samples import MESSAGE_KEY
 
 
 async def publish(bus: Bus, *names: str) -> None:

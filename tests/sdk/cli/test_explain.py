@@ -9,10 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from eventually import eventually
-from fleet_rig import Rig
 from redis.asyncio import Redis
-from workqueue_rig import RedisRig, named
 
 import fleetbus
 from fleetbus.cli.events import explain as explaining
@@ -23,6 +20,9 @@ from fleetbus.intake.record import TOO_MANY, LastSeen, StoredRecord, mapped_requ
 from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy
 from fleetbus.workqueue.items import read_item
 from fleetbus_proto import keys
+from support.eventually import eventually
+from support.rigs.fleet import Rig
+from support.stores.workqueue import RedisRig, named
 
 OpenRig = Callable[..., Awaitable[Rig]]
 View = dict[str, Any]

@@ -10,11 +10,11 @@ import tomllib
 from collections.abc import Callable
 
 import pytest
-from in_process_commands import status_of
 
 from fleetbus.cli.app import app
 from fleetbus.cli.main import main
 from fleetbus.controller.load import load_controllers
+from support.processes.in_process_commands import status_of
 
 Call = Callable[..., tuple[int, str, str]]
 FILES = {"controller.py", "test_controller.py", "pyproject.toml"}

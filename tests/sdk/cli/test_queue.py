@@ -11,9 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from in_process_commands import status_of
 from redis.asyncio import Redis
-from workqueue_rig import RedisRig, named
 
 from fleetbus.cli.app import app
 from fleetbus.cli.main import main
@@ -23,6 +21,8 @@ from fleetbus.reconcile import Outcome
 from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy
+from support.processes.in_process_commands import status_of
+from support.stores.workqueue import RedisRig, named
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

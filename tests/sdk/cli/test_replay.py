@@ -11,9 +11,6 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from fleet_rig import Rig
-from in_process_commands import status_of
-from snapshot_rig import Source
 
 from fleetbus.cli.app import app
 from fleetbus.cli.events.recording import read_line, read_recording, to_line
@@ -23,6 +20,9 @@ from fleetbus.kube.requests import path_of, read_path
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_proto.events import Event
 from fleetbus_proto.resources import parse_resource
+from support.processes.in_process_commands import status_of
+from support.rigs.fleet import Rig
+from support.stores.snapshot import Source
 
 OpenRig = Callable[..., Awaitable[Rig]]
 Ended = tuple[int, str, str]

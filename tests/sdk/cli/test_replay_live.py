@@ -9,13 +9,13 @@ import threading
 from collections.abc import Generator
 
 import pytest
-from in_process_commands import status_of
-from snapshot_rig import Source
 
 from fleetbus.cli.app import app
 from fleetbus.cli.events.recording import to_line
 from fleetbus.cli.main import main
 from fleetbus_emulator.apiserver import Cluster, serve
+from support.processes.in_process_commands import status_of
+from support.stores.snapshot import Source
 
 MAPS = "v1/configmaps"
 COPIER = """

@@ -17,14 +17,14 @@ from itertools import count
 from typing import Any
 
 import pytest
-from eventually import eventually
-from fleet_rig import Rig
 
 from fleetbus.cli.run.reload import FileWatch, ParentPipe, Reloader
 from fleetbus.cli.run.run import load_and_report
 from fleetbus.cli.target import resolve_target
 from fleetbus.controller.load import load_controllers, local_files
 from fleetbus.errors import ConfigError
+from support.eventually import eventually
+from support.rigs.fleet import Rig
 
 OpenRig = Callable[..., Awaitable[Rig]]
 FLEETBUS = str(pathlib.Path(sys.executable).with_name("fleetbus"))

@@ -9,16 +9,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eventually import eventually
-from query_api_rig import served
-
 from fleetbus.bus.connection import connected
 from fleetbus.cli.main import main
 from fleetbus.cli.unknown import bus_clusters, bus_resources, unknown_cluster
+from support.eventually import eventually
+from support.rigs.query_api import served
 
 if TYPE_CHECKING:
     import pytest
-    from fleet_rig import Rig
+
+    from support.rigs.fleet import Rig
 
     OpenRig = Callable[..., Awaitable[Rig]]
 

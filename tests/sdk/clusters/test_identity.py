@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from redirected_address import shared_address
 from redis.asyncio import Redis as RedisClient
 
 from fleetbus import errors
@@ -27,6 +26,7 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus_emulator.apiserver import Abort, Cluster, Delay, Fail, serve
+from support.hostile.redirected_address import shared_address
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -9,9 +9,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from chart import crds
-from custom_resource_definitions import CRDS
-from eventually import eventually
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.leaving import NAMESPACE, LeaveRecords, write_record
@@ -20,6 +17,9 @@ from fleetbus.errors import KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus_emulator.apiserver import Cluster, Delay, Fail, serve
+from support.api.chart import crds
+from support.api.custom_resource_definitions import CRDS
+from support.eventually import eventually
 
 MAPS = "v1/configmaps"
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from chart import crds
-from custom_resource_definitions import CRDS
 
 from fleetbus.cli.app import app
 from fleetbus.cli.main import main
 from fleetbus.clusters.leaving import LEFT_LABEL, LEFT_UID
 from fleetbus.clusters.membership import JOINED_LABEL
 from fleetbus_emulator.apiserver import Fail
+from support.api.chart import crds
+from support.api.custom_resource_definitions import CRDS
 
 if TYPE_CHECKING:
     from fleetbus_emulator.apiserver import Rule

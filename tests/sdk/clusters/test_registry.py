@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from eventually import eventually
 from structlog.testing import capture_logs
 
 from fleetbus.clusters.info import ClusterInfo
@@ -18,6 +17,7 @@ from fleetbus.errors import ClusterNotFound, ConfigError, NotEngaged
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.process.settings import ProviderSettings, SharedSettings
 from fleetbus_proto.errors import InvalidName
+from support.eventually import eventually
 
 
 class ListProvider:

@@ -7,15 +7,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from eventually import eventually
-from fleet_rig import Rig as FleetRig
 from redis.asyncio import Redis
-from workqueue_rig import MemoryRig, RedisRig, Rig, named
 
 import fleetbus
 from fleetbus.testing import controller_test
 from fleetbus.workqueue import Add, QueuePolicy, RedisQueue
 from fleetbus.workqueue.items import read_item
+from support.eventually import eventually
+from support.rigs.fleet import Rig as FleetRig
+from support.stores.workqueue import MemoryRig, RedisRig, Rig, named
 
 MAPS = "v1/configmaps"
 SLOW = fleetbus.Backoff(first=timedelta(seconds=40), factor=3, limit=timedelta(minutes=5))

@@ -6,12 +6,12 @@ import pathlib
 import re
 
 import pytest
-from in_process_commands import one_line, status_of
 
 from fleetbus.controller.load import load_controllers
 from fleetbus.errors import ConfigError
 from fleetbus.worker.host import check_controllers
 from fleetbus_reconciler.main import main
+from support.processes.in_process_commands import one_line, status_of
 
 WHOLE = """
 import fleetbus

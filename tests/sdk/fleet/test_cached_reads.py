@@ -9,17 +9,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from one_cluster_rig import PODS, Rig, a_pod, fleet_of, one_cluster
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from snapshot_rig import Source
 
 from fleetbus.errors import ClusterNotFound, NotSynced, SnapshotBehind, StoreError
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.reconcile import Request
 from fleetbus.run.current import ObjectRef, Run, Version, running
 from fleetbus.snapshot.records import ResourceState
+from support.rigs.one_cluster import PODS, Rig, a_pod, fleet_of, one_cluster
+from support.stores.snapshot import Source
 
 REQUEST = Request("copier", "eu1", "prod", "web")
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import orjson
 import pytest
-from one_cluster_rig import PODS, Rig, a_pod, one_cluster
 from redis.asyncio import Redis
-from snapshot_rig import Source
 
 import fleetbus
 from fleetbus import Conflict, Invalid, Request
 from fleetbus.finalizers import finalizers_of, has_finalizer, with_finalizer, without_finalizer
 from fleetbus.run.current import ObjectRef, Run, running
 from fleetbus.testing import controller_test
+from support.rigs.one_cluster import PODS, Rig, a_pod, one_cluster
+from support.stores.snapshot import Source
 
 MAPS = "v1/configmaps"
 MINE, OTHER = "example.com/mine", "example.com/other"

@@ -6,9 +6,7 @@ import pathlib
 from typing import Any
 
 import pytest
-from one_cluster_rig import PODS, fleet_of, mark_synced
 from redis.asyncio import Redis
-from snapshot_rig import Snapshot, Source
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
@@ -16,6 +14,8 @@ from fleetbus.errors import ClusterNotFound, NotEngaged, NotSynced
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceState
+from support.rigs.one_cluster import PODS, fleet_of, mark_synced
+from support.stores.snapshot import Snapshot, Source
 
 
 async def test_p14_a_read_before_the_first_complete_list_is_refused(

@@ -7,9 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from one_cluster_rig import PODS, Rig, one_cluster
 from redis.asyncio import Redis
-from snapshot_rig import Source
 
 import fleetbus
 from fleetbus.kube.list_watch.listing import read_map
@@ -17,6 +15,8 @@ from fleetbus.kube.requests import Call
 from fleetbus.kube.trees import read_tree
 from fleetbus_watcher.transform.rules import Rule
 from fleetbus_watcher.transform.transform import transform_of
+from support.rigs.one_cluster import PODS, Rig, one_cluster
+from support.stores.snapshot import Source
 
 SECRETS = "v1/secrets"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"

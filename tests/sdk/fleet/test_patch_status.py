@@ -8,14 +8,14 @@ from typing import Any
 
 import orjson
 import pytest
-from one_cluster_rig import PODS, Rig, a_pod, one_cluster
 from redis.asyncio import Redis
-from snapshot_rig import Source
 
 import fleetbus
 from fleetbus import Conflict, IncompleteObject, Invalid, NotFound, Request
 from fleetbus.run.current import ObjectRef, Run, running
 from fleetbus.testing import controller_test
+from support.rigs.one_cluster import PODS, Rig, a_pod, one_cluster
+from support.stores.snapshot import Source
 
 DEPLOYMENTS = "apps/v1/deployments"
 REF = ObjectRef("eu1", "core/pods", "prod", "web")

@@ -9,14 +9,14 @@ from typing import Any
 
 import orjson
 import pytest
-from one_cluster_rig import PODS, Rig, a_pod, one_cluster
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
-from snapshot_rig import Source
 
 from fleetbus.errors import Conflict, Invalid, LeaseLostError, NotFound
 from fleetbus.reconcile import Request
 from fleetbus.run.current import Run, running
+from support.rigs.one_cluster import PODS, Rig, a_pod, one_cluster
+from support.stores.snapshot import Source
 
 REQUEST = Request("copier", "eu1", "prod", "web")
 

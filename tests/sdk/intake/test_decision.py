@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 import pytest
-from snapshot_rig import Source
 
 from fleetbus.intake.decision import Case, case_of, decide
 from fleetbus.intake.matching import Evaluation, Reason
 from fleetbus.intake.record import LastSeen, StoredRecord
 from fleetbus.run.current import Version
+from support.stores.snapshot import Source
 
 EU: Final = Source(cluster="eu1")
 MEMBER: Final[dict[int, list[str] | None]] = {7: None}

@@ -8,16 +8,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from eventually import eventually
-from intake_rig import DB_APP, EU1, PODS, WEB_APP, IntakeRig, Provider, intake_rig
 from redis.asyncio import Redis
-from snapshot_rig import Source
 from structlog.testing import capture_logs
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake import fleet_follow
 from fleetbus.intake.fleet_follow import follow_fleet
+from support.eventually import eventually
+from support.rigs.intake import DB_APP, EU1, PODS, WEB_APP, IntakeRig, Provider, intake_rig
+from support.stores.snapshot import Source
 
 
 @pytest.fixture

@@ -8,9 +8,6 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
-from eventually import eventually
-from fleet_rig import Recorder, Rig, pod
-from programs import installed
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import (
@@ -27,6 +24,9 @@ from fleetbus.bus.key_value import KeyValue
 from fleetbus.controller.controller import Controller
 from fleetbus.intake.forget import forget_controller
 from fleetbus_proto import keys
+from support.eventually import eventually
+from support.processes.programs import installed
+from support.rigs.fleet import Recorder, Rig, pod
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"

@@ -6,7 +6,12 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
-from intake_rig import (
+from prometheus_client import REGISTRY
+from redis.asyncio import Redis
+
+from fleetbus.clusters.registry import Clusters
+from fleetbus.intake.matching import Reason
+from support.rigs.intake import (
     DB_APP,
     EU1,
     PODS,
@@ -21,12 +26,7 @@ from intake_rig import (
     start,
     to_ref,
 )
-from prometheus_client import REGISTRY
-from redis.asyncio import Redis
-from snapshot_rig import Source
-
-from fleetbus.clusters.registry import Clusters
-from fleetbus.intake.matching import Reason
+from support.stores.snapshot import Source
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from intake_rig import EU1, PODS, WEB_APP, IntakeRig, Provider, intake_rig
 from redis.asyncio import Redis
 
 from fleetbus.intake.intake import Intake
@@ -21,6 +20,7 @@ from fleetbus.workqueue.queue import Lease
 from fleetbus_proto import codec
 from fleetbus_proto.errors import ContractError
 from fleetbus_proto.events import Event
+from support.rigs.intake import EU1, PODS, WEB_APP, IntakeRig, Provider, intake_rig
 
 SEEDS = range(2)
 ROUNDS = 150

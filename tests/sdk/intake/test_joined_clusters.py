@@ -8,13 +8,13 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
-from eventually import eventually
-from fleet_rig import Recorder, Rig, pod
 
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus_proto.keys import queue
+from support.eventually import eventually
+from support.rigs.fleet import Recorder, Rig, pod
 
 PODS = "v1/pods"
 SOON = timedelta(seconds=20)

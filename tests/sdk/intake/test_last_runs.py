@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 import pytest
 from redis.asyncio import Redis
-from workqueue_rig import named
 
 from fleetbus.controller.controller import Controller
 from fleetbus.intake import last_runs
@@ -15,6 +14,7 @@ from fleetbus.intake.last_runs import LastRun, LastRuns, describe_run
 from fleetbus.process.redact import without_secret_words
 from fleetbus.reconcile import Outcome, Request
 from fleetbus.workqueue.queue import Lease, Priority
+from support.stores.workqueue import named
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJmbGVldGJ1cyIsIm5hbWUiOiJ4In0.c2lnbmF0dXJlLXNpZ25hdHVyZQ"
 

@@ -7,7 +7,17 @@ from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
 import pytest
-from intake_rig import (
+from prometheus_client import REGISTRY
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+
+from fleetbus.controller.controller import Controller
+from fleetbus.errors import StoreError
+from fleetbus.fleet.fleet import Fleet
+from fleetbus.intake.matching import Reason
+from fleetbus.intake.record import MAX_TARGETS, STATE_BYTES, Record
+from fleetbus.reconcile import Request
+from support.rigs.intake import (
     DB_APP,
     EU1,
     PODS,
@@ -21,18 +31,8 @@ from intake_rig import (
     start,
     to_ref,
 )
-from prometheus_client import REGISTRY
-from redis.asyncio import Redis
-from snapshot_rig import PODS as PODS_KEY
-from snapshot_rig import Source
-from structlog.testing import capture_logs
-
-from fleetbus.controller.controller import Controller
-from fleetbus.errors import StoreError
-from fleetbus.fleet.fleet import Fleet
-from fleetbus.intake.matching import Reason
-from fleetbus.intake.record import MAX_TARGETS, STATE_BYTES, Record
-from fleetbus.reconcile import Request
+from support.stores.snapshot import PODS as PODS_KEY
+from support.stores.snapshot import Source
 
 
 @pytest.fixture

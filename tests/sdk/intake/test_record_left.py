@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from intake_rig import DB_APP, EU1, WEB_APP, IntakeRig, Provider, intake_rig, seen, start
 from redis.asyncio import Redis
-from snapshot_rig import PODS as PODS_KEY
 
 from fleetbus.errors import StoreError
 from fleetbus.intake.record import Change
 from fleetbus.run.current import ObjectRef, Run
 from fleetbus.workqueue.queue import Add, decode_trigger
+from support.rigs.intake import DB_APP, EU1, WEB_APP, IntakeRig, Provider, intake_rig, seen, start
+from support.stores.snapshot import PODS as PODS_KEY
 
 
 @pytest.fixture

@@ -14,9 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pytest
-from intake_rig import IntakeRig, Seen
 from redis.asyncio import Redis
-from snapshot_rig import Source
 
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import StoreError
@@ -24,6 +22,8 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.matching import Reason
 from fleetbus.reconcile import Request
 from fleetbus_proto.events import Event
+from support.rigs.intake import IntakeRig, Seen
+from support.stores.snapshot import Source
 
 Argument = TypeVar("Argument")
 Answer = TypeVar("Answer")

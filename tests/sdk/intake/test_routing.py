@@ -12,7 +12,6 @@ import pytest
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisGone
-from snapshot_rig import Snapshot, Source
 from structlog.testing import capture_logs
 
 from fleetbus.clusters.info import ClusterInfo
@@ -29,6 +28,7 @@ from fleetbus.reconcile import Request
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.workqueue import Add, MemoryQueue, Priority, QueuePolicy
 from fleetbus_proto.events import Event
+from support.stores.snapshot import Snapshot, Source
 
 PODS = "v1/pods"
 EU, US = Source(cluster="eu1"), Source(cluster="us1")

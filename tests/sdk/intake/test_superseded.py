@@ -10,7 +10,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from intake_rig import (
+from redis.asyncio import Redis
+
+from fleetbus.bus.buffer import Buffered, Delivery, FairBuffer
+from fleetbus.ownership import OWNER_ANNOTATION
+from fleetbus.reconcile import Request
+from fleetbus.workqueue.queue import Add
+from fleetbus_proto.events import Event
+from support.rigs.intake import (
     DB_APP,
     EU1,
     PODS,
@@ -22,13 +29,6 @@ from intake_rig import (
     seen,
     to_ref,
 )
-from redis.asyncio import Redis
-
-from fleetbus.bus.buffer import Buffered, Delivery, FairBuffer
-from fleetbus.ownership import OWNER_ANNOTATION
-from fleetbus.reconcile import Request
-from fleetbus.workqueue.queue import Add
-from fleetbus_proto.events import Event
 
 
 @pytest.fixture

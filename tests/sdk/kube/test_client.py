@@ -16,7 +16,6 @@ import yaml
 from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from kubernetes_asyncio.config import incluster_config
-from wire_strategies import SEGMENTS
 
 from fleetbus import errors
 from fleetbus.kube.client import KubeClient
@@ -32,6 +31,7 @@ from fleetbus_emulator.apiserver import (
     serve,
 )
 from fleetbus_proto.errors import InvalidName
+from support.wire.strategies import SEGMENTS
 
 MAPS = "v1/configmaps"
 ROLES = "rbac.authorization.k8s.io/v1/clusterroles"

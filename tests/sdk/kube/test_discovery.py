@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
-from eventually import eventually
 
 from fleetbus.errors import Unreachable
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.discovery import Discovery
+from support.eventually import eventually
 
 PODS: dict[str, Any] = {"name": "pods", "kind": "Pod", "namespaced": True, "verbs": ["list"]}
 

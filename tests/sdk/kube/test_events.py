@@ -8,13 +8,13 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from one_cluster_rig import PODS, Rig, a_pod, one_cluster
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 
 from fleetbus.fleet.cluster import Cluster
 from fleetbus.reconcile import Request
 from fleetbus.run.current import Run, running
+from support.rigs.one_cluster import PODS, Rig, a_pod, one_cluster
 
 REQUEST = Request("keeper", "eu1", "prod", "web")
 

@@ -9,13 +9,13 @@ from datetime import timedelta
 
 import httpx
 import pytest
-from eventually import eventually
-from plain_http import http_client
 from prometheus_client import CollectorRegistry, Counter
 from structlog.testing import capture_logs
 
 from fleetbus.errors import ConfigError
 from fleetbus.process.health import Health
+from support.eventually import eventually
+from support.servers.plain_http import http_client
 
 
 @pytest.fixture

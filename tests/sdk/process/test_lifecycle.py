@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from typing import NoReturn
 
 import pytest
-from programs import module
 
 from fleetbus.process.lifecycle import run_until_stopped
+from support.processes.programs import module
 
 
 @pytest.fixture(autouse=True)

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 import structlog
-from eventually import eventually
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
-from worker_rig import FIRST, POLICY, counted, working
 
 from fleetbus.errors import FleetbusError, NotFound, NotSynced
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.process.logs import LogFormat, set_up_logs, standard_handler
 from fleetbus.reconcile import Request, TerminalError
 from fleetbus.workqueue import Add, RedisQueue
+from support.eventually import eventually
+from support.rigs.worker import FIRST, POLICY, counted, working
 
 WANTED = {
     "controller": "copier",

@@ -10,10 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from eventually import eventually
 from redis.asyncio import Redis
-from worker_rig import FIRST, POLICY, SECOND, counted, is_empty, working
-from workqueue_rig import named
 
 from fleetbus.controller.controller import Controller
 from fleetbus.errors import ClusterNotFound, ConfigError, RunStopped
@@ -22,6 +19,9 @@ from fleetbus.reconcile import Request
 from fleetbus.run.current import current_run
 from fleetbus.workqueue import Add, RedisQueue
 from fleetbus.workqueue.queue import Lease
+from support.eventually import eventually
+from support.rigs.worker import FIRST, POLICY, SECOND, counted, is_empty, working
+from support.stores.workqueue import named
 
 
 @pytest.fixture

@@ -9,10 +9,8 @@ import timeit
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from eventually import eventually
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
-from worker_rig import FIRST, POLICY, Notes, working
 
 from fleetbus.errors import NeverAwaited
 from fleetbus.fleet.cluster import Cluster
@@ -23,6 +21,8 @@ from fleetbus.run.awaited import must_be_awaited, require_awaited
 from fleetbus.run.current import Run, running
 from fleetbus.run.in_thread import as_async
 from fleetbus.workqueue import Add, RedisQueue
+from support.eventually import eventually
+from support.rigs.worker import FIRST, POLICY, Notes, working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

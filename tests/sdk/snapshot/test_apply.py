@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from snapshot_rig import PODS, Snapshot, Source, body_of, full_store
 
 from fleetbus.errors import StoreFull
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.snapshot import ClusterRecord, SnapshotWriter, StoreEmpty
 from fleetbus_proto import keys
+from support.stores.snapshot import PODS, Snapshot, Source, body_of, full_store
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -6,13 +6,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from snapshot_rig import OBSERVED_AT, PODS, Snapshot, Source, full_store
 
 from fleetbus.snapshot import ApplyOutcome
 from fleetbus.snapshot.audit import Audit, AuditDecision, Audits, Finding, FindingKind, PageResult
 from fleetbus.store.connection import StoreEmpty
 from fleetbus_proto import keys
 from fleetbus_proto.events import AuditPage, Heartbeat, Incarnation, Rank, ResourceStatus
+from support.stores.snapshot import OBSERVED_AT, PODS, Snapshot, Source, full_store
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

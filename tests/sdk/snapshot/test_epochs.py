@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from snapshot_rig import PODS, Snapshot, Source, body_of, full_store
 
 from fleetbus.kube.selectors import LabelSelector
+from support.stores.snapshot import PODS, Snapshot, Source, body_of, full_store
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

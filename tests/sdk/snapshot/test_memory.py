@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from redis.asyncio import Redis
-from snapshot_rig import Snapshot, Source
 
 from fleetbus_proto import keys
+from support.stores.snapshot import Snapshot, Source
 
 OBJECTS = 300
 

@@ -7,8 +7,9 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from snapshot_rig import Snapshot
-from snapshot_sequences import compare_store, make_sequence, run_sequences
+
+from support.stores.snapshot import Snapshot
+from support.stores.snapshot_sequences import compare_store, make_sequence, run_sequences
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -7,10 +7,10 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from snapshot_rig import Snapshot
-from snapshot_sequences import compare_store, make_sequence, run_sequences
 
 from fleetbus.snapshot.scripts import register
+from support.stores.snapshot import Snapshot
+from support.stores.snapshot_sequences import compare_store, make_sequence, run_sequences
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

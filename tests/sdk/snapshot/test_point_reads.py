@@ -9,9 +9,9 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
-from snapshot_rig import PODS, Snapshot, Source
 
 from fleetbus.snapshot import Entry, SnapshotReader
+from support.stores.snapshot import PODS, Snapshot, Source
 
 
 @pytest.fixture

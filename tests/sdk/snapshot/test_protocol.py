@@ -10,9 +10,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from epoch_protocol import Ask, Play, Run
-from snapshot_model import SnapshotModel
-from snapshot_rig import OBSERVED_AT, Snapshot, Source
 
 from fleetbus.snapshot import ApplyResult, CompletedEpoch
 from fleetbus.snapshot.audit import Audits, PageResult
@@ -24,6 +21,9 @@ from fleetbus_proto.events import (
     Incarnation,
     ResourceStatus,
 )
+from support.stores.epoch_protocol import Ask, Play, Run
+from support.stores.snapshot import OBSERVED_AT, Snapshot, Source
+from support.stores.snapshot_model import SnapshotModel
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
-from snapshot_rig import PODS, Snapshot, Source
 
 from fleetbus.errors import StoreError
 from fleetbus.kube.selectors import LabelSelector
@@ -24,6 +23,7 @@ from fleetbus.snapshot import (
     connect,
 )
 from fleetbus.store.connection import check_server
+from support.stores.snapshot import PODS, Snapshot, Source
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -9,12 +9,8 @@ from datetime import timedelta
 from typing import Any, cast
 
 import pytest
-from eventually import eventually
-from fleet_rig import Rig, pod
 from redis.asyncio import Redis
-from snapshot_rig import Snapshot, Source
 from structlog.testing import capture_logs
-from worker_rig import FIRST, POLICY, Notes, working
 
 import fleetbus.workqueue
 from fleetbus.controller.controller import Controller
@@ -25,6 +21,10 @@ from fleetbus.store.connection import connect
 from fleetbus.store.foreign_keys import ForeignKeyError, type_of
 from fleetbus.workqueue import Add, QueueUnavailableError, RedisQueue
 from fleetbus_proto import keys
+from support.eventually import eventually
+from support.rigs.fleet import Rig, pod
+from support.rigs.worker import FIRST, POLICY, Notes, working
+from support.stores.snapshot import Snapshot, Source
 
 DELAYED = keys.queue("copier", "delayed")
 KINDS = {"STRING", "HASH", "SET", "ZSET", "STREAM"}

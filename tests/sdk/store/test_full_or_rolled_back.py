@@ -8,15 +8,15 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from eventually import eventually
-from fleet_rig import Rig, fleet_rig, pod
-from projector_rig import shorten_checks
 from structlog.testing import capture_logs
 
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus_devfleet.processes.servers import ValkeyServer
+from support.eventually import eventually
+from support.rigs.fleet import Rig, fleet_rig, pod
+from support.rigs.projector import shorten_checks
 
 PODS = "v1/pods"
 SOON = timedelta(seconds=20)

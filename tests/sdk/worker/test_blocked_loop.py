@@ -10,12 +10,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from eventually import eventually
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from fleetbus.process.error_text import render_stack
 from fleetbus.worker.loop_guard import report_blocked_loop
+from support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

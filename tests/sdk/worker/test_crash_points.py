@@ -7,8 +7,6 @@ from datetime import timedelta
 from typing import Any, cast
 
 import pytest
-from eventually import eventually
-from fleet_rig import Recorder, Rig, pod
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as Lost
 
@@ -18,6 +16,8 @@ from fleetbus.controller.controller import Controller
 from fleetbus.store.connection import connect
 from fleetbus.workqueue.scripts import load
 from fleetbus_proto import keys
+from support.eventually import eventually
+from support.rigs.fleet import Recorder, Rig, pod
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"

@@ -6,15 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from eventually import eventually
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
-from worker_rig import FIRST, POLICY, SECOND, Notes, counted, is_empty, working
-from workqueue_rig import named
 
 from fleetbus.errors import Invalid, LeaseLostError
 from fleetbus.reconcile import Request, Result, TerminalError
 from fleetbus.workqueue import Add, RedisQueue
+from support.eventually import eventually
+from support.rigs.worker import FIRST, POLICY, SECOND, Notes, counted, is_empty, working
+from support.stores.workqueue import named
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -7,15 +7,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from eventually import eventually
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
-from worker_rig import FIRST, POLICY, SECOND, Notes, counted, working
 
 from fleetbus.errors import Invalid
 from fleetbus.reconcile import Request
 from fleetbus.worker.failure_log import FailureLog, warn_of_failing_requests
 from fleetbus.workqueue import Add, MemoryQueue, RedisQueue
+from support.eventually import eventually
+from support.rigs.worker import FIRST, POLICY, SECOND, Notes, counted, working
 
 SECRET = "S3CRET"
 

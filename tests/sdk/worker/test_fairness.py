@@ -7,14 +7,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from eventually import eventually
-from worker_rig import POLICY, Notes, is_empty, working
-from workqueue_rig import named
 
 from fleetbus.controller.controller import Controller
 from fleetbus.errors import Unreachable
 from fleetbus.testing import controller_test
 from fleetbus.workqueue import Add, RedisQueue
+from support.eventually import eventually
+from support.rigs.worker import POLICY, Notes, is_empty, working
+from support.stores.workqueue import named
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

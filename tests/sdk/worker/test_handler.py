@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from worker_rig import FIRST
 
 from fleetbus.errors import ClusterNotFound, Conflict, LeaseLostError, NotSynced, SnapshotBehind
 from fleetbus.reconcile import Outcome, Result, TerminalError
 from fleetbus.run.current import Run
 from fleetbus.worker.handler import read_error, read_result
+from support.rigs.worker import FIRST
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,7 @@ from typing import Any
 
 import pytest
 import structlog
-from eventually import eventually
-from fleet_rig import Recorder, Rig, pod
-from projector_rig import shorten_checks
 from redis.asyncio import Redis
-from snapshot_rig import Source
 from structlog.testing import capture_logs
 
 from fleetbus.bus.connection import connected
@@ -26,6 +22,10 @@ from fleetbus.reconcile import Request
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.workqueue import Add, RedisQueue
 from fleetbus_proto.keys import offset_checkpoint, queue, replay_claim, resources
+from support.eventually import eventually
+from support.rigs.fleet import Recorder, Rig, pod
+from support.rigs.projector import shorten_checks
+from support.stores.snapshot import Source
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"

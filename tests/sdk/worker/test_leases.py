@@ -9,14 +9,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from eventually import eventually
 from redis.asyncio import Redis
-from worker_rig import FIRST, POLICY, SECOND, Notes, is_empty, working
 
 from fleetbus.reconcile import Request
 from fleetbus.run.current import current_run
 from fleetbus.workqueue import Add, RedisQueue
 from fleetbus.workqueue.queue import Lease
+from support.eventually import eventually
+from support.rigs.worker import FIRST, POLICY, SECOND, Notes, is_empty, working
 
 SHORT = replace(POLICY, lease=timedelta(milliseconds=400))
 

@@ -7,14 +7,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from chaos_proxy import chaos_link
-from eventually import eventually
 from redis.asyncio import Redis
-from worker_rig import FIRST, POLICY, Notes, is_empty, working
 
 from fleetbus.errors import LeaseLostError
 from fleetbus.run.current import Run, current_run
 from fleetbus.workqueue import Add, RedisQueue
+from support.eventually import eventually
+from support.hostile.chaos_proxy import chaos_link
+from support.rigs.worker import FIRST, POLICY, Notes, is_empty, working
 
 if TYPE_CHECKING:
     from fleetbus.reconcile import Request

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
-from workqueue_rig import named
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.controller.controller import Controller
@@ -17,6 +16,7 @@ from fleetbus.worker.host import WEIGHT_LABEL, QueueWeights
 from fleetbus.worker.reaper import QueueGauges
 from fleetbus.worker.slots import ALONE, Slots, is_outage
 from fleetbus.workqueue import Breaker, Lease, Priority, Stats
+from support.stores.workqueue import named
 
 LONG = timedelta(seconds=60)
 

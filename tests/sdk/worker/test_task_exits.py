@@ -10,10 +10,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
 import pytest
-from eventually import eventually
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
-from worker_rig import FIRST, POLICY, SECOND, Notes, working
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.controller.controller import Controller
@@ -22,6 +20,8 @@ from fleetbus.reconcile import Request
 from fleetbus.run.current import Run, running
 from fleetbus.worker.loop_guard import ExitInTask, contain_exits
 from fleetbus.workqueue import Add, RedisQueue
+from support.eventually import eventually
+from support.rigs.worker import FIRST, POLICY, SECOND, Notes, working
 
 
 @pytest.fixture

@@ -9,16 +9,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from eventually import eventually
-from fleet_rig import Rig
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, StatusCode
 from redis.asyncio import Redis
-from snapshot_rig import Source
-from worker_rig import FIRST, POLICY, counted, working
 
 from fleetbus.controller.controller import Controller
 from fleetbus.errors import Invalid, SnapshotBehind
@@ -27,6 +23,10 @@ from fleetbus.reconcile import Request
 from fleetbus.worker import tracing
 from fleetbus.workqueue import Add, RedisQueue
 from fleetbus_proto.headers import traceparent
+from support.eventually import eventually
+from support.rigs.fleet import Rig
+from support.rigs.worker import FIRST, POLICY, counted, working
+from support.stores.snapshot import Source
 
 MAPS = "v1/configmaps"
 TRACE = traceparent("some-event")

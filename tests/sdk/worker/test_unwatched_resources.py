@@ -8,13 +8,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from eventually import eventually
-from one_cluster_rig import one_cluster
 from redis.asyncio import Redis
-from snapshot_rig import Snapshot
 from structlog.testing import capture_logs
-from worker_rig import FIRST, POLICY, Notes, counted, working
-from workqueue_rig import named
 
 from fleetbus.errors import NotEngaged, NotSynced
 from fleetbus.kube.resource_names import suggest_resource
@@ -24,6 +19,11 @@ from fleetbus.snapshot.records import ResourceRecord, ResourceState
 from fleetbus.worker.failure_log import PATIENCE, FailureLog
 from fleetbus.workqueue import Add, RedisQueue
 from fleetbus_proto.resources import parse_resource
+from support.eventually import eventually
+from support.rigs.one_cluster import one_cluster
+from support.rigs.worker import FIRST, POLICY, Notes, counted, working
+from support.stores.snapshot import Snapshot
+from support.stores.workqueue import named
 
 if TYPE_CHECKING:
     from fleetbus.reconcile import Request

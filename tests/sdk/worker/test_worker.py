@@ -11,11 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from eventually import eventually
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
-from worker_rig import FIRST, POLICY, SECOND, THIRD, Notes, counted, is_empty, working
-from workqueue_rig import named
 
 from fleetbus.errors import (
     ClusterNotFound,
@@ -30,6 +27,9 @@ from fleetbus.run.current import ObjectRef, current_run
 from fleetbus.workqueue import Add, RedisQueue
 from fleetbus.workqueue.queue import encode_trigger
 from fleetbus_devfleet.processes.servers import ValkeyServer, valkey_server
+from support.eventually import eventually
+from support.rigs.worker import FIRST, POLICY, SECOND, THIRD, Notes, counted, is_empty, working
+from support.stores.workqueue import named
 
 
 @pytest.fixture

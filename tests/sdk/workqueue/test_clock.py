@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from workqueue_rig import MemoryRig, RedisRig, Rig, named
 
 from fleetbus.workqueue import Add, Backoff, QueuePolicy
+from support.stores.workqueue import MemoryRig, RedisRig, Rig, named
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from workqueue_rig import MemoryRig, RedisRig, Rig, named
 
 from fleetbus.workqueue import (
     Add,
@@ -19,6 +18,7 @@ from fleetbus.workqueue import (
     QueuePolicy,
     encode_trigger,
 )
+from support.stores.workqueue import MemoryRig, RedisRig, Rig, named
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -9,9 +9,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from workqueue_rig import MemoryRig, RedisRig, Rig, named
 
 from fleetbus.workqueue import Add, Breaker, Priority, QueuePolicy
+from support.stores.workqueue import MemoryRig, RedisRig, Rig, named
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -14,10 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from eventually import eventually
-from programs import module
 from redis.asyncio import Redis
-from workqueue_rig import named
 
 from fleetbus.workqueue import (
     Add,
@@ -30,6 +27,9 @@ from fleetbus.workqueue import (
 from fleetbus.workqueue.heartbeat import end_process
 from fleetbus.workqueue.scripts import Transitions
 from fleetbus_devfleet.processes.servers import valkey_server
+from support.eventually import eventually
+from support.processes.programs import module
+from support.stores.workqueue import named
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

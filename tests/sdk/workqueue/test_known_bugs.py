@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from prometheus_client import REGISTRY
-from workqueue_rig import MemoryRig, RedisRig, Rig, named
 
 from fleetbus.process import metrics
 from fleetbus.worker.reaper import QueueGauges
 from fleetbus.workqueue import Add, Priority, QueueClosedError, QueuePolicy, Stats
+from support.stores.workqueue import MemoryRig, RedisRig, Rig, named
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

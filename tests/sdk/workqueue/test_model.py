@@ -21,10 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from workqueue_rig import MemoryRig, RedisRig, Rig, named
 
 from fleetbus.workqueue import Add, Backoff, LeaseLostError, Priority, QueuePolicy, scripts
 from fleetbus.workqueue import memory_breakers as outages
+from support.stores.workqueue import MemoryRig, RedisRig, Rig, named
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

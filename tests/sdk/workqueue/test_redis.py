@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import pytest
-from eventually import eventually
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from workqueue_rig import named
 
 import fleetbus.workqueue as package
 from fleetbus.workqueue import (
@@ -35,6 +33,8 @@ from fleetbus.workqueue.queue import newest_trigger
 from fleetbus.workqueue.scripts import Call, Transitions
 from fleetbus_devfleet.processes.servers import valkey_server
 from fleetbus_proto import keys
+from support.eventually import eventually
+from support.stores.workqueue import named
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

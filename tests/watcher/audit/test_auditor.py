@@ -11,8 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from eventually import eventually
-from watcher_rig import Rig
 
 from fleetbus.cli.clusters.audit import audit_cluster
 from fleetbus.cli.unknown import UnknownName
@@ -25,6 +23,8 @@ from fleetbus_watcher.audit.pages import ITEMS, Paginator, read_identity
 from fleetbus_watcher.audit.schedule import interval
 from fleetbus_watcher.errors import AuditAbandoned
 from fleetbus_watcher.settings import WatcherSettings
+from support.eventually import eventually
+from support.rigs.watcher import Rig
 
 OFTEN: dict[str, Any] = {
     "audit_shortest": timedelta(milliseconds=300),

@@ -6,8 +6,6 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from eventually import eventually
-from watcher_rig import Rig
 
 from fleetbus.watchers.resync import ResyncRequest, request_resync
 from fleetbus_emulator.apiserver import Abort, Delay, Expire, Fail, Hang, PartialList
@@ -15,6 +13,8 @@ from fleetbus_emulator.apiserver.faults import Action
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import Verb
+from support.eventually import eventually
+from support.rigs.watcher import Rig
 
 _CONFIG_MAPS = parse_resource("v1/configmaps")
 

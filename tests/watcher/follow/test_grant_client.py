@@ -11,10 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from eventually import eventually
-from grant_messages import Asker
 from prometheus_client import REGISTRY
-from watcher_rig import Rig
 
 from fleetbus.bus.jetstream import call_jetstream, ensure_bucket
 from fleetbus.watchers.grant_requests import GrantRequest, read_grant_requests
@@ -25,6 +22,9 @@ from fleetbus_proto.keys import KV_BUCKET, kv_grant
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import STREAM
 from fleetbus_watcher.follow import grant_client
+from support.eventually import eventually
+from support.rigs.watcher import Rig
+from support.wire.grant_messages import Asker
 
 LONG: dict[str, Any] = {"grant_patience": timedelta(minutes=1)}
 SLOW_BACKOFF: dict[str, Any] = {

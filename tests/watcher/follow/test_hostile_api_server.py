@@ -8,11 +8,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from eventually import eventually
-from hostile_objects import BOOKMARK, CANARY, NO_EVENTS, Fate, corpus, document, watch_line
-from hostile_server import HostileServer
 from prometheus_client import REGISTRY
-from watcher_rig import Rig, rig_for
 
 from fleetbus.errors import KubeError
 from fleetbus.kube.client import KubeClient
@@ -20,6 +16,10 @@ from fleetbus.kube.list_watch.listing import ListPage, WatchTarget, list_pages
 from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_proto.events import Event
 from fleetbus_proto.resources import parse_resource
+from support.eventually import eventually
+from support.hostile.objects import BOOKMARK, CANARY, NO_EVENTS, Fate, corpus, document, watch_line
+from support.hostile.server import HostileServer
+from support.rigs.watcher import Rig, rig_for
 
 TARGET = WatchTarget(parse_resource("v1/configmaps"))
 SOON = timedelta(seconds=15)

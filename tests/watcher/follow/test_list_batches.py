@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 
 import pytest
-from eventually import eventually
-from watcher_rig import Rig
 
 from fleetbus.watchers.message_key import message_key
 from fleetbus.watchers.resync import ResyncRequest, request_resync
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.headers import check_format, message_id
 from fleetbus_proto.resources import parse_resource
+from support.eventually import eventually
+from support.rigs.watcher import Rig
 
 _OBJECTS = 600
 

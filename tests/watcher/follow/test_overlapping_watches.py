@@ -10,15 +10,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from eventually import eventually
-from grant_messages import Asker
-from watcher_rig import Rig
 
 from fleetbus.kube.list_watch import reflect
 from fleetbus.watchers.resync import ResyncRequest, request_resync
 from fleetbus_emulator.apiserver import Expire, Fail, HideBookmarks, StallWatch
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import Verb
+from support.eventually import eventually
+from support.rigs.watcher import Rig
+from support.wire.grant_messages import Asker
 
 ASKS: dict[str, Any] = {"grant_patience": timedelta(minutes=1)}
 """There is somebody to ask: the test."""

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from custom_resource_definitions import CRDS, definition
-from eventually import eventually
 from nats.aio.msg import Msg
-from watcher_rig import CONFIG_MAPS, Rig, rig_for
 
 from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_emulator.apiserver import CutWatch, Expire, Fail
 from fleetbus_proto.events import Event
 from fleetbus_proto.keys import kv_checkpoint
 from fleetbus_proto.subjects import Verb, parse_event_subject
+from support.api.custom_resource_definitions import CRDS, definition
+from support.eventually import eventually
+from support.rigs.watcher import CONFIG_MAPS, Rig, rig_for
 
 WIDGETS = definition("example.com", "widgets", "Widget")
 

@@ -6,13 +6,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from eventually import eventually
-from health_probes import read_probe
-from in_process_commands import one_line, status_of
-from pool_rig import PoolRig, pool_rig
-from restricted_nats import restricted_server
 
 from fleetbus_watcher.main import main
+from support.eventually import eventually
+from support.processes.in_process_commands import one_line, status_of
+from support.rigs.pool import PoolRig, pool_rig
+from support.servers.health_probes import read_probe
+from support.servers.restricted_nats import restricted_server
 
 NAMES = [f"c{number}" for number in range(6)]
 

@@ -8,9 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from eventually import eventually
-from health_probes import read_probe
-from pool_rig import LEASE, PoolRig, pool_rig
 from prometheus_client import REGISTRY
 
 from fleetbus.bus.jetstream import ensure_bucket
@@ -21,6 +18,9 @@ from fleetbus_emulator.apiserver import Fail, Hang
 from fleetbus_proto.keys import KV_BUCKET, kv_watch_spec
 from fleetbus_watcher.cluster_watcher import ClusterWatcher
 from fleetbus_watcher.pool.assignment import assign
+from support.eventually import eventually
+from support.rigs.pool import LEASE, PoolRig, pool_rig
+from support.servers.health_probes import read_probe
 
 NAMES = [f"c{number}" for number in range(6)]
 FAILING = "c0"

@@ -10,10 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from eventually import eventually
 from prometheus_client import REGISTRY
-from restricted_nats import restricted_server
-from watcher_rig import Rig, rig_for
 
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream, stream_info
 from fleetbus.bus.window import open_window
@@ -21,6 +18,9 @@ from fleetbus.errors import BusError
 from fleetbus.watchers.resync import request_audit
 from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_proto.events import AuditPage
+from support.eventually import eventually
+from support.rigs.watcher import Rig, rig_for
+from support.servers.restricted_nats import restricted_server
 
 
 async def changes_and_published(rig: Rig) -> tuple[set[tuple[str, str]], list[tuple[str, str]]]:

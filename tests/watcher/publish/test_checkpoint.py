@@ -13,16 +13,16 @@ from random import Random
 from typing import Any
 
 import pytest
-from chaos_proxy import chaos_link
-from eventually import eventually
 from prometheus_client import REGISTRY
-from watcher_process import process
-from watcher_rig import Rig, rig_for
 
 from fleetbus_devfleet.processes.servers import NatsServer, nats_server
 from fleetbus_emulator.apiserver import Fail
 from fleetbus_proto.events import Event
 from fleetbus_proto.versions import is_newer
+from support.eventually import eventually
+from support.hostile.chaos_proxy import chaos_link
+from support.processes.watcher import process
+from support.rigs.watcher import Rig, rig_for
 
 
 async def test_w5_a_restart_from_a_checkpoint_lists_nothing_and_misses_nothing(rig: Rig):

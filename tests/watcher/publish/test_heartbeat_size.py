@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from watcher_rig import Rig, rig_for
 
 from fleetbus.bus.window import open_window
 from fleetbus_devfleet.processes.servers import nats_server
@@ -17,6 +16,7 @@ from fleetbus_proto.events import Heartbeat, Incarnation, ResourceStatus, WatchS
 from fleetbus_watcher.publish.heartbeat_size import fit
 from fleetbus_watcher.publish.loss_detector import LossDetector
 from fleetbus_watcher.publish.publisher import Publisher
+from support.rigs.watcher import Rig, rig_for
 
 ROOM = 100_000
 

@@ -8,15 +8,15 @@ from collections.abc import AsyncGenerator
 from datetime import timedelta
 
 import pytest
-from chaos_proxy import Link, chaos_link
-from eventually import eventually
-from watcher_rig import Rig
 
 from fleetbus.bus.window import open_window
 from fleetbus.watchers.resync import ResyncRequest, request_resync
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import is_newer
+from support.eventually import eventually
+from support.hostile.chaos_proxy import Link, chaos_link
+from support.rigs.watcher import Rig
 
 BEAT = timedelta(seconds=0.1)
 

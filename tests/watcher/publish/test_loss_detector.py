@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from eventually import eventually
 from prometheus_client import REGISTRY
-from watcher_rig import Rig, rig_for
 
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue
@@ -25,6 +23,8 @@ from fleetbus_proto import codec
 from fleetbus_proto.events import Heartbeat, Incarnation
 from fleetbus_proto.keys import kv_checkpoint
 from fleetbus_proto.subjects import STREAM, status_subject
+from support.eventually import eventually
+from support.rigs.watcher import Rig, rig_for
 
 RARE: dict[str, Any] = {
     "heartbeat_busy": timedelta(hours=1),

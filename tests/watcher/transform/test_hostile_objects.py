@@ -9,19 +9,6 @@ from typing import Any
 import msgspec
 import orjson
 import pytest
-from hostile_objects import (
-    BOOKMARK,
-    CANARY,
-    LAST_APPLIED,
-    NO_EVENTS,
-    Fate,
-    Hostile,
-    corpus,
-    damaged,
-    document,
-    watch_line,
-)
-from wire_samples import MESSAGE_KEY
 
 from fleetbus.errors import KubeError
 from fleetbus.kube.list_watch.listing import ListPage
@@ -37,6 +24,19 @@ from fleetbus_watcher.errors import Unpublishable
 from fleetbus_watcher.transform.rules import Rule
 from fleetbus_watcher.transform.transform import transform_of
 from fleetbus_watcher.transform.translate import Origin, from_list, from_watch
+from support.hostile.objects import (
+    BOOKMARK,
+    CANARY,
+    LAST_APPLIED,
+    NO_EVENTS,
+    Fate,
+    Hostile,
+    corpus,
+    damaged,
+    document,
+    watch_line,
+)
+from support.wire.samples import MESSAGE_KEY
 
 KEY = "core/configmaps"
 HIDING = Rule(resource=KEY, redact=("data[secret*]", "metadata.labels.x"), drop=("data.gone[*].a",))

@@ -11,11 +11,8 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from eventually import eventually
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process_commands import one_line, status_of
-from watcher_rig import Rig
 
 from fleetbus.errors import ConfigError
 from fleetbus.kube.list_watch.listing import read_map
@@ -25,6 +22,9 @@ from fleetbus_watcher.settings import WatcherSettings
 from fleetbus_watcher.transform.paths import MARK, Cut, cut_members, parse_path
 from fleetbus_watcher.transform.rules import Rule, matches
 from fleetbus_watcher.transform.transform import VERSION, transform_of
+from support.eventually import eventually
+from support.processes.in_process_commands import one_line, status_of
+from support.rigs.watcher import Rig
 
 PODS = "core/pods"
 HIDDEN = "<redacted>"

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
-from eventually import eventually
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.providers.file import FileProvider, read_clusters
 from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.config import server_of
+from support.eventually import eventually
 
 QUICK = timedelta(milliseconds=10)
 

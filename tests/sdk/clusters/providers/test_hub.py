@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from custom_resource_definitions import CRDS, definition
-from eventually import eventually
 
 from fleetbus.clusters.providers.build import build_provider
 from fleetbus.clusters.providers.cluster_api import ClusterApiProvider
@@ -22,6 +20,8 @@ from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.config import KubeConfig, connect, server_of
 from fleetbus.process.settings import ProviderSettings
 from fleetbus_emulator.apiserver import Cluster, serve
+from support.api.custom_resource_definitions import CRDS, definition
+from support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

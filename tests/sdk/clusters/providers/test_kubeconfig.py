@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from eventually import eventually
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
@@ -28,6 +27,7 @@ from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.config import server_of
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
+from support.eventually import eventually
 
 QUICK = timedelta(milliseconds=10)
 

@@ -13,9 +13,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from chart import crds
-from custom_resource_definitions import CRDS
-from eventually import eventually
 
 from fleetbus import errors
 from fleetbus.clusters.providers.build import build_provider
@@ -25,6 +22,9 @@ from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.process.settings import ProviderSettings
 from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
 from fleetbus_emulator.apiserver.faults import Delay, DropEvents, Fail, Hang
+from support.api.chart import crds
+from support.api.custom_resource_definitions import CRDS
+from support.eventually import eventually
 
 NAMESPACE = "fleet"
 SECRETS, MAPS, CLUSTERS = "v1/secrets", "v1/configmaps", "fleetbus.dev/v1alpha1/clusters"

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 import yaml
 from aiohttp import web
-from eventually import eventually
 
 from fleetbus.errors import Gone, KubeError, Unreachable
 from fleetbus.kube.client import KubeClient
@@ -29,6 +28,7 @@ from fleetbus.kube.list_watch.reflect import (
 )
 from fleetbus_emulator.apiserver import Cluster, CutWatch, Expire, Fail, serve
 from fleetbus_proto.resources import parse_resource
+from support.eventually import eventually
 
 TARGET = WatchTarget(parse_resource("v1/configmaps"))
 QUICK = BackoffPolicy(first=timedelta(milliseconds=10), cap=timedelta(milliseconds=50))

@@ -1,0 +1,19 @@
+"""The commands of processes that tests start: installed programs, and modules of the tests."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from pathlib import Path
+
+_RUN = Path(__file__).parents[2] / "run.py"
+
+
+def installed(name: str, *arguments: str) -> list[str]:
+    """The command of a program of ours, like `fleetbus-watcher`."""
+    return [str(Path(sysconfig.get_path("scripts"), name)), *arguments]
+
+
+def module(name: str, *arguments: str) -> list[str]:
+    """The command of a module of the tests that runs on its own, like `bench.canned_apiserver`."""
+    return [sys.executable, str(_RUN), name, *arguments]

@@ -1,0 +1,85 @@
+"""The services as processes of their own, with their own timers, over the clusters of a test."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from fleetbus_devfleet.processes.children import Child
+from support.eventually import eventually
+from support.processes.programs import installed
+from support.servers.plain_http import http_client
+
+_READY: Final = timedelta(seconds=30)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """How to start them; whoever starts one stops it.
+
+    Attributes:
+        folder: for their logs.
+        kubeconfig: of all clusters; a context is named as its cluster.
+        resources: what is watched.
+    """
+
+    folder: Path
+    kubeconfig: Path
+    nats_url: str
+    redis_url: str
+    resources: Sequence[str]
+
+    def reconciler(
+        self, name: str, *modules: str, projector: bool = True, **environment: str
+    ) -> Child:
+        """The reconciler service with these modules."""
+        flag = {"FLEETBUS_RECONCILER_PROJECTOR": "true" if projector else "false"}
+        return self._child(name, installed("fleetbus-reconciler", *modules), flag | environment)
+
+    def pool_watcher(self, name: str) -> Child:
+        """A watcher of all clusters."""
+        return self._child(name, installed("fleetbus-watcher", "--pool"), {})
+
+    def watcher(self, cluster: str) -> Child:
+        """The watcher of one cluster."""
+        which = ("--cluster", cluster, "--replica", f"{cluster}-0", "--context", cluster)
+        command = installed("fleetbus-watcher", *which, "--kubeconfig", str(self.kubeconfig))
+        return self._child(f"watcher-{cluster}", command, {})
+
+    def _child(self, name: str, command: Sequence[str], environment: dict[str, str]) -> Child:
+        providers = [{"type": "kubeconfig", "paths": [str(self.kubeconfig)]}]
+        return Child(
+            name,
+            command,
+            log=self.folder / f"{name}.log",
+            env=os.environ
+            | {
+                "FLEETBUS_NATS_URL": self.nats_url,
+                "FLEETBUS_REDIS_URL": self.redis_url,
+                "FLEETBUS_PROVIDERS": json.dumps(providers),
+                "FLEETBUS_WATCHER_RESOURCES": json.dumps(list(self.resources)),
+                "FLEETBUS_HEALTH_PORT": "0",
+                "FLEETBUS_HEALTH_PORT_FILE": str(self._port_file(name)),
+            }
+            | environment,
+        )
+
+    async def ready(self, child: Child) -> None:
+        """Wait until one of them is ready; ChildError if it ends instead."""
+        port_file = self._port_file(child.name)
+        await child.wait_until(port_file.exists, within=_READY)
+        async with http_client(f"http://127.0.0.1:{port_file.read_text().strip()}") as client:
+
+            async def is_ready() -> bool:
+                child.raise_if_ended()
+                return (await client.get("/readyz")).is_success
+
+            await eventually(is_ready, _READY)
+
+    def _port_file(self, name: str) -> Path:
+        return self.folder / f"{name}.port"

@@ -1,0 +1,271 @@
+"""A distributor on real clients against emulated API servers, without bus and store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import orjson
+from redis.asyncio import Redis
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.deletions.budget import DeletionBudget
+from fleetbus.errors import ClusterNotFound
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.kube.connection.identity import IdentityCheck
+from fleetbus.ownership import Owner
+from fleetbus.reconcile import Request, Result
+from fleetbus_distributor.render.spec import RESOURCE
+from fleetbus_distributor.rounds.missing_objects import MissingObjects
+from fleetbus_distributor.rounds.reconcile import Distributor
+from fleetbus_distributor.rounds.settled import SettledRounds
+from fleetbus_distributor.settings import DistributorSettings
+from fleetbus_emulator.apiserver import ApiServers, Cluster, LoggedRequest, serve
+from support.api.chart import crds
+from support.api.custom_resource_definitions import CRDS
+from support.eventually import eventually
+
+Object = dict[str, Any]
+
+HUB = "t4"
+NOWHERE = "redis://127.0.0.1:1/0"
+POD: Object = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "multicluster-pod", "namespace": "default"},
+    "spec": {
+        "restartPolicy": "Always",
+        "containers": [{"name": "busybox", "image": "busybox", "command": ["sleep", "3600"]}],
+    },
+}
+CONFIG_MAP: Object = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "m", "namespace": "default"},
+    "data": {"k": "v"},
+}
+
+
+class _Engaged:
+    """One cluster of the small fleet."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self.live = client
+
+
+class SmallFleet:
+    """The part of a fleet that the distributor uses, with real clients."""
+
+    def __init__(self, servers: ApiServers) -> None:
+        self._servers = servers
+        self._members: dict[str, ClusterInfo] = {}
+        self._clients: dict[str, KubeClient] = {}
+        self.hub = HUB
+        self.is_known = True
+        self.provider = "test"
+        self.accepted: dict[str, str] = {}
+        """The UID of kube-system that each name stands for; as it was when it joined."""
+
+    def clusters(self) -> list[ClusterInfo]:
+        return sorted(self._members.values(), key=lambda info: info.name)
+
+    def cluster(self, name: str) -> _Engaged:
+        if name not in self._members:
+            raise ClusterNotFound(name)
+        return _Engaged(self._clients[name])
+
+    def join(self, name: str, **labels: str) -> None:
+        config = self._config(name)
+        self._members[name] = ClusterInfo(
+            name=name, labels=labels, hub=name == self.hub, provider=self.provider, config=config
+        )
+        self.accepted.setdefault(name, self._servers.clusters[name].uid)
+        if name not in self._clients:
+            self._clients[name] = client = KubeClient(config)
+            client.cluster = name
+            client.verify_identity(IdentityCheck(name, accepted=self, read=client.kube_system_uid))
+
+    def suspend(self, name: str, *, suspended: bool = True) -> None:
+        """Suspend a cluster, or resume it."""
+        self._members[name] = replace(self._members[name], suspended=suspended)
+
+    async def uid(self, name: str) -> str:
+        return self.accepted[name]
+
+    async def aliases(self, name: str) -> tuple[str, ...]:
+        config = self._members[name].config
+        same = [info.name for info in self.clusters() if info.config == config]
+        return tuple(one for one in same if one != name)
+
+    def rename(self, name: str, other: str) -> None:
+        """Let a cluster join under another name, too."""
+        self._members[other] = replace(self._members[name], name=other)
+        self._clients[other] = KubeClient(self._members[name].config)
+
+    def _config(self, name: str) -> KubeConfig:
+        """The part of the servers' kubeconfig that one cluster needs."""
+        whole = self._servers.kubeconfig()
+        chosen = next(one for one in whole["contexts"] if one["name"] == name)
+        names = {"contexts": name, "clusters": chosen["context"]["cluster"]}
+        names["users"] = chosen["context"]["user"]
+        parts = {
+            section: [one for one in whole[section] if one["name"] == wanted]
+            for section, wanted in names.items()
+        }
+        document = {"apiVersion": "v1", "kind": "Config", "current-context": name, **parts}
+        return KubeConfig(orjson.dumps(document).decode(), context=name)
+
+    def leave(self, name: str) -> None:
+        del self._members[name]
+
+    async def aclose(self) -> None:
+        for client in self._clients.values():
+            await client.aclose()
+
+
+class Rig:
+    """A hub, members, and one distributor that is driven by hand."""
+
+    def __init__(self, servers: ApiServers, redis: Redis) -> None:
+        self.servers = servers
+        self.redis = redis
+        self.fleet = SmallFleet(servers)
+        self.clusters: dict[str, Cluster] = dict(servers.clusters)
+        self.hub = self.clusters[HUB]
+        self.later: dict[tuple[str, str], timedelta] = {}
+        """Looks that were asked for: (name, cluster, "" for all) → after how long."""
+        self.restart()
+
+    async def _wake(self, owner: Owner, cluster: str, after: timedelta) -> None:
+        self.later[owner.name, cluster] = after
+
+    def restart(
+        self,
+        status_after: timedelta = timedelta(milliseconds=300),
+        settled: timedelta = timedelta(),
+    ) -> None:
+        """Begin with a fresh distributor, as after a crash.
+
+        Args:
+            status_after: clusters that take longer are reported as in progress meanwhile.
+            settled: for so long a round for all clusters is spared where it has nothing to do; by
+                default each one asks all of them.
+        """
+        self.distributor = self.another_distributor(status_after, settled)
+
+    def another_distributor(
+        self, status_after: timedelta = timedelta(seconds=2), settled: timedelta = timedelta()
+    ) -> Distributor:
+        """A distributor of another process."""
+        return Distributor(
+            settings=DistributorSettings(status_after=status_after),
+            budget=DeletionBudget(self.redis),
+            missing=MissingObjects(self.redis),
+            settled=SettledRounds(settled),
+            requeue=self._wake,
+        )
+
+    def create(self, name: str = "x", namespace: str = "default", **spec: Any) -> Object:
+        resource = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
+        return self.hub.create(RESOURCE, resource)
+
+    def edit(self, name: str = "x", **spec: Any) -> None:
+        """Replace parts of the spec; a part that is None goes."""
+        resource = self.resource(name)
+        changed = {**resource["spec"], **spec}
+        resource["spec"] = {key: part for key, part in changed.items() if part is not None}
+        self.hub.update(RESOURCE, resource)
+
+    def annotate(self, key: str, value: str, name: str = "x") -> None:
+        self.hub.patch(RESOURCE, "default", name, {"metadata": {"annotations": {key: value}}})
+
+    def resource(self, name: str = "x") -> Object:
+        found = self.hub.get(RESOURCE, "default", name)
+        assert found is not None
+        return found
+
+    def exists(self, name: str = "x") -> bool:
+        return self.hub.get(RESOURCE, "default", name) is not None
+
+    def delete(self, name: str = "x") -> None:
+        self.hub.delete(RESOURCE, "default", name)
+
+    async def reconcile(self, name: str = "x", namespace: str = "default") -> Result | None:
+        request = Request("distributor", HUB, namespace, name)
+        return await self.distributor.reconcile(request, self.fleet)
+
+    async def repair(self, cluster: str, name: str = "x") -> Result | None:
+        request = Request("distributor-targets", cluster, "default", name)
+        return await self.distributor.repair(request, self.fleet)
+
+    async def until(self, predicate: Callable[[], object], name: str = "x") -> None:
+        """Reconcile until something holds."""
+
+        async def holds() -> bool:
+            await self.reconcile(name)
+            return bool(predicate())
+
+        await eventually(holds)
+
+    def get(self, cluster: str, resource: str, name: str, namespace: str = "default") -> Object:
+        found = self.clusters[cluster].get(resource, namespace, name)
+        assert found is not None, f"{resource} {name} is not in {cluster}"
+        return found
+
+    def has(self, cluster: str, resource: str, name: str, namespace: str = "default") -> bool:
+        return self.clusters[cluster].get(resource, namespace, name) is not None
+
+    def states(self, name: str = "x") -> dict[str, str]:
+        """Cluster → `State` or `State/reason`."""
+        entries = self.resource(name)["status"]["clusters"]
+        return {
+            one["name"]: one["state"]
+            if one["state"] == one["reason"]
+            else f"{one['state']}/{one['reason']}"
+            for one in entries
+        }
+
+    def entry(self, cluster: str, name: str = "x") -> Object:
+        entries = self.resource(name)["status"]["clusters"]
+        return next(one for one in entries if one["name"] == cluster)
+
+    def condition(self, kind: str = "Ready", name: str = "x") -> Object:
+        conditions = self.resource(name)["status"]["conditions"]
+        return next(one for one in conditions if one["type"] == kind)
+
+    def plan_hash(self, name: str = "x") -> str:
+        """The hash that confirms the held deletions; "" if none is held."""
+        held: Object = self.resource(name)["status"].get("held", {})
+        return str(held.get("planHash", ""))
+
+    def writes(self, cluster: str) -> list[LoggedRequest]:
+        """The write requests that one cluster has seen."""
+        reads = {"get", "list", "watch"}
+        return [one for one in self.clusters[cluster].requests if one.verb not in reads]
+
+    def all_writes(self) -> int:
+        return sum(len(self.writes(name)) for name in self.clusters)
+
+
+@asynccontextmanager
+async def distributor_rig(*members: str, redis_url: str = NOWHERE) -> AsyncGenerator[Rig]:
+    """A hub `t4` and members (`t1`, `t2` by default), each with its own API server.
+
+    Without a store every deletion that needs the fleet's budget is held.
+    """
+    names = members or ("t1", "t2")
+    redis = Redis.from_url(redis_url)
+    async with redis, serve([Cluster(name) for name in (*names, HUB)]) as servers:
+        rig = Rig(servers, redis)
+        for definition in crds():
+            rig.hub.create(CRDS, definition)
+        for name in (*names, HUB):
+            rig.fleet.join(name)
+        try:
+            yield rig
+        finally:
+            await rig.fleet.aclose()

@@ -1,0 +1,39 @@
+"""The fixture of tests that need a whole fleet; conftests import it."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from support.rigs.fleet import Rig, fleet_rig
+
+WIDE = "wide"
+ONE_OF_EACH = pytest.mark.parametrize("open_rig", ["small"], indirect=True)
+"""For scenarios that say themselves how many processes there are."""
+
+
+@pytest.fixture
+async def open_rig(
+    request: pytest.FixtureRequest, tmp_path: pathlib.Path, nats_url: str, valkey_url: str
+) -> AsyncGenerator[Callable[..., Any]]:
+    """Call it with the names of clusters; everything is stopped at the end of the test."""
+    is_wide: bool = getattr(request, "param", "") == WIDE
+    async with AsyncExitStack() as stack:
+
+        async def open_one(*names: str, **options: Any) -> Rig:
+            return await stack.enter_async_context(
+                fleet_rig(
+                    *names,
+                    folder=tmp_path,
+                    nats_url=nats_url,
+                    valkey_url=valkey_url,
+                    is_wide=is_wide,
+                    **options,
+                )
+            )
+
+        yield open_one

@@ -1,0 +1,183 @@
+"""A controller's way from events to its queue, with a run of its requests at a word."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.registry import Clusters
+from fleetbus.controller.controller import Controller
+from fleetbus.fleet.fleet import Fleet
+from fleetbus.intake.full_enqueue import FullEnqueue
+from fleetbus.intake.intake import Intake
+from fleetbus.intake.matching import Reason
+from fleetbus.intake.record import Record
+from fleetbus.intake.routing import Router
+from fleetbus.reconcile import Request
+from fleetbus.run.current import ObjectRef, Run
+from fleetbus.workqueue import MemoryQueue, QueuePolicy
+from support.stores.snapshot import Snapshot, Source
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from fleetbus_proto.events import Event
+
+PODS, PODS_KEY = "v1/pods", "core/pods"
+EU1 = Source(cluster="eu1")
+WEB_APP, DB_APP = {"labels": {"app": "web"}}, {"labels": {"app": "db"}}
+
+
+class Seen(NamedTuple):
+    """One run."""
+
+    place: str
+    """`<cluster>/<namespace>/<name>`."""
+    version: str
+    """Of its pod, as the snapshot has it; empty if it is not there."""
+    left: bool
+
+
+@dataclass
+class IntakeRig:
+    """One process of a controller; `beside` makes another one.
+
+    Attributes:
+        controller: to be given its watches before `start`.
+        resyncs: the clusters for which user code failed.
+        runs: what was reconciled, in order.
+    """
+
+    redis: Redis
+    clusters: Clusters
+    controller: Controller = field(
+        default_factory=lambda: Controller("copier", timeout=timedelta(milliseconds=500))
+    )
+    queue: MemoryQueue = field(default_factory=lambda: MemoryQueue("copier", policy=QueuePolicy()))
+    resyncs: list[str] = field(default_factory=list[str])
+    runs: list[Seen] = field(default_factory=list[Seen])
+
+    def start(self) -> None:
+        """Build what a process builds of a whole controller."""
+        self.snapshot = Snapshot(self.redis)
+        reader = self.snapshot.reader
+        router = self.router = Router(
+            self.controller,
+            clusters=self.clusters,
+            fleet=Fleet(self.clusters, reader),
+            schedule_resync=self.resyncs.append,
+        )
+        self.record = Record(self.redis, self.controller)
+        self.intake = Intake(router, queue=self.queue, record=self.record, reader=reader)
+        self.full = FullEnqueue(
+            self.controller, router=router, intake=self.intake, record=self.record, reader=reader
+        )
+
+    def beside(self, declare: Callable[[Controller], None] | None = None) -> IntakeRig:
+        """Another process of the same controller, or of a later release with other watches."""
+        controller = self.controller
+        if declare is not None:
+            controller = Controller("copier")
+            declare(controller)
+        other = IntakeRig(
+            self.redis, self.clusters, controller, self.queue, self.resyncs, self.runs
+        )
+        other.start()
+        return other
+
+    async def tell(self, *events: Event) -> list[Seen]:
+        """Apply and take events, then reconcile; the runs of that."""
+        await self.snapshot.apply(*events)
+        await self.intake.take(events)
+        return await self.reconcile()
+
+    async def enqueue_all(self, reason: Reason = Reason.GAP, cluster: str = "") -> list[Seen]:
+        """A full enqueue, then reconcile; the runs of that."""
+        await self.full.run(cluster=cluster, reason=reason)
+        return await self.reconcile()
+
+    async def reconcile(self, *, is_success: bool = True) -> list[Seen]:
+        """Run all that is queued, each reading its own pod, as the worker does it."""
+        done: list[Seen] = []
+        while leases := await self.queue.take(500):
+            requests = [lease.request for lease in leases]
+            standing = {
+                cluster: await self.snapshot.reader.versions(
+                    cluster, PODS_KEY, [(r.namespace, r.name) for r in requests]
+                )
+                for cluster in {request.cluster for request in requests}
+            }
+            runs: list[Run] = []
+            for request in requests:
+                left = await self.record.has_left(request)
+                held = standing[request.cluster].get((request.namespace, request.name))
+                run = Run(replace(request, left=left))
+                if held is not None:
+                    ref = ObjectRef(request.cluster, PODS_KEY, request.namespace, request.name)
+                    run.note_read(ref, held.version, is_absent=not held.is_live)
+                version = held.resource_version if held and held.is_live else ""
+                place = f"{request.cluster}/{request.namespace}/{request.name}"
+                done.append(Seen(place, version, left))
+                runs.append(run)
+            if is_success:
+                await self.record.note_reads(runs)
+            await self.queue.done(leases)
+        self.runs += done
+        return done
+
+
+class Provider:
+    """Two clusters whose labels may change."""
+
+    name = "test"
+
+    def __init__(self) -> None:
+        self.regions: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+        self.regions.put_nowait({"eu1": "eu", "us1": "us"})
+
+    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
+        while True:
+            regions = await self.regions.get()
+            yield [
+                ClusterInfo(name=name, labels={"region": region}, provider="test", config=None)
+                for name, region in regions.items()
+            ]
+
+
+@asynccontextmanager
+async def intake_rig(redis: Redis, provider: Provider) -> AsyncGenerator[IntakeRig]:
+    """The first process, in a fleet whose clusters are known."""
+    clusters = Clusters([provider])
+    task = asyncio.create_task(clusters.run())
+    await clusters.known()
+    made = IntakeRig(redis, clusters)
+    yield made
+    await made.queue.aclose()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def start(rig: IntakeRig, **filters: Any) -> None:
+    rig.controller.watch(PODS, **filters)
+    rig.start()
+    await rig.snapshot.set_up("eu1", "us1")
+
+
+def seen(name: str, version: int | str = "", *, left: bool = False) -> Seen:
+    return Seen(f"eu1/prod/{name}", str(version), left)
+
+
+def is_changed(old: Any, new: Any) -> bool:
+    """Like a predicate on the generation: what is new, or has another one."""
+    if old is None or new is None:
+        return True
+    return old["metadata"].get("generation") != new["metadata"].get("generation")
+
+
+async def to_ref(obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
+    return [Request("", "us1", "x", obj["metadata"]["ref"])] if obj else [own]

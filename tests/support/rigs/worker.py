@@ -1,0 +1,135 @@
+"""A worker on a real queue, and a reconcile function that takes notes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+from prometheus_client import REGISTRY
+from redis.asyncio import Redis
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.registry import Clusters
+from fleetbus.controller.controller import Controller
+from fleetbus.fleet.fleet import Fleet
+from fleetbus.intake.record import Record
+from fleetbus.reconcile import Request
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.worker.worker import Worker
+from fleetbus.workqueue import Heartbeat, QueuePolicy, RedisQueue, connect_blocking
+from fleetbus.workqueue.heartbeat import end_process
+from fleetbus.workqueue.queue import Backoff, Lease
+from support.stores.workqueue import named
+
+FIRST, SECOND, THIRD = named("a"), named("b"), named("c")
+POLICY = QueuePolicy(
+    lease=timedelta(milliseconds=1500),  # a busy machine takes half a second of it
+    backoff=Backoff(timedelta(milliseconds=10), 2, timedelta(seconds=10)),
+)
+Handler = Callable[[Request], Awaitable[Any]]
+
+
+class Notes:
+    """Records the runs of a reconcile function; `answer` is what it does."""
+
+    def __init__(self, answer: Handler | None = None) -> None:
+        self.answer = answer
+        self.started: list[tuple[Request, float]] = []
+        self.running: set[Request] = set()
+        self.most = 0
+        self.finished: list[Request] = []
+        self.cancelled: list[Request] = []
+
+    async def __call__(self, request: Request, _fleet: Fleet) -> Any:
+        assert request not in self.running, "one key, two runs at a time"
+        self.running.add(request)
+        self.most = max(self.most, len(self.running))
+        self.started.append((request, time.monotonic()))
+        try:
+            found = await self.answer(request) if self.answer else None
+        except asyncio.CancelledError:
+            self.cancelled.append(request)
+            raise
+        finally:
+            self.running.discard(request)
+        self.finished.append(request)
+        return found
+
+    def runs(self, request: Request = FIRST) -> int:
+        return sum(one == request for one, _ in self.started)
+
+
+class Working:
+    """A running worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.task = asyncio.create_task(worker.run(), name="worker")
+        self._is_cancelled = False
+
+    def stop(self) -> None:
+        """Cancel it once: a second time would cut the drain short.
+
+        `task.cancelling()` would not do, it counts a timeout inside that is just over as well.
+        """
+        if not self._is_cancelled:
+            self._is_cancelled = True
+            self.task.cancel()
+
+
+@asynccontextmanager
+async def working(
+    queue: RedisQueue,
+    url: str,
+    function: Callable[..., Any],
+    *,
+    on_stuck: Callable[[Lease], None] = end_process,
+    drain: timedelta = timedelta(seconds=10),
+    policy: QueuePolicy = POLICY,
+    watch: Mapping[str, Any] | None = None,
+    record_on: Redis | None = None,
+    **options: Any,
+) -> AsyncGenerator[Working]:
+    controller = Controller("copier", **options)
+    controller.watch(**(watch or {"resource": "v1/pods"}))
+    controller.reconcile(function)
+    hub = ClusterInfo(name="c1", provider="test", config=None)
+    clusters = Clusters([], hub=hub)
+    redis = Redis.from_url(url)
+    worker = Worker(
+        controller=controller,
+        queue=queue,
+        make_heartbeat=lambda lost: Heartbeat(
+            connect_blocking(url, policy),
+            "copier",
+            policy=policy,
+            on_lost=lost,
+            on_stuck=on_stuck,
+        ),
+        fleet=Fleet(clusters, SnapshotReader(redis)),
+        drain=drain,
+        record=Record(record_on, controller) if record_on else None,
+    )
+    running = Working(worker)
+    try:
+        yield running
+    finally:
+        running.stop()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running.task
+        await redis.aclose()
+        await clusters.aclose()
+
+
+def counted(outcome: str, cluster: str = "c1") -> float:
+    labels = {"controller": "copier", "cluster": cluster, "outcome": outcome}
+    return REGISTRY.get_sample_value("fleetbus_reconciles_total", labels) or 0.0
+
+
+async def is_empty(queue: RedisQueue) -> bool:
+    stats = await queue.stats()
+    return not (stats.depth or stats.delayed or stats.processing or stats.quarantined)

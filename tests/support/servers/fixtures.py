@@ -1,0 +1,157 @@
+"""The real servers, started once per run, and the guard against leaks; conftests import these.
+
+`valkey_url` and `nats_url` give each test an empty store on the shared servers; tests run one
+after the other. A test that breaks a server takes `store`, or starts one of its own
+(`fleetbus_devfleet.processes.servers`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import socket
+from typing import TYPE_CHECKING, Any
+
+import nats as nats_py
+import pytest
+from nats.js.errors import NotFoundError
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from fleetbus_devfleet.processes.servers import (
+    NatsServer,
+    ValkeyServer,
+    nats_server_blocking,
+    valkey_server,
+    valkey_server_blocking,
+)
+from fleetbus_devfleet.shared_store import close_shared_store
+from fleetbus_emulator.scratch import scratch_folder
+from support.eventually import eventually
+from support.processes.running import running_children
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+    from pathlib import Path
+
+    from nats.aio.client import Client
+
+# A cancelled task needs some turns of the loop to end; a leaked one never ends.
+_LEAK_PATIENCE_SECONDS = 1.0
+_OURS = "no_leaked_tasks"
+
+
+@pytest.fixture(scope="session")
+def servers_folder() -> Generator[Path]:
+    """The folder of the shared servers; at its end no process of ours may run."""
+    with scratch_folder("tests") as folder:
+        yield folder
+    close_shared_store()  # examples ask for one, as their readers do
+    assert running_children() == [], "a test left processes behind"
+
+
+@pytest.fixture(scope="session")
+def nats_process(servers_folder: Path) -> Generator[NatsServer]:
+    """The shared NATS; use `nats_url` or `nats` unless you need its process."""
+    with nats_server_blocking(store_dir=servers_folder / "nats") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def valkey_process(servers_folder: Path) -> Generator[ValkeyServer]:
+    """The shared Valkey; use `valkey_url` or `redis` unless you need its process."""
+    with valkey_server_blocking(dir=servers_folder / "valkey") as server:
+        yield server
+
+
+@pytest.fixture
+def valkey_url(valkey_process: ValkeyServer) -> str:
+    """The URL of an empty Valkey."""
+    host, _, port = valkey_process.url.removeprefix("redis://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(b"FLUSHALL\r\n")
+        assert connection.recv(16) == b"+OK\r\n"
+    return valkey_process.url
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncGenerator[ValkeyServer]:
+    """A Valkey of this test alone, to be broken."""
+    async with valkey_server(dir=tmp_path / "valkey") as server:
+        yield server
+
+
+@pytest.fixture
+async def redis(valkey_url: str) -> AsyncGenerator[Redis]:
+    """A client of an empty Valkey that never sends a command twice (rule Q11)."""
+    async with Redis.from_url(valkey_url, retry=Retry(NoBackoff(), 0)) as client:
+        yield client
+
+
+@pytest.fixture
+async def nats_url(nats_process: NatsServer) -> str:
+    """The URL of a NATS without streams (and so without key-value buckets)."""
+    await eventually(lambda: _has_swept(nats_process))  # what the last test deleted itself
+    client = await nats_py.connect(nats_process.url)
+    jetstream = client.jetstream()
+    try:
+        for stream in await jetstream.streams_info():
+            await jetstream.delete_stream(str(stream.config.name))
+    except NotFoundError:
+        pass
+    finally:
+        await client.close()
+    await eventually(lambda: _has_swept(nats_process))
+    return nats_process.url
+
+
+def _has_swept(server: NatsServer) -> bool:
+    """Whether nothing is left of deleted streams.
+
+    The server hides the folder of a stream that is deleted, and removes it later. Meanwhile it
+    cannot hide another one of that name: that stays, and the next stream of the name begins with
+    all its messages.
+    """
+    streams = server.store_dir / "jetstream" / "$G" / "streams"
+    return not streams.exists() or not any(path.name.startswith(".") for path in streams.iterdir())
+
+
+@pytest.fixture
+async def nats(nats_url: str) -> AsyncGenerator[Client]:
+    """A client of a NATS without streams."""
+    client = await nats_py.connect(nats_url)
+    yield client
+    await client.close()
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(request: pytest.FixtureRequest) -> None:
+    """Ask for `no_leaked_tasks` where there can be any: an unused event loop takes 2 ms a test."""
+    found: dict[str, Sequence[pytest.FixtureDef[Any]]] = request.node._fixtureinfo.name2fixturedefs
+    fixtures = [each.func for name, each_of in found.items() for each in each_of if name != _OURS]
+    if any(_is_async(function) for function in (request.function, *fixtures)):
+        request.getfixturevalue(_OURS)
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+@pytest.fixture
+async def no_leaked_tasks() -> AsyncGenerator[None]:
+    """A test that leaves a task behind, or whose task died unseen, fails."""
+    loop = asyncio.get_running_loop()
+    unhandled: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _loop, context: unhandled.append(context))
+    before = asyncio.all_tasks()
+    yield
+    # Teardown runs in a task of its own.
+    leaked = asyncio.all_tasks() - before - {asyncio.current_task()}
+    if leaked:
+        _, leaked = await asyncio.wait(leaked, timeout=_LEAK_PATIENCE_SECONDS)
+    assert not leaked, f"tasks outlived the test: {leaked}"
+    gc.collect()  # the fate of a task that died unseen is logged when it is collected
+    gc.freeze()  # what is still alive need not be looked at again after each of thousands of tests
+    assert not unhandled, f"exceptions that nobody handled: {unhandled}"

@@ -1,0 +1,372 @@
+"""Real clusters in the place of emulated ones, for the same tests.
+
+FLEETBUS_TEST_KUBECONFIG names a kubeconfig of API servers on loopback (`make e2e` starts them).
+**What a test leaves in them is removed**, so each cluster in it has to say that it is disposable:
+by the extension `fleetbus.dev/test-cluster`, an object with `disposable: true`, and `auditLog`,
+the file in which its API server notes who asked what (without it tests that count requests are
+skipped). What only an emulated server can do skips the test that wants it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+import yaml
+
+from fleetbus_emulator.apiserver import ApiError, LoggedRequest, NotServed, Partition
+from support.api.conformance_client import Api, Reply, until
+from support.api.conformance_server import from_kubeconfig
+from support.api.served_types import list_metadata, types_with
+from support.hostile.chaos_proxy import Link, chaos_link
+
+REAL = os.environ.get("FLEETBUS_TEST_KUBECONFIG", "")
+EXTENSION = "fleetbus.dev/test-cluster"
+MANAGER = "fleetbus-devfleet"
+CRDS = "apiextensions.k8s.io/v1/customresourcedefinitions"
+
+_LOOPBACK = "127.0.0.1"
+_METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "deletecollection": "DELETE"}
+_OWN = frozenset({"namespaces", "customresourcedefinitions"})
+"""They are removed last: others are in them, or are theirs."""
+_PASSING = frozenset({"core/events", "events.k8s.io/events", "coordination.k8s.io/leases"})
+"""The server itself goes on writing them."""
+
+Json = dict[str, Any]
+
+
+class RealCluster:
+    """One real cluster, with the calls of `Cluster` that tests make."""
+
+    def __init__(self, name: str, api: Api, audit_log: Path | None) -> None:
+        self.name = name
+        self._api = api
+        self._types: dict[str, dict[str, Json]] = {}
+        self._audit = AuditLog(audit_log)
+        self._first = {uid for _, uid, *_ in self._objects()}
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        pytest.skip(f"only an emulated cluster has {name!r}")
+
+    # --- objects --------------------------------------------------------------------------------
+
+    def create(
+        self, gvr: str, obj: Json, namespace: str | None = None, *, manager: str = MANAGER
+    ) -> Json:
+        body = self._typed(gvr, obj)
+        place = namespace or body.get("metadata", {}).get("namespace")
+        made = self._done(self._api.post(self._path(gvr, place), body, fieldManager=manager))
+        if gvr == CRDS:  # an emulated one is served at once
+            until(lambda: self._is_served(made))
+        return made
+
+    def get(self, gvr: str, namespace: str | None, name: str) -> Json | None:
+        reply = self._api.get(self._path(gvr, namespace, name))
+        return None if reply.status == 404 else self._done(reply)
+
+    def list(self, gvr: str, namespace: str | None = None, labels: str = "") -> list[Json]:
+        selected = {"labelSelector": labels} if labels else {}
+        path = self._path(gvr, namespace, everywhere=namespace is None)
+        found = self._done(self._api.get(path, **selected))
+        api_version, kind = found["apiVersion"], found["kind"].removesuffix("List")
+        return [{"apiVersion": api_version, "kind": kind, **item} for item in found["items"]]
+
+    def names(self, gvr: str) -> list[tuple[str, str]]:
+        metas = [item["metadata"] for item in self.list(gvr)]
+        return [(meta.get("namespace", ""), meta["name"]) for meta in metas]
+
+    def update(self, gvr: str, obj: Json, *, subresource: str = "", manager: str = MANAGER) -> Json:
+        path = self._place_of(gvr, obj, subresource)
+        return self._done(self._api.put(path, self._typed(gvr, obj), fieldManager=manager))
+
+    def update_status(self, gvr: str, obj: Json, *, manager: str = MANAGER) -> Json:
+        return self.update(gvr, obj, subresource="status", manager=manager)
+
+    def apply(
+        self, gvr: str, obj: Json, *, manager: str, force: bool = False, subresource: str = ""
+    ) -> Json:
+        path = self._place_of(gvr, obj, subresource)
+        forced = {"force": "true"} if force else {}
+        body = self._typed(gvr, obj)
+        return self._done(self._api.apply(path, body, manager, **forced))
+
+    def patch(
+        self,
+        gvr: str,
+        namespace: str | None,
+        name: str,
+        patch: Json,
+        *,
+        subresource: str = "",
+        manager: str = MANAGER,
+    ) -> Json:
+        path = self._path(gvr, namespace, name, subresource)
+        return self._done(self._api.merge(path, patch, fieldManager=manager))
+
+    def delete(
+        self,
+        gvr: str,
+        namespace: str | None,
+        name: str,
+        *,
+        policy: str | None = None,
+        grace: int | None = None,
+    ) -> None:
+        options: Json = {"propagationPolicy": policy, "gracePeriodSeconds": grace}
+        given = {key: value for key, value in options.items() if value is not None}
+        self._done(self._api.delete(self._path(gvr, namespace, name), given))
+
+    def serves(self, gvr: str) -> bool:
+        try:
+            self._path(gvr, None)
+        except NotServed:
+            return False
+        return True
+
+    # --- what clients asked ---------------------------------------------------------------------
+
+    @property
+    def requests(self) -> Sequence[LoggedRequest]:
+        """The requests of everybody but the cluster itself since the test began."""
+        return self._audit.read()
+
+    @property
+    def open_watches(self) -> int:
+        """How many watches are open."""
+        self._audit.read()
+        return len(self._audit.open)
+
+    # --- afterwards -----------------------------------------------------------------------------
+
+    def clean(self) -> None:
+        """Remove what was not there before the tests began."""
+        late = [found for found in self._objects() if found[1] not in self._first]
+        for path, _, plural, meta in sorted(late, key=lambda found: found[2] in _OWN):
+            if meta.get("finalizers"):
+                self._api.merge(path, {"metadata": {"finalizers": []}})
+            self._api.delete(path, {"propagationPolicy": "Background", "gracePeriodSeconds": 0})
+            if plural == "namespaces":  # there may be nobody else to do it
+                none: Json = {"metadata": {"name": meta["name"]}, "spec": {"finalizers": []}}
+                self._api.put(f"{path}/finalize", none)
+        until(lambda: not [found for found in self._objects() if found[1] not in self._first])
+        self._types.clear()
+
+    def close(self) -> None:
+        self._api.http.close()
+
+    def _objects(self) -> list[tuple[str, str, str, Json]]:
+        """Path, uid, plural and metadata of every object of the cluster."""
+        found: list[tuple[str, str, str, Json]] = []
+        for key, path in types_with(self._api, "list", "delete").items():
+            root, _, plural = path.rpartition("/")
+            for meta in list_metadata(self._api, path) if key not in _PASSING else ():
+                inside = f"/namespaces/{meta['namespace']}" if "namespace" in meta else ""
+                found.append((f"{root}{inside}/{plural}/{meta['name']}", meta["uid"], plural, meta))
+        return found
+
+    # --- details --------------------------------------------------------------------------------
+
+    def _resource(self, gvr: str) -> Json:
+        api_version, _, plural = gvr.rpartition("/")
+        if plural not in self._types.get(api_version, {}):
+            reply = self._api.get(_root(api_version))
+            found: list[Json] = reply.body["resources"] if reply.status == 200 else []
+            self._types[api_version] = {resource["name"]: resource for resource in found}
+        if plural not in self._types[api_version]:
+            raise NotServed(f"cluster {self.name} serves no {gvr!r}")
+        return self._types[api_version][plural]
+
+    def _path(
+        self,
+        gvr: str,
+        namespace: str | None,
+        *rest: str,
+        everywhere: bool = False,
+    ) -> str:
+        api_version, _, plural = gvr.rpartition("/")
+        inside = self._resource(gvr)["namespaced"] and not everywhere
+        place = f"/namespaces/{namespace or 'default'}" if inside else ""
+        return "/".join(part for part in (_root(api_version) + place, plural, *rest) if part)
+
+    def _place_of(self, gvr: str, obj: Json, subresource: str) -> str:
+        meta = obj["metadata"]
+        return self._path(gvr, meta.get("namespace"), meta["name"], subresource)
+
+    def _typed(self, gvr: str, obj: Json) -> Json:
+        known = {"apiVersion": gvr.rpartition("/")[0], "kind": self._resource(gvr)["kind"]}
+        return known | json.loads(json.dumps(obj))
+
+    def _is_served(self, definition: Json) -> bool:
+        spec = definition["spec"]
+        root = _root(f"{spec['group']}/{spec['versions'][0]['name']}")
+        return self._api.get(f"{root}/{spec['names']['plural']}").status == 200
+
+    def _done(self, reply: Reply) -> Json:
+        if reply.status >= 400:
+            status: Json = reply.body or {}
+            raise ApiError(reply.status, status.get("reason"), status.get("message", reply.text))
+        return reply.body
+
+
+def _root(api_version: str) -> str:
+    return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+
+
+class AuditLog:
+    """The requests that an API server writes to its audit log from now on.
+
+    Attributes:
+        open: the ids of the watches that are open.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._at = path.stat().st_size if path is not None else 0
+        self._requests: list[LoggedRequest] = []
+        self.open: set[str] = set()
+
+    def read(self) -> list[LoggedRequest]:
+        """The requests up to now."""
+        if self._path is None:
+            pytest.skip(f"the cluster names no audit log ({EXTENSION})")
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            for line in file:
+                if not line.endswith(b"\n"):  # it is being written
+                    break
+                self._at += len(line)
+                self._take(json.loads(line))
+        return self._requests
+
+    def take(self) -> list[LoggedRequest]:
+        """The requests since this was asked before."""
+        found, self._requests = self.read(), []
+        return found
+
+    def _take(self, event: Json) -> None:
+        is_watch = event["verb"] == "watch"
+        if is_watch and event["stage"] == "ResponseStarted":
+            self.open.add(event["auditID"])
+        elif is_watch:
+            if event["auditID"] in self.open:
+                self.open.discard(event["auditID"])
+                return  # it was noted when it opened
+        elif event["stage"] != "ResponseComplete":
+            return
+        self._requests.append(self._logged(event))
+
+    def _logged(self, event: Json) -> LoggedRequest:
+        asked = urlsplit(str(event["requestURI"]))
+        query = dict(parse_qsl(asked.query, keep_blank_values=True))
+        verb: str = event["verb"]
+        return LoggedRequest(
+            number=len(self._requests) + 1,
+            time=datetime.fromisoformat(event["requestReceivedTimestamp"]),
+            verb=verb,
+            method=_METHODS.get(verb, "DELETE" if verb == "delete" else "GET"),
+            path=asked.path,
+            query=query,
+            user_agent=event.get("userAgent", ""),
+            field_manager=query.get("fieldManager", ""),
+            status=event.get("responseStatus", {}).get("code", 0),
+        )
+
+
+class RealServers:
+    """The API servers of real clusters, each behind a link that can be cut."""
+
+    def __init__(self, document: Mapping[str, Json], links: Mapping[str, Link]) -> None:
+        self._document = document
+        self._links = links
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        pytest.skip(f"only emulated API servers have {name!r}")
+
+    def url(self, cluster: str) -> str:
+        return f"https://{_LOOPBACK}:{self._links[cluster].port}"
+
+    def kubeconfig(self, token: str | None = None) -> Json:
+        """With a context per cluster, named after it; without a token, for an administrator."""
+        found = self._document
+        clusters = {n: {**entry["cluster"], "server": self.url(n)} for n, entry in found.items()}
+        users = {n: {"token": token} if token else entry["user"] for n, entry in found.items()}
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": next(iter(found)),
+            "clusters": [{"name": n, "cluster": cluster} for n, cluster in clusters.items()],
+            "users": [{"name": n, "user": user} for n, user in users.items()],
+            "contexts": [{"name": n, "context": {"cluster": n, "user": n}} for n in found],
+        }
+
+    def write_kubeconfig(self, path: Path | str, token: str | None = None) -> None:
+        path = Path(path)
+        path.touch(mode=0o600)
+        path.write_text(yaml.safe_dump(self.kubeconfig(token), sort_keys=False))
+
+    async def stop(self, cluster: str) -> None:
+        """Let nobody reach a cluster any more."""
+        self._links[cluster].refuse()
+
+    async def start(self, cluster: str) -> None:
+        self._links[cluster].heal()
+
+    async def partition(self, cluster: str, partition: Partition = Partition.HANG) -> None:
+        link = self._links[cluster]
+        if partition is Partition.REFUSE:
+            link.refuse()
+            return
+        up = partition in (Partition.HANG, Partition.LOSE_REQUESTS)
+        link.hold(up=up, down=partition in (Partition.HANG, Partition.LOSE_ANSWERS))
+
+    async def heal(self, cluster: str) -> None:
+        self._links[cluster].heal()
+
+
+@asynccontextmanager
+async def real_clusters(
+    *names: str,
+) -> AsyncGenerator[tuple[dict[str, RealCluster], RealServers]]:
+    """The first clusters of the kubeconfig under these names; afterwards they are as before."""
+    path = Path(REAL)
+    document: Json = yaml.safe_load(path.read_text())
+    contexts: list[Json] = document["contexts"]
+    if len(contexts) < len(names):
+        pytest.skip(f"needs {len(names)} clusters, and {REAL} has {len(contexts)}")
+    entries = {n: _entry(document, c) for n, c in zip(names, contexts, strict=False)}
+    clusters: dict[str, RealCluster] = {}
+    async with AsyncExitStack() as exits:
+        links: dict[str, Link] = {}
+        for name, entry in entries.items():
+            port = urlsplit(str(entry["cluster"]["server"])).port or 443
+            links[name] = await exits.enter_async_context(chaos_link(port, speaks_nats=False))
+            extension = entry["cluster"].pop("extensions")[0]["extension"]
+            api = Api(from_kubeconfig(path, entry["context"]))
+            log = Path(extension["auditLog"]) if "auditLog" in extension else None
+            clusters[name] = RealCluster(name, api, log)
+            exits.callback(clusters[name].close)
+            exits.callback(clusters[name].clean)
+        yield clusters, RealServers(entries, links)
+
+
+def _entry(document: Json, context: Json) -> Json:
+    """Cluster and user of a context, which has to be disposable."""
+    said = context["context"]
+    by_name = {k: {e["name"]: e for e in document[k]} for k in ("clusters", "users")}
+    cluster = json.loads(json.dumps(by_name["clusters"][said["cluster"]]["cluster"]))
+    extensions = {e["name"]: e["extension"] for e in cluster.get("extensions", [])}
+    if not extensions.get(EXTENSION, {}).get("disposable"):
+        pytest.fail(f"{context['name']} of {REAL} is not marked as disposable ({EXTENSION})")
+    user = by_name["users"][said["user"]]["user"]
+    return {"context": context["name"], "cluster": cluster, "user": user}
