@@ -114,28 +114,6 @@ _HOMES: Final = {
     "clusters.info": ("ClusterInfo",),
     "controller.controller": ("Controller",),
     "decorator": ("Decorator",),
-    "errors": (
-        "AlreadyExists",
-        "ClusterNotFound",
-        "ConfigError",
-        "Conflict",
-        "FleetbusError",
-        "Forbidden",
-        "IncompleteObject",
-        "Invalid",
-        "KubeError",
-        "LeaseLostError",
-        "NeverAwaited",
-        "MalformedOwner",
-        "NotAccepted",
-        "NotEngaged",
-        "NotFound",
-        "NotSynced",
-        "RunStopped",
-        "SnapshotBehind",
-        "StoreError",
-        "Unreachable",
-    ),
     "finalizers": ("has_finalizer",),
     "fleet.cluster": ("Cluster",),
     "fleet.fleet": ("Fleet",),
@@ -154,7 +132,10 @@ _HOMES: Final = {
     "snapshot.records": ("Freshness",),
     "workqueue.queue": ("Backoff",),
 }
-_HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
+"""Where a name comes from; the others of `__all__` are errors."""
+_HOME_OF: Final = dict.fromkeys(__all__, "errors") | {
+    name: home for home, names in _HOMES.items() for name in names
+}
 
 
 def __getattr__(name: str) -> object:

@@ -85,23 +85,16 @@ class OrphanSweep:
     async def _children(self, fleet: Fleet) -> AsyncIterator[Entry]:
         labels = LabelSelector.parse(f"{CONTROLLER_LABEL}={self._policy.controller}")
         for resource in self._policy.children:
-            token = ""
-            while True:
-                page = await fleet.reader.list(
-                    ListQuery(
-                        clusters=self._policy.child_clusters(fleet),
-                        resource=resource.key,
-                        labels=labels,
-                        limit=_PAGE,
-                        continue_token=token,
-                        count=False,
-                    )
-                )
+            query = ListQuery(
+                clusters=self._policy.child_clusters(fleet),
+                resource=resource.key,
+                labels=labels,
+                limit=_PAGE,
+                count=False,
+            )
+            async for page in fleet.reader.pages(query):
                 for entry in page.entries:
                     yield entry
-                token = page.continue_token
-                if not token:
-                    break
 
     async def _is_gone(self, owner: Owner, fleet: Fleet) -> bool:
         """Check the snapshot, which only decides whether to enqueue the parent."""

@@ -8,7 +8,7 @@ MultiClusterResources as they are now. Only an explicit command deletes them, on
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
 from fleetbus.errors import FleetbusError, MalformedOwner
@@ -157,13 +157,9 @@ async def _marked(reader: SnapshotReader, clusters: Sequence[str]) -> AsyncItera
 async def _pages(reader: SnapshotReader, clusters: Sequence[str], key: str) -> AsyncIterator[Entry]:
     labels = LabelSelector.parse(OWNER_UID_LABEL)
     query = ListQuery(clusters=clusters, resource=key, labels=labels, limit=_PAGE, count=False)
-    while True:
-        page = await reader.list(query)
+    async for page in reader.pages(query):
         for entry in page.entries:
             yield entry
-        if not page.continue_token:
-            return
-        query = replace(query, continue_token=page.continue_token)
 
 
 def _read(entry: Entry, resource: Resource) -> Orphan | None:

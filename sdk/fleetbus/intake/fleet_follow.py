@@ -84,25 +84,18 @@ async def _enqueue(
 ) -> None:
     if watch.resource is None:
         return
-    token = ""
-    while True:
-        page = await fleet.reader.list(
-            ListQuery(
-                clusters=list(names),
-                resource=watch.resource.key,
-                labels=watch.selector or None,  # the index has no objects without a body
-                limit=_PAGE,
-                continue_token=token,
-                count=False,
-            )
-        )
+    query = ListQuery(
+        clusters=list(names),
+        resource=watch.resource.key,
+        labels=watch.selector or None,  # the index has no objects without a body
+        limit=_PAGE,
+        count=False,
+    )
+    async for page in fleet.reader.pages(query):
         wanted = [entry for entry in page.entries if _is_wanted(controller, watch, entry)]
         if wanted:
             requests = [controller.request(e.cluster, e.namespace, e.name) for e in wanted]
             await queue.add([Add(request, Priority.INITIAL) for request in requests])
-        token = page.continue_token
-        if not token:
-            return
 
 
 def _is_of(controller: Controller, watch: Watch, info: ClusterInfo) -> bool:

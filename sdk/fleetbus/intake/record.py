@@ -13,7 +13,7 @@ import asyncio
 import re
 import secrets
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from importlib import resources
 from typing import Any, Final, NamedTuple, cast
 
@@ -27,6 +27,7 @@ from fleetbus.intake.last_runs import LastRun, LastRuns
 from fleetbus.process.cancellation import cancellable
 from fleetbus.reconcile import Request
 from fleetbus.run.current import ObjectRef, Run, Version
+from fleetbus.snapshot.reads.walk import scan_hash
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import decode_trigger, encode_trigger
 from fleetbus_proto import keys
@@ -211,17 +212,12 @@ class Record:
         self, cluster: str, resource: str
     ) -> AsyncIterator[dict[ObjectRef, StoredRecord]]:
         """Yield all records of a resource of a cluster, in batches; some may come twice."""
-        cursor = 0
-        key = self._key(cluster, resource)
-        while True:
-            cursor, found = await cast("Any", self._redis.hscan(key, cursor, count=_SCAN))
+        async for found in scan_hash(self._redis, self._key(cluster, resource), chunk=_SCAN):
             batch: dict[ObjectRef, StoredRecord] = {}
-            for field, raw in cast("Mapping[bytes, bytes]", found).items():
+            for field, raw in found.items():
                 namespace, name = keys.split_object_key(field.decode())
                 batch[ObjectRef(cluster, resource, namespace, name)] = _read(raw)
             yield batch
-            if not cursor:
-                return
 
     async def resources(self) -> list[tuple[str, str]]:
         """The pairs of cluster and resource key that have records."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import redis.exceptions
 
 from fleetbus.snapshot.guard import Guard, read_guard
-from fleetbus.snapshot.reads.walk import Range, walk_members
+from fleetbus.snapshot.reads.walk import Range, scan_hash, walk_members
 from fleetbus.snapshot.scripts import register
 from fleetbus.store.connection import StoreEmpty, is_full
 from fleetbus_proto import keys
@@ -225,13 +225,8 @@ class Audits:
                     yield key, ""
 
     async def _findings(self, audit: Audit) -> AsyncIterator[Finding]:
-        cursor = -1
         name = keys.audit(audit.cluster, audit.resource_key, audit.scope)
-        while cursor:
-            cursor, raw = cast(
-                "tuple[int, dict[bytes, bytes]]",
-                await self._redis.hscan(name, max(cursor, 0), match="[?]*", count=_CHUNK),
-            )
+        async for raw in scan_hash(self._redis, name, chunk=_CHUNK, match="[?]*"):
             suspects = {field[1:]: value.decode() for field, value in raw.items()}
             async for key, guard in self._guards(audit, suspects):
                 version, _, uid = suspects[key].partition(" ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from fleetbus.snapshot.guard import ITEM, read_guard
-from fleetbus.snapshot.reads.walk import walk_members
+from fleetbus.snapshot.reads.walk import scan_hash, walk_members
 from fleetbus.snapshot.scripts import register
 from fleetbus_proto import keys
 
@@ -132,14 +132,7 @@ class Removal:
 
     async def _drop_indexes(self, cluster: str, resource: str) -> None:
         """Remove all index entries: the guards hold the terms of every row."""
-        cursor = -1
-        while cursor:
-            cursor, raw = cast(
-                "tuple[int, dict[bytes, bytes]]",
-                await self._redis.hscan(
-                    keys.guards(cluster, resource), max(cursor, 0), count=_CHUNK
-                ),
-            )
+        async for raw in scan_hash(self._redis, keys.guards(cluster, resource), chunk=_CHUNK):
             guards = {key.decode(): read_guard(value) for key, value in raw.items()}
             labels = {
                 term for guard in guards.values() for term in guard.labels.split(ITEM) if term

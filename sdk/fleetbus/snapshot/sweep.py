@@ -8,6 +8,7 @@ import structlog
 
 from fleetbus.snapshot.guard import Guard, read_guard
 from fleetbus.snapshot.outcomes import CompletedEpoch
+from fleetbus.snapshot.reads.walk import scan_hash
 from fleetbus.snapshot.scripts import register
 from fleetbus_proto import keys
 from fleetbus_proto.events import Incarnation, Rank
@@ -86,12 +87,7 @@ class Sweeps:
         """
         guards = keys.guards(completed.cluster, completed.resource_key)
         bodies = keys.bodies(completed.cluster, completed.resource_key)
-        cursor = -1
-        while cursor:
-            cursor, raw = cast(
-                "tuple[int, dict[bytes, bytes]]",
-                await self._redis.hscan(guards, max(cursor, 0), count=chunk),
-            )
+        async for raw in scan_hash(self._redis, guards, chunk=chunk):
             read = {key: read_guard(value) for key, value in raw.items()}
             gone = {key: guard for key, guard in read.items() if _is_gone(completed, guard, key)}
             for key in await self._find_held_by_others(completed, gone):
@@ -108,12 +104,8 @@ class Sweeps:
     async def count_scope(self, completed: CompletedEpoch, *, chunk: int = 500) -> int:
         """Count the objects in the scope of this epoch; reads the guard of each."""
         key = keys.guards(completed.cluster, completed.resource_key)
-        count, cursor = 0, -1
-        while cursor:
-            cursor, raw = cast(
-                "tuple[int, dict[bytes, bytes]]",
-                await self._redis.hscan(key, max(cursor, 0), count=chunk),
-            )
+        count = 0
+        async for raw in scan_hash(self._redis, key, chunk=chunk):
             guards = map(read_guard, raw.values())
             count += sum(
                 guard.is_live and guard.mark(completed.scope) is not None for guard in guards

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fleetbus.cli.options import ApiUrl, output_option
+from fleetbus.errors import ConfigError
 
 _Resource = Annotated[
     str, typer.Argument(help="Resource, like pods, deploy or apps/v1/deployments.")
@@ -41,11 +42,12 @@ def get(
     """List the objects of a resource in every cluster."""
     from fleetbus.cli.objects.get import ObjectQuery, show_objects  # noqa: PLC0415 -- import cost
 
-    query = ObjectQuery.read(
+    if name and selector:
+        raise ConfigError("a name and --selector cannot be given together")
+    query = ObjectQuery(
         resource=resource,
         name=name,
-        namespace=namespace,
-        all_namespaces=all_namespaces,
+        namespace="" if all_namespaces else namespace,  # as in kubectl
         selector=selector,
         clusters=cluster or [],
         limit=limit,
@@ -66,11 +68,10 @@ def describe(
     """Show an object as YAML, from every cluster that has one with this name."""
     from fleetbus.cli.objects.get import ObjectQuery, describe_objects  # noqa: PLC0415 -- import cost
 
-    query = ObjectQuery.read(
+    query = ObjectQuery(
         resource=resource,
         name=name,
-        namespace=namespace,
-        all_namespaces=all_namespaces,
+        namespace="" if all_namespaces else namespace,
         clusters=cluster or [],
     )
     status = describe_objects(query, api_url, show_managed_fields=show_managed_fields)

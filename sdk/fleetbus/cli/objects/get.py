@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from fleetbus.cli.api_client import ApiClient, ApiFailed, Found, Item
 from fleetbus.cli.documents import render_json, render_yaml, without_managed_fields
@@ -13,7 +13,6 @@ from fleetbus.cli.objects.columns import columns_of
 from fleetbus.cli.table import render_table, warn_incomplete
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import require_clusters
-from fleetbus.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,39 +20,11 @@ class ObjectQuery:
     """Selects objects; an empty field selects all."""
 
     resource: str
-    name: str
-    namespace: str
-    selector: str
-    clusters: Sequence[str]
-    limit: int
-
-    @classmethod
-    def read(
-        cls,
-        *,
-        resource: str,
-        name: str = "",
-        namespace: str = "",
-        all_namespaces: bool = False,
-        selector: str = "",
-        clusters: Sequence[str] = (),
-        limit: int = 0,
-    ) -> Self:
-        """Check the arguments; as in kubectl, --all-namespaces wins over --namespace.
-
-        Raises:
-            ConfigError: both a name and a selector are given.
-        """
-        if name and selector:
-            raise ConfigError("a name and --selector cannot be given together")
-        return cls(
-            resource=resource,
-            name=name,
-            namespace="" if all_namespaces else namespace,
-            selector=selector,
-            clusters=clusters,
-            limit=limit,
-        )
+    name: str = ""
+    namespace: str = ""
+    selector: str = ""
+    clusters: Sequence[str] = ()
+    limit: int = 0
 
     def run(self, api: ApiClient) -> Found:
         """List the objects from the query API."""

@@ -93,7 +93,6 @@ def _find(query: MroQuery) -> Found | None:
         namespace=query.namespace,
         selector=query.selector,
         clusters=[query.cluster] if query.cluster else [],
-        limit=0,
     )
     api = ApiClient(resolve_target(api_url=query.api_url))
     try:

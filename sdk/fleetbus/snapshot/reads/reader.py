@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -231,6 +231,15 @@ class SnapshotReader:
             cluster, members = span.picked[-1]
             token = write_token(Position(generation, cluster, members[-1]))
         return Page(entries, token, span.remaining if query.count else None, counter)
+
+    async def pages(self, query: ListQuery) -> AsyncIterator[Page]:
+        """Read all pages of a list, from that of the query on; raises as `list` does."""
+        while True:
+            page = await self.list(query)
+            yield page
+            if not page.continue_token:
+                return
+            query = replace(query, continue_token=page.continue_token)
 
     async def unlabelled(self, clusters: Sequence[str], resource: str) -> Sequence[Entry]:
         """Read the objects whose labels and owners are unknown, because their bodies are.

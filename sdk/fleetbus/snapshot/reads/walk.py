@@ -1,4 +1,4 @@
-"""Iterates over the keys of a resource in order, in chunks."""
+"""Iterates over large keys in chunks: over the keys of a resource in order, over a hash."""
 
 from __future__ import annotations
 
@@ -45,3 +45,16 @@ async def walk_members(
         if len(found) < chunk:
             return
         low = b"(" + found[-1]
+
+
+async def scan_hash(
+    redis: Redis, name: str, *, chunk: int, match: str | None = None
+) -> AsyncIterator[dict[bytes, bytes]]:
+    """Yield the fields of a HASH in batches; some may come twice, or change meanwhile."""
+    cursor = -1
+    while cursor:
+        cursor, found = cast(
+            "tuple[int, dict[bytes, bytes]]",
+            await redis.hscan(name, max(cursor, 0), match=match, count=chunk),
+        )
+        yield found

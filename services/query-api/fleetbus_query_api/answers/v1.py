@@ -11,7 +11,7 @@ import heapq
 import itertools
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Self
 
@@ -193,13 +193,9 @@ class _NewestObjects:
     async def _find(self, query: ListQuery, limit: int) -> Iterator[_Row]:
         """Find the newest objects, newest first, without their bodies."""
         rows = _NewestRows(limit, self._slices)
-        token = ""
-        while True:
-            page = await self._reader.list(replace(query, continue_token=token))
+        async for page in self._reader.pages(query):
             await rows.add(page.entries)
-            token = page.continue_token
-            if not token:
-                return rows.newest()
+        return rows.newest()
 
     async def _stream(
         self,
