@@ -6,12 +6,13 @@ import asyncio
 import base64
 import binascii
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+import orjson
 import structlog
 
 from fleetbus.clusters.fields import map_of, text_of
@@ -132,6 +133,17 @@ def read_access(text: str, source: str) -> Access:
         return read_upload(text, source), ""
     except ConfigError as e:
         return None, str(e)
+
+
+def kubeconfig_of(cluster: Mapping[str, str], user: Mapping[str, Any]) -> str:
+    """A kubeconfig with one context, of these fields of its cluster and its user."""
+    document = {
+        "current-context": "cluster",
+        "contexts": [{"name": "cluster", "context": {"cluster": "cluster", "user": "user"}}],
+        "clusters": [{"name": "cluster", "cluster": cluster}],
+        "users": [{"name": "user", "user": user}],
+    }
+    return orjson.dumps(document).decode()
 
 
 def checked(access: Access) -> Access:

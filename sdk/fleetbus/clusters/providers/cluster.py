@@ -6,7 +6,6 @@ Any program may create them; a changed label, Secret or spec takes effect at onc
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -42,7 +41,7 @@ class ClusterProvider:
         self._kubeconfigs = SecretReader(read_kubeconfig)
         self._skipped = SkippedEntries(self.name)
 
-    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
+    def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield all clusters at each change of a Cluster or of a kubeconfig Secret.
 
         Nothing is yielded while the hub cannot be read: the last set then stays valid.
@@ -51,10 +50,7 @@ class ClusterProvider:
             WatchTarget(parse_resource(CLUSTERS)),
             WatchTarget(parse_resource(SECRETS), label_selector=KUBECONFIG_LABEL),
         ]
-        sets = watch_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
-        async with aclosing(sets):
-            async for infos in sets:
-                yield infos
+        return watch_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
 
     def _read(self, found: Sequence[Objects]) -> list[ClusterInfo]:
         clusters, secrets = found

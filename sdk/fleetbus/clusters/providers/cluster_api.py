@@ -8,7 +8,6 @@ labels.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from functools import partial
 from typing import Final
 
@@ -55,11 +54,9 @@ class ClusterApiProvider:
         self._kubeconfigs = SecretReader(partial(read_member, key=_KEY))
         self._skipped = SkippedEntries(self.name)
 
-    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
+    def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield all initialized clusters at each change of one or of its Secret."""
-        async with aclosing(watch_served(self._hub, _CLUSTERS, self._watch)) as sets:
-            async for infos in sets:
-                yield infos
+        return watch_served(self._hub, _CLUSTERS, self._watch)
 
     def _watch(self, clusters: Resource) -> AsyncGenerator[list[ClusterInfo]]:
         secrets = parse_resource(_SECRETS)

@@ -10,13 +10,10 @@ allow list: a profile alone must never make us run something (rule S7).
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
-import orjson
-
-from fleetbus.clusters.access import Access, SecretReader, checked, read_member
+from fleetbus.clusters.access import Access, SecretReader, checked, kubeconfig_of, read_member
 from fleetbus.clusters.fields import labels_of, map_of, maps_of
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.mirror import (
@@ -73,11 +70,9 @@ class ClusterInventoryProvider:
         # every profile that is reported as unhealthy counts: no member must leave on our restart.
         self._joined: set[Place] | None = None
 
-    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
+    def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield all profiles that are or were healthy, at each change of one or of its Secret."""
-        async with aclosing(watch_served(self._hub, _PROFILES, self._watch)) as sets:
-            async for infos in sets:
-                yield infos
+        return watch_served(self._hub, _PROFILES, self._watch)
 
     def _watch(self, profiles: Resource) -> AsyncGenerator[list[ClusterInfo]]:
         selector = f"{_CONSUMER_LABEL}={self._consumer}"
@@ -156,13 +151,7 @@ _TRUSTED: Final = ("server", "certificate-authority-data", "tls-server-name")
 def _kubeconfig(cluster: Mapping[str, Any], plugin: Plugin) -> str:
     # Only fields that cannot read files or leave TLS unverified.
     trusted = {k: cluster[k] for k in _TRUSTED if isinstance(cluster.get(k), str)}
-    document = {
-        "current-context": "cluster",
-        "contexts": [{"name": "cluster", "context": {"cluster": "cluster", "user": "user"}}],
-        "clusters": [{"name": "cluster", "cluster": trusted}],
-        "users": [{"name": "user", "user": {"exec": dict(plugin)}}],
-    }
-    return orjson.dumps(document).decode()
+    return kubeconfig_of(trusted, {"exec": dict(plugin)})
 
 
 def _condition(profile: Object) -> tuple[str, str]:

@@ -8,7 +8,6 @@ Removing the label or the Secret removes the cluster; unusable entries are logge
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, cast
 
@@ -18,6 +17,7 @@ from fleetbus.clusters.access import (
     Access,
     SecretReader,
     checked,
+    kubeconfig_of,
     read_access,
     read_member,
     read_text,
@@ -69,7 +69,7 @@ class SecretsProvider:
         self._kubeconfigs = SecretReader(partial(_read_access, key=key))
         self._skipped = SkippedEntries(self.name)
 
-    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
+    def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         """Yield all clusters at each change of a Secret that changes a cluster."""
         resource = parse_resource(_SECRETS)
         targets = [
@@ -78,10 +78,7 @@ class SecretsProvider:
             )
             for label in self._labels
         ]
-        sets = watch_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
-        async with aclosing(sets):
-            async for infos in sets:
-                yield infos
+        return watch_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
 
     def _read(self, found: Sequence[Objects]) -> list[ClusterInfo]:
         # A Secret with two of the labels is still one cluster.
@@ -140,7 +137,7 @@ def _read_argo(said: str, secret: Object) -> Access:
         user = _renamed(config, _USER) | _renamed(tls, _CERTIFICATE)
     except ValueError as e:
         return None, f"Secret {said}: {e}"
-    return checked(read_access(_kubeconfig(server, trust, user), f"Secret {said}"))
+    return checked(read_access(kubeconfig_of({"server": server, **trust}, user), f"Secret {said}"))
 
 
 def _argo_config(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -174,13 +171,3 @@ def _renamed(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, s
         if not isinstance(found.get(ours, ""), str):
             raise ValueError(f"config: {theirs!r} is not a string")  # noqa: TRY004
     return found
-
-
-def _kubeconfig(server: str, trust: Mapping[str, str], user: Mapping[str, str]) -> str:
-    document = {
-        "current-context": "cluster",
-        "contexts": [{"name": "cluster", "context": {"cluster": "cluster", "user": "user"}}],
-        "clusters": [{"name": "cluster", "cluster": {"server": server, **trust}}],
-        "users": [{"name": "user", "user": dict(user)}],
-    }
-    return orjson.dumps(document).decode()
