@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from redis.exceptions import RedisError
-
-from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import BATCH, Priority, QueuePolicy, worker_of
 from fleetbus.workqueue.scripts import Transitions
 
@@ -130,10 +127,7 @@ async def list_items(redis: Redis, controller: str, limit: int) -> Items:
         QueueUnavailableError: the store did not answer.
     """
     calls = Transitions(controller, QueuePolicy())
-    try:
-        answer = await calls.list_items(min(limit, MOST)).send(redis)
-    except (RedisError, OSError) as e:
-        raise QueueUnavailableError(str(e)) from e
+    answer = await calls.list_items(min(limit, MOST)).send(redis)
     parts = dict(zip(STATES, answer, strict=True))
     return Items(
         shown=[_item(calls, state, row) for state, (_, rows) in parts.items() for row in rows],
@@ -154,10 +148,7 @@ async def run_now(redis: Redis, controller: str, request: Request | None = None)
     """
     calls, page, made_due = Transitions(controller, QueuePolicy()), "0", 0
     while True:
-        try:
-            following, count = await calls.run_now(request, page).send(redis)
-        except (RedisError, OSError) as e:
-            raise QueueUnavailableError(str(e)) from e
+        following, count = await calls.run_now(request, page).send(redis)
         page, made_due = following.decode(), made_due + count
         if page == "0":
             return made_due
@@ -190,7 +181,4 @@ async def read_item(redis: Redis, request: Request) -> ItemStatus:
         QueueUnavailableError: the store did not answer.
     """
     call = Transitions(request.controller, QueuePolicy()).read_item(request)
-    try:
-        return ItemStatus.of(await call.send(redis))
-    except (RedisError, OSError) as e:
-        raise QueueUnavailableError(str(e)) from e
+    return ItemStatus.of(await call.send(redis))

@@ -14,10 +14,7 @@ from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from redis.exceptions import RedisError
-
 from fleetbus.errors import LeaseLostError
-from fleetbus.process.cancellation import cancellable
 from fleetbus.workqueue.errors import QueueClosedError, QueueUnavailableError
 from fleetbus.workqueue.notify import POLL, Subscription
 from fleetbus.workqueue.queue import (
@@ -308,11 +305,7 @@ class RedisQueue:
         return refused
 
     async def _send(self, call: Call) -> Any:
-        try:
-            with cancellable():  # redis-py sends under asyncio.wait_for
-                return await call.send(self._redis)
-        except (RedisError, OSError) as error:
-            raise QueueUnavailableError(str(error)) from error
+        return await call.send(self._redis)
 
 
 def _new_token() -> str:

@@ -15,9 +15,11 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, RedisError
 
+from fleetbus.process.cancellation import cancellable
 from fleetbus.reconcile import Request
+from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import check_trace
 from fleetbus_proto import keys
 
@@ -98,12 +100,20 @@ class Call:
     tail: tuple[Any, ...]
 
     async def send(self, redis: redis.asyncio.Redis) -> Any:
-        """Run it; a server that does not know the script gets its text (rule P16)."""
+        """Run it; a server that does not know the script gets its text (rule P16).
+
+        Raises:
+            QueueUnavailableError: the store did not answer, or refused.
+        """
         run = cast("Callable[..., Awaitable[Any]]", redis.execute_command)
         try:
-            return await run("EVALSHA", self.script.digest, *self.tail, **_AS_BYTES)
-        except NoScriptError:
-            return await run("EVAL", self.script.text, *self.tail, **_AS_BYTES)
+            with cancellable():  # redis-py sends under asyncio.wait_for
+                try:
+                    return await run("EVALSHA", self.script.digest, *self.tail, **_AS_BYTES)
+                except NoScriptError:
+                    return await run("EVAL", self.script.text, *self.tail, **_AS_BYTES)
+        except (RedisError, OSError) as e:
+            raise QueueUnavailableError(str(e)) from e
 
     def send_blocking(self, redis: redis.Redis) -> Any:
         """Run it on a blocking connection, from a thread."""
