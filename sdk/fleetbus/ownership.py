@@ -18,7 +18,7 @@ from fleetbus.errors import MalformedOwner
 
 OWNER_UID_LABEL: Final = "fleetbus.dev/owner-uid"
 OWNER_ANNOTATION: Final = "fleetbus.dev/owner"
-SEED_OWNER_ANNOTATION: Final = "multicluster.admiralty.io/controller-reference"
+ADMIRALTY_OWNER_ANNOTATION: Final = "multicluster.admiralty.io/controller-reference"
 """multicluster-controller's mark: read, never written."""
 FINALIZER: Final = "fleetbus.dev/cleanup"
 PROTECT_ANNOTATION: Final = "fleetbus.dev/protect"
@@ -98,7 +98,7 @@ def owner_of(obj: dict[str, Any]) -> Owner | None:
         MalformedOwner: there is a mark, but it is malformed.
     """
     annotations = _strings(obj, "annotations")
-    text = annotations.get(OWNER_ANNOTATION) or annotations.get(SEED_OWNER_ANNOTATION)
+    text = annotations.get(OWNER_ANNOTATION) or annotations.get(ADMIRALTY_OWNER_ANNOTATION)
     return parse_owner(text) if text else None
 
 

@@ -261,7 +261,7 @@ async def test_policy_recreate_deletes_nothing_when_the_new_object_is_refused(ri
     assert pod(rig, "t1")["metadata"]["uid"] == uid
 
 
-async def test_t15_the_seeds_other_manifest(rig: Rig):
+async def test_t15_each_cluster_gets_the_image_of_its_own_customization(rig: Rig):
     images = {"t1": "nginx:1.19.0-alpine", "t2": "nginx:1.19.0-alpine", "t4": "nginx:1.17.0-alpine"}
     entries = [
         {

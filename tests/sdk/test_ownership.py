@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from fleetbus.errors import MalformedOwner
 from fleetbus.ownership import (
+    ADMIRALTY_OWNER_ANNOTATION,
     OWNER_ANNOTATION,
     OWNER_UID_LABEL,
-    SEED_OWNER_ANNOTATION,
     Owner,
     field_manager,
     is_owned_by,
@@ -85,16 +85,16 @@ def test_an_owner_is_made_from_an_object_and_its_cluster():
 
 
 def test_the_mark_of_multicluster_controller_is_read():
-    seed = {k: v for k, v in PLAIN.items() if k != "hub"}
-    child = _marked(json.dumps(seed), SEED_OWNER_ANNOTATION)
+    mark = {k: v for k, v in PLAIN.items() if k != "hub"}
+    child = _marked(json.dumps(mark), ADMIRALTY_OWNER_ANNOTATION)
     assert owner_of(child) == Owner("apps/v1", "Deployment", "prod", "web", "u-1", "eu1")
     assert is_owned_by(child, "u-1")
 
 
-def test_our_own_mark_wins_over_the_seeds():
+def test_our_own_mark_wins_over_that_of_multicluster_controller():
     child = _marked(json.dumps(PLAIN))
     other = json.dumps(PLAIN | {"uid": "u-2"})
-    child["metadata"]["annotations"][SEED_OWNER_ANNOTATION] = other
+    child["metadata"]["annotations"][ADMIRALTY_OWNER_ANNOTATION] = other
     owner = owner_of(child)
     assert owner is not None
     assert owner.uid == "u-1"

@@ -12,7 +12,7 @@ from fleetbus.controller.filters import read_metadata
 from fleetbus.controller.watch import Watch
 from fleetbus.errors import MalformedOwner
 from fleetbus.kube.list_watch.listing import DECODE_ERRORS
-from fleetbus.ownership import OWNER_ANNOTATION, SEED_OWNER_ANNOTATION, Owner, parse_owner
+from fleetbus.ownership import ADMIRALTY_OWNER_ANNOTATION, OWNER_ANNOTATION, Owner, parse_owner
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.reads.reader import Entry
 from fleetbus_proto.errors import InvalidName
@@ -21,7 +21,7 @@ from fleetbus_proto.subjects import check_cluster
 
 log = structlog.get_logger()
 
-_MARKS: Final = (OWNER_ANNOTATION, SEED_OWNER_ANNOTATION)
+_MARKS: Final = (OWNER_ANNOTATION, ADMIRALTY_OWNER_ANNOTATION)
 
 
 def check_place(cluster: str, namespace: str) -> None:

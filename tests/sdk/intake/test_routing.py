@@ -23,7 +23,7 @@ from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
 from fleetbus.intake.record import Record
 from fleetbus.intake.routing import Router
-from fleetbus.ownership import OWNER_ANNOTATION, SEED_OWNER_ANNOTATION
+from fleetbus.ownership import ADMIRALTY_OWNER_ANNOTATION, OWNER_ANNOTATION
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.workqueue import Add, MemoryQueue, Priority, QueuePolicy
@@ -144,7 +144,7 @@ async def test_a_predicate_that_raises_enqueues_nothing_and_requests_a_resync(
     assert routed.resyncs == ["eu1"]
 
 
-@pytest.mark.parametrize("annotation", [OWNER_ANNOTATION, SEED_OWNER_ANNOTATION])
+@pytest.mark.parametrize("annotation", [OWNER_ANNOTATION, ADMIRALTY_OWNER_ANNOTATION])
 @pytest.mark.parametrize("resource", [PODS, "*"])
 async def test_an_owned_object_wakes_its_owner_in_the_owners_cluster(
     routed: Routed, annotation: str, resource: str

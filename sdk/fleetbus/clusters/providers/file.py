@@ -73,20 +73,20 @@ class _Entry(BaseModel):
     suspend: bool = False
 
 
-class _SeedResource(BaseModel):
+class _OperatorResource(BaseModel):
     rType: str  # noqa: N815 -- multi_resource_operator's spelling
 
 
-class _SeedMetadata(BaseModel):
-    """An entry of multi_resource_operator."""
+class _OperatorMetadata(BaseModel):
+    """The metadata of an entry in multi_resource_operator's form."""
 
     clusterName: Annotated[str, AfterValidator(check_cluster)]  # noqa: N815
     configPath: str  # noqa: N815
     insecure: bool = False
     isMaster: bool = False  # noqa: N815
-    resources: list[_SeedResource] = Field(default_factory=list[_SeedResource])
+    resources: list[_OperatorResource] = Field(default_factory=list[_OperatorResource])
 
-    def modern(self) -> _Entry:
+    def to_entry(self) -> _Entry:
         """The same cluster in our own form."""
         return _Entry(
             name=self.clusterName,
@@ -97,8 +97,8 @@ class _SeedMetadata(BaseModel):
         )
 
 
-class _SeedEntry(BaseModel):
-    metadata: _SeedMetadata
+class _OperatorEntry(BaseModel):
+    metadata: _OperatorMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ def _entry(path: pathlib.Path, number: int, raw: object) -> _Entry | _Broken:
     fields = map_of(raw)
     try:
         if "metadata" in fields:
-            return _SeedEntry.model_validate(raw).metadata.modern()
+            return _OperatorEntry.model_validate(raw).metadata.to_entry()
         return _Entry.model_validate(raw)
     except ValidationError as e:
         first = e.errors()[0]

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from fleetbus.kube.list_watch.listing import RawObject, WatchTarget, read_map
-from fleetbus.ownership import OWNER_ANNOTATION, PROTECT_ANNOTATION, SEED_OWNER_ANNOTATION
+from fleetbus.ownership import ADMIRALTY_OWNER_ANNOTATION, OWNER_ANNOTATION, PROTECT_ANNOTATION
 
 RESOURCE_OF_TEMPLATES: Final = "fleetbus.dev/multiclusterresources"
 """The group and plural of what carries other objects, in any version."""
@@ -37,7 +37,7 @@ SHOWN_ANNOTATIONS: Final = frozenset(
         "meta.helm.sh/release-namespace",
         OWNER_ANNOTATION,
         PROTECT_ANNOTATION,
-        SEED_OWNER_ANNOTATION,
+        ADMIRALTY_OWNER_ANNOTATION,
     }
 )
 """The annotations of a Secret whose values are published: each says who owns the Secret.

@@ -146,8 +146,8 @@ async def test_s7_a_wrong_entry_is_reported_by_file_and_field_and_harms_no_other
 
 
 def test_a_wrong_entry_with_a_name_is_a_cluster_with_a_problem(folder: pathlib.Path):
-    seed = {"metadata": {"clusterName": "us1"}}
-    found = read_clusters(_write(folder, _plain(deny="all"), seed, {"name": "EU_1"}))
+    foreign = {"metadata": {"clusterName": "us1"}}
+    found = read_clusters(_write(folder, _plain(deny="all"), foreign, {"name": "EU_1"}))
     assert [(info.name, info.config) for info in found] == [("eu1", None), ("us1", None)]
     assert "clusters.1.metadata.configPath: Field required" in found[1].problem
 
@@ -189,8 +189,8 @@ def test_a_name_that_is_listed_twice_is_a_problem_of_that_cluster(folder: pathli
 
 
 def test_two_hubs_are_a_problem_of_those_two(folder: pathlib.Path):
-    seed = {"clusterName": "b", "configPath": "eu1.kubeconfig", "isMaster": True}
-    path = _write(folder, _plain(hub=True), {"metadata": seed}, _plain(name="good"))
+    metadata = {"clusterName": "b", "configPath": "eu1.kubeconfig", "isMaster": True}
+    path = _write(folder, _plain(hub=True), {"metadata": metadata}, _plain(name="good"))
     *hubs, good = read_clusters(path)
     assert (good.name, good.problem) == ("good", "")
     assert [info.hub for info in hubs] == [False, False]

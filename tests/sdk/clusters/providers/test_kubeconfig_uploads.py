@@ -248,8 +248,8 @@ def test_s7_no_value_of_any_field_of_a_clusters_file_harms_another(
         "resources": ["v1/pods"],
         "deny": ["core/events"],
     }
-    seed = {"metadata": {"clusterName": "eu1", "configPath": "k", "resources": [{"rType": "x"}]}}
-    shape = data.draw(st.sampled_from([entry, seed]))
+    foreign = {"metadata": {"clusterName": "eu1", "configPath": "k", "resources": [{"rType": "x"}]}}
+    shape = data.draw(st.sampled_from([entry, foreign]))
     broken = replaced(shape, data.draw(st.sampled_from(places(shape))), data.draw(VALUES))
     path: Path = folder / "clusters.yaml"
     clusters = [broken, {"name": "good", "kubeconfig": "k"}]

@@ -3,7 +3,7 @@
 Each time the snapshot equals the API servers within 60 s, every change made meanwhile is
 reconciled, one key never runs twice at a time and nothing is deleted by it. With real
 processes and their own timers, so it is part of `make scenarios` only; losses with scaled timers
-are in test_p14_losses.py.
+are in test_p14_store_losses.py.
 """
 
 from __future__ import annotations
