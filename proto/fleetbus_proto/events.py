@@ -7,6 +7,8 @@ Readers in other languages: proto/README.md.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from fleetbus_proto.subjects import Verb
@@ -14,6 +16,10 @@ from fleetbus_proto.versions import version_key
 
 FORMAT = 1
 """The version of this contract, in the header `fleetbus-format` of every message."""
+OVERSIZED: Final = "oversized"
+"""`Event.degraded` of an object that is too large for the bus (rule B11)."""
+UNREADABLE: Final = "unreadable"
+"""`Event.degraded` of an object that could not be parsed (rule W16)."""
 
 
 class Incarnation(msgspec.Struct, frozen=True, rename="camel"):

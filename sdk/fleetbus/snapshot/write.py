@@ -18,6 +18,7 @@ from fleetbus.snapshot.sweep import Sweeps
 from fleetbus.store import connection
 from fleetbus.store.connection import StoreEmpty
 from fleetbus_proto import keys
+from fleetbus_proto.events import UNREADABLE
 from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import is_comparable
 
@@ -245,7 +246,7 @@ class _Batch:
         elif is_live:
             found = read_terms(body)
             terms = found or UNKNOWN_TERMS
-            degraded = degraded if found else degraded or "unreadable"
+            degraded = degraded if found else degraded or UNREADABLE
         head = (
             f"{self._lineage_of(event)}{SEP}{_code(event)}{SEP}{event.resource_version}{SEP}"
             f"{event.uid}{SEP}{degraded}{SEP}{terms.labels}{SEP}{terms.owners}"

@@ -10,11 +10,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from fleetbus.snapshot import Entry, Freshness
+from fleetbus_proto.events import UNREADABLE
 
 FIXED_HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 SLICE: Final = 512 * 1024
 """Bytes that are written at a time; the client must receive them before the next ones."""
-_UNREADABLE = "unreadable"
 
 
 class SlicedResponse(Response):
@@ -49,7 +49,7 @@ def body_of(entry: Entry) -> bytes:
 
     What is marked as unreadable may be invalid JSON, and would break the answer it is part of.
     """
-    return b"" if entry.degraded == _UNREADABLE else entry.body
+    return b"" if entry.degraded == UNREADABLE else entry.body
 
 
 def render_item(entry: Entry) -> bytes:

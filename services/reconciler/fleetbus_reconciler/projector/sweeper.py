@@ -28,7 +28,7 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.sweep import SweepCandidate
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus_proto import codec, headers
-from fleetbus_proto.events import Event
+from fleetbus_proto.events import OVERSIZED, Event
 from fleetbus_proto.subjects import Verb, event_subject
 from fleetbus_reconciler.fleet_status.fleet_state import FleetState, resource_of
 from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
@@ -327,7 +327,7 @@ class Sweeper:
         if len(body) + _HEADERS > self._max_payload():
             # The object came in a smaller envelope; the deletion matters more than its last state
             # (rule B11).
-            event = msgspec.structs.replace(event, object=None, degraded="oversized")
+            event = msgspec.structs.replace(event, object=None, degraded=OVERSIZED)
             body = codec.encode(event)
         return await self._window.send(subject, body, headers.build(event, key))
 

@@ -15,11 +15,10 @@ from fleetbus.bus.window import Gathering, Window
 from fleetbus.watchers.message_key import KEY_BYTES
 from fleetbus_proto import codec, headers
 from fleetbus_proto.errors import InvalidName
-from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat
+from fleetbus_proto.events import OVERSIZED, AuditPage, EpochEnd, Event, Heartbeat
 from fleetbus_proto.subjects import epochs_subject, event_subject, status_subject
 from fleetbus_watcher.errors import PublishGivenUp, Unpublishable
 from fleetbus_watcher.publish.heartbeat_size import fit
-from fleetbus_watcher.transform.translate import OVERSIZED
 
 _HEARTBEAT_TTL: Final = "1h"
 _HEADER_FRAME: Final = 16

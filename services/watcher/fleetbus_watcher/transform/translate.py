@@ -16,7 +16,7 @@ from fleetbus.kube.list_watch.listing import DECODE_ERRORS as UNDECODABLE
 from fleetbus.kube.list_watch.listing import ListPage, RawObject, WatchTarget, read_map, read_text
 from fleetbus.kube.list_watch.reflect import WatchEvent, WatchType, read_deep_metadata
 from fleetbus.process.clock import utc_now
-from fleetbus_proto.events import Event, Incarnation, Rank
+from fleetbus_proto.events import UNREADABLE, Event, Incarnation, Rank
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import is_comparable
@@ -25,8 +25,6 @@ from fleetbus_watcher.settings import WatcherSettings
 from fleetbus_watcher.transform.secret_redaction import is_narrowed
 from fleetbus_watcher.transform.transform import Transform, transform_of
 
-OVERSIZED: Final = "oversized"
-UNREADABLE: Final = "unreadable"
 _VERBS: Final = {
     WatchType.ADDED: Verb.ADDED,
     WatchType.MODIFIED: Verb.MODIFIED,
