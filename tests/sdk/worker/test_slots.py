@@ -13,7 +13,7 @@ from fleetbus.controller.controller import Controller
 from fleetbus.errors import ConfigError, Unreachable
 from fleetbus.process import metrics
 from fleetbus.worker.host import WEIGHT_LABEL, QueueWeights
-from fleetbus.worker.reaper import QueueGauges
+from fleetbus.worker.queue_gauges import QueueGauges
 from fleetbus.worker.slots import ALONE, Slots, is_outage
 from fleetbus.workqueue import Breaker, Lease, Priority, Stats
 from support.stores.workqueue import named

@@ -21,7 +21,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from fleetbus.process import metrics
-from fleetbus.worker.reaper import QueueGauges
+from fleetbus.worker.queue_gauges import QueueGauges
 from fleetbus.workqueue import Add, Priority, QueueClosedError, QueuePolicy, Stats
 from support.stores.workqueue import MemoryRig, RedisRig, Rig, named
 
