@@ -19,7 +19,8 @@ from fleetbus.watchers.cluster_consent import consent, read_refused
 from fleetbus_proto.admission import is_too_far_ahead
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.keys import kv_accepted, kv_epoch, kv_incarnation
-from fleetbus_watcher import server_checks
+from fleetbus_watcher import etcd_restore
+from fleetbus_watcher.cluster_identity import ClusterIdentity
 from fleetbus_watcher.errors import ClusterReplaced
 from fleetbus_watcher.incarnation import has_moved
 from fleetbus_watcher.reachability import Reachability
@@ -131,7 +132,7 @@ async def test_w13_a_watch_is_not_opened_again_at_another_cluster(
     """Its versions may be higher and its log may reach back, so that nothing else would show it."""
     monkeypatch.setattr(rig.cluster, "compact", lambda: None)
     # All this may take less than the time for which watches share one answer.
-    monkeypatch.setattr(server_checks, "_CHECKED_WITHIN", timedelta())
+    monkeypatch.setattr(etcd_restore, "_CHECKED_WITHIN", timedelta())
     async with rig.watching():
         await eventually(rig.checkpoint)
         rig.write("a")
@@ -195,9 +196,7 @@ async def test_b8_nobody_moves_to_a_number_that_nobody_believes(rig: Rig):
 
 async def test_w13_a_watcher_sends_nothing_through_a_connection_that_leads_to_another_cluster():
     async with shared_address() as address, KubeClient(address.config) as client:
-        identity = server_checks.ClusterIdentity(
-            client, Reachability(client, "alpha", asyncio.Event())
-        )
+        identity = ClusterIdentity(client, Reachability(client, "alpha", asyncio.Event()))
         await identity.learn()
         await client.version()
         address.lead_new_connections_elsewhere()

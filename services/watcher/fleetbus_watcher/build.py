@@ -8,6 +8,7 @@ from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.window import Window
 from fleetbus.kube.client import KubeClient
+from fleetbus_watcher.cluster_identity import ClusterIdentity
 from fleetbus_watcher.cluster_watcher import ClusterWatcher
 from fleetbus_watcher.follow.context import UNKNOWN, ClusterContext
 from fleetbus_watcher.follow.grant_client import GrantClient
@@ -18,7 +19,6 @@ from fleetbus_watcher.publish.loss_detector import LossDetector
 from fleetbus_watcher.publish.publisher import Publisher
 from fleetbus_watcher.reachability import Reachability
 from fleetbus_watcher.resources.effective_spec import EffectiveSpec
-from fleetbus_watcher.server_checks import ClusterIdentity
 from fleetbus_watcher.settings import WatcherSettings
 
 

@@ -30,9 +30,9 @@ from fleetbus_watcher.errors import (
     HistoryBroken,
     WatcherError,
 )
+from fleetbus_watcher.etcd_restore import check_list_version
 from fleetbus_watcher.follow.context import ClusterContext
 from fleetbus_watcher.follow.resource_watcher import ResourceWatcher
-from fleetbus_watcher.server_checks import check_list_version
 
 log = structlog.get_logger()
 

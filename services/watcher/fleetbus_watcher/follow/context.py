@@ -14,6 +14,7 @@ from fleetbus.kube.connection.backoff import RequestBackoff
 from fleetbus.kube.list_watch.listing import WatchTarget
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.resources import Resource
+from fleetbus_watcher.cluster_identity import ClusterIdentity
 from fleetbus_watcher.errors import Unpublishable
 from fleetbus_watcher.follow.epoch import EpochState
 from fleetbus_watcher.follow.grant_client import GrantClient
@@ -24,7 +25,6 @@ from fleetbus_watcher.publish.checkpoint import Checkpoints
 from fleetbus_watcher.publish.loss_detector import LossDetector
 from fleetbus_watcher.publish.publisher import Prepared, Publisher
 from fleetbus_watcher.reachability import Reachability
-from fleetbus_watcher.server_checks import ClusterIdentity
 from fleetbus_watcher.settings import WatcherSettings
 from fleetbus_watcher.transform.translate import Origin
 

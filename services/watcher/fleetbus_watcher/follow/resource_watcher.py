@@ -44,6 +44,7 @@ from fleetbus_watcher.errors import (
     Unpublishable,
     WatcherError,
 )
+from fleetbus_watcher.etcd_restore import check_list_version
 from fleetbus_watcher.follow.context import ClusterContext, ResourceContext
 from fleetbus_watcher.follow.epoch import EpochState
 from fleetbus_watcher.follow.grant_client import Grant
@@ -56,7 +57,6 @@ from fleetbus_watcher.incarnation import claim_epoch
 from fleetbus_watcher.publish.checkpoint import Checkpoint
 from fleetbus_watcher.reachability import ReachabilityBackoff
 from fleetbus_watcher.resources.selection import SelectedResource
-from fleetbus_watcher.server_checks import check_list_version
 from fleetbus_watcher.transform.translate import Origin, from_list
 
 

@@ -20,9 +20,9 @@ from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus_proto.versions import is_newer
 from fleetbus_watcher.errgroup import run_group
 from fleetbus_watcher.errors import Unpublishable
+from fleetbus_watcher.etcd_restore import HistoryCheck
 from fleetbus_watcher.follow.context import ResourceContext
 from fleetbus_watcher.follow.epoch import EpochState
-from fleetbus_watcher.server_checks import HistoryCheck
 from fleetbus_watcher.transform.translate import from_watch
 
 _REOPENED_IN_VAIN: Final = 1

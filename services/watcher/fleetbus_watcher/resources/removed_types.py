@@ -38,11 +38,11 @@ from fleetbus_watcher.errors import (
     HistoryBroken,
     WatcherError,
 )
+from fleetbus_watcher.etcd_restore import check_list_version
 from fleetbus_watcher.follow.context import CRDS, ClusterContext
 from fleetbus_watcher.incarnation import claim_epoch, compare_and_set
 from fleetbus_watcher.resources.aggregated_groups import aggregated_groups
 from fleetbus_watcher.resources.selection import SelectedResource, SelectionResult
-from fleetbus_watcher.server_checks import check_list_version
 
 log = structlog.get_logger()
 
