@@ -19,7 +19,7 @@ from fleetbus.clusters.fields import map_of, text_of
 from fleetbus.clusters.mirror import Mirror, Objects, Place
 from fleetbus.errors import ConfigError, KubeError
 from fleetbus.kube.client import Object
-from fleetbus.kube.connection.backoff import RequestBackoff
+from fleetbus.kube.connection.backoff import ApiBackoff
 from fleetbus.kube.connection.config import KubeConfig, Renew, check_server, read_upload
 
 log = structlog.get_logger()
@@ -83,7 +83,7 @@ class Renewal:
 
     def __init__(self, read: Renew) -> None:
         self._read = read
-        self._backoff = RequestBackoff()
+        self._backoff = ApiBackoff()
         self._reading = asyncio.Lock()
         self._next_at = float("-inf")
         self._found: KubeConfig | None = None

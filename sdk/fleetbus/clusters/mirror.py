@@ -12,7 +12,7 @@ from fleetbus.clusters.fields import map_of, text_of
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import ConfigError, KubeError
 from fleetbus.kube.client import KubeClient, Object
-from fleetbus.kube.connection.backoff import RequestBackoff
+from fleetbus.kube.connection.backoff import ApiBackoff
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.list_watch.reflect import (
     ObjectChange,
@@ -102,7 +102,7 @@ async def discover_on_hub(hub: KubeConfig | None, name: str) -> AsyncGenerator[R
         hub: access data of the hub; None means the pod's service account.
         name: kubectl's: `clusters.cluster.x-k8s.io`.
     """
-    backoff = RequestBackoff()
+    backoff = ApiBackoff()
     is_reported = False
     async with KubeClient(hub) as client:
         while (found := await _find_resource(client, name, backoff)) is None:
@@ -114,7 +114,7 @@ async def discover_on_hub(hub: KubeConfig | None, name: str) -> AsyncGenerator[R
         yield found
 
 
-async def _find_resource(client: KubeClient, name: str, backoff: RequestBackoff) -> Resource | None:
+async def _find_resource(client: KubeClient, name: str, backoff: ApiBackoff) -> Resource | None:
     """The resource of this name; None if the hub does not serve it. Retries until it answers."""
     while True:
         try:

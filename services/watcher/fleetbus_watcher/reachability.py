@@ -36,7 +36,7 @@ from fleetbus.errors import (
     Unreachable,
 )
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.connection.backoff import BackoffPolicy, RequestBackoff
+from fleetbus.kube.connection.backoff import ApiBackoff, BackoffPolicy
 from fleetbus.kube.requests import Call
 from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus.process.clock import rfc3339
@@ -83,7 +83,7 @@ class Reachability:
         self._client = client
         self._log = log.bind(cluster=cluster)
         self._changed = changed
-        self._wakeups = RequestBackoff(_WAKEUPS)
+        self._wakeups = ApiBackoff(_WAKEUPS)
         # How many callers wait for the server now.
         self._waiting = 0
         # Set when one of them got no answer, and no probe has begun since.
@@ -199,7 +199,7 @@ class Reachability:
 
     async def _probe_until_answered(self) -> bool:
         """Probe until all callers may continue; False if none waits any more."""
-        pauses = RequestBackoff(_PROBES)
+        pauses = ApiBackoff(_PROBES)
         error: FleetbusError | None = None
         while True:
             await asyncio.sleep(pauses.delay(error).total_seconds())
@@ -248,7 +248,7 @@ class Reachability:
         self._returned = asyncio.Event()
 
 
-class ReachabilityBackoff(RequestBackoff):
+class ReachabilityBackoff(ApiBackoff):
     """Pauses that end early when a server that was away is back.
 
     Args:

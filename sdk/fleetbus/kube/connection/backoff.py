@@ -22,7 +22,7 @@ class BackoffPolicy:
     """After this long without a failure the delays start over."""
 
 
-class RequestBackoff:
+class ApiBackoff:
     """The delays between the attempts of one list-and-watch, or of one other repeated request.
 
     Args:

@@ -29,7 +29,7 @@ import orjson
 
 from fleetbus import errors
 from fleetbus.kube.client import CONNECT_TIMEOUT, KubeClient, Object
-from fleetbus.kube.connection.backoff import BackoffPolicy, RequestBackoff
+from fleetbus.kube.connection.backoff import ApiBackoff, BackoffPolicy
 from fleetbus.kube.list_watch.listing import (
     DECODE_ERRORS,
     IDLE_TIMEOUT,
@@ -294,7 +294,7 @@ async def follow(
     target: WatchTarget,
     resource_version: str,
     *,
-    backoff: RequestBackoff,
+    backoff: ApiBackoff,
     timeouts: WatchTimeouts = _TIMEOUTS,
     observer: Observer = _UNOBSERVED,
     before_open: Callable[[str], Awaitable[None]] | None = None,
@@ -331,7 +331,7 @@ async def follow(
 
 @asynccontextmanager
 async def _retrying(
-    backoff: RequestBackoff, observer: Observer, fatal: tuple[type[errors.KubeError], ...] = ()
+    backoff: ApiBackoff, observer: Observer, fatal: tuple[type[errors.KubeError], ...] = ()
 ) -> AsyncGenerator[None]:
     """Report a failure of the block and pause after it, for a loop around it."""
     try:
@@ -391,7 +391,7 @@ async def reflect(
     nothing is yielded and `observer` is called. Meant for a few thousand objects: a list is in
     memory as a whole.
     """
-    backoff = RequestBackoff(policy)
+    backoff = ApiBackoff(policy)
     while True:
         changes = _reflect_once(client, target, backoff, idle_timeout, observer)
         async with _retrying(backoff, observer), _credentials(client), aclosing(changes):
@@ -413,7 +413,7 @@ async def _credentials(client: KubeClient) -> AsyncGenerator[None]:
 async def _reflect_once(
     client: KubeClient,
     target: WatchTarget,
-    backoff: RequestBackoff,
+    backoff: ApiBackoff,
     idle_timeout: timedelta,
     observer: Observer,
 ) -> AsyncGenerator[ObjectList | ObjectChange]:

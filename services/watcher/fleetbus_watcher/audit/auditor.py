@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 import structlog
 
 from fleetbus.errors import BusError, KubeError
-from fleetbus.kube.connection.backoff import RequestBackoff
+from fleetbus.kube.connection.backoff import ApiBackoff
 from fleetbus.kube.list_watch.listing import ListPage, list_pages
 from fleetbus.process.clock import utc_now
 from fleetbus.watchers.resync import read_audit_request
@@ -61,7 +61,7 @@ class Auditor:
         self._schedules: dict[tuple[str, str], AuditSchedule] = {}
         self._request = ""
         self._log = log.bind(cluster=context.settings.cluster)
-        self._backoff = RequestBackoff(context.settings.backoff)
+        self._backoff = ApiBackoff(context.settings.backoff)
 
     async def run(self) -> NoReturn:
         """Audit until cancelled; no failure of the server or the bus ends it.

@@ -12,7 +12,7 @@ import msgspec
 
 from fleetbus.bus.key_value import DECODE_ERRORS, KeyValue
 from fleetbus.errors import FleetbusError, Gone, KubeError
-from fleetbus.kube.connection.backoff import RequestBackoff
+from fleetbus.kube.connection.backoff import ApiBackoff
 from fleetbus.kube.list_watch.listing import JSON, METADATA
 from fleetbus.process.clock import now_ms
 from fleetbus_proto.keys import kv_audit
@@ -80,7 +80,7 @@ class AuditSchedule:
         resource = watcher.target.resource
         self._key = kv_audit(settings.cluster, resource.group, resource.plural, watcher.scope)
         self._record, self._revision = _NEVER, 0
-        self._backoff = RequestBackoff(settings.backoff)
+        self._backoff = ApiBackoff(settings.backoff)
         # The id of our own unfinished audit; it may have failed and be retried.
         self._claimed = 0
         self.watcher = watcher
@@ -141,7 +141,7 @@ class AuditSchedule:
         Raises:
             BusError: it may not be recorded; then the audit is repeated.
         """
-        self._backoff = RequestBackoff(self._settings.backoff)
+        self._backoff = ApiBackoff(self._settings.backoff)
         self.sizes.listed()
         await self._write(msgspec.structs.replace(self._record, complete=True, objects=objects))
         self._claimed = 0

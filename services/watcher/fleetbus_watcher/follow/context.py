@@ -10,7 +10,7 @@ import structlog
 
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.connection.backoff import RequestBackoff
+from fleetbus.kube.connection.backoff import ApiBackoff
 from fleetbus.kube.list_watch.listing import WatchTarget
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.resources import Resource
@@ -72,7 +72,7 @@ class ResourceContext:
     origin: Origin
     progress: Progress
     metrics: ResourceMetrics
-    backoff: RequestBackoff
+    backoff: ApiBackoff
     """The pauses after failures."""
 
     def count(self, prepared: Prepared) -> None:

@@ -22,7 +22,7 @@ from typing import NoReturn
 import msgspec
 
 from fleetbus.errors import BusError, FleetbusError, Gone, KubeError
-from fleetbus.kube.connection.backoff import RequestBackoff
+from fleetbus.kube.connection.backoff import ApiBackoff
 from fleetbus.kube.list_watch.listing import ListPage, WatchTarget, list_pages
 from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus.process.clock import now_ms, utc_now
@@ -99,7 +99,7 @@ class ResourceWatcher:
         self._size = 0
         # W16: whether the present epoch was caused by a loss.
         self._is_healing = False
-        self._healing_backoff = RequestBackoff(settings.backoff)
+        self._healing_backoff = ApiBackoff(settings.backoff)
         self._gathering = context.publisher.gather()
 
     # --- queries ------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from fleetbus.bus.connection import Bus
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import FleetbusError
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.connection.backoff import RequestBackoff
+from fleetbus.kube.connection.backoff import ApiBackoff
 from fleetbus.process.cancellation import cancel_and_wait, cancellable
 from fleetbus.watchers.spec import SUSPENDED
 from fleetbus_watcher import metrics
@@ -66,7 +66,7 @@ class ClusterRunner:
         self._context = context
         self._settings = context.settings.model_copy(update={"cluster": info.name})
         self._log = log.bind(cluster=info.name)
-        self._backoff = RequestBackoff(self._settings.backoff)
+        self._backoff = ApiBackoff(self._settings.backoff)
         self._watcher: ClusterWatcher | None = None
         self._started_at = asyncio.get_running_loop().time()
         self._sends_final_heartbeat = True

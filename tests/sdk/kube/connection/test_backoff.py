@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from fleetbus.errors import KubeError, ServerError, TooManyRequests
-from fleetbus.kube.connection.backoff import RequestBackoff
+from fleetbus.kube.connection.backoff import ApiBackoff
 
 
 class Clock:
@@ -18,7 +18,7 @@ class Clock:
         return self.seconds
 
 
-def seconds(backoff: RequestBackoff, clock: Clock, times: int) -> list[float]:
+def seconds(backoff: ApiBackoff, clock: Clock, times: int) -> list[float]:
     found: list[float] = []
     for _ in range(times):
         found.append(backoff.delay().total_seconds())
@@ -28,19 +28,19 @@ def seconds(backoff: RequestBackoff, clock: Clock, times: int) -> list[float]:
 
 def test_w19_pauses_double_up_to_the_cap():
     clock = Clock()
-    backoff = RequestBackoff(now=clock, jitter=lambda: 0.0)
+    backoff = ApiBackoff(now=clock, jitter=lambda: 0.0)
     assert seconds(backoff, clock, 8) == [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30]
 
 
 def test_w19_each_pause_is_stretched_by_up_to_its_own_length():
     clock = Clock()
-    backoff = RequestBackoff(now=clock, jitter=lambda: 1.0)
+    backoff = ApiBackoff(now=clock, jitter=lambda: 1.0)
     assert seconds(backoff, clock, 3) == [1.6, 3.2, 6.4]
 
 
 def test_w19_two_healthy_minutes_reset():
     clock = Clock()
-    backoff = RequestBackoff(now=clock, jitter=lambda: 0.0)
+    backoff = ApiBackoff(now=clock, jitter=lambda: 0.0)
     seconds(backoff, clock, 6)
     clock.seconds += 119
     assert seconds(backoff, clock, 1) == [30]
@@ -52,4 +52,4 @@ def test_w19_two_healthy_minutes_reset():
 def test_w19_retry_after_is_honoured(kind: type[KubeError]):
     error = kind(0, "", "slow down")
     error.retry_after = timedelta(seconds=17)
-    assert RequestBackoff(jitter=lambda: 0.0).delay(error) == timedelta(seconds=17)
+    assert ApiBackoff(jitter=lambda: 0.0).delay(error) == timedelta(seconds=17)

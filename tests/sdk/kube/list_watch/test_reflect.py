@@ -15,7 +15,7 @@ from aiohttp import web
 
 from fleetbus.errors import Gone, KubeError, Unreachable
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.connection.backoff import BackoffPolicy, RequestBackoff
+from fleetbus.kube.connection.backoff import ApiBackoff, BackoffPolicy
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.list_watch.listing import WatchTarget, list_pages
 from fleetbus.kube.list_watch.reflect import (
@@ -118,7 +118,7 @@ async def test_w1_follow_resumes_where_it_was(cluster: Cluster, client: KubeClie
     for number in range(10):
         write(cluster, f"b{number}")
     quick = BackoffPolicy(first=timedelta(milliseconds=5), cap=timedelta(milliseconds=5))
-    async with aclosing(follow(client, TARGET, start, backoff=RequestBackoff(quick))) as events:
+    async with aclosing(follow(client, TARGET, start, backoff=ApiBackoff(quick))) as events:
         async for event in events:
             if event.type is WatchType.ADDED:
                 names.append(name_of(event))
@@ -210,7 +210,7 @@ async def test_w16_unreadable_lines_do_not_end_the_watch():
     )
     found: list[WatchEvent] = []
     async with answering(body) as client:
-        events = follow(client, TARGET, "5", backoff=RequestBackoff(QUICK))
+        events = follow(client, TARGET, "5", backoff=ApiBackoff(QUICK))
         async with aclosing(events):
             async for event in events:
                 found.append(event)
@@ -232,7 +232,7 @@ async def test_an_error_event_is_raised_whatever_it_holds(code: str):
     errors: list[KubeError] = []
     async with answering(line.encode()) as client:
         observer = Observer(on_failure=errors.append)
-        events = follow(client, TARGET, "5", backoff=RequestBackoff(QUICK), observer=observer)
+        events = follow(client, TARGET, "5", backoff=ApiBackoff(QUICK), observer=observer)
         pulling = asyncio.create_task(anext(events))
         if code == "410":
             with pytest.raises(Gone):
