@@ -27,7 +27,7 @@ from fleetbus.cli.events.events import parse_duration
 from fleetbus.cli.events.explain_text import is_unconcerned, render, summarize, with_summary
 from fleetbus.cli.events.history import read_events
 from fleetbus.cli.human_time import render_time
-from fleetbus.cli.queue.queue import list_controllers
+from fleetbus.cli.queue.queues import list_controllers
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import unknown, unknown_cluster
 from fleetbus.errors import BusError, ConfigError, MalformedOwner, StoreError

@@ -42,11 +42,9 @@ def queue(
 ) -> None:
     """Show the workqueues, retry or release items, or forget a controller."""
     from fleetbus.cli.queue.forget import forget  # noqa: PLC0415 -- import cost
-    from fleetbus.cli.queue.queue import (  # noqa: PLC0415 -- import cost
-        release_items,
-        retry_items,
-        show_queues,
-    )
+    from fleetbus.cli.queue.release import release_items  # noqa: PLC0415 -- import cost
+    from fleetbus.cli.queue.retry import retry_items  # noqa: PLC0415 -- import cost
+    from fleetbus.cli.queue.show import show_queues  # noqa: PLC0415 -- import cost
 
     first, *rest = words or [""]
     if limit is not None and first in {"", "retry", "release", "forget"}:

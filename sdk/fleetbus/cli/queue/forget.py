@@ -11,7 +11,7 @@ from typing import Any, Final
 from redis.exceptions import RedisError
 
 from fleetbus.bus.connection import connected
-from fleetbus.cli.queue.queue import list_controllers
+from fleetbus.cli.queue.queues import list_controllers
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import unknown
 from fleetbus.errors import BusError, ConfigError, StoreError
