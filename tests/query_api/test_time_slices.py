@@ -14,7 +14,7 @@ import pytest
 
 from fleetbus.kube.selectors import FieldSelector
 from fleetbus.snapshot import Entry
-from fleetbus_query_api.answers.v1 import _NewestRows  # pyright: ignore[reportPrivateUsage]
+from fleetbus_query_api.answers.mro_v1 import _NewestRows  # pyright: ignore[reportPrivateUsage]
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from support.stores.snapshot import Source
 

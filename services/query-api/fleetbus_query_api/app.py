@@ -10,6 +10,7 @@ from starlette.responses import Response
 from fleetbus.snapshot import SnapshotReader
 from fleetbus_query_api.answers.catalog import Catalog
 from fleetbus_query_api.answers.cluster_listing import ClusterListing
+from fleetbus_query_api.answers.mro_v1 import v1_router
 from fleetbus_query_api.answers.object_listing import ObjectListing
 from fleetbus_query_api.answers.openapi import (
     ClusterDetailModel,
@@ -21,7 +22,6 @@ from fleetbus_query_api.answers.openapi import (
 from fleetbus_query_api.answers.parameters import ListParameters, NoParameters, refuse_repeats
 from fleetbus_query_api.answers.problem import add_problem_handlers
 from fleetbus_query_api.answers.render import json_response
-from fleetbus_query_api.answers.v1 import v1_router
 from fleetbus_query_api.limits.gate import RequestGate
 from fleetbus_query_api.limits.large_answers import ListConcurrency
 from fleetbus_query_api.limits.time_slices import TimeSlices
