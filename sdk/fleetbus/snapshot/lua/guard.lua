@@ -1,5 +1,5 @@
--- The order guard of one key, and how versions compare. Precedes most scripts of this folder. Keys:
--- only those passed to its functions.
+-- The order guard of one key, and how versions compare; apply.lua decides by it whether an event is
+-- applied. Precedes most scripts of this folder. Keys: only those passed to its functions.
 --
 -- A guard is one string; keys.guards() of proto lists its fields. Versions, incarnations and epoch
 -- ids stay digit strings: numbers of Lua are doubles and lose digits above 2^53 (rule P2).

@@ -16,7 +16,7 @@ local function renew_feed()
   redis.call('SET', FEED_GENERATION, ARGV[1])
 end
 
-local found = identity()
+local found = redis_identity()
 local generation = redis.call('GET', GENERATION)
 if generation then
   local held = redis.call('HGET', STORE, 'run')

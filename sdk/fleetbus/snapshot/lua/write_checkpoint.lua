@@ -8,7 +8,7 @@
 
 local GENERATION, CHECKPOINT = KEYS[1], KEYS[2]
 
-if identity() ~= ARGV[1] or redis.call('GET', GENERATION) ~= ARGV[2] then return 0 end
+if redis_identity() ~= ARGV[1] or redis.call('GET', GENERATION) ~= ARGV[2] then return 0 end
 local held = redis.call('HMGET', CHECKPOINT, 'stream', 'low')
 if (held[1] or '') ~= ARGV[3] or (held[2] or '') ~= ARGV[4] then return 0 end
 redis.call('HSET', CHECKPOINT, 'stream', ARGV[5], 'low', ARGV[6], 'floor', ARGV[7], 'run', ARGV[1])

@@ -67,8 +67,8 @@ class CheckpointStore:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._look = register(redis, "read_checkpoint", after="identity")
-        self._write = register(redis, "write_checkpoint", after="identity")
+        self._look = register(redis, "read_checkpoint", after="redis_identity")
+        self._write = register(redis, "write_checkpoint", after="redis_identity")
 
     async def read(self, durable: str) -> StoreState:
         """Read the identity of the server and a checkpoint.
@@ -142,7 +142,7 @@ async def claimed(redis: Redis, consumer: str) -> AsyncGenerator[bool]:
         renewing.cancel()
         await asyncio.gather(renewing, return_exceptions=True)
         with contextlib.suppress(RedisError):
-            await register(redis, "release_claim", after="identity")(keys=[key], args=[nonce])
+            await register(redis, "release_claim", after="redis_identity")(keys=[key], args=[nonce])
 
 
 async def _renew(redis: Redis, key: str) -> None:
