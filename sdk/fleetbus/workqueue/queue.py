@@ -71,7 +71,10 @@ class Backoff:
             )
 
     def delay(self, failures: int) -> timedelta:
-        """The delay after this many failures, counted from 1."""
+        """The delay after this many failures, counted from 1.
+
+        For `MemoryQueue`; in Redis `lua/retry.lua` and `lua/reap.lua` compute the same.
+        """
         seconds = self.first.total_seconds()
         bound = self.limit.total_seconds()
         for _ in range(failures - 1):

@@ -1,5 +1,5 @@
--- AddRateLimited (rule Q7): counts a failure and adds after a back-off; may open the breaker of the
--- item's cluster (rule Q9).
+-- Queue.retry, after a failed run (rule Q7): counts a failure and adds after a back-off, which is
+-- computed here; may open the breaker of the item's cluster (rule Q9). In client-go: AddRateLimited.
 --
 -- Keys: processing, attempts, triggers, traces, delayed, breakers, outages, turns, credits, ready,
 --       clock, liveness, notify

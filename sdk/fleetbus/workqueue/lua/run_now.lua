@@ -1,4 +1,5 @@
--- Makes delayed items due now (rule Q7): one item, or a page of all that wait after a failure.
+-- `fleetbus queue retry` (rule Q7): makes delayed items due now, one or a page of all that wait
+-- after a failure.
 --
 -- Keys: delayed, attempts, notify
 -- ARGV  2 item, or '' for a page of all  3 where the page begins, '0' at first

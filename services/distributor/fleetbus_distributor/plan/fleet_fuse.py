@@ -1,4 +1,8 @@
-"""Holds deletions that exceed the fleet-wide budget, which is in the store (rule D8)."""
+"""Holds automatic deletions that exceed a budget of ten minutes (rule D8).
+
+There are two in the store: that of one MultiClusterResource and that of the whole fleet. The limits
+of one round are in `plan`.
+"""
 
 from __future__ import annotations
 
