@@ -103,7 +103,11 @@ async def test_t1_a_deletion_is_one_more_run_that_finds_it_absent(open_rig: Open
     await eventually(lambda: bool(recorder.runs), within=WITHIN)
     await asyncio.sleep(QUIET.total_seconds())
     assert recorder.keys() == {("b", "default", "p3")}
-    assert [run.object for run in recorder.runs] == [None]
+    # The end of a pod is a change before it is a deletion: a run may come between the two.
+    *before, last = [run.object for run in recorder.runs]
+    assert last is None
+    assert None not in before
+    assert len(before) <= 1
 
 
 async def test_t1_equal_names_in_two_clusters_stay_apart(open_rig: OpenRig) -> None:
