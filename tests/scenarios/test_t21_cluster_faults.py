@@ -25,6 +25,7 @@ import yaml
 from fleetbus.clusters.providers.file import FileProvider
 from fleetbus.controller.controller import Controller
 from fleetbus.kube.client import KubeClient
+from fleetbus.kube.requests import Call
 from fleetbus.snapshot.reads.query import ListQuery
 from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_emulator.apiserver import Cluster, CutAnswer, Expire, Fail, Partition
@@ -43,6 +44,7 @@ HEALS = timedelta(seconds=30)
 RATE = 10
 OBJECTS = 22
 """More than the fuse would let go at once, and more than a page."""
+_SOON = timedelta(seconds=2)
 Expected = tuple[str, str, str]
 """Type, status and one of the reasons (`A|B`) of a condition."""
 
@@ -52,8 +54,12 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     if not FULL:
         file: Any = FileProvider.__init__.__kwdefaults__
         monkeypatch.setitem(file, "every", timedelta(milliseconds=50))
-        asked: Any = KubeClient.request.__kwdefaults__
-        monkeypatch.setitem(asked, "within", timedelta(seconds=2))
+        request = KubeClient.request
+
+        async def give_up_soon(client: KubeClient, call: Call) -> bytes:
+            return await request(client, call._replace(within=min(call.within, _SOON)))
+
+        monkeypatch.setattr(KubeClient, "request", give_up_soon)
         monkeypatch.setattr(
             "fleetbus_watcher.pool.cluster_runner._SILENT_AT_MOST", timedelta(seconds=1)
         )
