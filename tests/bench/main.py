@@ -21,7 +21,7 @@ from support.processes.programs import module
 REPORT = pathlib.Path(__file__).parents[2] / "reports" / "bench.json"
 BENCHMARKS = (
     *("snapshot", "workqueue", "fairness", "latency", "rebuild"),
-    *("watcher", "relist", "replicas", "pool", "apiserver", "restart"),
+    *("fleet", "watcher", "relist", "replicas", "pool", "apiserver", "restart"),
 )
 
 

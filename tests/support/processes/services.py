@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
+
+import httpx
 
 from fleetbus_devfleet.processes.children import Child
 from support.eventually import eventually
@@ -69,17 +72,19 @@ class Processes:
             | environment,
         )
 
-    async def ready(self, child: Child) -> None:
+    async def ready(self, child: Child, within: timedelta = _READY) -> None:
         """Wait until one of them is ready; ChildError if it ends instead."""
         port_file = self._port_file(child.name)
-        await child.wait_until(port_file.exists, within=_READY)
+        await child.wait_until(port_file.exists, within=within)
         async with http_client(f"http://127.0.0.1:{port_file.read_text().strip()}") as client:
 
             async def is_ready() -> bool:
                 child.raise_if_ended()
-                return (await client.get("/readyz")).is_success
+                with suppress(httpx.TimeoutException):  # as long as it has much to do
+                    return (await client.get("/readyz")).is_success
+                return False
 
-            await eventually(is_ready, _READY)
+            await eventually(is_ready, within)
 
     def _port_file(self, name: str) -> Path:
         return self.folder / f"{name}.port"
