@@ -300,7 +300,7 @@ async def measure_fleet(folder: Path, sizes: Sizes) -> dict[str, Any]:
 
 
 def compare(spans: dict[str, dict[str, Any]], sizes: Sizes) -> dict[str, Any]:
-    """What one more controller costs, and by how much a joining cluster moves the others."""
+    """Compute the cost of one more controller, and how far a joining cluster moves the others."""
     alone, wide, narrow = (
         sum(spans[name]["cores"].values())
         for name in ("projector alone", "with wide controllers", "with narrow controllers")
@@ -334,7 +334,7 @@ def _ratio(now: dict[str, Any], before: dict[str, Any]) -> float | None:
 
 
 def slopes(whole: dict[str, Any], few: dict[str, Any], small: dict[str, Any]) -> dict[str, Any]:
-    """What one more cluster and one more object take, from three fleets.
+    """Compute the cost of one more cluster and of one more object, from three fleets.
 
     Args:
         whole: the first sync of the whole fleet.

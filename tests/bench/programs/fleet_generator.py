@@ -34,7 +34,7 @@ _CONTROL = "fleetbus.control.*"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to generate."""
+    """The clusters, and the changes to make."""
 
     nats_url: str
     clusters: dict[str, str]
@@ -47,7 +47,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What was generated."""
+    """The messages that were sent."""
 
     changes: int
     listed: int

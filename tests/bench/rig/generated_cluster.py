@@ -129,7 +129,7 @@ class Objects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connections:
-    """What the clusters of one generator share, as those of one process of the pool do."""
+    """Connections that the clusters of one process share, as in the pool of watchers."""
 
     bus: Bus
     kv: KeyValue
@@ -143,7 +143,7 @@ class Connections:
 
 @dataclass(slots=True)
 class Sent:
-    """What the generator has done, for the report."""
+    """Counters of the generator, for its report."""
 
     changes: int = 0
     listed: int = 0

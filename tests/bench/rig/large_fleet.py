@@ -43,7 +43,7 @@ _UNDER_WAY: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What every process has used at one moment."""
+    """CPU seconds of every process at one moment."""
 
     at: float
     cpu: Mapping[str, float]
@@ -200,7 +200,7 @@ class LargeFleet:
         return {name: round(rss_mb(pid), 1) for name, pid in self.pids.items()}
 
     async def store_bytes(self) -> int:
-        """What Valkey has allocated for its data."""
+        """Read how many bytes Valkey has allocated."""
         return int((await self.redis.info("memory"))["used_memory"])
 
 
