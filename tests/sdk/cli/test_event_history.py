@@ -86,6 +86,27 @@ async def test_who_does_not_follow_comes_to_the_end_over_a_restart(tmp_path: Pat
         await history.aclose()
 
 
+@pytest.mark.parametrize("count", [200, 201, 400])
+@pytest.mark.parametrize("follow", [False, True])
+async def test_a_full_batch_is_followed_by_the_next_one_at_once(
+    tmp_path: Path, *, count: int, follow: bool
+):
+    """The server ends a full batch without a status message: the reader has to count."""
+    async with (
+        nats_server(store_dir=tmp_path / "nats") as server,
+        connected(server.url, name="reader") as bus,
+    ):
+        history = await opened(bus, *map(str, range(count)), follow=follow)
+        assert await read(history, count) == [str(number) for number in range(count)]
+        if follow:
+            await publish(bus, "later")
+            assert await read(history, 1) == ["later"]
+        else:
+            async with asyncio.timeout(15):
+                assert await history.next() is None
+        await history.aclose()
+
+
 async def test_who_does_not_follow_waits_no_longer_for_a_bus_that_stays_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -78,7 +78,9 @@ class History:
         self._arrived: asyncio.Queue[Msg | None] = asyncio.Queue()
         self._inbox = ""
         self._consumer = ""
-        self._has_pull = False
+        # What the current pull may still deliver; 0 without one. The server reports the end of a
+        # batch only if the batch is not full: after a full one, nothing comes unless we pull again.
+        self._outstanding = 0
         # Time and sequence of the last message: a new consumer starts at that time and repeats it.
         self._last = (datetime.min.replace(tzinfo=UTC), 0)
         bus.on_reconnect(lambda: self._arrived.put_nowait(None))
@@ -100,15 +102,16 @@ class History:
             BusError: NATS did not come back in time, and it does not follow.
         """
         while True:
-            if not self._has_pull:
+            if not self._outstanding:
                 await self._pull()
             message = await self._take()
             status = (message.headers or {}).get("Status") if message is not None else ""
             if message is not None and status is None:
+                self._outstanding -= 1
                 if self._is_new(message):
                     return message
                 continue
-            self._has_pull = False
+            self._outstanding = 0
             if status == _NOTHING and not self._follow:
                 return None
             if status not in (_NOTHING, _EXPIRED):  # the consumer or the connection is gone
@@ -143,7 +146,7 @@ class History:
             raise BusError("lost the connection to NATS: the output is incomplete") from None
         request: dict[str, Any] = {"batch": _BATCH}
         request |= {"expires": _EXPIRES_SECONDS * _SECOND_NS} if self._follow else {"no_wait": True}
-        self._has_pull = True
+        self._outstanding = _BATCH
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{self._consumer}"
         await self._bus.publish(subject, json.dumps(request).encode(), reply=self._inbox)
 
