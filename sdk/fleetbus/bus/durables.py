@@ -123,6 +123,20 @@ async def is_pulled_from(bus: Bus, durable: str) -> bool:
     return info is not None and int(info.get("num_waiting", 0)) > 0
 
 
+async def is_running(bus: Bus, controller: str) -> bool:
+    """Whether a process of a controller is running; a no takes half a second.
+
+    Raises:
+        BusError: nothing is known.
+    """
+    for _ in range(_CHECKS):  # while messages flow there is not always a waiting pull
+        for durable in durables_of(controller):
+            if await is_pulled_from(bus, durable):
+                return True
+        await asyncio.sleep(_CHECK_EVERY.total_seconds())
+    return False
+
+
 async def register(kv: KeyValue, controller: str, filters: Sequence[str]) -> Registration:
     """Write what a controller watches; keeps what the projector wrote if nothing changed.
 
@@ -152,13 +166,8 @@ async def mark_removed(bus: Bus, kv: KeyValue, controller: str) -> bool:
         ControllerRuns: a process of it is running; nothing was written.
         BusError: it may not have been written.
     """
-    for _ in range(_CHECKS):  # while messages flow there is not always a waiting pull
-        for durable in durables_of(controller):
-            if await is_pulled_from(bus, durable):
-                raise ControllerRunning(
-                    f"a process of controller {controller} is running: stop it first"
-                )
-        await asyncio.sleep(_CHECK_EVERY.total_seconds())
+    if await is_running(bus, controller):
+        raise ControllerRunning(f"a process of controller {controller} is running: stop it first")
     found, revision = await _read(kv, controller)
     if found is None or found.is_removed:
         return found is not None

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 import fleetbus
 from fleetbus.cli.events import explain as explaining
 from fleetbus.cli.events.explain import ExplainQuery, explain_object, gather
-from fleetbus.cli.events.explain_text import render, with_summary
+from fleetbus.cli.events.explain_text import is_unknown, render, with_summary
 from fleetbus.errors import ConfigError
 from fleetbus.intake.record import TOO_MANY, LastSeen, StoredRecord, mapped_requests
 from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy
@@ -138,7 +138,8 @@ async def test_each_object_says_where_it_stands(
     assert "\n\ncontroller checker, other: not concerned: " in render(hidden)
     assert (await desk.explain(ask("default/good", controller="checker")))["controllers"]
     absent = await desk.explain(ask("default/nobody"))
-    assert (absent["snapshot"]["state"], absent["changes"]) == ("absent", [])
+    assert absent["summary"] == "no such object; check NAMESPACE/NAME"
+    assert [is_unknown(view) for view in (absent, good, hidden)] == [True, False, False]
 
     monkeypatch.setattr(explaining, "_CONNECT_TIMEOUT", 0.2)
     alone = await desk.explain(ask("default/good"), nats_url="nats://joe:secret@127.0.0.1:9")
@@ -229,6 +230,66 @@ async def test_the_requests_that_a_map_named_are_explained_with_their_own_queue(
 
     (alone,) = (await desk.explain(ask("default/unread")))["controllers"]
     assert not alone["mapped"]
+
+
+async def test_a_change_that_comes_while_no_process_runs_is_not_called_excluded(
+    open_rig: OpenRig,
+) -> None:
+    rig = await open_rig("a", resources=(MAPS,))
+    rig.clusters["a"].create(MAPS, {"metadata": {"name": "early"}}, "default")
+    controller = fleetbus.Controller("reader")
+    controller.watch(MAPS, namespaces=["default"])
+
+    @controller.reconcile
+    async def read(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
+        await fleet.cluster(request.cluster).get(MAPS, request.namespace, request.name)
+
+    rig.start_reconciler(controller)
+    rig.start_watcher("a")
+    await rig.synced("core/configmaps")
+    desk = Desk(rig)
+    await desk.comes_to("early", "idle")
+    await rig.stop_reconciler()
+    rig.start_reconciler()  # the projector alone
+    rig.clusters["a"].create(MAPS, {"metadata": {"name": "late"}}, "default")
+
+    async def is_live() -> View | None:
+        view = await desk.explain(ask("default/late"))
+        return view if view["snapshot"]["state"] == "live" else None
+
+    late = await eventually(is_live, timedelta(seconds=20))
+    assert late is not None
+    expected = "no process of reader runs; it sees this change when one starts"
+    (one,) = late["controllers"]
+    assert (one["running"], one["summary"]) == (False, expected)
+    assert late["summary"] == f"reader: {expected}"
+    early = await desk.explain(ask("default/early"))
+    assert early["controllers"][0]["summary"] == "reconciled the newest version"
+
+
+async def test_the_run_of_a_namesake_is_not_shown(open_rig: OpenRig) -> None:
+    """Where a controller maps ServiceAccounts, the run of ConfigMap x is not ServiceAccount x's."""
+    accounts = "v1/serviceaccounts"
+    rig = await open_rig("a", resources=(MAPS, accounts))
+    rig.clusters["a"].create(MAPS, {"metadata": {"name": "same"}}, "default")
+    rig.clusters["a"].create(accounts, {"metadata": {"name": "same"}}, "default")
+    controller = fleetbus.Controller("mapper")
+    controller.watch(MAPS, namespaces=["default"])
+    controller.watch(accounts, namespaces=["default"], map=lambda *_: [])
+
+    @controller.reconcile
+    async def run(_request: fleetbus.Request, _fleet: fleetbus.Fleet) -> None:
+        pass
+
+    rig.start_reconciler(controller)
+    rig.start_watcher("a")
+    await rig.synced("core/configmaps", "core/serviceaccounts")
+    desk = Desk(rig)
+    named = await desk.comes_to("same", "idle")
+    assert named["controllers"][0]["lastRun"]["outcome"] == "done"
+    (one,) = (await desk.explain(ask("default/same", resource="sa")))["controllers"]
+    assert one["lastRun"] is None
+    assert one["summary"].startswith("not concerned")
 
 
 def test_more_mapped_requests_than_the_record_keeps_are_said_to_be_more() -> None:

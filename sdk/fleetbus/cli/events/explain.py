@@ -19,12 +19,18 @@ import orjson
 from redis.exceptions import RedisError
 
 from fleetbus.bus.connection import Bus, connected
-from fleetbus.bus.durables import filters_for, read_registration
+from fleetbus.bus.durables import filters_for, is_running, read_registration
 from fleetbus.bus.jetstream import call_jetstream
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.events.events import parse_duration
-from fleetbus.cli.events.explain_text import is_unconcerned, render, summarize, with_summary
+from fleetbus.cli.events.explain_text import (
+    is_unconcerned,
+    is_unknown,
+    render,
+    summarize,
+    with_summary,
+)
 from fleetbus.cli.events.history import read_events
 from fleetbus.cli.human_time import render_time
 from fleetbus.cli.queue.queues import list_controllers
@@ -32,17 +38,17 @@ from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import unknown, unknown_cluster
 from fleetbus.errors import BusError, ConfigError, MalformedOwner, StoreError
 from fleetbus.intake.last_runs import LastRuns
-from fleetbus.intake.record import mapped_requests, read_stored
+from fleetbus.intake.record import StoredRecord, mapped_requests, read_stored
 from fleetbus.kube.resource_names import with_plural
 from fleetbus.ownership import owner_of
 from fleetbus.process.redact import without_secrets
 from fleetbus.reconcile import Request
-from fleetbus.run.current import ObjectRef
+from fleetbus.run.current import ObjectRef, Version
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord
 from fleetbus.store.connection import connect
 from fleetbus.workqueue.errors import QueueUnavailableError
-from fleetbus.workqueue.items import read_item
+from fleetbus.workqueue.items import ItemStatus, read_item
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import Event
 from fleetbus_proto.keys import KV_BUCKET, kv_controller
@@ -57,6 +63,7 @@ View = dict[str, Any]
 _CONNECT_TIMEOUT: Final = 3.0
 _SHOWN: Final = 8
 """How many changes are shown: the last ones."""
+_IDLE: Final = ItemStatus(failures=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +109,9 @@ class ExplainQuery:
 
 
 def explain_object(query: ExplainQuery, *, nats_url: str | None, redis_url: str | None) -> int:
-    """Print the page or JSON; return the exit status, 1 if a store cannot be read.
+    """Print the page or JSON; return the exit status.
+
+    It is 1 if a store cannot be read, or if nothing is known of such an object.
 
     Raises:
         UnknownName: the cluster, the resource or the controller is unknown.
@@ -111,16 +120,16 @@ def explain_object(query: ExplainQuery, *, nats_url: str | None, redis_url: str 
     target = resolve_target(nats_url=nats_url, redis_url=redis_url)
     redis_at, nats_at = target.require("redis_url"), target.require("nats_url")
 
-    async def main() -> None:
+    async def main() -> int:
         view = await gather(query, redis_url=redis_at, nats_url=nats_at)
         print(render_json(view) if query.output == "json" else render(view))
+        return int(is_unknown(view))
 
     try:
-        asyncio.run(main())
+        return asyncio.run(main())
     except (StoreError, BusError, QueueUnavailableError, RedisError, OSError) as e:
         print(f"fleetbus: {e}", file=sys.stderr)
         return 1
-    return 0
 
 
 async def gather(query: ExplainQuery, *, redis_url: str, nats_url: str) -> View:
@@ -174,7 +183,12 @@ class _Gatherer:
             "owner": await self._owner(resource),
         }
         names = await self._controllers(resource)
-        view["controllers"] = [one for name in names for one in await self._controller(name, view)]
+        running = await asyncio.gather(*map(self._is_running, names))
+        view["controllers"] = [
+            one
+            for name, is_up in zip(names, running, strict=True)
+            for one in await self._controller(name, view, is_up=is_up)
+        ]
         view["summary"] = summarize(view)
         return view
 
@@ -289,7 +303,11 @@ class _Gatherer:
         subjects: dict[str, int] = info["state"].get("subjects") or {}
         return [subject.removeprefix(prefix) for subject in sorted(subjects)]
 
-    async def _controller(self, name: str, view: View) -> list[View]:
+    async def _is_running(self, controller: str) -> bool | None:
+        """Whether a process of a controller runs; None without NATS."""
+        return await is_running(self._bus, controller) if self._bus is not None else None
+
+    async def _controller(self, name: str, view: View, *, is_up: bool | None) -> list[View]:
         """Describe the requests that this object triggers: its own and those of a `map`.
 
         Its own is left out if the controller handles the object only through a `map`.
@@ -300,11 +318,17 @@ class _Gatherer:
         found = await self._request(own)
         # Read after the last run: the record is written before a run ends, so it is not older.
         held = await read_stored(self._redis, name, ref)
-        if held.read:
-            number, version = held.read
-            found["reconciled"] = {"incarnation": number, "resourceVersion": version}
-        described = with_summary(found, view["snapshot"])
+        found["reconciled"] = _version(held.read)
         mapped, is_cut = mapped_requests(name, held)
+        is_live = view["snapshot"]["state"] == "live"
+        if is_live and own not in mapped and not _names_itself(held):
+            # The request of this name is that of another object, such as its namesake's owner.
+            found = _description(own)
+        found |= {
+            "running": is_up,
+            "seen": _version(held.last_seen.version if held.last_seen else None),
+        }
+        described = with_summary(found, view["snapshot"])
         others = [
             with_summary(await self._request(request), view["snapshot"], is_mapped=True)
             for request in mapped
@@ -329,28 +353,47 @@ class _Gatherer:
                 "worker": last.worker,
                 "error": last.error,
             }
-        return {
-            "controller": request.controller,
-            "request": {
-                "cluster": request.cluster,
-                "namespace": request.namespace,
-                "name": request.name,
-            },
-            "state": standing.state,
-            "failures": standing.failures,
-            "waitingSeconds": _seconds(standing.waiting),
-            "priority": standing.priority.name.lower() if standing.priority is not None else None,
-            "worker": standing.worker,
-            "runningSeconds": _seconds(standing.running),
-            "leaseSeconds": _seconds(standing.lease),
-            "dueInSeconds": _seconds(standing.due_in),
-            "quarantineSeconds": _seconds(standing.quarantine),
-            "quarantines": standing.quarantines,
-            "breakerSeconds": _seconds(standing.breaker),
-            "outageFailures": standing.outage,
-            "reconciled": None,
-            "lastRun": run,
-        }
+        return _description(request, standing, run)
+
+
+def _names_itself(held: StoredRecord) -> bool:
+    """Whether the object matches, or matched, a watch whose requests name the object itself."""
+    seen = held.last_seen
+    is_seen = seen is not None and (seen.is_member or seen.is_left or seen.announced is not None)
+    return is_seen or held.read is not None
+
+
+def _version(version: Version | None) -> View | None:
+    return {"incarnation": version[0], "resourceVersion": version[1]} if version else None
+
+
+def _description(
+    request: Request, standing: ItemStatus = _IDLE, last_run: View | None = None
+) -> View:
+    return {
+        "controller": request.controller,
+        "request": {
+            "cluster": request.cluster,
+            "namespace": request.namespace,
+            "name": request.name,
+        },
+        "state": standing.state,
+        "failures": standing.failures,
+        "waitingSeconds": _seconds(standing.waiting),
+        "priority": standing.priority.name.lower() if standing.priority is not None else None,
+        "worker": standing.worker,
+        "runningSeconds": _seconds(standing.running),
+        "leaseSeconds": _seconds(standing.lease),
+        "dueInSeconds": _seconds(standing.due_in),
+        "quarantineSeconds": _seconds(standing.quarantine),
+        "quarantines": standing.quarantines,
+        "breakerSeconds": _seconds(standing.breaker),
+        "outageFailures": standing.outage,
+        "running": None,
+        "seen": None,
+        "reconciled": None,
+        "lastRun": last_run,
+    }
 
 
 def _check_place(query: ExplainQuery, record: ResourceRecord) -> None:

@@ -19,6 +19,7 @@ _MINUTE: Final = 60.0
 _MILLISECOND: Final = 0.001
 _NEVER: Final = 86_400.0
 _UNCONCERNED: Final = "not concerned: excluded by a filter, or mapped to another request"
+_NO_OBJECT: Final = "no such object; check NAMESPACE/NAME"
 _NO_RUN: Final = "no run on record, and not in the queue"
 _ORDINALS: Final = {1: "st", 2: "nd", 3: "rd"}
 
@@ -44,6 +45,8 @@ def summarize(view: View) -> str:
     last = changes[-1]["resourceVersion"] if changes else ""
     if _is_newer(last, snapshot["resourceVersion"]):
         return "the last change is on the bus but not in the snapshot yet: is a reconciler running?"
+    if is_unknown(view):
+        return _NO_OBJECT
     open_ones = [one for one in view["controllers"] if not _is_done(one)]
     if open_ones:
         return "; ".join(f"{_name_of(one)}: {one['summary']}" for one in open_ones)
@@ -52,9 +55,17 @@ def summarize(view: View) -> str:
     return "no controller watches this resource"
 
 
+def is_unknown(view: View) -> bool:
+    """Whether nothing suggests that the object ever existed."""
+    is_traced = any(not is_unconcerned(one) for one in view["controllers"])
+    return view["snapshot"]["state"] == "absent" and not view["changes"] and not is_traced
+
+
 def _is_done(one: Mapping[str, Any]) -> bool:
     last = one["lastRun"]
-    return one["state"] == "idle" and (last is None or last["outcome"] != Outcome.GAVE_UP)
+    is_waiting = one["summary"] == _not_running(one)
+    has_given_up = last is not None and last["outcome"] == Outcome.GAVE_UP
+    return one["state"] == "idle" and not is_waiting and not has_given_up
 
 
 def _name_of(one: View) -> str:
@@ -130,14 +141,26 @@ def _describe_idle(one: View, snapshot: View, *, is_mapped: bool) -> str:
         return f"dropped {_ago(last)}: the cluster had left the fleet"
     if read is not None and not _is_behind(read, snapshot):
         return "reconciled the newest version"
+    if one["running"] is False and not is_mapped and _is_unseen(one["seen"], snapshot):
+        return _not_running(one)
     if last is not None and Outcome(last["outcome"]).is_success:
         return f"succeeded {_ago(last)}"
     return _NO_RUN if is_mapped else _UNCONCERNED
 
 
+def _not_running(one: Mapping[str, Any]) -> str:
+    return f"no process of {one['controller']} runs; it sees this change when one starts"
+
+
 def _because(one: View) -> str:
     last = one["lastRun"]
     return f": {last['error']}" if last is not None and last["error"] else ""
+
+
+def _is_unseen(seen: Mapping[str, Any] | None, snapshot: View) -> bool:
+    if seen is None:
+        return bool(snapshot["state"] == "live")
+    return _is_behind(seen, snapshot)
 
 
 def _is_behind(read: Mapping[str, Any], snapshot: Mapping[str, Any]) -> bool:
