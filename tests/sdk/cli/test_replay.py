@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pathlib
 import sys
 from collections.abc import Awaitable, Callable
@@ -17,6 +18,8 @@ from fleetbus.cli.events.recording import read_line, read_recording, to_line
 from fleetbus.cli.main import main
 from fleetbus.errors import ConfigError
 from fleetbus.kube.requests import path_of, read_path
+from fleetbus.snapshot.records import ClusterRecord
+from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_proto.events import Event
 from fleetbus_proto.resources import parse_resource
@@ -259,6 +262,66 @@ async def test_r9_a_shadow_run_leaves_the_targets_the_store_and_the_queue_as_the
     assert await _content(rig) == before
     assert not (await queue.stats()).depth
     await queue.aclose()
+
+
+SHARER = """
+import fleetbus
+
+sharer = fleetbus.Controller("sharer")
+sharer.watch("v1/configmaps", namespaces=["default"])
+
+@sharer.reconcile
+async def share(request, fleet):
+    source = await fleet.cluster(request.cluster).get("v1/configmaps", "default", request.name)
+    if request.name != "x":
+        return
+    metadata = {"name": "copy", "namespace": "default"}
+    wanted = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": source["data"]}
+    for cluster in fleet.clusters("role=member"):
+        await fleet.cluster(cluster.name).apply("v1/configmaps", wanted)
+"""
+
+
+async def test_a_replay_of_the_stream_knows_the_labels_of_the_fleet(
+    open_rig: OpenRig, tmp_path: pathlib.Path
+) -> None:
+    rig = await open_rig("a", "b", resources=(MAPS,))
+    rig.clusters["a"].create(MAPS, {"metadata": {"name": "x"}, "data": {"k": "1"}}, "default")
+    rig.start_reconciler()
+    for name in ("a", "b"):
+        rig.start_watcher(name)
+    await rig.synced("core/configmaps")
+    await rig.stop_reconciler()
+    writer = SnapshotWriter(rig.redis)
+    for name in rig.clusters:
+        await writer.put_cluster(name, ClusterRecord(name=name, labels={"role": "member"}))
+    process = await asyncio.create_subprocess_exec(
+        str(pathlib.Path(sys.executable).with_name("fleetbus")),
+        *("replay", "--since=1h", module(tmp_path, SHARER)),
+        f"--nats-url={rig.shared.nats_url}",
+        env=os.environ | {"FLEETBUS_REDIS_URL": rig.shared.redis_url},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 30)
+    assert writes(out.decode()) == [f"{c} apply v1/configmaps default/copy" for c in "ab"], err
+    assert b"labels" not in err
+
+
+def test_a_replay_without_labels_says_whose_were_asked_for(
+    call: Call, tmp_path: pathlib.Path, valkey_url: str
+) -> None:
+    events = record(tmp_path, *(config_map("added", "x", 10, cluster=name) for name in "ab"))
+    arguments = ("replay", events, module(tmp_path, SHARER), "--store", valkey_url)
+    _, out, err = call(*arguments)
+    assert writes(out) == []
+    assert (
+        "asked for the labels of a, b, which are not recorded: give them with --cluster a:KEY=VALUE"
+        in err
+    )
+    _, out, err = call(*arguments, "--cluster", "a:role=member", "--cluster", "b:role=other")
+    assert writes(out) == ["a apply v1/configmaps default/copy"]
+    assert "labels" not in err
 
 
 async def _content(rig: Rig) -> dict[bytes, bytes | None]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import unified_diff
 from typing import Any, Final, Self
+
+from redis.exceptions import RedisError
 
 from fleetbus.bus.connection import connected
 from fleetbus.cli.documents import render_yaml, without_managed_fields
@@ -29,7 +31,7 @@ from fleetbus.clusters.providers.build import build_clusters
 from fleetbus.clusters.registry import Clusters, MakeClient
 from fleetbus.controller.controller import Controller
 from fleetbus.controller.load import load_controllers
-from fleetbus.errors import ConfigError
+from fleetbus.errors import ConfigError, StoreError
 from fleetbus.kube.client import Object
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.process.clock import utc_now
@@ -176,7 +178,8 @@ async def _record(options: ReplayOptions, start: datetime) -> list[str]:
 async def _replay(options: ReplayOptions, recording: _Recording) -> int:
     """Run the controllers on the events; return how many requests kept failing."""
     controllers = load_controllers(list(options.modules))
-    fleet = _RecordedFleet(recording, options, controllers)
+    known = await _known_clusters(options) if options.since else ()
+    fleet = _RecordedFleet(recording, options, controllers, known)
     printer = _Printer(options.output)
     async with AsyncExitStack() as stack:
         redis = await connect(options.store or shared_store())
@@ -201,7 +204,26 @@ async def _replay(options: ReplayOptions, recording: _Recording) -> int:
         _print_status(f"{describe_failure(run)}; that was attempt {run.attempt}")
     writes = "writes were sent" if options.live else f"{printer.count} writes, none sent"
     _print_status(f"{fleet.events} events, {len(runner.requests)} runs; {writes}")
+    if fleet.unlabelled:
+        names = ", ".join(sorted(fleet.unlabelled))
+        _print_status(
+            f"a controller asked for the labels of {names}, which are not recorded:"
+            f" give them with --cluster {min(fleet.unlabelled)}:KEY=VALUE"
+        )
     return len(runner.given_up)
+
+
+async def _known_clusters(options: ReplayOptions) -> Sequence[ClusterRecord]:
+    """Read the fleet's clusters and their labels, which events lack; none without its store."""
+    url = resolve_target(nats_url=options.nats_url).redis_url
+    if not url:
+        return ()
+    try:
+        redis: Any = await connect(url)
+        async with redis:
+            return await SnapshotReader(redis).clusters()
+    except (StoreError, RedisError):
+        return ()
 
 
 async def _no_more_events() -> bool:
@@ -216,15 +238,41 @@ def _live_clusters(options: ReplayOptions, dry_run: DryRunFleet) -> Clusters:
     )
 
 
+class _UnknownLabels(Mapping[str, str]):
+    """The labels of a cluster that nobody has named: empty, but notes who asks for them."""
+
+    def __init__(self, cluster: str, asked: set[str]) -> None:
+        self._cluster = cluster
+        self._asked = asked
+
+    def __getitem__(self, key: str) -> str:
+        self._asked.add(self._cluster)
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        self._asked.add(self._cluster)
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
 class _RecordedFleet:
     """The clusters of a recording, and their resources."""
 
     def __init__(
-        self, recording: _Recording, options: ReplayOptions, controllers: Sequence[Controller]
+        self,
+        recording: _Recording,
+        options: ReplayOptions,
+        controllers: Sequence[Controller],
+        known: Sequence[ClusterRecord],
     ) -> None:
-        self._options = options
         self.events = 0
-        self._names = {name for name in (*options.clusters, options.hub) if name}
+        self.unlabelled: set[str] = set()
+        """Clusters without known labels whose labels were asked for."""
+        self._labels = {one.name: one.labels for one in known} | options.clusters
+        self._hub = options.hub or next((one.name for one in known if one.hub), "")
+        self._names = {name for name in (*self._labels, self._hub) if name}
         self._resources: dict[str, tuple[Resource, str, bool]] = {}
         for one in [*options.resources, *_watched(controllers)]:
             self._resources.setdefault(one.key, (one, "", True))
@@ -239,8 +287,8 @@ class _RecordedFleet:
         infos = [
             ClusterInfo(
                 name=name,
-                labels=self._options.clusters.get(name, {}),
-                hub=name == self._options.hub,
+                labels=self._labels.get(name) or _UnknownLabels(name, self.unlabelled),
+                hub=name == self._hub,
                 provider="replay",
                 config=KubeConfig("", source="replay"),
             )
