@@ -1,9 +1,8 @@
-"""The baseline of latency.py: kubernetes_asyncio's Watch, typed models, a queue in memory."""
+"""The peer of the latency benchmarks: kubernetes_asyncio's Watch, typed, a queue in memory."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import sys
 import time
@@ -16,7 +15,7 @@ AT = "bench.fleetbus.dev/at"
 
 async def main(kubeconfig: str) -> None:
     await config.load_kube_config(kubeconfig)
-    latencies: list[float] = []
+    latencies: list[tuple[float, float]] = []
     queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
     known: dict[tuple[str, str], str] = {}
 
@@ -24,7 +23,8 @@ async def main(kubeconfig: str) -> None:
         while True:
             key = await queue.get()
             started = time.time()
-            latencies.append(started - float(known[key]))
+            changed = float(known[key])
+            latencies.append((changed, started - changed))
 
     async with cast("Any", client.ApiClient)() as api:
         pods = cast("Any", client.CoreV1Api)(api)
@@ -42,11 +42,12 @@ async def main(kubeconfig: str) -> None:
                 async for event in events:
                     metadata = event["object"].metadata
                     key = (metadata.namespace, metadata.name)
-                    known[key] = metadata.annotations[AT]
+                    known[key] = metadata.annotations.get(AT, "0")
                     queue.put_nowait(key)
         except asyncio.CancelledError:
             worker.cancel()
-    print(json.dumps(latencies), flush=True)
+    for changed, latency in latencies:
+        print(repr(changed), repr(latency))
 
 
 if __name__ == "__main__":

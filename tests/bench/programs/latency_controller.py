@@ -1,4 +1,4 @@
-"""The controller of the latency benchmark: notes when each reconcile started."""
+"""The controller of the latency benchmarks: notes when each reconcile started, and what it cost."""
 
 from __future__ import annotations
 
@@ -6,17 +6,51 @@ import atexit
 import json
 import os
 import pathlib
+import selectors
+import socket
 import time
+from typing import Any
 
 import fleetbus
 
 PODS = "v1/pods"
 AT = "bench.fleetbus.dev/at"
-WARM_UP = float(os.environ.get("BENCH_START", "0"))
-latencies: list[float] = []
+_NOTE_EVERY = 0.1
+
+latencies: list[tuple[float, float]] = []
+"""When the object was changed, and the seconds until its reconcile started."""
+counts: list[tuple[float, int, int, int]] = []
+"""The time, and until then: runs, turns of the event loop, sends."""
 
 bench = fleetbus.Controller("bench", concurrency=32)
 bench.watch(PODS)
+
+
+class Counters:
+    """Counts turns of event loops and sends in this process."""
+
+    def __init__(self) -> None:
+        self.runs = self.turns = self.sends = 0
+
+    def install(self) -> None:
+        """From now on."""
+        select, send = selectors.EpollSelector.select, socket.socket.send
+
+        def counted_select(selector: Any, timeout: Any = None) -> Any:
+            self.turns += 1
+            return select(selector, timeout)
+
+        def counted_send(connection: Any, *arguments: Any) -> int:
+            self.sends += 1
+            return send(connection, *arguments)
+
+        selectors.EpollSelector.select = counted_select  # type: ignore[method-assign]
+        socket.socket.send = counted_send  # type: ignore[method-assign]
+
+
+counters = Counters()
+if os.environ.get("BENCH_COUNT"):
+    counters.install()
 
 
 @bench.reconcile
@@ -26,11 +60,14 @@ async def note(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
     annotations: dict[str, str] = pod["metadata"].get("annotations", {}) if pod else {}
     changed = float(annotations.get(AT, 0))
     # A change that came after the start belongs to the next run.
-    if WARM_UP < changed <= started:
-        latencies.append(started - changed)
+    if 0 < changed <= started:
+        latencies.append((changed, started - changed))
+    counters.runs += 1
+    if not counts or started - counts[-1][0] > _NOTE_EVERY:
+        counts.append((started, counters.runs, counters.turns, counters.sends))
 
 
 @atexit.register
 def write() -> None:
     path = pathlib.Path(os.environ["BENCH_OUT"]) / f"{os.getpid()}.json"
-    path.write_text(json.dumps(latencies))
+    path.write_text(json.dumps({"latencies": latencies, "counts": counts}))

@@ -30,9 +30,24 @@ async def process(
 
 
 def cpu_seconds(pid: int) -> float:
-    """The CPU time that a process has used."""
+    """The CPU time that a process has used, to the nanosecond where the kernel counts them."""
+    try:
+        threads = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    except FileNotFoundError:  # a thread has ended meanwhile
+        return cpu_seconds(pid)
+    if threads and all(threads):
+        return sum(int(one.split()[0]) for one in threads) / 1e9
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def wake_ups(pid: int) -> int:
+    """How often a process waited for something and was woken, all its threads together."""
+    found = 0
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        switches = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", status.read_text(), re.MULTILINE)
+        found += int(switches[1]) if switches else 0
+    return found
 
 
 def rss_mb(pid: int | str = "self") -> float:

@@ -1,0 +1,224 @@
+"""What one change costs each process, at several rates, and what a process costs that has no work.
+
+    python tests/run.py bench.cost [--seconds 20] [--json]
+
+One cluster, one watcher, a projector and two workers, as in bench.latency. For each rate: CPU of
+each process per change, scripts, commands and reads of the store per change, turns of the event
+loop and sends of the workers per run, wake-ups per second, and the latencies. Baselines of the same
+run, with the same changes: kubernetes_asyncio's Watch, and client-go's informer where Go is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio import Redis
+
+from bench.rig.command import run_command
+from bench.rig.informer import find_informer
+from bench.rig.pipeline import (
+    Pipeline,
+    load,
+    make_cluster,
+    pipeline,
+    read_latencies,
+    summarize,
+)
+from bench.rig.watches import typed_watch, watching
+from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_emulator.scratch import scratch_folder
+
+_SCRIPTS = ("eval", "evalsha", "fcall")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured."""
+
+    seconds: float = 20
+    """For each rate, and for the time without changes."""
+    slow: int = 10
+    medium: int = 100
+    fast: int = 1_000
+    """Changes per second."""
+    objects: int = 5_000
+    workers: int = 2
+    warm_up: float = 5
+
+
+TINY = Sizes(seconds=1, slow=20, medium=50, fast=100, objects=100, workers=1, warm_up=1)
+
+
+def rates(sizes: Sizes) -> Iterator[int]:
+    yield from (sizes.slow, sizes.medium, sizes.fast)
+
+
+async def count_commands(redis: Redis) -> dict[str, float]:
+    """Commands, scripts and reads that the store has executed."""
+    stats = await redis.info("commandstats")
+    calls = {name.removeprefix("cmdstat_"): one["calls"] for name, one in stats.items()}
+    everything = await redis.info("stats")
+    return {
+        "scripts": sum(calls.get(name, 0) for name in _SCRIPTS),
+        "commands": sum(calls.values()),
+        "reads": everything["total_reads_processed"],
+    }
+
+
+@dataclass(frozen=True)
+class Window:
+    """One measured time, in seconds since the epoch; `changes` is 0 for the time without any."""
+
+    rate: int
+    changes: int
+    begin: float
+    end: float
+    cpu: dict[str, float]
+    store: dict[str, float]
+    wake_ups: dict[str, int]
+
+
+async def observe(
+    running: Pipeline, redis: Redis, cluster: Cluster, sizes: Sizes, rate: int
+) -> Window:
+    async def change(seconds: float) -> int:
+        return await load(cluster, rate=rate, objects=sizes.objects, seconds=seconds)
+
+    await change(sizes.warm_up)
+    begin = time.time()
+    cpu, store, woken = running.cpu(), await count_commands(redis), running.wake_ups()
+    changes = await change(sizes.seconds)
+    end = time.time()
+    return Window(
+        rate,
+        changes,
+        begin,
+        end,
+        {name: used - cpu[name] for name, used in running.cpu().items()},
+        {name: count - store[name] for name, count in (await count_commands(redis)).items()},
+        {name: count - woken[name] for name, count in running.wake_ups().items()},
+    )
+
+
+async def through_fleetbus(
+    cluster: Cluster, folder: Path, kubeconfig: Path, sizes: Sizes
+) -> list[dict[str, Any]]:
+    async with pipeline(
+        cluster, folder, kubeconfig, workers=sizes.workers, BENCH_COUNT="1"
+    ) as running:
+        redis = Redis.from_url(running.redis_url)
+        try:
+            found = [
+                await observe(running, redis, cluster, sizes, rate) for rate in (0, *rates(sizes))
+            ]
+        finally:
+            await redis.aclose()
+        await asyncio.sleep(1)
+    latencies, counts = read_latencies(running.notes), read_counts(running.notes)
+    return [describe(window, latencies, counts) for window in found]
+
+
+def read_counts(notes: Path) -> list[list[tuple[float, int, int, int]]]:
+    """Of each worker: times, and runs, turns and sends until then."""
+    return [json.loads(path.read_text())["counts"] for path in notes.glob("*.json")]
+
+
+def describe(
+    window: Window,
+    latencies: list[tuple[float, float]],
+    counts: list[list[tuple[float, int, int, int]]],
+) -> dict[str, Any]:
+    seconds = window.end - window.begin
+    shown: dict[str, Any] = {
+        "rate": window.rate,
+        "wake_ups_per_s": {name: round(n / seconds) for name, n in window.wake_ups.items()},
+        "cpu_percent": {name: round(n / seconds * 100, 1) for name, n in window.cpu.items()},
+    }
+    if not window.changes:
+        return shown
+    ours = {name: n for name, n in window.cpu.items() if name != "apiserver"}
+    per_change = {name: round(n / window.changes * 1e3, 3) for name, n in ours.items()}
+    workers = (n for name, n in per_change.items() if name.startswith("worker"))
+    inside = [latency for at, latency in latencies if window.begin <= at < window.end]
+    return shown | {
+        "changes": window.changes,
+        "cpu_ms_per_change": per_change,
+        "cpu_ms_per_change_total": round(sum(per_change.values()), 3),
+        "cpu_ms_per_change_workers": round(sum(workers), 3),
+        "store_per_change": {n: round(v / window.changes, 2) for n, v in window.store.items()},
+        "per_run": per_run(window, counts),
+        "latency": summarize(inside),
+    }
+
+
+def per_run(
+    window: Window, counts: list[list[tuple[float, int, int, int]]]
+) -> dict[str, float | None]:
+    total = [0, 0, 0]
+    for of_one in counts:
+        inside = [one for one in of_one if window.begin <= one[0] < window.end]
+        if inside:
+            total = [total[i] + inside[-1][i + 1] - inside[0][i + 1] for i in range(3)]
+    runs, turns, sends = total
+    if not runs:
+        return {"turns": None, "sends": None}
+    return {"turns": round(turns / runs, 1), "sends": round(sends / runs, 1)}
+
+
+async def through_a_peer(
+    cluster: Cluster, command: list[str], sizes: Sizes
+) -> list[dict[str, Any]]:
+    windows: list[tuple[int, float, float, float]] = []
+    async with watching(command) as peer:
+        for rate in rates(sizes):
+            await load(cluster, rate=rate, objects=sizes.objects, seconds=sizes.warm_up)
+            begin, before = time.time(), peer.cpu()
+            changes = await load(cluster, rate=rate, objects=sizes.objects, seconds=sizes.seconds)
+            spent = (peer.cpu() - before) / changes * 1e3
+            windows.append((rate, begin, time.time(), spent))
+        await asyncio.sleep(1)
+    return [
+        {
+            "rate": rate,
+            "cpu_ms_per_change_total": round(spent, 3),
+            "latency": summarize(peer.between(begin, end)),
+        }
+        for rate, begin, end, spent in windows
+    ]
+
+
+async def measure(sizes: Sizes) -> dict[str, Any]:
+    cluster = make_cluster(sizes.objects)
+    figures: dict[str, Any] = {}
+    with scratch_folder("bench") as folder:
+        async with serve([cluster]) as servers:
+            kubeconfig = folder / "kubeconfig"
+            servers.write_kubeconfig(kubeconfig)
+            figures["kubernetes_asyncio Watch"] = await through_a_peer(
+                cluster, typed_watch(kubeconfig), sizes
+            )
+            if program := await asyncio.to_thread(find_informer):
+                figures["client-go informer"] = await through_a_peer(
+                    cluster, [str(program), str(kubeconfig)], sizes
+                )
+            figures["fleetbus"] = await through_fleetbus(cluster, folder, kubeconfig, sizes)
+    return figures
+
+
+def show(figures: dict[str, Any]) -> None:
+    for name, rows in figures.items():
+        print(name)
+        for row in rows:
+            print(f"  {row.pop('rate')}/s" if row.get("rate") else "  without changes")
+            for what, value in row.items():
+                print(f"    {what}: {value}")
+
+
+if __name__ == "__main__":
+    run_command(measure, show, TINY)
