@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from typing import Any, Final, cast
+from typing import Any, Final
 
-import hiredis
 import redis.exceptions
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
@@ -16,7 +15,7 @@ from redis.backoff import NoBackoff
 from fleetbus.errors import StoreError
 from fleetbus.process.cancellation import cancellable, patch_wait_for
 from fleetbus.process.redact import without_secrets
-from fleetbus.store.pipelining import PipeliningRedis
+from fleetbus.store.multiplexing import MultiplexingRedis, pack
 from fleetbus_proto import keys
 
 _FLOOR: Final = 7
@@ -42,7 +41,7 @@ async def connect(url: str) -> Redis:
         StoreError: invalid address, no answer, older than 7, or a `maxmemory-policy` that evicts.
     """
     patch_wait_for()
-    client = PipeliningRedis.from_pool(_pool(url))
+    client = MultiplexingRedis.from_pool(_pool(url))
     try:
         check_server(await _info(client))
     except BaseException as e:
@@ -128,12 +127,7 @@ class _Packing:
 
     def pack_command(self, *args: Any) -> list[bytes]:
         """Encode one command; its name may have several words."""
-        name, *rest = args
-        words = cast("Any", (*name.split(), *rest))
-        try:
-            return [hiredis.pack_command(words)]
-        except TypeError as e:
-            raise redis.exceptions.DataError(str(e)) from e
+        return [pack(args)]
 
     def pack_commands(self, commands: Iterable[Iterable[Any]]) -> list[bytes]:
         """Encode several commands."""
