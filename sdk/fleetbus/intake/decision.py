@@ -100,7 +100,7 @@ def _is_still_woken(one: Evaluation) -> bool:
 def _is_read(one: Evaluation, case: Case, *, is_left: bool) -> bool:
     """Whether a successful run has read all that a new run could do something about."""
     read, before = one.stored.read, one.stored.last_seen
-    knew_left = before is not None and before.reports_left
+    knew_left = before is not None and before.is_left
     if read is None or one.reason is Reason.NEW_CODE:
         return False  # nothing was read, or other code has read it
     if case is Case.LATE:
@@ -140,7 +140,7 @@ def _seen_before(one: Evaluation) -> LastSeen | None:
     if before is None:
         return None
     has_left = before.is_left or (one.has_matched_late and not before.is_member)
-    return msgspec.structs.replace(before, is_left=has_left, announced=None)
+    return msgspec.structs.replace(before, is_left=has_left)
 
 
 def _deletion(one: Evaluation, *, is_woken: bool) -> LastSeen | None:
@@ -152,7 +152,7 @@ def _deletion(one: Evaluation, *, is_woken: bool) -> LastSeen | None:
     before = one.last_seen
     if before is None or not before.is_gone:
         return None
-    return msgspec.structs.replace(before, announced=None)
+    return before
 
 
 def _state(one: Evaluation, *, is_left: bool, is_woken: bool) -> LastSeen:

@@ -1,10 +1,10 @@
-"""Evaluates events, enqueues requests and stores what was seen, in this order (rule P8).
+"""Evaluates events, enqueues requests and stores what was seen, in one step (rule P8).
 
-So the record is never ahead of the queue. Several processes of a controller handle changes of one
-object at a time, in any order. So a write to the record names the revision it is based on, and the
-object is evaluated again if that has changed. An object that is new to the record is compared with
-the snapshot afterwards: another process may have seen a newer state and taken it for one that does
-not matter; it left no trace in the record and would never be delivered again.
+Several processes of a controller handle changes of one object at a time, in any order. So that step
+names the revision of the record it is based on, and the object is evaluated again if that has
+changed. An object that is new to the record is compared with the snapshot afterwards: another
+process may have seen a newer state and taken it for one that does not matter; it left no trace in
+the record and would never be delivered again.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from fleetbus.errors import StoreError
 from fleetbus.intake.matching import Reason
 from fleetbus.intake.record import (
     NEVER,
-    UNSEEN,
     Change,
     LastSeen,
     Record,
     StoredRecord,
     is_older,
-    new_revision,
 )
+from fleetbus.intake.recorded_queue import RecordedQueue
 from fleetbus.intake.routing import Router
 from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot.reads.reader import Entry, ObjectVersion, SnapshotReader
-from fleetbus.workqueue.queue import BATCH, Add, Queue
+from fleetbus.workqueue.queue import Add
 from fleetbus_proto.events import Event, Incarnation
 from fleetbus_proto.subjects import Verb
 
@@ -43,13 +42,13 @@ class Intake:
 
     Args:
         router: finds the requests that an object wakes.
-        queue: where they go.
-        record: what the controller has seen.
+        queue: where they go, with what the controller has seen.
+        record: the same, to be read.
         reader: the snapshot.
     """
 
     def __init__(
-        self, router: Router, *, queue: Queue, record: Record, reader: SnapshotReader
+        self, router: Router, *, queue: RecordedQueue, record: Record, reader: SnapshotReader
     ) -> None:
         self._router = router
         self._queue = queue
@@ -94,8 +93,7 @@ class Intake:
 
     async def enqueue(self, adds: Sequence[Add]) -> None:
         """Add to the queue."""
-        for at in range(0, len(adds), BATCH):
-            await self._queue.add(adds[at : at + BATCH])
+        await self._queue.add([(add, None) for add in adds], [])
 
     async def _load_beside(
         self, other: Awaitable[object] | None, todo: Sequence[tuple[Event, str]]
@@ -121,52 +119,26 @@ class Intake:
     ) -> list[tuple[Event, str]]:
         """Evaluate, enqueue, store; returns the events that have to be evaluated again."""
         seen: dict[ObjectRef, LastSeen | None] = {}
-        adds: list[Add] = []
+        adds: list[tuple[Add, ObjectRef | None]] = []
         for event, trace in todo:
             ref = ref_of(event)
             before = stored[ref]
             if ref in seen:  # an earlier event of this batch
                 before = _after(before, seen[ref])
             routed = await self._router.evaluate(event, before, reason, trace)
-            adds += routed.adds
+            adds += [(add, ref) for add in routed.adds]
             if routed.is_complete:
                 seen[ref] = routed.last_seen
-        if not await self._announce(stored, seen):
-            return list(todo)  # another process has written: nothing is enqueued yet
-        await self.enqueue(adds)
         changes = [
             Change(ref, stored[ref], last_seen)
             for ref, last_seen in seen.items()
             if last_seen != stored[ref].last_seen or (last_seen is None and stored[ref].read)
         ]
-        conflicts = await self._record.save(changes)
+        conflicts = await self._queue.add(adds, changes)
         again = [(event, trace) for event, trace in todo if ref_of(event) in conflicts]
         doubtful = _doubtful(todo, stored, seen).items()
         unchecked = {ref: last_seen for ref, last_seen in doubtful if ref not in conflicts}
         return again + [(event, "") for event in await self._overtaken(unchecked, todo)]
-
-    async def _announce(
-        self, stored: dict[ObjectRef, StoredRecord], seen: Mapping[ObjectRef, LastSeen | None]
-    ) -> bool:
-        """Write that objects leave or come back before the runs that need to know are enqueued.
-
-        A worker may take such a run before the record is stored, and would tell it the opposite.
-        Updates `stored` to what the record has then. False if another process has written first.
-        """
-        turned: list[Change] = []
-        for ref, last_seen in seen.items():
-            before = stored[ref].last_seen or UNSEEN
-            is_left = last_seen is not None and last_seen.is_left
-            if before.reports_left != is_left:
-                new = msgspec.structs.replace(before, announced=is_left)
-                turned.append(Change(ref, stored[ref], new, new_revision(reports_left=is_left)))
-        if turned and await self._record.save(turned):
-            return False
-        for change in turned:
-            stored[change.ref] = change.stored._replace(
-                last_seen=change.last_seen, revision=change.revision
-            )
-        return True
 
     async def _overtaken(
         self, unchecked: Mapping[ObjectRef, LastSeen], todo: Sequence[tuple[Event, str]]
@@ -212,8 +184,8 @@ def _after(stored: StoredRecord, last_seen: LastSeen | None) -> StoredRecord:
 
     A stored read proves nothing any more if runs receive the opposite `left` from now on.
     """
-    was_reported = stored.last_seen is not None and stored.last_seen.reports_left
-    is_reported = last_seen is not None and last_seen.reports_left
+    was_reported = stored.last_seen is not None and stored.last_seen.is_left
+    is_reported = last_seen is not None and last_seen.is_left
     return StoredRecord(
         last_seen, stored.read if is_reported == was_reported else None, stored.revision
     )
@@ -235,7 +207,7 @@ def _doubtful(
         before, now = stored[ref].last_seen, seen.get(ref, stored[ref].last_seen)
         version = (event.incarnation.number, event.resource_version)
         known = before.version if before is not None else NEVER
-        if now is not None and now.is_seen and (known == NEVER or not is_older(known, version)):
+        if now is not None and (known == NEVER or not is_older(known, version)):
             found[ref] = now
     return found
 

@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
-from redis.exceptions import RedisError
 
-from fleetbus.process.cancellation import cancellable
 from fleetbus.process.error_text import describe
 from fleetbus.reconcile import Outcome
-from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import worker_of
+from fleetbus.workqueue.scripts import Rows
 from fleetbus_proto import keys
 
 if TYPE_CHECKING:
@@ -31,8 +28,6 @@ if TYPE_CHECKING:
 
 KEPT: Final = 10_000
 """Requests per controller; each takes about 210 bytes in the store, and the error's text."""
-_CHUNK: Final = 300
-"""Runs per script call: each has three arguments (rule P16)."""
 
 
 class LastRun(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -102,25 +97,16 @@ class LastRuns:
     def __init__(self, redis: Redis, controller: str) -> None:
         self._redis = redis
         self._runs = keys.queue(controller, "last-runs")
-        self._names = [self._runs, keys.queue(controller, "last-run-times")]
-        text = resources.files("fleetbus.intake").joinpath("last_runs.lua").read_text()
-        self._save = redis.register_script(text)
+        self._keys = (self._runs, keys.queue(controller, "last-run-times"))
 
-    async def note(self, runs: Sequence[tuple[Request, LastRun]]) -> None:
-        """Store these, and forget the oldest beyond `KEPT`.
-
-        Raises:
-            QueueUnavailableError: to be repeated.
-        """
-        for at in range(0, len(runs), _CHUNK):
-            arguments: list[str | int | bytes] = [KEPT]
-            for request, run in runs[at : at + _CHUNK]:
-                arguments += (_item(request), int(run.ended * 1e6), _encode(run))
-            try:
-                with cancellable():  # redis-py sends under asyncio.wait_for
-                    await self._save(keys=self._names, args=arguments)
-            except (RedisError, OSError) as e:
-                raise QueueUnavailableError(str(e)) from e
+    def rows(self, runs: Sequence[tuple[Request, LastRun]]) -> Rows:
+        """The arguments that store these, and forget the oldest beyond `KEPT`."""
+        if not runs:
+            return Rows(self._keys)
+        values: list[str | int | bytes] = [KEPT]
+        for request, run in runs:
+            values += (_item(request), int(run.ended * 1e6), _encode(run))
+        return Rows(self._keys, values)
 
     async def get(self, request: Request) -> LastRun | None:
         """The last run of a request; None if none is remembered.

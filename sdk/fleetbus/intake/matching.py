@@ -81,8 +81,7 @@ class Evaluation:
     def __post_init__(self) -> None:
         self.version: Version = (self.event.incarnation.number, self.event.resource_version)
         self.is_deleted = self.event.verb is Verb.DELETED
-        stored = self.stored.last_seen
-        seen = self.last_seen = stored if stored is not None and stored.is_seen else None
+        seen = self.last_seen = self.stored.last_seen
         self.is_late = seen is not None and is_older(self.version, seen.version)
         """A newer state has been evaluated before this one."""
         is_same = seen is not None and self.version == seen.version

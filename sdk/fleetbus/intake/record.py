@@ -14,8 +14,7 @@ import re
 import secrets
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from importlib import resources
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 import structlog
@@ -23,13 +22,14 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from fleetbus.controller.controller import Controller
-from fleetbus.intake.last_runs import LastRun, LastRuns
+from fleetbus.intake.last_runs import LastRuns
 from fleetbus.process.cancellation import cancellable
 from fleetbus.reconcile import Request
 from fleetbus.run.current import ObjectRef, Run, Version
 from fleetbus.snapshot.reads.walk import scan_hash
 from fleetbus.workqueue.errors import QueueUnavailableError
-from fleetbus.workqueue.queue import decode_trigger, encode_trigger
+from fleetbus.workqueue.queue import QueuePolicy, decode_trigger, encode_trigger
+from fleetbus.workqueue.scripts import NO_ROWS, Rows, Transitions
 from fleetbus_proto import keys
 from fleetbus_proto.versions import is_comparable, version_key
 
@@ -39,7 +39,7 @@ STATE_BYTES: Final = 64 * 1024
 """A larger object is not kept for predicates: its next change has no old state."""
 MAX_TARGETS: Final = 64
 """Requests stored per mapped watch of an object; if there are more, the map is called again."""
-_CHUNK: Final = 200
+CHUNK: Final = 200
 """Objects per script call: each has five arguments (rule P16)."""
 _SCAN: Final = 500
 _REVISION_BYTES: Final = 8
@@ -66,33 +66,14 @@ class LastSeen(msgspec.Struct, array_like=True, frozen=True):
     is_gone: bool = False
     """It was deleted, and no run is known to have read that: an object that comes back under its
     name and does not match has left. Forgotten by the run that reads it (record_read.lua)."""
-    announced: bool | None = None
-    """The value of `is_left` for runs while the change that flips it is being enqueued: a run may
-    start before the record is written."""
-
-    @property
-    def is_seen(self) -> bool:
-        """Whether a state was seen; else there is only an announcement."""
-        return self.version != NEVER
 
     @property
     def is_member(self) -> bool:
         """Whether the object matches an identity watch."""
         return any(targets is None for targets in self.members.values())
 
-    @property
-    def reports_left(self) -> bool:
-        """Whether runs receive `left` for the object."""
-        return self.is_left if self.announced is None else self.announced
-
-    @property
-    def reports_member(self) -> bool:
-        """Whether runs receive that the object matches, so that none of its name has left."""
-        return self.is_member if self.announced is None else not self.announced
-
 
 NEVER: Final[Version] = (0, "")
-UNSEEN: Final = LastSeen(NEVER, NEVER, {})
 _decode: Final = msgspec.msgpack.Decoder(LastSeen).decode
 _GONE: Final = re.compile(rb"\A\d+/\d+\n")
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -136,14 +117,9 @@ class Change(NamedTuple):
     """The record it is based on; if that has changed since, nothing is written."""
     last_seen: LastSeen | None
     """None to forget the object."""
-    revision: bytes = b""
-    """Of `last_seen`, for a caller that writes again on top of it; empty for a random one."""
 
 
-def new_revision(*, reports_left: bool) -> bytes:
-    """A random revision; its first byte is odd if runs receive `left`."""
-    first, *rest = secrets.token_bytes(_REVISION_BYTES)
-    return bytes([first & ~1 | reports_left, *rest])
+_Row = TypeVar("_Row", Change, _Read)
 
 
 class Record:
@@ -159,9 +135,9 @@ class Record:
         self._name = controller.name
         self._index = keys.queue(controller.name, "record")
         self._watches = controller.watches
-        self._last_runs = LastRuns(redis, controller.name)
-        self._save = redis.register_script(_script("record_save"))
-        self._note = redis.register_script(_script("record_read"))
+        self.last_runs = LastRuns(redis, controller.name)
+        """How the last run of each request ended."""
+        self._calls = Transitions(controller.name, QueuePolicy())
         own = [watch for watch in controller.watches if watch.is_identity and watch.resource]
         self._own = sorted({watch.resource.key for watch in own if watch.resource})
         # An object can only leave a watch that does not match every object.
@@ -201,12 +177,15 @@ class Record:
         """
         conflicts: set[ObjectRef] = set()
         todo = list(changes)
-        for at in range(0, len(todo), _CHUNK):
-            batch = todo[at : at + _CHUNK]
-            ordered, names, rows = self._rows(batch, lambda change: change.ref, _change_fields)
-            answer = cast("list[int]", await self._save(keys=names, args=rows))
-            conflicts |= {ordered[number - 1].ref for number in answer}
+        for at in range(0, len(todo), CHUNK):
+            ordered, rows = self.change_rows(todo[at : at + CHUNK])
+            [answer, _] = await self._calls.add([], records=rows).send(self._redis)
+            conflicts |= {ordered[number - 1] for number in cast("list[int]", answer)}
         return conflicts
+
+    def change_rows(self, changes: Sequence[Change]) -> tuple[list[ObjectRef], Rows]:
+        """The objects in the order of the script, and its arguments that store these changes."""
+        return self._rows(changes, _change_fields)
 
     async def scan(
         self, cluster: str, resource: str
@@ -249,24 +228,19 @@ class Record:
         Raises:
             QueueUnavailableError: to be repeated.
         """
+        rows, ends = self.read_rows(runs), self.last_runs.rows([])
+        try:
+            with cancellable():  # redis-py sends under asyncio.wait_for
+                await self._calls.done([], {}, reads=rows, runs=ends).send(self._redis)
+        except (RedisError, OSError) as e:
+            raise QueueUnavailableError(str(e)) from e
+
+    def read_rows(self, runs: Iterable[Run]) -> Rows:
+        """The arguments that store which version of its own object each run has read."""
         refs = ((run, ref) for run in runs for ref in self._own_refs(run.request))
         found = (self._read_of(run, ref) for run, ref in refs)
-        reads = [read for read in found if read is not None]
-        for at in range(0, len(reads), _CHUNK):
-            _, names, rows = self._rows(reads[at : at + _CHUNK], lambda read: read.ref, _fields)
-            try:
-                with cancellable():  # redis-py sends under asyncio.wait_for
-                    await self._note(keys=names, args=rows)
-            except (RedisError, OSError) as e:
-                raise QueueUnavailableError(str(e)) from e
-
-    async def note_ends(self, ends: Sequence[tuple[Request, LastRun]]) -> None:
-        """Store how the last run of each request ended.
-
-        Raises:
-            QueueUnavailableError: to be repeated.
-        """
-        await self._last_runs.note(ends)
+        _, rows = self._rows([read for read in found if read is not None], _fields)
+        return rows
 
     async def has_left(self, request: Request) -> bool:
         """Whether the request's object once matched this controller's watches, and none now.
@@ -283,7 +257,7 @@ class Record:
         except (RedisError, OSError) as e:
             raise QueueUnavailableError(str(e)) from e
         seen = [one.last_seen for one in held.values() if one.last_seen]
-        return any(one.reports_left for one in seen) and not any(o.reports_member for o in seen)
+        return any(one.is_left for one in seen) and not any(one.is_member for one in seen)
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -306,22 +280,21 @@ class Record:
         return keys.queue(self._name, f"record:{cluster}:{resource}")
 
     def _rows(
-        self,
-        items: Sequence[Any],
-        ref_of: Callable[[Any], ObjectRef],
-        fields: Callable[[Any], Sequence[Any]],
-    ) -> tuple[list[Any], list[str], list[Any]]:
-        """The items in the order of the script's rows, its keys, and its arguments."""
-        groups = _grouped(items, ref_of)
+        self, items: Sequence[_Row], fields: Callable[[_Row], Sequence[Any]]
+    ) -> tuple[list[ObjectRef], Rows]:
+        """The objects in the order of the rows, and the rows; none without objects."""
+        if not items:
+            return [], NO_ROWS
+        groups = _grouped(items, lambda item: item.ref)
         names = [self._key(*group) for group in groups]
-        rows: list[Any] = [f"{cluster}|{resource}" for cluster, resource in groups]
-        ordered: list[Any] = []
+        values: list[Any] = [f"{cluster}|{resource}" for cluster, resource in groups]
+        ordered: list[ObjectRef] = []
         for number, members in enumerate(groups.values(), start=2):
             for item in members:
-                ref = ref_of(item)
-                rows += (number, keys.object_key(ref.namespace, ref.name), *fields(item))
-                ordered.append(item)
-        return ordered, [self._index, *names], rows
+                ref = item.ref
+                values += (number, keys.object_key(ref.namespace, ref.name), *fields(item))
+                ordered.append(ref)
+        return ordered, Rows([self._index, *names], values)
 
 
 async def read_stored(redis: Redis, controller: str, ref: ObjectRef) -> StoredRecord:
@@ -364,10 +337,6 @@ def is_older(version: Version, than: Version) -> bool:
     return (version[0], version_key(version[1])) < (than[0], version_key(than[1]))
 
 
-def _script(name: str) -> str:
-    return resources.files("fleetbus.intake").joinpath(f"{name}.lua").read_text()
-
-
 def _grouped(items: Iterable[Any], ref_of: Callable[[Any], ObjectRef]) -> dict[Any, list[Any]]:
     groups: dict[tuple[str, str], list[Any]] = {}
     for item in items:
@@ -398,13 +367,17 @@ def _change_fields(change: Change) -> tuple[bytes, str, bytes]:
     if after is None:
         return (change.stored.revision, "", b"")
     # What a run has read proves nothing once runs receive the opposite `left`.
-    is_void = (before is not None and before.reports_left) != after.reports_left
+    is_void = (before is not None and before.is_left) != after.is_left
     # The version of a deletion stands in front, where the Lua script that forgets it can read it.
     gone = encode_trigger(*after.version) + b"\n" if after.is_gone else b""
-    value = (
-        (change.revision or new_revision(reports_left=after.reports_left)) + gone + _encode(after)
-    )
+    value = _new_revision(is_left=after.is_left) + gone + _encode(after)
     return (change.stored.revision, "1" if is_void else "", value)
+
+
+def _new_revision(*, is_left: bool) -> bytes:
+    """A random revision; its first byte is odd if runs receive `left`."""
+    first, *rest = secrets.token_bytes(_REVISION_BYTES)
+    return bytes([first & ~1 | is_left, *rest])
 
 
 def _fields(read: _Read) -> tuple[str, int, str, str]:

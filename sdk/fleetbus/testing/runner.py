@@ -26,6 +26,7 @@ from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus.reconcile import Outcome, Request
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.write import SnapshotWriter
+from fleetbus.testing.separate_steps import SeparateSteps
 from fleetbus.worker.host import check_controllers
 from fleetbus.worker.worker import Worker
 from fleetbus.workqueue.heartbeat import Heartbeat
@@ -148,12 +149,14 @@ class ControllerRunner:
         policy = QueuePolicy().with_backoff(controller.backoff)
         queue = MemoryQueue(controller.name, policy=policy, clock=self.clock)
         record = Record(self.redis, controller)
+        recorded = SeparateSteps(queue, record)
         worker = Worker(
             controller=controller,
             queue=queue,
             make_heartbeat=lambda _on_lost: _NoHeartbeat(),
             fleet=self.fleet,
             record=record,
+            recorded=recorded,
             drain=timedelta(),
             on_run_end=self._note,
         )
@@ -163,7 +166,7 @@ class ControllerRunner:
             fleet=self.fleet,
             schedule_resync=self._failed_maps.add,
         )
-        intake = Intake(router, queue=queue, record=record, reader=self.reader)
+        intake = Intake(router, queue=recorded, record=record, reader=self.reader)
         return _Hosted(controller, queue, intake, worker)
 
     # --- lifetime -------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from fleetbus.intake.fleet_follow import background_loops
 from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
 from fleetbus.intake.record import Record
+from fleetbus.intake.recorded_queue import RecordedRedisQueue
 from fleetbus.intake.routing import Router
 from fleetbus.process import metrics
 from fleetbus.process.health import Health
@@ -104,6 +105,7 @@ class _Hosted:
         self._durable = BoundDurable(filters_for(watch.resource for watch in controller.watches))
         self._queue = RedisQueue(connections.redis, name, policy=self._policy)
         self._record = Record(connections.redis, controller)
+        self._recorded = RecordedRedisQueue(self._queue, self._record)
         resyncs = PendingResyncs()
         self._router = Router(
             controller,
@@ -112,7 +114,7 @@ class _Hosted:
             schedule_resync=resyncs.add,
         )
         self._intake = Intake(
-            self._router, queue=self._queue, record=self._record, reader=connections.reader
+            self._router, queue=self._recorded, record=self._record, reader=connections.reader
         )
         self._initial_sync = self._make_initial_sync(resyncs)
         self._checkpoint = OffsetCheckpoint(
@@ -161,6 +163,7 @@ class _Hosted:
             ),
             fleet=self._connections.fleet,
             record=self._record,
+            recorded=self._recorded,
             before_take=self._wait_for_store,
             on_turn=self._worker_turn,
         )

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from fleetbus.intake.recorded_queue import Ended
 from fleetbus.process.log_once import LogOnce
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import Add, Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from fleetbus.intake.last_runs import LastRun
-    from fleetbus.intake.record import Record
     from fleetbus.reconcile import Request
     from fleetbus.run.current import Run
     from fleetbus.workqueue.heartbeat import Heartbeat
@@ -57,16 +57,21 @@ class Releases:
         controller: its name.
         queue: whose leases they are.
         heartbeat: keeps them until they have ended.
-        record: where reconciled versions and last runs are stored; None for nowhere.
+        end: ends leases, and stores what their runs have left.
     """
 
     def __init__(
-        self, *, controller: str, queue: Queue, heartbeat: Heartbeat, record: Record | None
+        self,
+        *,
+        controller: str,
+        queue: Queue,
+        heartbeat: Heartbeat,
+        end: Callable[[Ended], Awaitable[list[Lease]]],
     ) -> None:
         self._controller = controller
         self._queue = queue
         self._heartbeat = heartbeat
-        self._record = record
+        self._end_leases = end
         self._finished: asyncio.Queue[Finished] = asyncio.Queue()
         self._log_once = LogOnce()
 
@@ -126,23 +131,12 @@ class Releases:
                     for one in anew
                 ]
             )
-        # Sent together and in this order: a crash in between repeats the run (rule Q12).
-        stored = asyncio.gather(*self._store(finished))
-        _, refused = await asyncio.gather(stored, self._done(finished))
-        lost += refused
+        ended = [f.lease for f in finished if f.has_written or not f.again]
+        notes = {f.lease.request: f.note for f in finished if f.note}
+        successes = [f.success for f in finished if f.success]
+        last_runs = [f.last_run for f in finished if f.last_run]
+        if ended or successes or last_runs:
+            lost += await self._end_leases(Ended(ended, notes, successes, last_runs))
         self._heartbeat.drop(f.lease for f in finished)
         for lease in lost:
             log.warning("lease_lost", request=str(lease.request))
-
-    def _store(self, finished: Sequence[Finished]) -> list[Awaitable[None]]:
-        if self._record is None:
-            return []
-        return [
-            self._record.note_reads([f.success for f in finished if f.success]),
-            self._record.note_ends([f.last_run for f in finished if f.last_run]),
-        ]
-
-    async def _done(self, finished: Sequence[Finished]) -> list[Lease]:
-        done = [f.lease for f in finished if f.has_written or not f.again]
-        notes = {f.lease.request: f.note for f in finished if f.note}
-        return await self._queue.done(done, notes) if done else []

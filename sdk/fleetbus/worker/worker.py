@@ -23,6 +23,7 @@ from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.last_runs import describe_run
 from fleetbus.intake.record import Record
+from fleetbus.intake.recorded_queue import Ended, RecordedQueue
 from fleetbus.process import metrics
 from fleetbus.process.log_once import LogOnce
 from fleetbus.reconcile import Outcome, Request
@@ -70,8 +71,9 @@ class Worker:
         make_heartbeat: from what to call for a lost lease to the thread that keeps leases.
         fleet: passed to the reconcile function.
         drain: how long running reconciles may go on after the worker was cancelled.
-        record: what the controller has seen; without one no request is marked as left, and
-            nothing is proved to be reconciled.
+        record: what the controller has seen; without one no request is marked as left.
+        recorded: the queue together with the record; without one nothing is proved to be
+            reconciled.
         before_take: awaited before requests are taken: while it waits, none are.
         on_turn: called at each turn of the loop, for a liveness check.
         on_run_end: called for each run that has ended; for tests of controllers.
@@ -86,6 +88,7 @@ class Worker:
         fleet: Fleet,
         drain: timedelta = _DRAIN,
         record: Record | None = None,
+        recorded: RecordedQueue | None = None,
         before_take: Callable[[], Awaitable[None]] = _at_once,
         on_turn: Callable[[], None] = _no_op,
         on_run_end: OnRunEnd = _no_op,
@@ -109,7 +112,10 @@ class Worker:
         self._slots = Slots(controller.concurrency, controller.max_per_cluster)
         self._reaper = Reaper(controller=name, queue=queue, fleet=fleet, slots=self._slots)
         self._releases = Releases(
-            controller=name, queue=queue, heartbeat=self._heartbeat, record=record
+            controller=name,
+            queue=queue,
+            heartbeat=self._heartbeat,
+            end=recorded.done if recorded else self._done,
         )
         self._running: dict[_Key, asyncio.Task[None]] = {}
         self._lost: set[_Key] = set()
@@ -220,6 +226,9 @@ class Worker:
         self._lost.discard(key)
         self._slots.free(lease, is_success=finished.success is not None)
         self._free.release()
+
+    async def _done(self, ended: Ended) -> list[Lease]:
+        return await self._queue.done(ended.leases, ended.notes)
 
     def _cancel_lost(self, lease: Lease) -> None:
         """Another worker may have the key from now on: stop what still runs for it (R4)."""

@@ -7,7 +7,6 @@ with a timeout of its own: the client's `socket_timeout` is meant for commands a
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -32,20 +31,41 @@ class Signal:
 
     def __init__(self) -> None:
         self.count = 0
-        self._event = asyncio.Event()
+        self._waiting: set[asyncio.Future[None]] = set()
 
     def notify(self) -> None:
         """Wake everybody who waits now."""
         self.count += 1
-        self._event.set()
-        self._event = asyncio.Event()
+        for woken in self._waiting:
+            wake(woken)
 
-    async def wait(self, seen: int, seconds: float) -> None:
-        """Return at the first notification after `seen`, or after so many seconds."""
-        if self.count == seen:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._event.wait()
+    async def wait(
+        self, seen: int, seconds: float, woken: asyncio.Future[None] | None = None
+    ) -> None:
+        """Return at the first notification after `seen`, or after so many seconds.
+
+        Args:
+            seen: the count when the caller last looked.
+            seconds: the longest wait.
+            woken: also ends the wait once it is done.
+        """
+        if self.count != seen:
+            return
+        loop = asyncio.get_running_loop()
+        woken = woken or loop.create_future()
+        timer = loop.call_later(seconds, wake, woken)
+        self._waiting.add(woken)
+        try:
+            await woken
+        finally:
+            self._waiting.discard(woken)
+            timer.cancel()
+
+
+def wake(waiting: asyncio.Future[None]) -> None:
+    """End a wait, if it has not ended."""
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 class Subscription:

@@ -10,13 +10,14 @@ import socket
 import time
 from collections import Counter
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fleetbus.errors import LeaseLostError
 from fleetbus.workqueue.errors import QueueClosedError, QueueUnavailableError
-from fleetbus.workqueue.notify import POLL, Subscription
+from fleetbus.workqueue.notify import POLL, Subscription, wake
 from fleetbus.workqueue.queue import (
     BATCH,
     ZERO,
@@ -32,7 +33,7 @@ from fleetbus.workqueue.queue import (
     check_notes,
     from_micros,
 )
-from fleetbus.workqueue.scripts import Call, Limits, Transitions
+from fleetbus.workqueue.scripts import NO_ROWS, Call, Limits, Rows, Transitions
 from fleetbus_proto import keys
 
 if TYPE_CHECKING:
@@ -56,6 +57,23 @@ _STOP_PATIENCE = 2.0
 """Seconds that a cancelled take waits for the answer of the store."""
 
 
+@dataclass(eq=False)
+class _Taker:
+    """A call of `take`; the limits for clusters are read again at every attempt."""
+
+    limit: int
+    capacity: Mapping[str, int] | None
+    default_capacity: int | None
+    probes: int | None
+    woken: asyncio.Future[None] = field(init=False)
+    is_served: bool = False
+    """A call that takes for it is under way."""
+    taken: list[Lease] = field(default_factory=list["Lease"])
+
+    def limits(self) -> Limits:
+        return Limits.of(self.capacity, self.default_capacity, self.probes)
+
+
 class RedisQueue:
     """The queue of one controller, shared by all its processes. Implements `Queue`.
 
@@ -72,6 +90,14 @@ class RedisQueue:
         self._unanswered: list[str] = []
         self._closed = False
         self._is_at_capacity = False
+        self._takers: list[_Taker] = []
+        """Those that wait."""
+        self._returning: set[asyncio.Task[None]] = set()
+        self._drained_at_count, self._drained_until = -1, 0.0
+        """Until then nothing is ready, unless there was a notification after that count."""
+        # It names this process, for whoever inspects the queue.
+        host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
+        self._new_token = lambda: f"{host}-{os.getpid()}_{secrets.token_hex(8)}"
 
     @property
     def policy(self) -> QueuePolicy:
@@ -81,7 +107,25 @@ class RedisQueue:
     async def add(self, items: Sequence[Add]) -> None:
         """See `Queue.add`."""
         for batch in _batches(items):
-            await self._send(self._calls.add(batch))
+            await self._send_taking(lambda taking, batch=batch: self._calls.add(batch, taking))
+
+    async def add_recorded(
+        self, items: Sequence[Add], objects: Sequence[int], records: Rows
+    ) -> Sequence[int]:
+        """Add, and store the records of the objects that caused the items, in one step (rule P8).
+
+        Args:
+            items: at most `BATCH`.
+            objects: for each item the object whose record it depends on, counted from 1, or 0.
+            records: see `record_save.lua`.
+
+        Returns:
+            The objects whose record has changed meanwhile: of them nothing was added or stored.
+        """
+        [conflicts] = await self._send_taking(
+            lambda taking: self._calls.add(items, taking, records=records, objects=objects)
+        )
+        return conflicts
 
     async def add_after(self, request: Request, delay: timedelta) -> None:
         """See `Queue.add_after`."""
@@ -103,26 +147,52 @@ class RedisQueue:
     ) -> list[Lease]:
         """See `Queue.take`."""
         give_up = time.monotonic() + wait.total_seconds()
+        taker = _Taker(min(limit, BATCH), capacity, default_capacity, probes)
         while True:
             self._check_open()
             if wait > ZERO:
                 self._subscription.start()
             # Read before the call, so that a notification between answer and wait is not missed.
             seen = self._subscription.signal.count
-            limits = Limits.of(capacity, default_capacity, probes)
-            leases, due = await self._take_now(min(limit, BATCH), token, limits)
-            remaining = give_up - time.monotonic()
-            if leases or remaining <= 0:
+            if token is not None or wait <= ZERO or not self._drained_for(seen):
+                leases = await self._take_now(taker, token)
+                if leases:
+                    return leases
+            now = time.monotonic()
+            if now >= give_up:
+                return []
+            due = self._drained_for(seen) or 0.0
+            if leases := await self._wait(taker, seen, min(give_up - now, due)):
                 return leases
-            await self._subscription.signal.wait(seen, min(remaining, due, POLL))
 
     async def done(
         self, leases: Sequence[Lease], notes: Mapping[Request, bytes] | None = None
     ) -> list[Lease]:
         """See `Queue.done`."""
-        left = notes or {}
-        check_notes(left)
-        refused = await self._send_batches(lambda batch: self._calls.done(batch, left), leases)
+        return await self.done_recorded(leases, notes or {}, reads=NO_ROWS, runs=NO_ROWS)
+
+    async def done_recorded(
+        self, leases: Sequence[Lease], notes: Mapping[Request, bytes], *, reads: Rows, runs: Rows
+    ) -> list[Lease]:
+        """Like `done`; before that, in the same step, store what the runs left (rule Q12).
+
+        Args:
+            leases: as for `done`.
+            notes: as for `done`.
+            reads: what they have read, see `record_read.lua`.
+            runs: how they ended, see `last_runs.lua`.
+        """
+        check_notes(notes)
+        refused: list[Lease] = []
+        # Without leases there may still be something to store.
+        batches = list(_batches(leases)) or ([[]] if reads.values or runs.values else [])
+        for batch in batches:
+            [indexes] = await self._send_taking(
+                lambda taking, batch=batch: self._calls.done(
+                    batch, notes, taking, reads=reads, runs=runs
+                )
+            )
+            refused += [batch[index] for index in indexes]
         self._notify_if_at_capacity(leases)
         return refused
 
@@ -217,6 +287,8 @@ class RedisQueue:
         """See `Queue.aclose`. The client stays open; it belongs to the caller."""
         self._closed = True
         await self._subscription.aclose()
+        if self._returning:
+            await asyncio.wait(self._returning, timeout=_STOP_PATIENCE)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -227,33 +299,102 @@ class RedisQueue:
         if ended and self._is_at_capacity:
             self._subscription.signal.notify()
 
-    async def _take_now(
-        self, limit: int, token: str | None, limits: Limits
-    ) -> tuple[list[Lease], float]:
-        """Take once; the leases, and for how many seconds nothing can become due by itself."""
-        token = token or (self._unanswered.pop() if self._unanswered else _new_token())
-        return await self._await_take(self._take_once(limit, token, limits))
+    # --- taking -----------------------------------------------------------------------------------
 
-    async def _take_once(self, limit: int, token: str, limits: Limits) -> tuple[list[Lease], float]:
-        sent_at = time.monotonic()
+    def _drained_for(self, seen: int) -> float:
+        """For how many seconds nothing can become ready without a notification after `seen`."""
+        if self._unanswered or self._drained_at_count != seen:
+            return 0.0
+        return max(0.0, self._drained_until - time.monotonic())
+
+    async def _take_now(self, taker: _Taker, token: str | None) -> list[Lease]:
+        token = token or (self._unanswered.pop() if self._unanswered else self._new_token())
+        return await self._await_take(self._take_once(taker, token))
+
+    async def _take_once(self, taker: _Taker, token: str) -> list[Lease]:
+        sent_at, seen = time.monotonic(), self._subscription.signal.count
         with self._remember_unanswered(token):
-            call = self._calls.take(token, limit, limits)
-            due, is_at_capacity, fence, *fields = await self._send(call)
-            self._is_at_capacity = is_at_capacity == 1
-            deadline = sent_at + self._policy.lease.total_seconds()
-            leases = [
-                self._to_lease(fields[start : start + _LEASE_FIELDS], fence.decode(), deadline)
-                for start in range(0, len(fields), _LEASE_FIELDS)
-            ]
-            # A repeated take gets what the first one asked for, and the worker may have fewer free
-            # slots now. Leases that ran out before their answer was read are nobody's (rule Q5).
-            kept = leases[:limit] if time.monotonic() < deadline else []
-            await self.give_back(leases[len(kept) :])
-        return kept, POLL if due < 0 else due / 1e6
+            answer = await self._send(self._calls.take(token, taker.limit, taker.limits()))
+            return await self._read_taken(answer, taker.limit, sent_at, seen)
 
-    async def _await_take(
-        self, taking: Coroutine[Any, Any, tuple[list[Lease], float]]
-    ) -> tuple[list[Lease], float]:
+    async def _read_taken(
+        self, answer: Sequence[Any], limit: int, sent_at: float, seen: int
+    ) -> list[Lease]:
+        due, is_at_capacity, fence, *fields = answer
+        self._is_at_capacity = is_at_capacity == 1
+        deadline = sent_at + self._policy.lease.total_seconds()
+        leases = [
+            self._to_lease(fields[start : start + _LEASE_FIELDS], fence.decode(), deadline)
+            for start in range(0, len(fields), _LEASE_FIELDS)
+        ]
+        # A repeated take gets what the first one asked for, and the worker may have fewer free
+        # slots now. Leases that ran out before their answer was read are nobody's (rule Q5).
+        kept = leases[:limit] if time.monotonic() < deadline else []
+        if len(leases) < limit:
+            self._drained_at_count = seen
+            self._drained_until = sent_at + (POLL if due < 0 else min(POLL, due / 1e6))
+        await self.give_back(leases[len(kept) :])
+        return kept
+
+    async def _wait(self, taker: _Taker, seen: int, seconds: float) -> list[Lease]:
+        """Wait for a notification, or for what a call of this process takes besides."""
+        taker.woken = asyncio.get_running_loop().create_future()
+        self._takers.append(taker)
+        try:
+            await self._subscription.signal.wait(seen, seconds, taker.woken)
+        except asyncio.CancelledError:
+            if taker.taken:
+                with suppress(QueueUnavailableError):
+                    await self.give_back(taker.taken)
+            raise
+        finally:
+            self._takers.remove(taker)
+        taken, taker.taken = taker.taken, []
+        return taken
+
+    async def _send_taking(self, build: Callable[[Sequence[str | int]], Call]) -> list[Any]:
+        """Send a call that may make items ready, and take them for whoever waits here.
+
+        It spares the notification of all processes and the take of the one that is fastest.
+        """
+        taker = next((one for one in self._takers if not one.is_served), None)
+        if taker is None or self._unanswered:
+            return (await self._send(build(())))[:-1]
+        token, limit = self._new_token(), taker.limit
+        sent_at, seen = time.monotonic(), self._subscription.signal.count
+        taking = self._calls.taking(token, limit, taker.limits())
+        taker.is_served = True
+        try:
+            *answer, taken = await self._send(build(taking))
+        except asyncio.CancelledError:
+            self._start_returning(token)
+            raise
+        except BaseException:
+            self._unanswered.append(token)
+            wake(taker.woken)  # to repeat it
+            raise
+        finally:
+            taker.is_served = False
+        leases = await self._read_taken(taken, limit, sent_at, seen) if taken else []
+        if taker not in self._takers:  # it has stopped waiting meanwhile
+            await self.give_back(leases)
+        elif leases:
+            taker.taken += leases
+            wake(taker.woken)
+        return answer
+
+    def _start_returning(self, token: str) -> None:
+        """Give back what a call has taken whose answer nobody reads."""
+        task = asyncio.create_task(self._return_taken(token), name="return leases")
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
+
+    async def _return_taken(self, token: str) -> None:
+        with suppress(QueueUnavailableError):  # then the reaper recovers them
+            answer = await self._send(self._calls.take(token, 0))
+            await self._read_taken(answer, 0, time.monotonic(), -1)
+
+    async def _await_take(self, taking: Coroutine[Any, Any, list[Lease]]) -> list[Lease]:
         """Await a take; if cancelled meanwhile, wait for its answer and give the leases back.
 
         Closing the connection is not enough: the server may execute the call a moment later.
@@ -264,9 +405,8 @@ class RedisQueue:
         except asyncio.CancelledError:
             await asyncio.wait([task], timeout=_STOP_PATIENCE)
             if task.done() and not task.cancelled() and task.exception() is None:
-                leases, _ = task.result()
                 with suppress(QueueUnavailableError):
-                    await self.give_back(leases)
+                    await self.give_back(task.result())
             task.cancel()
             raise
 
@@ -306,12 +446,6 @@ class RedisQueue:
 
     async def _send(self, call: Call) -> Any:
         return await call.send(self._redis)
-
-
-def _new_token() -> str:
-    """Make a unique token that names this process, for whoever inspects the queue."""
-    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
-    return f"{host}-{os.getpid()}_{secrets.token_hex(8)}"
 
 
 def _batches(items: Iterable[_Item]) -> Iterator[list[_Item]]:

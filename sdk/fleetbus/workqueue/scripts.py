@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Final, cast
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from redis.exceptions import NoScriptError, RedisError
 
@@ -39,6 +41,12 @@ PARTS: Final = (
 )
 # A full store refuses only these, as back-pressure (rule P9): work must be able to end.
 _GROWING: Final = frozenset({"add", "add_after"})
+_PARTS_OF: Final = {
+    "take": ("taking",),
+    "add": ("taking", "record_save"),
+    "done": ("taking", "record_read", "last_runs"),
+}
+"""What a script shares with others, beside `state`."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+")
 # Answers hold opaque bytes, whatever `decode_responses` of the client says.
 _AS_BYTES: Final[dict[str, Any]] = {"NEVER_DECODE": True}
@@ -54,12 +62,11 @@ class Script:
 
 @cache
 def load(name: str) -> Script:
-    """Load a script of this package, preceded by `state.lua`."""
+    """Load a script of this package, preceded by what it shares with others."""
     folder = resources.files("fleetbus.workqueue").joinpath("lua")
     first = "#!lua" if name in _GROWING else "#!lua flags=allow-oom"
-    text = "\n".join(
-        [first, (folder / "state.lua").read_text(), (folder / f"{name}.lua").read_text()]
-    )
+    parts = ("state", *_PARTS_OF.get(name, ()), name)
+    text = "\n".join([first, *((folder / f"{part}.lua").read_text() for part in parts)])
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -90,6 +97,16 @@ class Limits:
 
 
 NO_LIMITS: Final = Limits.of(None, None, None)
+
+
+class Rows(NamedTuple):
+    """What a script stores besides: keys in the queue's hash tag, and values; see its Lua file."""
+
+    keys: Sequence[str] = ()
+    values: Sequence[str | bytes | int] = ()
+
+
+NO_ROWS: Final = Rows()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +147,8 @@ class Transitions:
     def __init__(self, controller: str, policy: QueuePolicy) -> None:
         self._controller = controller
         self._policy = policy
-        self._head = (len(PARTS), *(keys.queue(controller, part) for part in PARTS))
+        self._keys = tuple(keys.queue(controller, part) for part in PARTS)
+        self._head = (len(PARTS), *self._keys)
         self.weigh({})
 
     def weigh(self, weights: Mapping[str, float]) -> None:
@@ -138,9 +156,26 @@ class Transitions:
         steps = "".join(f" {cluster}={1 / weight!r}" for cluster, weight in weights.items())
         self._numbers = f"{micros(self._policy.lease)}{steps}"
 
-    def add(self, items: Iterable[Add]) -> Call:
-        """Add: mark dirty."""
-        return self._call("add", *(field for add in items for field in self._add_fields(add)))
+    def add(
+        self,
+        items: Sequence[Add],
+        taking: Sequence[str | int] = (),
+        *,
+        records: Rows = NO_ROWS,
+        objects: Sequence[int] = (),
+    ) -> Call:
+        """Add: mark dirty.
+
+        Args:
+            items: at most `BATCH`.
+            taking: arguments of a take that follows.
+            records: what is stored of the objects that caused the items.
+            objects: for each item the object whose record it depends on, counted from 1, or 0.
+        """
+        fields: list[str | bytes | int] = [len(items), len(records.values)]
+        for add, number in zip_longest(items, objects, fillvalue=0):
+            fields += (*self._add_fields(cast("Add", add)), number)
+        return self._call("add", *fields, *records.values, *taking, keys=records.keys)
 
     def add_after(self, request: Request, delay: timedelta) -> Call:
         """Add after a delay."""
@@ -148,18 +183,41 @@ class Transitions:
 
     def take(self, token: str, limit: int, limits: Limits = NO_LIMITS) -> Call:
         """Take: from ready to processing."""
+        return self._call("take", *self.taking(token, limit, limits))
+
+    def taking(self, token: str, limit: int, limits: Limits) -> list[str | int]:
+        """The arguments of a take, also for calls that take besides."""
         if not _TOKEN.fullmatch(token):  # it becomes part of the fence, which the scripts parse
             raise ValueError(f"invalid request token: {token!r}")
-        capacities = (field for pair in limits.capacity.items() for field in pair)
-        return self._call("take", token, limit, limits.default_capacity, limits.probes, *capacities)
+        arguments: list[str | int] = [token, limit, limits.default_capacity, limits.probes]
+        for pair in limits.capacity.items():
+            arguments += pair
+        return arguments
 
-    def done(self, leases: Iterable[Lease], notes: Mapping[Request, bytes]) -> Call:
-        """End leases; a request that is dirty again becomes ready. Notes replace the last ones."""
-        fields: list[str | bytes] = []
+    def done(
+        self,
+        leases: Sequence[Lease],
+        notes: Mapping[Request, bytes],
+        taking: Sequence[str | int] = (),
+        *,
+        runs: Rows = NO_ROWS,
+        reads: Rows = NO_ROWS,
+    ) -> Call:
+        """End leases; a request that is dirty again becomes ready. Notes replace the last ones.
+
+        Args:
+            leases: at most `BATCH`.
+            notes: for the next run.
+            taking: arguments of a take that follows.
+            runs: how their runs ended; with reads it has to be given, perhaps without values.
+            reads: what they have read.
+        """
+        fields: list[str | bytes | int] = [len(leases), len(reads.values), len(runs.values)]
         for lease in leases:
             note = notes.get(lease.request, b"") if notes else b""
             fields += (self.item(lease.request), lease.fence, note)
-        return self._call("done", *fields)
+        stored = (*reads.values, *runs.values)
+        return self._call("done", *fields, *stored, *taking, keys=(*runs.keys, *reads.keys))
 
     def give_back(self, leases: Iterable[Lease]) -> Call:
         """Give back: from processing to ready."""
@@ -243,8 +301,9 @@ class Transitions:
             yield self.item(lease.request)
             yield lease.fence
 
-    def _call(self, name: str, *arguments: str | bytes | float) -> Call:
-        return Call(load(name), (*self._head, self._numbers, *arguments))
+    def _call(self, name: str, *arguments: str | bytes | float, keys: Sequence[str] = ()) -> Call:
+        head = (len(PARTS) + len(keys), *self._keys, *keys) if keys else self._head
+        return Call(load(name), (*head, self._numbers, *arguments))
 
 
 def jitter() -> float:

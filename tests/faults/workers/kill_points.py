@@ -17,8 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from fleetbus.intake.intake import Intake
-from fleetbus.intake.record import Record
+from fleetbus.intake.recorded_queue import RecordedRedisQueue
 from fleetbus.worker import host
 from fleetbus.workqueue.redis import RedisQueue
 
@@ -100,9 +99,8 @@ def _on_the_bus(armed: Armed) -> None:
     """Between apply, enqueue, record and the acknowledgement (rule P9)."""
     hosted = host._Hosted
     _before(armed, hosted, "_handle", CONSUMED)
-    _before(armed, Intake, "enqueue", "applied")
-    _after(armed, Intake, "enqueue", "enqueued")
-    _after(armed, Record, "save", "seen-recorded")
+    _before(armed, RecordedRedisQueue, "add", "applied")
+    _after(armed, RecordedRedisQueue, "add", "enqueued")
     _after(armed, hosted, "_handle", "handled")
 
 
@@ -111,9 +109,8 @@ def _around_the_end(armed: Armed) -> None:
     for method in ("retry", "forget", "requeue_after"):
         _before(armed, RedisQueue, method, "before-outcome")
         _after(armed, RedisQueue, method, "after-outcome")
-    _before(armed, Record, "note_reads", "before-read-recorded")
-    _before(armed, RedisQueue, "done", "before-done")
-    _after(armed, RedisQueue, "done", "after-done")
+    _before(armed, RecordedRedisQueue, "done", "before-done")
+    _after(armed, RecordedRedisQueue, "done", "after-done")
 
 
 def wrap(armed: Armed) -> None:
@@ -127,7 +124,7 @@ def wrap(armed: Armed) -> None:
 
 POINTS: Final = (
     *("take-sent", "taken", IN_RECONCILE, "before-outcome", "after-outcome"),
-    *("before-read-recorded", "before-done", "after-done", "reaped"),
-    *(CONSUMED, "applied", "enqueued", "seen-recorded", "handled"),
+    *("before-done", "after-done", "reaped"),
+    *(CONSUMED, "applied", "enqueued", "handled"),
 )
 """All of them."""

@@ -64,9 +64,6 @@ ROWS: Final = [
         seen(10, 8, member=False, is_left=True), asks=True),
     Row("it comes back, and a run has read the version", "modified", StoredRecord(LEFT, v(10)),
         True, NOW, member=True, asks=True),
-    Row("it comes back, as was announced to that run", "modified",
-        StoredRecord(seen(8, member=False, is_left=True, announced=False), v(10)),
-        False, seen(10, 8), member=True, asks=True),
     Row("other code has read it", "listed", StoredRecord(NOW, v(10)), True, NOW,
         Reason.NEW_CODE, member=True, asks=True),
     Row("a resync of what is read", "listed", StoredRecord(NOW, v(10)), False, NOW,
@@ -91,8 +88,6 @@ ROWS: Final = [
     Row("late, it matched then, and a run knows that it left", "modified",
         StoredRecord(seen(12, member=False, is_left=True), v(12)), False,
         seen(12, member=False, is_left=True), asks=True, more={"has_matched_late": True}),
-    Row("late, and an announcement is over", "modified",
-        StoredRecord(seen(12, announced=True), v(12)), False, seen(12)),
     # --- DELETED and GONE
     Row("deleted", "deleted", StoredRecord(OLD, v(5)), True, None, member=True, asks=True),
     Row("deleted, and a newer version was read", "deleted", StoredRecord(OLD, v(11)), False, None,

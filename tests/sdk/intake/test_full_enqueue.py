@@ -113,7 +113,7 @@ async def test_before_the_clusters_are_reported_no_object_leaves(
 ) -> None:
     await start(rig, clusters="region=eu")
     await rig.tell(EU1.added("a", 1))
-    early = IntakeRig(redis, Clusters([Provider()]), rig.controller, rig.queue)
+    early = IntakeRig(redis, Clusters([Provider()]), rig.controller)
     early.start()
     assert await early.tell(EU1.modified("a", 2)) == []
     assert await rig.enqueue_all(Reason.RESYNC) == [seen("a", 2)]

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from fleetbus.intake.intake import Intake
 from fleetbus.ownership import OWNER_ANNOTATION
-from fleetbus.workqueue import QueuePolicy, RedisQueue
+from fleetbus.workqueue import RedisQueue
 from fleetbus.workqueue.queue import Lease
 from fleetbus_proto import codec
 from fleetbus_proto.errors import ContractError
@@ -99,25 +98,20 @@ async def taken(queue: RedisQueue) -> list[Lease]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_b18_no_object_of_a_user_stops_the_way_to_the_queue(
-    rig: IntakeRig, redis: Redis, seed: int
-):
+async def test_b18_no_object_of_a_user_stops_the_way_to_the_queue(rig: IntakeRig, seed: int):
     rig.controller.watch(PODS, selector="app=web")
     rig.controller.watch(PODS, annotation_selector="a!=b")
     rig.controller.watch_owned(PODS)
     rig.start()
     await rig.snapshot.set_up("eu1")
-    queue = RedisQueue(redis, "copier", policy=QueuePolicy())
-    rig.intake = Intake(rig.router, queue=queue, record=rig.record, reader=rig.snapshot.reader)
     hostile = list(events(Random(seed)))
     assert len(hostile) > ROUNDS / 2
     for number, event in enumerate(hostile):
         sound = EU1.added(f"sound-{number}", number + 1, metadata=WEB_APP)
         await rig.snapshot.apply(event, sound)
         await rig.intake.take([event, sound])
-    requests = [lease.request for lease in await taken(queue)]
+    requests = [lease.request for lease in await taken(rig.queue)]
     names = {request.name for request in requests if request.namespace == "prod"}
     assert {f"sound-{number}" for number in range(len(hostile))} <= names
     assert len(requests) > len(hostile)
     assert set(rig.resyncs) <= {"eu1"}  # whose objects they are
-    await queue.aclose()

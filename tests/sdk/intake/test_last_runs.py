@@ -14,6 +14,8 @@ from fleetbus.intake.last_runs import LastRun, LastRuns, describe_run
 from fleetbus.process.redact import without_secret_words
 from fleetbus.reconcile import Outcome, Request
 from fleetbus.workqueue.queue import Lease, Priority
+from fleetbus.workqueue.redis import RedisQueue
+from fleetbus.workqueue.scripts import NO_ROWS
 from support.stores.workqueue import named
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJmbGVldGJ1cyIsIm5hbWUiOiJ4In0.c2lnbmF0dXJlLXNpZ25hdHVyZQ"
@@ -99,8 +101,14 @@ def test_a_cancelled_run_and_an_invalid_result_are_described() -> None:
 async def test_only_the_latest_are_kept(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(last_runs, "KEPT", 2)
     store = LastRuns(redis, "copier")
-    await store.note([(named("a"), run(1)), (named("b"), run(2))])
-    await store.note([(named("a"), run(3)), (named("c"), run(4))])
+
+    async def note(*runs: tuple[Request, LastRun]) -> None:
+        await RedisQueue(redis, "copier").done_recorded(
+            [], {}, reads=NO_ROWS, runs=store.rows(runs)
+        )
+
+    await note((named("a"), run(1)), (named("b"), run(2)))
+    await note((named("a"), run(3)), (named("c"), run(4)))
     assert await store.get(named("a")) == run(3)
     assert await store.get(named("b")) is None
     assert await store.get(named("c")) == run(4)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any
 
-import msgspec
 import pytest
 from redis.asyncio import Redis
 
 from fleetbus.errors import StoreError
-from fleetbus.intake.record import Change
 from fleetbus.run.current import ObjectRef, Run
 from fleetbus.workqueue.queue import Add, decode_trigger
 from support.rigs.intake import DB_APP, EU1, WEB_APP, IntakeRig, Provider, intake_rig, seen, start
@@ -140,17 +138,18 @@ async def test_t6_a_deletion_is_forgotten_by_a_controller_that_reads_elsewhere_t
     assert not await redis.hlen(f"fleetbus:{{q:copier}}:record:eu1:{PODS_KEY}")
 
 
-async def test_t6_a_run_that_is_faster_than_the_record_is_reported_whether_its_object_left(
+async def test_t6_a_run_that_begins_at_once_receives_whether_its_object_left(
     rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await start(rig, selector="app=web")
-    enqueue = rig.intake.enqueue
+    add = rig.recorded.add
 
-    async def enqueue_and_run(adds: Any) -> None:
-        await enqueue(adds)
+    async def add_and_run(*arguments: Any) -> set[ObjectRef]:
+        conflicts = await add(*arguments)
         await rig.reconcile()  # as a worker of another process may
+        return conflicts
 
-    monkeypatch.setattr(rig.intake, "enqueue", enqueue_and_run)
+    monkeypatch.setattr(rig.recorded, "add", add_and_run)
     for version, labels in ((1, WEB_APP), (2, DB_APP), (3, WEB_APP), (4, DB_APP)):
         await rig.tell(EU1.modified("a", version, metadata=labels))
         assert rig.runs == [seen("a", version, left=labels is DB_APP)]
@@ -161,20 +160,20 @@ async def test_t6_a_run_that_is_faster_than_the_record_is_reported_whether_its_o
     assert rig.runs[-1] == seen("a", 8, left=True)
 
 
-async def test_t6_what_was_reported_of_a_change_that_was_never_recorded_proves_nothing(
+async def test_t6_a_change_whose_process_was_killed_before_its_ack_is_not_forgotten(
     rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await start(rig, selector="app=web")
     await rig.tell(EU1.added("a", 1, metadata=WEB_APP))
-    enqueue = rig.intake.enqueue
+    add = rig.recorded.add
 
-    async def enqueue_and_stop(adds: Any) -> None:
-        await enqueue(adds)
+    async def add_and_stop(*arguments: Any) -> None:
+        await add(*arguments)
         await rig.reconcile()
         raise StoreError("the process was killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(rig.intake, "enqueue", enqueue_and_stop)
+        patch.setattr(rig.recorded, "add", add_and_stop)
         with pytest.raises(StoreError):
             await rig.tell(EU1.modified("a", 2, metadata=DB_APP))
     assert rig.runs[-1] == seen("a", 2, left=True)
@@ -183,30 +182,18 @@ async def test_t6_what_was_reported_of_a_change_that_was_never_recorded_proves_n
     assert await rig.tell(EU1.modified("a", 2, metadata=DB_APP)) == []
 
 
-async def test_t6_what_another_process_has_announced_does_not_outlast_a_late_state(
-    rig: IntakeRig,
-) -> None:
-    await start(rig, predicate=is_web)
-    await rig.tell(EU1.added("a", 2, metadata=DB_APP))
-    ref = ObjectRef("eu1", PODS_KEY, "prod", "a")
-    held = (await rig.record.load([ref]))[ref]
-    assert held.last_seen is not None
-    announced = msgspec.structs.replace(held.last_seen, announced=False)
-    await rig.record.save([Change(ref, held, announced)])  # and then it was killed
-    assert await rig.tell(EU1.added("a", 1, metadata=WEB_APP)) == [seen("a", 2, left=True)]
-
-
 async def test_t6_what_came_and_left_in_one_batch_is_reported_although_a_run_is_faster(
     rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await start(rig, selector="app=web")
-    enqueue = rig.intake.enqueue
+    add = rig.recorded.add
 
-    async def enqueue_and_run(adds: Any) -> None:
-        await enqueue(adds)
+    async def add_and_run(*arguments: Any) -> set[ObjectRef]:
+        conflicts = await add(*arguments)
         await rig.reconcile()
+        return conflicts
 
-    monkeypatch.setattr(rig.intake, "enqueue", enqueue_and_run)
+    monkeypatch.setattr(rig.recorded, "add", add_and_run)
     await rig.tell(EU1.added("a", 1, metadata=WEB_APP), EU1.modified("a", 2, metadata=DB_APP))
     assert rig.runs[-1] == seen("a", 2, left=True)
     assert await rig.tell(EU1.added("b", 3, metadata=DB_APP)) == []

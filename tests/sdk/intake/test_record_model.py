@@ -11,7 +11,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 from redis.asyncio import Redis
@@ -25,7 +25,6 @@ from fleetbus_proto.events import Event
 from support.rigs.intake import IntakeRig, Seen
 from support.stores.snapshot import Source
 
-Argument = TypeVar("Argument")
 Answer = TypeVar("Answer")
 EU = Source(cluster="eu1")
 NAMES = ("a", "b", "c")
@@ -58,9 +57,9 @@ class Trouble:
         self.chance = chance
         self.fails_at = 0
         self.steps = 0
-        save, enqueue = rig.record.save, rig.intake.enqueue
-        patch.setattr(rig.record, "save", partial(self.step, save))
-        patch.setattr(rig.intake, "enqueue", partial(self.step, enqueue))
+        load, add = cast("Any", rig.intake)._load, rig.recorded.add
+        patch.setattr(rig.intake, "_load", partial(self.step, load))
+        patch.setattr(rig.recorded, "add", partial(self.step, add))
 
     async def do(self, act: Callable[[], Awaitable[object]]) -> None:
         """Do something, again if it fails: nothing is acknowledged before."""
@@ -72,15 +71,13 @@ class Trouble:
                 await self.rig.reconcile()
             await act()  # the count goes on, so it fails no more
 
-    async def step(
-        self, act: Callable[[Argument], Awaitable[Answer]], argument: Argument
-    ) -> Answer:
+    async def step(self, act: Callable[..., Awaitable[Answer]], *arguments: Any) -> Answer:
         """One step; it fails before or after it, or runs begin right after it."""
         self.steps += 1
         fails = self.steps == self.fails_at
         if fails and self.chance.random() < 0.5:
             raise StoreError("before")
-        answer = await act(argument)
+        answer = await act(*arguments)
         if fails:
             raise StoreError("after")
         if self.chance.random() < 0.3:

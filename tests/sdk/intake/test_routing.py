@@ -22,11 +22,13 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
 from fleetbus.intake.record import Record
+from fleetbus.intake.recorded_queue import RecordedRedisQueue
 from fleetbus.intake.routing import Router
 from fleetbus.ownership import ADMIRALTY_OWNER_ANNOTATION, OWNER_ANNOTATION
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus.workqueue import Add, MemoryQueue, Priority, QueuePolicy
+from fleetbus.workqueue import Add, Priority
+from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_proto.events import Event
 from support.stores.snapshot import Snapshot, Source
 
@@ -399,9 +401,10 @@ async def test_p12_a_full_enqueue_names_live_and_deleted_objects_without_a_trigg
         Source(group="apps").added("x", 1),
     )
     routed.controller.watch(PODS)
-    queue = MemoryQueue("copier", policy=QueuePolicy())
+    queue = RedisQueue(redis, "copier")
     record = Record(redis, routed.controller)
-    intake = Intake(routed.router, queue=queue, record=record, reader=routed.reader)
+    recorded = RecordedRedisQueue(queue, record)
+    intake = Intake(routed.router, queue=recorded, record=record, reader=routed.reader)
     full = FullEnqueue(
         routed.controller,
         router=routed.router,

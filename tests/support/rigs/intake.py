@@ -17,10 +17,11 @@ from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
 from fleetbus.intake.matching import Reason
 from fleetbus.intake.record import Record
+from fleetbus.intake.recorded_queue import RecordedRedisQueue
 from fleetbus.intake.routing import Router
 from fleetbus.reconcile import Request
 from fleetbus.run.current import ObjectRef, Run
-from fleetbus.workqueue import MemoryQueue, QueuePolicy
+from fleetbus.workqueue import RedisQueue
 from support.stores.snapshot import Snapshot, Source
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ class IntakeRig:
     controller: Controller = field(
         default_factory=lambda: Controller("copier", timeout=timedelta(milliseconds=500))
     )
-    queue: MemoryQueue = field(default_factory=lambda: MemoryQueue("copier", policy=QueuePolicy()))
     resyncs: list[str] = field(default_factory=list[str])
     runs: list[Seen] = field(default_factory=list[Seen])
 
@@ -72,8 +72,10 @@ class IntakeRig:
             fleet=Fleet(self.clusters, reader),
             schedule_resync=self.resyncs.append,
         )
+        self.queue = RedisQueue(self.redis, "copier")
         self.record = Record(self.redis, self.controller)
-        self.intake = Intake(router, queue=self.queue, record=self.record, reader=reader)
+        self.recorded = RecordedRedisQueue(self.queue, self.record)
+        self.intake = Intake(router, queue=self.recorded, record=self.record, reader=reader)
         self.full = FullEnqueue(
             self.controller, router=router, intake=self.intake, record=self.record, reader=reader
         )
@@ -84,9 +86,7 @@ class IntakeRig:
         if declare is not None:
             controller = Controller("copier")
             declare(controller)
-        other = IntakeRig(
-            self.redis, self.clusters, controller, self.queue, self.resyncs, self.runs
-        )
+        other = IntakeRig(self.redis, self.clusters, controller, self.resyncs, self.runs)
         other.start()
         return other
 

@@ -1,14 +1,36 @@
--- Add (rule Q1): marks items dirty.
+-- Add (rule Q1): marks items dirty, and stores in the same step what a controller has seen of the
+-- objects that caused them (rule P8). Then takes for a waiting taker of the same process.
 --
--- Keys: dirty, triggers, traces, causes, processing, quarantine, ready, turns, credits, breakers,
---       outages, liveness, notify
--- ARGV  for each item: item, band, trigger, trace, cause or ''
--- Answer: nothing.
+-- Keys: all; from 25 on those of record_save.lua, if there are any records
+-- ARGV  2 the number of items  3 the number of rows of records; then for each item: item, band,
+--       trigger, trace, cause or '', the number of the object whose record it depends on, or 0; then
+--       those rows, as in record_save.lua; then, if the process has a waiting taker, as `take_items`
+-- Answer: {the objects that another process has written meanwhile: of them nothing was added or
+-- stored; of `take_items`, or nothing if it was not called}.
 
-for i = 2, #ARGV, 5 do
-  assign_flow(ARGV[i], ARGV[i + 4])
-  -- One microsecond apart, so that a batch keeps its order.
-  mark_dirty(ARGV[i], tonumber(ARGV[i + 1]), NOW + (i - 2) / 5, ARGV[i + 2])
-  remember_trace(ARGV[i], ARGV[i + 3])
+local ITEMS, ROWS = tonumber(ARGV[2]), tonumber(ARGV[3])
+local RECORDS = 4 + 6 * ITEMS
+
+local function slice(list, first, last)
+  return {unpack(list, first, last)}
 end
+
+local hashes, rows, conflicts, is_conflict = {}, {}, {}, {}
+if ROWS > 0 then
+  hashes, rows = slice(KEYS, 25, #KEYS), slice(ARGV, RECORDS, RECORDS + ROWS - 1)
+  conflicts, is_conflict = find_conflicts(hashes, rows)
+end
+for n = 0, ITEMS - 1 do
+  local i = 4 + 6 * n
+  if not is_conflict[tonumber(ARGV[i + 5])] then
+    assign_flow(ARGV[i], ARGV[i + 4])
+    -- One microsecond apart, so that a batch keeps its order.
+    mark_dirty(ARGV[i], tonumber(ARGV[i + 1]), NOW + n, ARGV[i + 2])
+    remember_trace(ARGV[i], ARGV[i + 3])
+  end
+end
+-- Last: should this script ever break off, the records are not ahead of the queue.
+if ROWS > 0 then save_records(hashes, rows, is_conflict) end
+local taken = take_for_waiting(RECORDS + ROWS)
 notify_takers()
+return {conflicts, taken}

@@ -1,0 +1,17 @@
+-- Stores how the last run of each request ended (rule Q12). A part of the scripts that do.
+--
+-- `runs`: hash item -> run. `times`: zset item -> when it ended, in microseconds.
+-- `rows`: most items that are kept; then per item: its name, when it ended, the run.
+
+local function note_last_runs(runs, times, rows)
+  for at = 2, #rows, 3 do
+    redis.call('HSET', runs, rows[at], rows[at + 2])
+    redis.call('ZADD', times, rows[at + 1], rows[at])
+  end
+  local over = redis.call('ZCARD', times) - tonumber(rows[1])
+  if over <= 0 then return end
+  local oldest = redis.call('ZPOPMIN', times, over)
+  for at = 1, #oldest, 2 do
+    redis.call('HDEL', runs, oldest[at])
+  end
+end
