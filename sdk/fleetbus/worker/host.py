@@ -32,6 +32,7 @@ from fleetbus.intake.recorded_queue import RecordedRedisQueue
 from fleetbus.intake.routing import Router
 from fleetbus.process import metrics
 from fleetbus.process.health import Health
+from fleetbus.snapshot.applied import AppliedEvents
 from fleetbus.snapshot.offsets.checkpoint import OffsetCheckpoint
 from fleetbus.worker import tracing
 from fleetbus.worker.connections import Connections
@@ -106,6 +107,7 @@ class _Hosted:
         self._queue = RedisQueue(connections.redis, name, policy=self._policy)
         self._record = Record(connections.redis, controller)
         self._recorded = RecordedRedisQueue(self._queue, self._record)
+        self._applied = AppliedEvents(writer=connections.writer, reader=connections.reader)
         resyncs = PendingResyncs()
         self._router = Router(
             controller,
@@ -230,7 +232,7 @@ class _Hosted:
                     await self._connections.clusters.known()
 
     async def _handle(self, deliveries: Sequence[Delivery]) -> None:
-        """Apply, enqueue; the consumer acknowledges when this returns (rule P9)."""
+        """Enqueue what is applied; the consumer acknowledges when this returns (rule P9)."""
         name = self._controller.name
         found = [(d.message, d.headers) for d in deliveries if isinstance(d.message, Event)]
         events = [event for event, _ in found]
@@ -239,7 +241,7 @@ class _Hosted:
         # Nothing is refused for a cluster that this process does not know yet: the worker retries
         # a request whose cluster is not engaged, and ends one whose cluster has left.
         with consumed.enqueuing() as carried:
-            applied = self._connections.writer.apply(events)
+            applied = self._applied.ensure(events)
             await self._intake.take(events, traces=carried, after=applied)
         metrics.EVENTS_CONSUMED.labels(name).inc(len(deliveries))
         for delivery in deliveries:

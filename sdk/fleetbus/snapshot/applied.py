@@ -1,0 +1,89 @@
+"""Makes sure that events are in the snapshot before requests are enqueued for them (rule P9).
+
+The projector applies every event once. If every controller applied it again, the store would work
+for each of them; so a controller only asks whether the snapshot has it, and applies what the
+projector does not apply in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from fleetbus_proto.versions import is_comparable, version_key
+
+if TYPE_CHECKING:
+    from fleetbus.snapshot.reads.reader import ObjectVersion, SnapshotReader
+    from fleetbus.snapshot.write import SnapshotWriter
+    from fleetbus_proto.events import Event
+
+PAUSES: Final = (0.0, 0.001, 0.002, 0.004, 0.008)
+"""Seconds before each look. The projector receives an event when the controller does, and takes
+about a millisecond."""
+_MISSES: Final = 3
+"""Batches in a row that the projector did not apply in time: it is away, or far behind."""
+_WITHOUT: Final = timedelta(seconds=2)
+"""For how long nobody waits for it then."""
+
+
+class AppliedEvents:
+    """Waits for the projector, and applies events itself if that takes too long.
+
+    Args:
+        writer: of the snapshot.
+        reader: of the same.
+    """
+
+    def __init__(self, *, writer: SnapshotWriter, reader: SnapshotReader) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._misses = 0
+        self._alone_until = 0.0
+
+    async def ensure(self, events: Sequence[Event]) -> None:
+        """Return once the snapshot has these events, or newer states of their objects.
+
+        Raises:
+            StoreEmpty: as `SnapshotWriter.apply`.
+            StoreFull: as `SnapshotWriter.apply`.
+            redis.exceptions.RedisError: as `SnapshotWriter.apply`.
+        """
+        missing = events
+        if time.monotonic() >= self._alone_until:
+            for pause in PAUSES:
+                if pause:
+                    await asyncio.sleep(pause)
+                missing = await self._missing(missing)
+                if not missing:
+                    self._misses = 0
+                    return
+            self._misses += 1
+            if self._misses >= _MISSES:
+                self._alone_until = time.monotonic() + _WITHOUT.total_seconds()
+        await self._writer.apply(missing)
+
+    async def _missing(self, events: Sequence[Event]) -> list[Event]:
+        places: dict[tuple[str, str], list[Event]] = {}
+        for event in events:
+            places.setdefault((event.cluster, event.resource_key), []).append(event)
+        found = await asyncio.gather(
+            *(
+                self._reader.versions(*place, [(one.namespace, one.name) for one in members])
+                for place, members in places.items()
+            )
+        )
+        held = dict(zip(places, found, strict=True))
+        return [event for event in events if not _is_applied(event, held)]
+
+
+def _is_applied(
+    event: Event, held: dict[tuple[str, str], dict[tuple[str, str], ObjectVersion]]
+) -> bool:
+    standing = held[event.cluster, event.resource_key].get((event.namespace, event.name))
+    if standing is None or not is_comparable(event.resource_version):
+        return False
+    version = (event.incarnation.number, version_key(event.resource_version))
+    return (standing.incarnation, version_key(standing.resource_version)) >= version
