@@ -1,0 +1,245 @@
+"""One connection to the store over which many tasks send their commands.
+
+redis-py borrows a connection for each command, writes, reads and switches tasks several times,
+which costs a process two to eight times what the command itself does. Here the commands of all
+tasks that are ready to run are sent in one write, those that come while answers are outstanding in
+the next, and answers belong to commands by their order. redis-py still makes the connections:
+addresses, TLS, authentication and the handshake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final, NamedTuple, cast
+
+import hiredis
+import redis.exceptions as errors
+from redis.asyncio.connection import AbstractConnection, ConnectionPool
+
+MAX_BATCH: Final = 100
+"""Commands in one write."""
+ANSWER_WITHIN: Final = timedelta(seconds=30)
+_PATIENCE: Final = timedelta(seconds=2)
+_INCOMPLETE: Final = object()
+
+
+class Command(NamedTuple):
+    """One command, or several that are sent together."""
+
+    words: Sequence[Any]
+    """Names and arguments, for an error's explanation."""
+    packed: bytes
+    answer: asyncio.Future[Any]
+    held: int = 0
+    """How many commands it holds: their replies come as one list. 0 for one command alone."""
+
+
+class Lane(asyncio.Protocol):
+    """One connection, made when it is needed; one batch is outstanding at a time.
+
+    Nothing is sent twice: what was outstanding when a connection ended fails, what was not sent yet
+    goes over the next one.
+
+    Args:
+        pool: makes connections.
+        settle: called with a command and its reply, which may be an error.
+    """
+
+    def __init__(self, pool: ConnectionPool, settle: Callable[[Command, Any], None]) -> None:
+        self._pool = pool
+        self._settle = settle
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: deque[Command] = deque()
+        self._outstanding: deque[Command] = deque()
+        self._is_scheduled = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_connecting = False
+        self._connection: AbstractConnection | None = None
+        self._transport: asyncio.Transport | None = None
+        self._protocol: asyncio.BaseProtocol | None = None
+        """Whose transport it was: redis-py's, which also closes it."""
+        self._replies = hiredis.Reader()
+        self._partial: list[Any] = []
+        """The replies so far to a command that holds several."""
+        self._is_stale = False
+        """Whether a reply says that another connection is needed, as after a failover."""
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._active_at = 0.0
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    def add(self, command: Command) -> None:
+        """Send a command, in one write with others that are added until this loop turn ends."""
+        self._waiting.append(command)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not (self._is_scheduled or self._is_connecting or self._outstanding):
+            self._is_scheduled = True
+            loop = self._loop = self._loop or asyncio.get_running_loop()
+            loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._is_scheduled = False
+        if not self._waiting or self._outstanding or self._is_connecting:
+            return
+        if self._transport is None:
+            self._is_connecting = True
+            self._start(self._connect(), "redis connect")
+            return
+        while self._waiting and len(self._outstanding) < MAX_BATCH:
+            self._outstanding.append(self._waiting.popleft())
+        self._watch()
+        self._transport.write(b"".join(command.packed for command in self._outstanding))
+
+    def _watch(self) -> None:
+        """Note that an answer is due. One timer per minute, not one per command."""
+        loop = cast("asyncio.AbstractEventLoop", self._loop)
+        self._active_at = loop.time()
+        if self._watchdog is None:
+            self._watchdog = loop.call_later(ANSWER_WITHIN.total_seconds(), self._check_answers)
+
+    def _check_answers(self) -> None:
+        self._watchdog = None
+        if not self._outstanding:
+            return
+        loop = cast("asyncio.AbstractEventLoop", self._loop)
+        left = self._active_at + ANSWER_WITHIN.total_seconds() - loop.time()
+        if left > 0:
+            self._watchdog = loop.call_later(left, self._check_answers)
+        else:
+            limit = ANSWER_WITHIN.total_seconds()
+            self._disconnect(errors.TimeoutError(f"no answer within {limit:g} seconds"))
+
+    # --- receiving --------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Settle the commands whose replies are complete."""
+        self._active_at = cast("asyncio.AbstractEventLoop", self._loop).time()
+        replies = self._replies
+        try:
+            replies.feed(data)
+            while (reply := replies.gets()) is not _INCOMPLETE:
+                if not isinstance(reply, hiredis.PushNotification):
+                    self._receive(reply)
+        except (errors.InvalidResponse, IndexError):
+            self._disconnect(errors.InvalidResponse("the store sent what is no reply"))
+            return
+        if not self._outstanding:
+            if self._is_stale:
+                self._disconnect(errors.ConnectionError("the store wants another connection"))
+            else:
+                # After the tasks that these answers wake: their next commands need no other turn.
+                self._schedule()
+
+    def _receive(self, reply: Any) -> None:
+        command = self._outstanding[0]
+        if isinstance(reply, (errors.ConnectionError, errors.ReadOnlyError)):
+            self._is_stale = True
+        if command.held:
+            self._partial.append(reply)
+            if len(self._partial) < command.held:
+                return
+            reply, self._partial = self._partial, []
+        self._outstanding.popleft()
+        self._settle(command, reply)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail what was sent."""
+        reason = f": {exc}" if exc else " by the server"
+        self._disconnect(errors.ConnectionError(f"connection closed{reason}"))
+        if self._protocol is not None:  # whoever closed it may wait for this
+            self._protocol.connection_lost(exc)
+
+    # --- the connection ---------------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        try:
+            connection = await self._pool.get_connection()
+        except asyncio.CancelledError:
+            self._is_connecting = False
+            self._cancel(self._waiting)
+            raise
+        except Exception as e:  # noqa: BLE001 -- the callers decide
+            self._is_connecting = False
+            self._fail(self._waiting, e)
+            return
+        self._is_connecting = False
+        self._take_over(connection)
+        self._send()
+
+    def _take_over(self, connection: AbstractConnection) -> None:
+        """Receive from a connection's transport instead of redis-py.
+
+        It has no public attribute for either; a test guards the two that are used.
+        """
+        its: Any = connection
+        self._connection = connection
+        self._replies = hiredis.Reader(
+            protocolError=errors.InvalidResponse,
+            replyError=its._parser.parse_error,  # noqa: SLF001 -- see above
+            notEnoughData=_INCOMPLETE,
+        )
+        self._partial = []
+        self._is_stale = False
+        transport = cast("asyncio.Transport", its._writer.transport)  # noqa: SLF001
+        if transport.is_closing():
+            self._disconnect(errors.ConnectionError("connection closed by the server"))
+            return
+        self._protocol = transport.get_protocol()
+        transport.set_protocol(self)
+        self._transport = transport
+
+    def _disconnect(self, error: Exception) -> None:
+        connection, self._connection = self._connection, None
+        transport, self._transport = self._transport, None
+        if transport is not None and self._protocol is not None:
+            transport.set_protocol(self._protocol)  # it is told of the end, and we are not
+        if connection is not None:
+            self._start(self._give_back(connection), "redis disconnect")
+        self._fail(self._outstanding, error)
+        if self._waiting:
+            self._schedule()
+
+    async def _give_back(self, connection: AbstractConnection) -> None:
+        try:
+            await connection.disconnect(nowait=True)
+        finally:
+            await self._pool.release(connection)
+
+    def _start(self, step: Any, name: str) -> None:
+        task = cast("asyncio.AbstractEventLoop", self._loop).create_task(step, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Close, after waiting a moment for outstanding answers."""
+        self._cancel(self._waiting)
+        if self._outstanding:
+            answers = [command.answer for command in self._outstanding]
+            await asyncio.wait(answers, timeout=_PATIENCE.total_seconds())
+        self._cancel(self._waiting)
+        self._cancel(self._outstanding)
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        for task in self._tasks:  # that connects
+            task.cancel()
+        self._disconnect(errors.ConnectionError("the client is closed"))
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _fail(self, commands: deque[Command], error: Exception) -> None:
+        failed = list(commands)
+        commands.clear()
+        for command in failed:
+            # A copy for each: a traceback grows with every frame that lets it through.
+            self._settle(command, copy.copy(error))
+
+    def _cancel(self, commands: deque[Command]) -> None:
+        while commands:
+            commands.popleft().answer.cancel()
