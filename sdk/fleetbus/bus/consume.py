@@ -42,8 +42,10 @@ _POLL: Final = timedelta(milliseconds=250)
 """How soon a waiting consumer notices a reconnect."""
 _NANOSECONDS: Final = 1_000_000_000
 _OLD_TOKENS: Final = 9
+ACK_WITHIN: Final = timedelta(milliseconds=100)
+"""Acknowledgements are collected for so long: each on its own wakes two processes."""
 _ACKS: Final = 200
-"""From this many on acknowledgements are sent at once; fewer are sent with the next batch's."""
+"""This many are sent at once."""
 _YIELD_EVERY: Final = 20
 """Messages received before other tasks get a turn."""
 _ACK: Final = b""
@@ -59,6 +61,8 @@ Handle = Callable[[Sequence[Delivery]], Awaitable[None]]
 
 class Consumer:
     """Pulls from one durable and hands batches to a handler; several processes may share it.
+
+    What is handled is acknowledged within `ACK_WITHIN`.
 
     Args:
         nats: a connection.
@@ -89,8 +93,9 @@ class Consumer:
         self._buffer = buffer or FifoBuffer()
         # The ids of the batches that are being handled, the oldest first.
         self._busy: dict[int, None] = {}
-        # Superseded messages that are still to be acknowledged.
-        self._superseded: list[str] = []
+        # Where to send acknowledgements, and which; and when the first of them is to be sent.
+        self._acks: list[tuple[str, bytes]] = []
+        self._acks_due = inf
         self._received = 0
         self._wakeup = asyncio.Event()
         # How many messages the server may still send for the open pulls.
@@ -129,14 +134,15 @@ class Consumer:
         if self._outstanding < min(PULL // 2, self._buffer.capacity):
             await self._pull()
         self._wakeup.clear()
-        if len(self._superseded) >= _ACKS:
-            await self._ack_superseded()
+        if len(self._acks) >= _ACKS or time.monotonic() >= self._acks_due:
+            await self._send_acks()
         while self._has_free_slot and (batch := self._buffer.take()):
             self._busy[id(batch)] = None
             group.create_task(self._work(batch), name=f"handle {self._durable}")
         wait = self._buffer.wait if self._has_free_slot else inf
+        due = max(0.0, self._acks_due - time.monotonic())
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(wait, _POLL.total_seconds())):
+            async with asyncio.timeout(min(wait, due, _POLL.total_seconds())):
                 await self._wakeup.wait()
 
     async def _work(self, batch: Sequence[Buffered]) -> None:
@@ -144,17 +150,22 @@ class Consumer:
         await self._handle_until_done(batch)
         for one in batch:
             # TERM: a rejected message is not delivered again (rule B18).
-            body = _ACK if one.delivery.message is not None else _TERM
-            await self._publish(one.reply, body)
-        await self._ack_superseded()
+            self._ack(one.reply, _ACK if one.delivery.message is not None else _TERM)
         self._buffer.done(batch)
         self._report_turn(batch)
         del self._busy[id(batch)]
         self._wakeup.set()
 
-    async def _ack_superseded(self) -> None:
-        while self._superseded:
-            await self._publish(self._superseded.pop(), _ACK)
+    def _ack(self, reply: str, body: bytes = _ACK) -> None:
+        """Acknowledge soon. If this process dies first, the message comes again (rule B7)."""
+        if not self._acks:
+            self._acks_due = time.monotonic() + ACK_WITHIN.total_seconds()
+        self._acks.append((reply, body))
+
+    async def _send_acks(self) -> None:
+        acks, self._acks, self._acks_due = self._acks, [], inf
+        for reply, body in acks:
+            await self._publish(reply, body)
 
     @property
     def _has_free_slot(self) -> bool:
@@ -177,8 +188,8 @@ class Consumer:
     async def _nak_unhandled(self) -> None:
         """Negatively acknowledge the rest, so that nobody has to wait for the AckWait."""
         for one in self._buffer.unhandled():
-            await self._publish(one.reply, _NAK)
-        await self._ack_superseded()
+            self._ack(one.reply, _NAK)
+        await self._send_acks()
 
     async def _handle_until_done(self, batch: Sequence[Buffered]) -> None:
         deliveries = [one.delivery for one in batch]
@@ -234,7 +245,7 @@ class Consumer:
             self._missing = False
             self._outstanding = max(0, self._outstanding - 1)
             if superseded := self._buffer.add(Buffered(msg.reply, len(msg.data), _read(msg))):
-                self._superseded.append(superseded.reply)
+                self._ack(superseded.reply)
             self._received += 1
             if self._received % _YIELD_EVERY == 0:
                 # nats-py calls this for all received messages without yielding to other tasks.
