@@ -101,6 +101,8 @@ class Run:
     request: Request
     trigger: Version | None = None
     own: str = ""
+    offered: bytes = b""
+    """The request's own object at `trigger`, if this process has it: for the first read of it."""
     holds: Callable[[], bool] = lambda: True
     """Whether the lease is certainly ours; asked before each write (rule R4)."""
     trace_write: Callable[[str, str, str], AbstractContextManager[None]] = (
@@ -127,6 +129,13 @@ class Run:
         """The request's own object, of the resource `own`."""
         request = self.request
         return ObjectRef(request.cluster, self.own, request.namespace, request.name)
+
+    def take_offered(self, ref: ObjectRef) -> bytes:
+        """Return the request's own object, once; later reads ask the snapshot."""
+        if not self.offered or ref != self.own_ref:
+            return b""
+        offered, self.offered = self.offered, b""
+        return offered
 
     def note_read(self, ref: ObjectRef, version: Version, *, is_absent: bool = False) -> None:
         """Record the version that the snapshot showed; the first read counts."""

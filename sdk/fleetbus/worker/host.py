@@ -27,6 +27,7 @@ from fleetbus.intake.binding import Binding
 from fleetbus.intake.fleet_follow import background_loops
 from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
+from fleetbus.intake.recent_events import RecentEvents
 from fleetbus.intake.record import Record
 from fleetbus.intake.recorded_queue import RecordedRedisQueue
 from fleetbus.intake.routing import Router
@@ -107,6 +108,7 @@ class _Hosted:
         self._queue = RedisQueue(connections.redis, name, policy=self._policy)
         self._record = Record(connections.redis, controller)
         self._recorded = RecordedRedisQueue(self._queue, self._record)
+        self._recent = RecentEvents(controller.own_resource)
         self._applied = AppliedEvents(writer=connections.writer, reader=connections.reader)
         resyncs = PendingResyncs()
         self._router = Router(
@@ -166,6 +168,7 @@ class _Hosted:
             fleet=self._connections.fleet,
             record=self._record,
             recorded=self._recorded,
+            recent=self._recent,
             before_take=self._wait_for_store,
             on_turn=self._worker_turn,
         )
@@ -240,6 +243,7 @@ class _Hosted:
         consumed = tracing.Consumed(name, events, traces)
         # Nothing is refused for a cluster that this process does not know yet: the worker retries
         # a request whose cluster is not engaged, and ends one whose cluster has left.
+        self._recent.note(events)
         with consumed.enqueuing() as carried:
             applied = self._applied.ensure(events)
             await self._intake.take(events, traces=carried, after=applied)

@@ -22,6 +22,7 @@ import structlog
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.last_runs import describe_run
+from fleetbus.intake.recent_events import RecentEvents
 from fleetbus.intake.record import Record
 from fleetbus.intake.recorded_queue import Ended, RecordedQueue
 from fleetbus.process import metrics
@@ -74,6 +75,7 @@ class Worker:
         record: what the controller has seen; without one no request is marked as left.
         recorded: the queue together with the record; without one nothing is proved to be
             reconciled.
+        recent: the objects of the last moment, for first reads; without one all read the snapshot.
         before_take: awaited before requests are taken: while it waits, none are.
         on_turn: called at each turn of the loop, for a liveness check.
         on_run_end: called for each run that has ended; for tests of controllers.
@@ -89,6 +91,7 @@ class Worker:
         drain: timedelta = _DRAIN,
         record: Record | None = None,
         recorded: RecordedQueue | None = None,
+        recent: RecentEvents | None = None,
         before_take: Callable[[], Awaitable[None]] = _at_once,
         on_turn: Callable[[], None] = _no_op,
         on_run_end: OnRunEnd = _no_op,
@@ -97,6 +100,7 @@ class Worker:
         self._controller = controller
         self._own = controller.own_resource
         self._queue = queue
+        self._recent = recent
         self._fleet = fleet
         self._drain_within = drain
         self._before_take, self._on_turn, self._on_run_end = before_take, on_turn, on_run_end
@@ -266,6 +270,8 @@ class Worker:
             trace_write=tracing.writing,
         )
         run.recall(lease.note)
+        if self._recent and run.own and run.trigger:
+            run.offered = self._recent.take(run.own_ref, run.trigger)
         return run
 
     def _cut_off(self, lease: Lease) -> Ending:
