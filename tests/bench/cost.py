@@ -1,4 +1,4 @@
-"""What one change costs each process, at several rates, and what a process costs that has no work.
+"""Measure the cost of one change for each process, at several rates, and that of idle processes.
 
     python tests/run.py bench.cost [--seconds 20] [--json]
 

@@ -1,4 +1,4 @@
-"""A Redis client that sends the commands of all tasks over one connection: see `lane`.
+"""A Redis client that sends the commands of all tasks over one connection: see `shared_connection`.
 
 Long commands, scripts for many objects, have a connection of their own, so that short ones do not
 wait for them.
@@ -18,7 +18,7 @@ from redis.asyncio.client import Pipeline
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 
 from fleetbus.store.foreign_keys import ForeignKeys, is_wrong_type
-from fleetbus.store.lane import Command, Lane
+from fleetbus.store.shared_connection import Command, SharedConnection
 
 LONG: Final = 150
 """Arguments from which a command counts as long. More connections do not help: the server executes
@@ -36,8 +36,8 @@ class MultiplexingRedis(Redis):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._short = Lane(self.connection_pool, self._settle)
-        self._long = Lane(self.connection_pool, self._settle)
+        self._short = SharedConnection(self.connection_pool, self._settle)
+        self._long = SharedConnection(self.connection_pool, self._settle)
         self._foreign_keys = ForeignKeys(self._ask_at_once)
         self._explaining: set[asyncio.Task[None]] = set()
 
@@ -70,8 +70,8 @@ class MultiplexingRedis(Redis):
         words = [word for command in commands for word in command]
         packed = b"".join(map(pack, commands))
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        lane = self._long if len(words) > LONG else self._short
-        lane.add(Command(words, packed, answer, len(commands)))
+        connection = self._long if len(words) > LONG else self._short
+        connection.add(Command(words, packed, answer, len(commands)))
         return cast("list[Any]", await answer)
 
     async def parse_reply(self, name: str | bytes, reply: Any, options: Mapping[str, Any]) -> Any:

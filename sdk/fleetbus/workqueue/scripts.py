@@ -46,7 +46,7 @@ _PARTS_OF: Final = {
     "add": ("taking", "record_save"),
     "done": ("taking", "record_read", "last_runs"),
 }
-"""What a script shares with others, beside `state`."""
+"""The parts that a script shares with others, beside `state`."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+")
 # Answers hold opaque bytes, whatever `decode_responses` of the client says.
 _AS_BYTES: Final[dict[str, Any]] = {"NEVER_DECODE": True}
@@ -100,7 +100,7 @@ NO_LIMITS: Final = Limits.of(None, None, None)
 
 
 class Rows(NamedTuple):
-    """What a script stores besides: keys in the queue's hash tag, and values; see its Lua file."""
+    """More rows for a script to store: keys in the queue's hash tag, and values; see its Lua file."""
 
     keys: Sequence[str] = ()
     values: Sequence[str | bytes | int] = ()

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -211,3 +212,16 @@ async def test_a_store_that_is_away_is_reported_as_such_by_every_read(
             with pytest.raises(StoreError, match="the snapshot cannot be read"):
                 await read
     await nobody.aclose()
+
+
+async def test_p10_the_object_that_woke_the_run_is_read_from_its_event_once(rig: Rig) -> None:
+    source = Source(incarnation=7)
+    await rig.snapshot.apply(source.added("web", 10), source.modified("web", 12))
+    woken_by = {"metadata": {"name": "web", "namespace": "prod", "resourceVersion": "10"}}
+    run = a_run(trigger=(7, "10"), offered=msgspec.json.encode(woken_by))
+    with running(run):
+        assert await rig.cluster.get(PODS, "prod", "web") == woken_by
+        later = await rig.cluster.get(PODS, "prod", "web")
+    assert later is not None
+    assert later["metadata"]["resourceVersion"] == "12"
+    assert run.reads == {ref("web"): (7, "10")}, "what it decides by is the first read"

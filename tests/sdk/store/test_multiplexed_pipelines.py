@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from fleetbus.store import lane
+from fleetbus.store import shared_connection
 from fleetbus.store.foreign_keys import ForeignKeyError
 from fleetbus.store.multiplexing import MultiplexingRedis
 from fleetbus_proto import keys
@@ -85,7 +85,9 @@ async def test_a_key_of_another_program_is_named(client: Redis, transaction: boo
 async def test_transactions_of_many_tasks_do_not_mix(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(lane, "MAX_BATCH", 2)  # so that they are spread over many writes
+    monkeypatch.setattr(
+        shared_connection, "MAX_BATCH", 2
+    )  # so that they are spread over many writes
 
     async def count_twice() -> bool:
         async with client.pipeline(transaction=True) as pipe:

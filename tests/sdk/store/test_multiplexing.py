@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from fleetbus.store import lane, multiplexing
+from fleetbus.store import multiplexing, shared_connection
 from fleetbus.store.multiplexing import MultiplexingRedis
 
 
@@ -57,10 +57,10 @@ async def test_a_script_that_the_server_does_not_know_is_loaded_for_each_who_run
     assert answers == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_what_waits_for_a_lane_goes_out_when_one_is_free(
+async def test_commands_above_the_batch_limit_go_out_in_the_next_write(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(lane, "MAX_BATCH", 3)
+    monkeypatch.setattr(shared_connection, "MAX_BATCH", 3)
     answers = await asyncio.gather(*(client.incr("n") for _ in range(10)))
     assert answers == list(range(1, 11))
 
@@ -68,7 +68,9 @@ async def test_what_waits_for_a_lane_goes_out_when_one_is_free(
 async def test_who_wants_little_does_not_wait_for_the_long_commands(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(lane, "MAX_BATCH", 1)  # in one batch they would all come before it
+    monkeypatch.setattr(
+        shared_connection, "MAX_BATCH", 1
+    )  # in one batch they would all come before it
     wait_a_moment = "local n = 0; while n < 3e6 do n = n + 1 end; return #ARGV"
     many = [str(number) for number in range(multiplexing.LONG)]
     run = cast("Any", client).eval
@@ -88,7 +90,7 @@ async def test_who_is_stopped_takes_nobody_with_it(client: Redis):
     assert await client.get("n") == b"3"
 
 
-async def test_when_the_store_is_away_each_hears_of_it():
+async def test_when_the_store_is_away_each_call_fails():
     client = MultiplexingRedis(port=1, retry=Retry(NoBackoff(), 0))
     found = await asyncio.gather(*(client.get("a") for _ in range(3)), return_exceptions=True)
     await client.aclose()
@@ -130,7 +132,7 @@ async def _word(reader: asyncio.StreamReader) -> bytes:
 
 
 async def test_closing_does_not_wait_for_a_server_that_hangs(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lane, "_PATIENCE", timedelta(milliseconds=50))
+    monkeypatch.setattr(shared_connection, "_PATIENCE", timedelta(milliseconds=50))
 
     async def say_nothing(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -145,7 +147,7 @@ async def test_closing_does_not_wait_for_a_server_that_hangs(monkeypatch: pytest
 async def test_q11_a_connection_that_ends_fails_what_was_sent_and_nothing_is_sent_again(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(lane, "MAX_BATCH", 2)
+    monkeypatch.setattr(shared_connection, "MAX_BATCH", 2)
     seen = 0
 
     async def answer_the_third(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -167,7 +169,7 @@ async def test_q11_a_connection_that_ends_fails_what_was_sent_and_nothing_is_sen
 
 
 async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lane, "ANSWER_WITHIN", timedelta(milliseconds=50))
+    monkeypatch.setattr(shared_connection, "ANSWER_WITHIN", timedelta(milliseconds=50))
     seen = 0
 
     async def answer_the_second(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -183,7 +185,7 @@ async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.Monke
 
 
 async def test_slow_answers_are_waited_for_as_long_as_some_come(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lane, "ANSWER_WITHIN", timedelta(milliseconds=100))
+    monkeypatch.setattr(shared_connection, "ANSWER_WITHIN", timedelta(milliseconds=100))
 
     async def answer_slowly(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.04)

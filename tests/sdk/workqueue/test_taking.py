@@ -1,4 +1,4 @@
-"""What makes items ready takes them for a taker that waits in the same process (rule Q11)."""
+"""A call that makes items ready takes them for a taker of the same process (rule Q11)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def queue(redis: Redis) -> AsyncGenerator[RedisQueue]:
 
 @asynccontextmanager
 async def waiting(queue: RedisQueue, limit: int = 10) -> AsyncGenerator[asyncio.Task[list[Lease]]]:
-    """A taker that waits; it has heard that it may."""
+    """A taker that waits, after its subscription was confirmed."""
     taking = asyncio.create_task(queue.take(limit, wait=LONG))
     listeners = cast("Any", queue)._takers
 

@@ -38,7 +38,7 @@ class Command(NamedTuple):
     """How many commands it holds: their replies come as one list. 0 for one command alone."""
 
 
-class Lane(asyncio.Protocol):
+class SharedConnection(asyncio.Protocol):
     """One connection, made when it is needed; one batch is outstanding at a time.
 
     Nothing is sent twice: what was outstanding when a connection ended fails, what was not sent yet
@@ -198,7 +198,7 @@ class Lane(asyncio.Protocol):
         connection, self._connection = self._connection, None
         transport, self._transport = self._transport, None
         if transport is not None and self._protocol is not None:
-            transport.set_protocol(self._protocol)  # it is told of the end, and we are not
+            transport.set_protocol(self._protocol)  # the end is its business now
         if connection is not None:
             self._start(self._give_back(connection), "redis disconnect")
         self._fail(self._outstanding, error)
