@@ -100,7 +100,7 @@ NO_LIMITS: Final = Limits.of(None, None, None)
 
 
 class Rows(NamedTuple):
-    """More rows for a script to store: keys in the queue's hash tag, and values; see its Lua file."""
+    """More rows for a script to store: keys in the queue's hash tag, and values; see its file."""
 
     keys: Sequence[str] = ()
     values: Sequence[str | bytes | int] = ()
