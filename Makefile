@@ -47,8 +47,8 @@ test: export PYTHONDONTWRITEBYTECODE :=
 test: $(SYNCED) ## the whole default suite, on real servers
 	$(RUN) pytest -n auto --maxprocesses 4 --dist worksteal
 
-scenarios: $(SYNCED) ## the acceptance scenarios with the services' own timers, small and wide; the models of queue, snapshot and record in full
-	FLEETBUS_TEST_FULL=1 $(RUN) pytest tests/scenarios tests/sdk/workqueue/test_model.py tests/sdk/snapshot/test_model.py tests/sdk/intake/test_record_model.py --timeout 600
+scenarios: $(SYNCED) ## the acceptance scenarios with the services' own timers, small and wide; the models of queue, snapshot and record in full; a NATS cluster without a quorum
+	FLEETBUS_TEST_FULL=1 $(RUN) pytest tests/scenarios tests/sdk/workqueue/test_model.py tests/sdk/snapshot/test_model.py tests/sdk/intake/test_record_model.py tests/sdk/bus/test_nats_cluster.py --timeout 600
 
 conformance: $(SYNCED) ## how faithful the emulated API servers are: cases, and probes of real ones
 	$(RUN) python tests/run.py conformance
@@ -61,6 +61,9 @@ faults: $(SYNCED) ## watchers killed and everything broken under load, three see
 
 faults-cut: $(SYNCED) ## the same in about a minute, with a fresh seed
 	$(RUN) python tests/run.py faults.watchers --cut
+
+faults-cluster: $(SYNCED) ## the same on a NATS cluster of three, whose servers die, stand still or lose their disks, also two at once; SEEDS= KILLS=
+	$(RUN) python tests/run.py faults.watchers --servers 3 --losses 4 $(if $(SEEDS),--seeds $(SEEDS),--seed 44) $(if $(KILLS),--kills $(KILLS))
 
 faults-workers: $(SYNCED) ## workers killed and stopped, stores broken under load, three seeds, a quarter of an hour; SEEDS= KILLS=
 	$(RUN) python tests/run.py faults.workers $(if $(SEEDS),--seeds $(SEEDS)) $(if $(KILLS),--kills $(KILLS))
@@ -78,4 +81,4 @@ format: $(SYNCED) ## let ruff mend what it can
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
 
-.PHONY: help install demo up down check test scenarios conformance bench faults faults-cut faults-workers faults-workers-cut e2e golden format
+.PHONY: help install demo up down check test scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut e2e golden format

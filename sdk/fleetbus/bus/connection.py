@@ -13,6 +13,8 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from fleetbus.bus.addresses import split_addresses
+from fleetbus.bus.patches.advertised_servers import ConfiguredServersClient
 from fleetbus.bus.patches.header_parsing import FastHeadersClient
 from fleetbus.bus.patches.reconnect_tasks import cancel_abandoned_tasks
 from fleetbus.bus.patches.writelines import patch_writelines
@@ -137,12 +139,15 @@ class Bus:
                 callback()
 
 
+class _Client(FastHeadersClient, ConfiguredServersClient): ...
+
+
 @asynccontextmanager
 async def connected(url: str, *, name: str) -> AsyncGenerator[Bus]:
     """Connect and check the server's version; wait for ever for a server that is down.
 
     Args:
-        url: one address, or several separated by commas.
+        url: one address, or several of one cluster, separated by commas.
         name: who we are, like `watcher.eu1`; also the prefix of our inbox.
 
     Raises:
@@ -151,7 +156,7 @@ async def connected(url: str, *, name: str) -> AsyncGenerator[Bus]:
     patch_wait_for()
     patch_writelines()
     failure: asyncio.Future[BusError] = asyncio.get_running_loop().create_future()
-    nc = FastHeadersClient()
+    nc = _Client()
     bus = Bus(nc, failure)
     shown = without_secrets(url)
     callbacks = _Callbacks(bus, failure, name=name, address=shown)
@@ -199,7 +204,7 @@ class _Callbacks:
     async def connect(self, url: str) -> None:
         """Connect the client, and keep it connected."""
         await self._bus.nc.connect(
-            url.split(","),
+            split_addresses(url),
             name=self._name,
             error_cb=self._on_error,
             disconnected_cb=self._on_disconnect,

@@ -22,7 +22,9 @@ log = structlog.get_logger()
 
 API_LEVEL_FLOOR: Final = 2
 _NO_STREAM: Final = 10059
-_OWNERSHIP_DOC: Final = "only its owner creates it, and nobody changes it at start"
+_NO_CLUSTER: Final = 10074
+"""A server that is not part of a cluster is asked for more than one replica."""
+_OWNERSHIP_DOC: Final = "nothing is changed at start: adapt the setting, or edit it with `nats`"
 _SECOND_NS: Final = 1_000_000_000
 _MOST_VALUE_BYTES: Final = 512 * 1024
 """The largest value in the bucket, with its headers. The longest that we write lists the types
@@ -36,6 +38,7 @@ class StreamLimits:
     max_bytes: int = 2 * 1024**3
     max_age: timedelta = timedelta(hours=24)
     replicas: int = 1
+    """On how many servers of a NATS cluster each is stored; durables follow the stream."""
     bucket_bytes: int = 512 * 1024**2
 
 
@@ -43,7 +46,9 @@ async def ensure_stream(bus: Bus, limits: StreamLimits | None = None) -> dict[st
     """Create the stream of events, or check its configuration; return its info (rule B12).
 
     Raises:
-        BusError: it exists with another configuration; nothing is changed.
+        Misconfigured: it exists with another configuration, and nothing is changed; or the server
+            cannot store as many replicas.
+        BusError: it may not exist yet; to be repeated.
     """
     chosen = limits or StreamLimits()
     return await _ensure(
@@ -74,7 +79,7 @@ async def ensure_bucket(bus: Bus, limits: StreamLimits | None = None) -> dict[st
     """Create the key-value bucket, or check its configuration (rule B12).
 
     Raises:
-        BusError: it exists with another configuration; nothing is changed.
+        Misconfigured, BusError: as for `ensure_stream`.
     """
     chosen = limits or StreamLimits()
     return await _ensure(
@@ -113,6 +118,10 @@ async def stream_info(bus: Bus, name: str = STREAM) -> dict[str, Any] | None:
         raise
 
 
+class Misconfigured(BusError):
+    """A stream, bucket or server is not as it must be; only a person can change that (B12)."""
+
+
 class ApiError(BusError):
     """JetStream returned an error; `code` is its `err_code`."""
 
@@ -126,10 +135,23 @@ async def _ensure(bus: Bus, wanted: Mapping[str, Any], **at_creation: bool) -> d
     name = str(wanted["name"])
     info = await stream_info(bus, name)
     if info is None:
-        info = await call_jetstream(bus, f"STREAM.CREATE.{name}", {**wanted, **at_creation})
+        info = await _create(bus, {**wanted, **at_creation})
         log.info("stream_created", stream=name)
     check_echo(f"stream {name}", wanted, cast("dict[str, Any]", info["config"]))
     return info
+
+
+async def _create(bus: Bus, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return await call_jetstream(bus, f"STREAM.CREATE.{wanted['name']}", wanted)
+    except ApiError as e:
+        if e.code != _NO_CLUSTER:
+            raise
+        raise Misconfigured(
+            f"stream {wanted['name']}: {wanted['num_replicas']} replicas need a cluster of"
+            " nats-servers, and this server is in none: set FLEETBUS_RECONCILER_BUS_REPLICAS=1,"
+            " or run NATS as a cluster"
+        ) from e
 
 
 def check_echo(what: str, wanted: Mapping[str, Any], echoed: Mapping[str, Any]) -> None:
@@ -138,13 +160,13 @@ def check_echo(what: str, wanted: Mapping[str, Any], echoed: Mapping[str, Any]) 
     An old server ignores unknown fields, and an existing stream may be configured differently.
 
     Raises:
-        BusError: one differs; both values are in the message.
+        Misconfigured: one differs; both values are in the message.
     """
     for field, value in wanted.items():
         # The server omits values that are false, zero or empty.
         found = echoed.get(field, type(value)())
         if found != value:
-            raise BusError(
+            raise Misconfigured(
                 f"{what}: field {field} is {found!r}, and {value!r} is needed; {_OWNERSHIP_DOC}"
             )
 
@@ -172,7 +194,8 @@ async def check_jetstream(bus: Bus) -> None:
     """Check that JetStream is enabled and recent enough; needs the right to `$JS.API.INFO`.
 
     Raises:
-        BusError: it is not.
+        Misconfigured: it is not.
+        BusError: nothing is known.
     """
     try:
         answer = await call_jetstream(bus, "INFO")
@@ -180,4 +203,4 @@ async def check_jetstream(bus: Bus) -> None:
         raise BusError("JetStream is not enabled on this NATS server") from e
     level = int(answer.get("api", {}).get("level", 0))
     if level < API_LEVEL_FLOOR:
-        raise BusError(f"the JetStream API level is {level}, {API_LEVEL_FLOOR} is needed")
+        raise Misconfigured(f"the JetStream API level is {level}, {API_LEVEL_FLOOR} is needed")

@@ -2,10 +2,14 @@
 
 It uses plain requests, because a watcher has rights to its own keys only (rule S3): nats-py's
 helpers ask for stream information first and would fail.
+
+In a NATS cluster any replica answers a read, also one that lags behind: what one instance has read
+or written, its later reads find, too. A newer write of another process may still be missed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -17,6 +21,7 @@ import orjson
 from nats.aio.msg import Msg
 
 from fleetbus.bus.connection import Bus, subscribed
+from fleetbus.bus.recent_revisions import POLL, RecentRevisions
 from fleetbus.errors import BusError
 from fleetbus_proto.keys import KV_BUCKET
 
@@ -24,6 +29,9 @@ DECODE_ERRORS: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """Raised by decoding a value: a writer with the right to a key may write anything there, which must
 not harm others (rule B18)."""
 WRONG_LAST_SEQUENCE: Final = 10071
+_WRITE_IN_PROCESS: Final = 10164
+"""In a NATS cluster: another conditional write of the key is not stored yet."""
+_ACTUAL: Final = re.compile(r"wrong last sequence: (\d+)")
 _KEY = re.compile(r"[-/_=.a-zA-Z0-9]+")
 
 
@@ -39,12 +47,16 @@ class KeyValue:
     """Raw access to a bucket of NATS: direct reads, compare-and-set writes.
 
     Every method raises NoStream if there is no bucket, NoAnswer if the outcome is unknown.
+
+    Attributes:
+        seen: the revisions that this instance has read or written lately.
     """
 
     def __init__(self, bus: Bus, bucket: str = KV_BUCKET) -> None:
         self._bus = bus
         self._stream = f"KV_{bucket}"
         self._prefix = f"$KV.{bucket}."
+        self.seen = RecentRevisions()
 
     async def get(self, key: str) -> Entry | None:
         """The value of a key; None if it was never written, or deleted."""
@@ -90,6 +102,15 @@ class KeyValue:
             yield
 
     async def _read(self, key: str) -> tuple[Entry | None, bool]:
+        while True:
+            entry, is_deleted = await self._read_once(key)
+            if not self.seen.is_outdated(key, entry.revision if entry is not None else 0):
+                if entry is not None:
+                    self.seen.note(key, entry.revision, may_be_deleted=is_deleted)
+                return entry, is_deleted
+            await asyncio.sleep(POLL.total_seconds())
+
+    async def _read_once(self, key: str) -> tuple[Entry | None, bool]:
         subject = f"$JS.API.DIRECT.GET.{self._stream}.{self._prefix}{_checked(key)}"
         message = await self._bus.request(subject)
         headers = message.headers or {}
@@ -106,10 +127,15 @@ class KeyValue:
         )
         answer = cast("dict[str, Any]", orjson.loads(message.data))
         if "error" not in answer:
+            self.seen.note(key, int(answer["seq"]), may_be_deleted="KV-Operation" in headers)
             return int(answer["seq"])
-        if answer["error"].get("err_code") == WRONG_LAST_SEQUENCE:
-            return None
-        raise BusError(f"key {key!r}: {answer['error'].get('description', answer['error'])}")
+        problem = str(answer["error"].get("description", answer["error"]))
+        if answer["error"].get("err_code") not in (WRONG_LAST_SEQUENCE, _WRITE_IN_PROCESS):
+            raise BusError(f"key {key!r}: {problem}")
+        if (actual := _ACTUAL.search(problem)) and actual[1] != "0":
+            # So that the caller does not read an older one.
+            self.seen.note(key, int(actual[1]), may_be_deleted=True)
+        return None
 
 
 def below(prefix: str) -> str:

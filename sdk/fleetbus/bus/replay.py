@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -24,6 +25,8 @@ from fleetbus_proto.subjects import EVENTS_ALL, STREAM, Verb
 log = structlog.get_logger()
 
 _POLL: Final = timedelta(milliseconds=100)
+_LAG: Final = timedelta(seconds=1)
+"""How long a replica of the stream may lag behind its leader."""
 
 
 async def replay(
@@ -63,7 +66,8 @@ async def _read_again(
     reader = Consumer(bus.nc, stream=STREAM, durable=name, handle=handle)
     reading = asyncio.create_task(reader.run(), name=f"replay {consumer}")
     try:
-        while not _is_through(await _info(bus, name), last):
+        idle = _Idle()
+        while not _is_through(await _info(bus, name), idle, last):
             await asyncio.wait([reading], timeout=_POLL.total_seconds())
             if reading.done():
                 await reading
@@ -81,8 +85,26 @@ async def _info(bus: Bus, name: str) -> dict[str, Any]:
     return info
 
 
-def _is_through(info: dict[str, Any], last: int | None) -> bool:
-    if info["num_pending"] == 0 and info["num_ack_pending"] == 0:
+class _Idle:
+    """For how long a consumer has had nothing pending."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def is_idle(self, info: dict[str, Any]) -> bool:
+        if info["num_pending"] or info["num_ack_pending"]:
+            self._since = None
+            return False
+        if not info.get("cluster", {}).get("replicas"):
+            return True
+        # Its server may hold a replica of the stream that lags behind for a moment.
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        return now - self._since >= _LAG.total_seconds()
+
+
+def _is_through(info: dict[str, Any], idle: _Idle, last: int | None) -> bool:
+    if idle.is_idle(info):
         return True
     # With a steady flow of new messages something is always pending.
     return last is not None and info["ack_floor"]["stream_seq"] >= last

@@ -77,6 +77,10 @@ class ReconcilerSettings(BaseSettings):
     """Byte limit of the key-value bucket, likewise: about 1 KiB for each resource of each cluster,
     so that the default is enough for 1,000 clusters with 500 resources each."""
 
+    bus_replicas: int = Field(default=1, ge=1, le=5)
+    """On how many servers of a NATS cluster stream, bucket and durables are stored, likewise; 3
+    survives the loss of one server."""
+
     unwatched_after: PositiveDuration = timedelta(seconds=90)
     """How long no watcher may have watched a resource, a namespace or a selection before its
     objects leave the snapshot, as unwatched and not as deleted (rule P6). Longer than any pause

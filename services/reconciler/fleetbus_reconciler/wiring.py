@@ -244,7 +244,9 @@ class _Parts:
             bus=self.bus,
             kv=self.kv,
             limits=StreamLimits(
-                max_bytes=settings.stream_max_bytes, bucket_bytes=settings.bucket_max_bytes
+                max_bytes=settings.stream_max_bytes,
+                bucket_bytes=settings.bucket_max_bytes,
+                replicas=settings.bus_replicas,
             ),
             resyncs=self.resyncs,
             read_again=(self.granter.read_again, self.consents.read_again),

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import shutil
 import signal
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +29,7 @@ from fleetbus_devfleet.processes.servers import NatsServer, ValkeyServer, nats_s
 from fleetbus_emulator.apiserver.admin import AdminClient
 from support.hostile.chaos_proxy import Link, chaos_link
 from support.processes.programs import installed, module
+from support.servers.nats_cluster import NatsCluster, nats_cluster
 
 _READY = timedelta(seconds=30)
 
@@ -44,7 +47,7 @@ class Fleet:
     """
 
     folder: Path
-    nats: NatsServer
+    nats: NatsServer | NatsCluster
     valkey: ValkeyServer
     world: Child
     admin: AdminClient
@@ -82,6 +85,7 @@ class Fleet:
             | PROJECTOR
             | {
                 "FLEETBUS_NATS_URL": self.nats.url,
+                "FLEETBUS_RECONCILER_BUS_REPLICAS": str(self.nats_replicas),
                 "FLEETBUS_PROVIDERS": json.dumps(providers),
             },
         )
@@ -90,8 +94,16 @@ class Fleet:
                 replica,
                 self._watcher_program(*self._arguments(replica, cluster)),
                 log=self.folder / f"{replica}.log",
-                env=environment | WATCHER | {"FLEETBUS_NATS_URL": self.links[replica].url},
+                env=environment | WATCHER | {"FLEETBUS_NATS_URL": self._nats_url_of(replica)},
             )
+
+    def _nats_url_of(self, replica: str) -> str:
+        """Its link; of a cluster the other servers, too, or a link that breaks would be the end."""
+        link = self.links[replica]
+        if isinstance(self.nats, NatsServer):
+            return link.url
+        others = [m.name for m in self.nats.members.values() if m.port != link.target]
+        return f"{link.url},{self.nats.url_of(*others)}"
 
     def _watcher_program(self, *arguments: str) -> list[str]:
         if self.mutation:
@@ -131,18 +143,43 @@ class Fleet:
     # --- NATS ---------------------------------------------------------------------------------
 
     @property
+    def nats_replicas(self) -> int:
+        """On how many servers everything is stored."""
+        return 1 if isinstance(self.nats, NatsServer) else len(self.nats.members)
+
+    @property
+    def nats_server(self) -> NatsServer:
+        """The one server of NATS."""
+        assert isinstance(self.nats, NatsServer)
+        return self.nats
+
+    @property
+    def nats_cluster(self) -> NatsCluster:
+        """The servers of NATS."""
+        assert isinstance(self.nats, NatsCluster)
+        return self.nats
+
+    def revive_nats(self) -> None:
+        """Start or wake every server of a cluster that a fault has left dead or stopped."""
+        for member in self.nats_cluster.members.values():
+            if member.child.is_running:
+                member.child.process.send_signal(signal.SIGCONT)
+            else:
+                member.start()
+
+    @property
     def _store(self) -> Path:
-        return self.nats.store_dir / "jetstream"
+        return self.nats_server.store_dir / "jetstream"
 
     def copy_store(self) -> Path:
         """A copy of the store as a power failure at this moment would have left it."""
         copy = self.folder / "nats-copy"
         shutil.rmtree(copy, ignore_errors=True)
-        self.nats.process.send_signal(signal.SIGSTOP)
+        self.nats_server.process.send_signal(signal.SIGSTOP)
         try:
             shutil.copytree(self._store, copy)
         finally:
-            self.nats.process.send_signal(signal.SIGCONT)
+            self.nats_server.process.send_signal(signal.SIGCONT)
         return copy
 
     def replace_store(self, copy: Path | None) -> None:
@@ -179,13 +216,34 @@ class Fleet:
         await asyncio.gather(*(child.stop() for child in children))
 
 
+def _nats(folder: Path, servers: int) -> AbstractAsyncContextManager[NatsServer | NatsCluster]:
+    if servers == 1:
+        return nats_server(store_dir=folder, max_payload=MAX_PAYLOAD)
+    names = [f"n{number}" for number in range(1, servers + 1)]
+    return nats_cluster(folder, names, more=f"max_payload: {MAX_PAYLOAD}")
+
+
+def _nats_ports(nats: NatsServer | NatsCluster) -> Iterator[int]:
+    """The ports of its servers, in turns."""
+    if isinstance(nats, NatsServer):
+        return itertools.repeat(int(nats.url.rpartition(":")[2]))
+    return itertools.cycle([member.port for member in nats.members.values()])
+
+
 @contextlib.asynccontextmanager
-async def running_fleet(folder: Path, seed: int, *, mutation: str = "") -> AsyncGenerator[Fleet]:
-    """All processes; at the end none is left. Call it from the main thread."""
+async def running_fleet(
+    folder: Path, seed: int, *, mutation: str = "", servers: int = 1
+) -> AsyncGenerator[Fleet]:
+    """All processes; at the end none is left. Call it from the main thread.
+
+    Args:
+        folder: where their files go.
+        seed: of the load.
+        mutation: a rule that the watchers are without.
+        servers: of NATS; more than one are a cluster that stores everything on each.
+    """
     async with contextlib.AsyncExitStack() as exits:
-        nats = await exits.enter_async_context(
-            nats_server(store_dir=folder / "nats", max_payload=MAX_PAYLOAD)
-        )
+        nats = await exits.enter_async_context(_nats(folder / "nats", servers))
         valkey = await exits.enter_async_context(valkey_server(dir=folder / "valkey"))
         world = Child(
             "world",
@@ -196,8 +254,10 @@ async def running_fleet(folder: Path, seed: int, *, mutation: str = "") -> Async
         admin_file = folder / "admin"
         await world.wait_until(admin_file.exists, within=_READY)
         admin = await exits.enter_async_context(AdminClient(admin_file.read_text()))
-        port = int(nats.url.rpartition(":")[2])
-        links = {name: await exits.enter_async_context(chaos_link(port)) for name in WATCHERS}
+        links = {
+            name: await exits.enter_async_context(chaos_link(port))
+            for name, port in zip(WATCHERS, _nats_ports(nats), strict=False)
+        }
         fleet = Fleet(
             folder=folder,
             nats=nats,

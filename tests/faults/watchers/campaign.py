@@ -24,6 +24,7 @@ from faults.rig.recorder import (
     write_stream,
 )
 from faults.rig.settings import STORE_LOST, WATCHERS
+from faults.watchers.cluster_faults import CLUSTER_FAULTS, CLUSTER_LOSSES
 from faults.watchers.faults import FAULTS, KILLS, Fault, Kill, Scene, finish
 from faults.watchers.losses import LOSS_OF_STORE, LOSSES
 from faults.watchers.records import places_of
@@ -59,6 +60,7 @@ class Plan:
         pace: seconds between two kills, on average.
         kinds: only these faults; empty for all.
         ends: 0 leaves out that the last changes are in doubt.
+        servers: of NATS; three are a cluster, of which one or two are broken at a time.
     """
 
     seed: int
@@ -69,12 +71,13 @@ class Plan:
     pace: float = 1.6
     kinds: tuple[str, ...] = ()
     ends: int = 1
+    servers: int = 1
 
 
 async def run(plan: Plan, folder: Path) -> AsyncGenerator[Path]:
     """Run a seed; yields the folder of each phase when it is recorded."""
     async with (
-        running_fleet(folder, plan.seed, mutation=plan.mutation) as fleet,
+        running_fleet(folder, plan.seed, mutation=plan.mutation, servers=plan.servers) as fleet,
         tapped(fleet, folder) as taps,
         beside(sample=sample(fleet, folder), guard=_restart_ended(fleet)),
     ):
@@ -103,8 +106,9 @@ async def beside(**bodies: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
 def _losses_of(plan: Plan) -> Sequence[Fault]:
     """Each kind once, then by the dice; that of the store while the stream is whole."""
     random = Random(f"losses/{plan.seed}")
-    chosen = [LOSS_OF_STORE, *random.sample(LOSSES, len(LOSSES))]
-    chosen += _choose(random, LOSSES, max(0, plan.losses - len(chosen)))
+    losses = LOSSES if plan.servers == 1 else CLUSTER_LOSSES
+    chosen = [LOSS_OF_STORE, *random.sample(losses, len(losses))]
+    chosen += _choose(random, losses, max(0, plan.losses - len(chosen)))
     return chosen[: plan.losses]
 
 
@@ -248,7 +252,8 @@ async def _restart_ended(fleet: Fleet) -> None:
 
 async def _break_under_load(scene: Scene, plan: Plan) -> bool:
     """Kill watchers so many times, with other faults beside; answers whether a stream was lost."""
-    kinds = [f for f in FAULTS if not plan.kinds or f.name in plan.kinds]
+    faults = FAULTS if plan.servers == 1 else CLUSTER_FAULTS
+    kinds = [f for f in faults if not plan.kinds or f.name in plan.kinds]
     async with beside(faults=_breakbeside(scene, kinds, plan)):
         random = Random(f"kills/{plan.seed}")
         # One of each kind first, so that a short run has them too.
@@ -256,8 +261,8 @@ async def _break_under_load(scene: Scene, plan: Plan) -> bool:
         chosen += _choose(random, KILLS, max(0, plan.kills - len(chosen)))
         for kill in chosen[: plan.kills]:
             await _kill(scene, kill, random.choice(list(WATCHERS)), plan.pace)
-    if not scene.fleet.nats.child.is_running:  # the fault that killed it was cancelled meanwhile
-        await scene.fleet.nats.restart()
+    if plan.servers == 1 and not scene.fleet.nats_server.child.is_running:
+        await scene.fleet.nats_server.restart()  # the fault that killed it was cancelled meanwhile
     if plan.ends:
         await finish(scene)
     return False

@@ -381,19 +381,19 @@ async def _lose_publishes(scene: Scene) -> None:
 
 async def _kill_nats(scene: Scene) -> None:
     async with scene.bus_lock, scene.noted("kill-nats"):
-        scene.fleet.nats.kill()
+        scene.fleet.nats_server.kill()
         await scene.pause(0, 2)
-        await scene.fleet.nats.restart()
+        await scene.fleet.nats_server.restart()
         await scene.pause(1, 2)
 
 
 async def _pause_nats(scene: Scene) -> None:
     async with scene.bus_lock, scene.noted("sigstop-nats"):
-        scene.fleet.nats.process.send_signal(signal.SIGSTOP)
+        scene.fleet.nats_server.process.send_signal(signal.SIGSTOP)
         try:
             await scene.pause(0.5, 4)
         finally:
-            scene.fleet.nats.process.send_signal(signal.SIGCONT)
+            scene.fleet.nats_server.process.send_signal(signal.SIGCONT)
 
 
 FAULTS = (

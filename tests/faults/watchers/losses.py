@@ -29,11 +29,11 @@ async def _replace_store(scene: Scene, *, keep: bool) -> None:
     copy = scene.fleet.copy_store() if keep else None
     if keep:
         await scene.pause(2, 5)  # what is stored now is lost
-    scene.fleet.nats.kill()
+    scene.fleet.nats_server.kill()
     down = await _with_watchers_down(scene)
     scene.fleet.replace_store(copy)
     await scene.pause(0, 1)
-    await scene.fleet.nats.restart()
+    await scene.fleet.nats_server.restart()
     await scene.pause(0, 2)
     for name in down:
         scene.fleet.start(name)

@@ -2,6 +2,7 @@
 
     python tests/run.py faults.watchers [--seeds 1,2,3] [--kills 100] [--keep FOLDER]
     python tests/run.py faults.watchers --cut [--seed N] what CI runs: short, with a fresh seed
+    python tests/run.py faults.watchers --servers 3    a NATS cluster of three, broken likewise
     python tests/run.py faults.watchers --mutation NAME a watcher without one of its rules
     python tests/run.py faults.watchers --mutations    each of them: all must be caught (V6)
     python tests/run.py faults.watchers --check FOLDER     the records of a seed again
@@ -22,6 +23,7 @@ from typing import Final
 from faults.rig.seeds import Seeds, numbers
 from faults.watchers.campaign import Plan, run
 from faults.watchers.checks import check
+from faults.watchers.cluster_faults import CLUSTER_FAULTS
 from faults.watchers.faults import FAULTS
 from faults.watchers.mutants import MUTATIONS
 from faults.watchers.records import read_records
@@ -37,7 +39,13 @@ def plans_of(arguments: argparse.Namespace) -> list[Plan]:
         seed = arguments.seed or secrets.randbelow(1_000_000) + 1
         return [
             Plan(
-                seed, kills=8, losses=2, pace=0.8, rate=arguments.rate, mutation=arguments.mutation
+                seed,
+                kills=8,
+                losses=2,
+                pace=0.8,
+                rate=arguments.rate,
+                mutation=arguments.mutation,
+                servers=arguments.servers,
             )
         ]
     seeds = [arguments.seed] if arguments.seed else arguments.seeds
@@ -49,6 +57,7 @@ def plans_of(arguments: argparse.Namespace) -> list[Plan]:
             rate=arguments.rate,
             mutation=arguments.mutation,
             kinds=arguments.kinds,
+            servers=arguments.servers,
         )
         for seed in seeds
     ]
@@ -60,6 +69,8 @@ def command_of(plan: Plan, *, cut: bool) -> str:
     words += [f"--seed {plan.seed}"]
     if not cut:
         words += [f"--kills {plan.kills} --losses {plan.losses} --rate {plan.rate:g}"]
+    if plan.servers > 1:
+        words += [f"--servers {plan.servers}"]
     if plan.kinds:
         words += [f"--kinds {','.join(plan.kinds)}"]
     if plan.mutation:
@@ -118,13 +129,16 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--mutations", action="store_true", help="all of them, one by one")
     parser.add_argument("--check", type=Path, help="check the records of a seed again")
+    parser.add_argument(
+        "--servers", type=int, default=1, choices=(1, 3), help="of NATS; three are a cluster"
+    )
     parser.add_argument("--kinds", type=_kinds, default=(), help="only these faults beside kills")
     return parser.parse_args(argv)
 
 
 def _kinds(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
-    if unknown := sorted({*names} - {fault.name for fault in FAULTS}):
+    if unknown := sorted({*names} - {fault.name for fault in (*FAULTS, *CLUSTER_FAULTS)}):
         raise argparse.ArgumentTypeError(f"no such faults: {unknown}")
     return names
 

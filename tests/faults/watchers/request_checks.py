@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -60,6 +60,7 @@ class _Evidence:
         self._audits: dict[tuple[str, str], list[tuple[float, bool]]] = defaultdict(list)
         self._numbers: dict[str, list[tuple[float, int]]] = defaultdict(list)
         self._losses: list[float] = []
+        self._without_leader = list(_faults_of_servers(records.all_log))
         for write in records.bucket:
             self._take(write)
         self._starts: dict[str, list[float]] = defaultdict(list)
@@ -85,7 +86,9 @@ class _Evidence:
             self._numbers[cluster].append((write["t"], value["number"]))
         elif kind == "checkpoint":
             number, epoch = value["incarnation"]["number"], value["rank"]["id"]
-            self._checkpoints[cluster, rest[1]].append((write["t"], number, epoch))
+            # Sent is not stored: the bucket may have had no leader.
+            if not any(begin <= write["t"] <= end for begin, end in self._without_leader):
+                self._checkpoints[cluster, rest[1]].append((write["t"], number, epoch))
         elif kind == "audit":
             self._audits[cluster, rest[1]].append((write["t"], "complete" in value))
         elif kind == "resync":
@@ -134,6 +137,21 @@ class _Evidence:
         starts = self._starts[start.replica]
         at = bisect_left(starts, start.at)
         return starts[at - 1] if at else 0.0
+
+
+_SERVER_FAULTS = ("kill-nats-server", "nats-disk-lost", "nats-quorum-lost", "sigstop-nats-server")
+_ELECTED_SECONDS = 10.0
+"""Until a NATS cluster has its leaders again."""
+
+
+def _faults_of_servers(log: Iterable[Json]) -> Iterator[tuple[float, float]]:
+    """When a server of a NATS cluster was away, with the elections that followed."""
+    began = 0.0
+    for line in log:
+        if line["kind"] == "fault" and line["fault"] in _SERVER_FAULTS:
+            if line["phase"] == "end":
+                yield began, line["t"] + _ELECTED_SECONDS
+            began = line["t"]
 
 
 _BUCKET_LOSSES = ("nats-wiped", "nats-rolled-back", "bucket-lost")

@@ -179,18 +179,18 @@ async def _pause_valkey(scene: WorkerScene) -> None:
 
 async def _kill_nats(scene: WorkerScene) -> None:
     async with scene.noted("kill-nats"):
-        scene.fleet.nats.kill()
+        scene.fleet.nats_server.kill()
         await scene.pause(0, _AWAY)
-        await scene.fleet.nats.restart()
+        await scene.fleet.nats_server.restart()
 
 
 async def _pause_nats(scene: WorkerScene) -> None:
     async with scene.noted("sigstop-nats"):
-        scene.fleet.nats.process.send_signal(signal.SIGSTOP)
+        scene.fleet.nats_server.process.send_signal(signal.SIGSTOP)
         try:
             await scene.pause(0.3, 3)
         finally:
-            scene.fleet.nats.process.send_signal(signal.SIGCONT)
+            scene.fleet.nats_server.process.send_signal(signal.SIGCONT)
 
 
 async def _kill_projector(scene: WorkerScene) -> None:

@@ -38,6 +38,7 @@ from fleetbus.bus.replay import replay
 from fleetbus.errors import FleetbusError
 from fleetbus.process.log_once import LogOnce
 from fleetbus.snapshot.offsets.checkpoint_store import CheckpointStore, Offset, StoreState, claimed
+from fleetbus.snapshot.offsets.stream_end import StreamEnd
 
 log = structlog.get_logger()
 
@@ -124,6 +125,7 @@ class OffsetCheckpoint:
         self._store = CheckpointStore(redis)
         self._bound = durable
         self._durable = ""
+        self._end = StreamEnd()
         self._settled = asyncio.Event()
         self._wake = asyncio.Event()
         self._log_once = LogOnce()
@@ -345,7 +347,7 @@ class OffsetCheckpoint:
             return None
         floor = int(consumer["ack_floor"]["stream_seq"])
         return _Bus(
-            Offset(str(stream["created"]), _low_water(before, consumer), floor),
+            Offset(str(stream["created"]), self._end.low_water(before, consumer), floor),
             int(stream["state"]["first_seq"]),
             int(stream["state"]["last_seq"]),
             has_handled=int(consumer["delivered"]["consumer_seq"]) > 0,
@@ -359,13 +361,3 @@ def _is_set_back(held: Offset, found: _Bus) -> bool:
 def _is_another(held: Offset, found: _Bus) -> bool:
     """Whether the stream is another one, or lacks the end that was handled."""
     return held.stream != found.mark.stream or held.low > found.last
-
-
-def _low_water(stream: Mapping[str, Any], consumer: Mapping[str, Any]) -> int:
-    """The stream's end if the consumer has nothing pending, else its ack floor.
-
-    The ack floor of a consumer that receives nothing for long does not move.
-    """
-    if consumer["num_pending"] == 0 and consumer["num_ack_pending"] == 0:
-        return int(stream["state"]["last_seq"])
-    return int(consumer["ack_floor"]["stream_seq"])

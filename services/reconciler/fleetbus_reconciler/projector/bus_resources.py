@@ -19,9 +19,10 @@ from fleetbus.bus.durables import (
     ensure_consumer,
     registered_controllers,
 )
-from fleetbus.bus.jetstream import StreamLimits, ensure_bucket, ensure_stream
+from fleetbus.bus.jetstream import Misconfigured, StreamLimits, ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError
+from fleetbus.process.log_once import LogOnce
 from fleetbus_proto.subjects import STREAM_SUBJECTS
 from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
 
@@ -60,12 +61,13 @@ class BusResources:
         self._read_again = read_again
         # When the bucket was created; another one took its place if that changes.
         self._bucket = ""
+        self._log_once = LogOnce()
 
     async def ensure(self) -> None:
         """Create or check all but the durables of controllers; waits for JetStream to answer.
 
         Raises:
-            BusError: their configuration has drifted.
+            Misconfigured: their configuration has drifted, or the server cannot have it.
         """
         self._bucket = await self._ensure()
 
@@ -93,10 +95,11 @@ class BusResources:
                 await ensure_stream(self._bus, self._limits)
                 bucket = await ensure_bucket(self._bus, self._limits)
                 await ensure_consumer(self._bus, PROJECTOR, list(STREAM_SUBJECTS))
+            except Misconfigured:
+                raise  # only a person can decide (rule B12)
             except BusError as e:
-                if "is needed" in str(e):
-                    raise  # drifted: only a person can decide (rule B12)
-                log.warning("bus_not_ready", error=str(e))
+                if self._log_once.should_log(str(e)):
+                    log.warning("bus_not_ready", error=str(e))
                 await asyncio.sleep(_RETRY.total_seconds())
             else:
                 BUCKET_BYTES.set(bucket["state"]["bytes"])

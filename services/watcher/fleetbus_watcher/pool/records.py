@@ -7,6 +7,7 @@ reader measures their age with its own monotonic clock, so clocks of members nee
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
@@ -17,6 +18,7 @@ import structlog
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_scan import scan_keys
 from fleetbus.bus.key_value import DECODE_ERRORS, Entry, KeyValue
+from fleetbus.bus.recent_revisions import POLL
 from fleetbus_proto.keys import (
     KV_POOL_LEASES,
     KV_POOL_MEMBERS,
@@ -90,12 +92,25 @@ class PoolStore:
 
     async def leases(self) -> dict[str, StoredLease]:
         """Read the lease of each cluster that has one."""
-        found = await scan_keys(self._bus, KV_POOL_LEASES)
+        found = await self._scan_leases()
         return {
             cluster: StoredLease(lease.member if lease is not None else "", entry.revision)
             for cluster, entry in _below(KV_POOL_LEASES, found)
             for lease in [_decode(_lease_decoder, entry.value)]
         }
+
+    async def _scan_leases(self) -> dict[str, Entry]:
+        """Read all, at least as new as those that we have written.
+
+        Otherwise a replica of the bucket that lags would show a lease that we have just taken as
+        another member's, and we would stop the work for its cluster.
+        """
+        while True:
+            found = await scan_keys(self._bus, KV_POOL_LEASES)
+            revisions = {key: entry.revision for key, entry in found.items()}
+            if not self._kv.seen.is_any_outdated(KV_POOL_LEASES, revisions):
+                return found
+            await asyncio.sleep(POLL.total_seconds())
 
     async def take(
         self, cluster: str, member: str, before: StoredLease | None

@@ -3,6 +3,10 @@
 Each heartbeat is published on condition that the replica's previous one is the last on its subject.
 A stream that was wiped or reset does not have that one, and refuses. Other publishers cannot hide
 the loss, as they could if sequences of the whole stream were compared.
+
+In a NATS cluster any replica of the stream answers a read, also one that lags behind (rule B19). So
+each read is compared with what the stream's leader says, or a heartbeat that is only late there
+would seem to be lost, and the cluster would be listed again.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from typing import Final
 import structlog
 from nats.aio.msg import Msg
 
-from fleetbus.bus.connection import Bus
+from fleetbus.bus.acks import PERMANENT, read_ack
+from fleetbus.bus.connection import Bus, NoAnswer
 from fleetbus.bus.key_value import WRONG_LAST_SEQUENCE
 from fleetbus.errors import BusError
 from fleetbus_proto import codec
@@ -32,6 +37,11 @@ from fleetbus_watcher.publish.publisher import Publisher
 log = structlog.get_logger()
 
 _ACTUAL: Final = re.compile(r"wrong last sequence: (\d+)")
+_NEVER: Final = 2**63 - 1
+"""A sequence that no message has."""
+_LAG_PATIENCE: Final = timedelta(seconds=5)
+"""How long a replica of the stream may lag behind its leader."""
+_LAG_POLL: Final = timedelta(milliseconds=20)
 _ATTEMPTS: Final = 3
 _REMEMBERED: Final = 1024
 _PEER_PATIENCE: Final = timedelta(seconds=5)
@@ -189,7 +199,33 @@ class LossDetector:
             await asyncio.sleep(_PEER_POLL.total_seconds())
 
     async def _find(self, subject: str) -> _Found | None:
-        """Read the last heartbeat on a subject."""
+        """Read the last heartbeat on a subject, at least as new as the stream's leader has it."""
+        deadline = asyncio.get_running_loop().time() + _LAG_PATIENCE.total_seconds()
+        while True:
+            least = await self._last_sequence(subject)
+            found = await self._read(subject)
+            if least is not None and (found.seq if found is not None else 0) >= least:
+                return found
+            if asyncio.get_running_loop().time() >= deadline:
+                raise NoAnswer(f"{subject}: a replica of the stream lags behind its leader")
+            await asyncio.sleep(_LAG_POLL.total_seconds())
+
+    async def _last_sequence(self, subject: str) -> int | None:
+        """The last sequence on a subject by the stream's leader; None while it is being written.
+
+        A watcher has no right to ask the leader, but only the leader refuses a message, and says
+        why: this one is never stored.
+        """
+        answer = await self._bus.request(
+            subject, headers={"Nats-Expected-Last-Subject-Sequence": str(_NEVER)}
+        )
+        error = read_ack(answer.data).error
+        if error is None or error.code != PERMANENT:
+            raise BusError(f"{subject}: {error.description if error else 'not refused'}")
+        stated = _ACTUAL.search(error.description)
+        return int(stated[1]) if stated else None
+
+    async def _read(self, subject: str) -> _Found | None:
         message = await self._bus.request(f"$JS.API.DIRECT.GET.{STREAM}.{subject}")
         headers = message.headers or {}
         if headers.get("Status") == "404":
