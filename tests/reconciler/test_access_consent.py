@@ -25,7 +25,7 @@ from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.snapshot.write import SnapshotWriter
-from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
+from fleetbus_emulator.apiserver import ApiServers, Cluster, Hang, serve
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.keys import kv_accepted, kv_access, kv_incarnation
 from fleetbus_reconciler.fleet_status.accepted_uids import AcceptedUids
@@ -271,3 +271,13 @@ def test_w13_the_condition_of_a_cluster_says_that_another_one_answers():
     connected, *_ = cluster_status(record, [], is_silent=False)["conditions"]
     assert (connected["type"], connected["status"]) == ("Connected", "False")
     assert (connected["reason"], connected["message"]) == ("ClusterReplaced", message)
+
+
+async def test_w13_a_cluster_that_does_not_answer_delays_no_other(rig: Rig):
+    """A thousand clusters must not wait for each dead one among them."""
+    rig.clusters["zoo"].faults.add(Hang())
+    names = [f"dead-{number}" for number in range(3)]
+    infos = [replace(rig.info("zoo"), name=name) for name in names]
+    async with rig.projecting(), asyncio.timeout(2):
+        rig.provider.tell(*infos, rig.info("jungle"))
+        await eventually(lambda: is_settled(rig, ""))

@@ -8,8 +8,9 @@ from datetime import timedelta
 import pytest
 from prometheus_client import REGISTRY
 
+from fleetbus.snapshot.outcomes import CompletedEpoch
 from fleetbus.snapshot.records import ResourceState
-from fleetbus_reconciler.projector.sweeper import SweepFuse
+from fleetbus_reconciler.projector.sweeper import Sweeper, SweepFuse
 from support.eventually import eventually
 from support.rigs.projector import LATER, ProjectorRig, heartbeat
 from support.stores.snapshot import Source
@@ -300,3 +301,30 @@ async def test_b11_a_last_state_that_is_too_large_for_the_bus_is_left_out_not_th
     await eventually(lambda: [event.name for event in rig.deleted] == ["large"])
     assert rig.deleted[0].object is None
     await rig.synced(epoch=f"200 {FIRST + 2}")
+
+
+async def test_sweeps_of_different_resources_run_at_once_and_those_of_one_after_each_other(
+    rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running: set[tuple[str, str]] = set()
+    most, twice = 0, 0
+    sweep = vars(Sweeper)["_sweep"]
+
+    async def slow(self: Sweeper, completed: CompletedEpoch) -> None:
+        nonlocal most, twice
+        place = (completed.cluster, completed.resource_key)
+        twice += place in running
+        running.add(place)
+        most = max(most, len(running))
+        await asyncio.sleep(0.2)
+        running.discard(place)
+        await sweep(self, completed)
+
+    monkeypatch.setattr(Sweeper, "_sweep", slow)
+    await rig.started("eu1", "us1")
+    await rig.publish(heartbeat("eu1"), heartbeat("us1"))
+    for cluster in ("eu1", "us1"):
+        for number in (1, 2):
+            await rig.publish_epoch(Source(cluster=cluster, rank=(100, FIRST + number)), a=10)
+    await rig.synced(epoch=f"100 {FIRST + 2}")
+    assert (most, twice) == (2, 0)

@@ -27,6 +27,7 @@ from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.watchers.cluster_consent import read_consent
 from fleetbus_proto.events import AuditPage, EpochEnd, Heartbeat, Incarnation
 from fleetbus_proto.keys import KV_IDENTITY, kv_accepted, kv_cluster, kv_identity
+from fleetbus_reconciler.for_each import for_each
 
 log = structlog.get_logger()
 
@@ -136,11 +137,14 @@ class AcceptedUids:
             BusError, RedisError, StoreEmpty: not everything was restored; to be repeated.
         """
         found = await scan_keys(self._bus, KV_IDENTITY)
-        for record in await self._reader.clusters():
+
+        async def restore(record: ClusterRecord) -> None:
             entry = found.get(kv_identity(record.name))
             held = _parse(entry) or _of(record)
             if held is not None and (entry is None or not record.uid):
                 await self._accept(record.name, held, entry)
+
+        await for_each(await self._reader.clusters(), restore)
 
     async def _is_acceptable(self, record: ClusterRecord, reported: Incarnation) -> bool:
         uid, number = reported.uid, reported.number

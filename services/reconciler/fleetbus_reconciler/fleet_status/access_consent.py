@@ -29,6 +29,7 @@ from fleetbus.store.connection import StoreEmpty
 from fleetbus.watchers.cluster_consent import consent, parse_incarnation
 from fleetbus_proto.keys import KV_ACCESS, kv_access, kv_cluster, kv_incarnation
 from fleetbus_reconciler.fleet_status.accepted_uids import AcceptedUids
+from fleetbus_reconciler.for_each import for_each
 
 log = structlog.get_logger()
 
@@ -91,7 +92,7 @@ class AccessConsents:
             await self._kv.delete(kv_access(name))  # joining again is consent
             await self._accepted.forget(name)
             self._settled.pop(name, None)
-        return all([await self._settle(info) for info in fleet])
+        return all(await for_each(fleet, self._settle))
 
     async def _read(self) -> None:
         found = await scan_keys(self._bus, KV_ACCESS)

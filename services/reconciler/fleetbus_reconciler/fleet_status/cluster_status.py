@@ -26,6 +26,7 @@ from fleetbus.snapshot.accepted import aliases_of
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
 from fleetbus.watchers.spec import SUSPENDED, UNUSABLE
+from fleetbus_reconciler.for_each import for_each
 
 log = structlog.get_logger()
 
@@ -86,9 +87,10 @@ class ClusterStatus:
         client = self._clusters.client(hub)
         with suppress(FleetbusError):  # unreadable records are read again by whoever needs them
             await self._leave_records.clear(client, self._clusters.all())
-        for record in records:
-            if record.name in wanted:
-                await self._write(client, record, self._aliases[record.name])
+        await for_each(
+            [record for record in records if record.name in wanted],
+            lambda record: self._write(client, record, self._aliases[record.name]),
+        )
 
     def _compare_names(self, records: Iterable[ClusterRecord]) -> Mapping[str, tuple[str, ...]]:
         """The other names of each cluster; new ones are logged.

@@ -21,7 +21,12 @@ from fleetbus.process.clock import utc_now
 from fleetbus.snapshot.audit import Audit
 from fleetbus.snapshot.outcomes import CompletedEpoch
 from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus.snapshot.records import ResourceRecord, ResourceState, ScopeRecord
+from fleetbus.snapshot.records import (
+    ClusterRecord,
+    ResourceRecord,
+    ResourceState,
+    ScopeRecord,
+)
 from fleetbus.snapshot.update_records import Records
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus_proto.events import AuditPage, EpochEnd, Heartbeat, ResourceStatus
@@ -39,6 +44,7 @@ from fleetbus_reconciler.fleet_status.cluster_records import (
     update_resources,
 )
 from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
+from fleetbus_reconciler.for_each import for_each
 
 log = structlog.get_logger()
 
@@ -84,10 +90,9 @@ class FleetState:
         async with self._converging:
             held = {record.name: record for record in await self._reader.clusters()}
             wanted = {info.name: info for info in self._clusters.all()}
-            for info in wanted.values():
-                record = held.get(info.name)
-                if record is None or member_record(info, record) != record:
-                    await self._put(info)
+            await for_each(
+                [info for info in wanted.values() if _differs(info, held.get(info.name))], self._put
+            )
             if not self._clusters.is_known:
                 return frozenset()
             gone = held.keys() - wanted.keys()
@@ -267,8 +272,10 @@ class FleetState:
             }
             return held._replace(resources=doubted)
 
-        for cluster in await self._reader.clusters():
+        async def update(cluster: ClusterRecord) -> None:
             await self._writer.update_records(cluster.name, change)
+
+        await for_each(await self._reader.clusters(), update)
 
     async def forget_scope(self, cluster: str, resource: str, scope: str) -> None:
         """Forget a scope that is not watched any more, and with its last scope the resource.
@@ -299,15 +306,21 @@ class FleetState:
         def change(held: Records) -> Records:
             return held._replace(resources=mark_stale(held.resources, limit, reason))
 
-        for cluster in await self._reader.clusters():
+        async def update(cluster: ClusterRecord) -> None:
             resources = await self._reader.resources(cluster.name)
             if any(has_silent_scope(record, limit) for record in resources):
                 await self._writer.update_records(cluster.name, change)
+
+        await for_each(await self._reader.clusters(), update)
 
 
 def resource_of(source: CompletedEpoch | EpochEnd | AuditPage | ResourceStatus) -> Resource:
     """The resource that something is about."""
     return Resource(source.group, source.version, source.resource)
+
+
+def _differs(info: ClusterInfo, record: ClusterRecord | None) -> bool:
+    return record is None or member_record(info, record) != record
 
 
 def _unlisted(heartbeat: Heartbeat, records: Mapping[str, ResourceRecord]) -> list[ResourceStatus]:

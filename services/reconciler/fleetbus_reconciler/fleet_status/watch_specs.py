@@ -16,11 +16,13 @@ import structlog
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_scan import scan_keys
 from fleetbus.bus.key_value import KeyValue
+from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError
 from fleetbus.watchers.resync import wake_watchers
 from fleetbus.watchers.spec import encode_spec, spec_of
 from fleetbus_proto.keys import KV_WATCH, kv_watch_spec
+from fleetbus_reconciler.for_each import for_each
 
 log = structlog.get_logger()
 
@@ -64,11 +66,13 @@ class WatchSpecWriter:
     async def _converge(self) -> None:
         found = await scan_keys(self._bus, KV_WATCH)
         held = {key: entry.value for key, entry in found.items()}
-        for info in self._clusters.all():
+
+        async def write(info: ClusterInfo) -> None:
             key, wanted = kv_watch_spec(info.name), encode_spec(spec_of(info))
             if held.pop(key, None) != wanted:
                 await self._kv.put(key, wanted)
                 await wake_watchers(self._bus, info.name)
                 log.info("watch_spec_written", cluster=info.name, suspended=info.suspended)
-        for key in held:  # of clusters that left
-            await self._kv.delete(key)
+
+        await for_each(self._clusters.all(), write)
+        await for_each(held, self._kv.delete)  # of clusters that left

@@ -38,10 +38,12 @@ from fleetbus_proto.subjects import (
 from fleetbus_reconciler.fleet_status.accepted_uids import AcceptedUids
 from fleetbus_reconciler.fleet_status.fleet_state import FleetState, resource_of
 from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
+from fleetbus_reconciler.for_each import for_each
 from fleetbus_reconciler.list_grants.granter import Granter
 from fleetbus_reconciler.projector.audit_evaluator import AuditEvaluator
 from fleetbus_reconciler.projector.clock_skew import ClockSkew
 from fleetbus_reconciler.projector.loss_recovery import LossRecovery
+from fleetbus_reconciler.projector.rounds import rounds
 from fleetbus_reconciler.projector.sweeper import Sweeper
 from fleetbus_reconciler.projector.unwatched_scopes import UnwatchedScopes
 from fleetbus_reconciler.settings import ReconcilerSettings
@@ -110,7 +112,7 @@ class Projector:
         clusters.on_change(self._changed.set)
 
     async def handle(self, deliveries: Sequence[Delivery]) -> None:
-        """Apply a batch in stream order; it is acknowledged when this returns (rule P9)."""
+        """Apply a batch, of each cluster in its order; then it is acknowledged (rule P9)."""
         try:
             await self._apply(deliveries)
         except StoreEmpty:
@@ -119,23 +121,21 @@ class Projector:
         metrics.EVENTS_CONSUMED.labels(PROJECTOR).inc(len(deliveries))
 
     async def _apply(self, deliveries: Sequence[Delivery]) -> None:
-        events: list[Event] = []
-        for delivery in deliveries:
-            if isinstance(delivery.message, Event):
-                events.append(delivery.message)
-                continue
-            await self._flush(events)
-            await self._take(delivery)
-        await self._flush(events)
+        for part in rounds(deliveries):
+            if part.events:
+                await self._apply_events(part.events)
+            await for_each(part.others.values(), self._take_all)
 
-    async def _flush(self, events: list[Event]) -> None:
-        """Apply the collected events; the list is empty afterwards."""
-        if events:
-            result = await self._writer.apply(events)
-            for completed in result.completed:
-                self._sweeper.add(completed)
-            self._granter.note_events(events)
-            events.clear()
+    async def _apply_events(self, events: Sequence[Event]) -> None:
+        result = await self._writer.apply(events)
+        for completed in result.completed:
+            self._sweeper.add(completed)
+        self._granter.note_events(events)
+
+    async def _take_all(self, deliveries: Sequence[Delivery]) -> None:
+        """Handle what is no event, of one cluster, in the order of the stream."""
+        for delivery in deliveries:
+            await self._take(delivery)
 
     async def _take(self, delivery: Delivery) -> None:
         message = delivery.message
@@ -251,8 +251,9 @@ class Projector:
     async def _request_incomplete(self) -> None:
         now = time.monotonic()
         found: dict[OpenEpoch, float] = {}
-        for cluster in await self._reader.clusters():
-            for epoch in await self._writer.sweeps.find_open(cluster.name):
+        clusters = [record.name for record in await self._reader.clusters()]
+        for epochs in await for_each(clusters, self._writer.sweeps.find_open):
+            for epoch in epochs:
                 # While objects still arrive its value changes, and its time starts again.
                 found[epoch] = self._open.get(epoch, now)
         self._open = found

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, NoReturn
 
 import msgspec
 import structlog
@@ -32,12 +32,15 @@ from fleetbus_proto.events import OVERSIZED, Event
 from fleetbus_proto.subjects import Verb, event_subject
 from fleetbus_reconciler.fleet_status.fleet_state import FleetState, resource_of
 from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
+from fleetbus_reconciler.for_each import for_each
 from fleetbus_reconciler.projector.tombstones import TombstoneCollector
 
 log = structlog.get_logger()
 
 _RETRY: Final = timedelta(seconds=1)
 _BATCH: Final = 200
+_AT_ONCE: Final = 8
+"""Sweeps; each is some ten round trips to the store, and a fleet that starts ends many lists."""
 _CRDS: Final = "apiextensions.k8s.io/customresourcedefinitions"
 _HEADERS: Final = 4096
 """More bytes than the headers of any event have."""
@@ -83,7 +86,7 @@ _Age = tuple[int, tuple[tuple[int, str], int]]
 
 
 class Sweeper:
-    """Sweeps completed epochs, one after the other.
+    """Sweeps completed epochs: those of different resources at once.
 
     Args:
         reader: the snapshot.
@@ -121,6 +124,8 @@ class Sweeper:
         self._fuse = fuse
         self._waiting: asyncio.Queue[CompletedEpoch] = asyncio.Queue()
         self._queued: set[CompletedEpoch] = set()
+        # Cluster and resource of each running sweep → epochs of the same, to be swept after it.
+        self._running: dict[tuple[str, str], list[CompletedEpoch]] = {}
         self._holds: dict[_Key, _Hold] = {}
         self._log_once = LogOnce()
         # Epochs without a sweep at the last check, ours and those of other processes.
@@ -145,24 +150,37 @@ class Sweeper:
 
     async def run(self) -> None:
         """Sweep until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(_AT_ONCE):
+                group.create_task(self._run_one(), name=f"sweep {number}")
+
+    async def _run_one(self) -> NoReturn:
         while True:
             completed = await self._waiting.get()
             self._queued.discard(completed)
+            place = (completed.cluster, completed.resource_key)
+            if place in self._running:
+                self._running[place].append(completed)
+                continue
+            self._running[place] = []
             try:
                 await self._sweep(completed)
             except Exception as e:  # noqa: BLE001 -- Redis or NATS is away: the epoch stays pending
                 log.warning("sweep_failed", cluster=completed.cluster, error=str(e))
                 await asyncio.sleep(_RETRY.total_seconds())
                 self.add(completed)
+            finally:
+                for later in self._running.pop(place):
+                    self.add(later)
 
     async def find_pending(self) -> None:
         """Sweep what no process has swept between two checks: its process died, or was stopped.
 
         The first check after a start takes all, as they may be our own.
         """
-        found: set[CompletedEpoch] = set()
-        for cluster in await self._reader.clusters():
-            found.update(await self._writer.sweeps.find_pending(cluster.name))
+        clusters = [record.name for record in await self._reader.clusters()]
+        pending = await for_each(clusters, self._writer.sweeps.find_pending)
+        found = {completed for epochs in pending for completed in epochs}
         for completed in found if self._pending is None else found & self._pending:
             if not self._is_held(completed):
                 self.add(completed)

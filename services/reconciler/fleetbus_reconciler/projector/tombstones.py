@@ -18,7 +18,9 @@ from redis.exceptions import RedisError
 
 from fleetbus.errors import StoreError
 from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.snapshot.write import SnapshotWriter
+from fleetbus_reconciler.for_each import for_each
 
 log = structlog.get_logger()
 
@@ -89,10 +91,13 @@ class TombstoneCollector:
 
     async def _collect_all(self, kept: timedelta) -> None:
         self._risen.clear()
-        for record in await self._reader.clusters():
+
+        async def collect(record: ClusterRecord) -> None:
             for resource in await self._writer.removal.find_tombstones(record.name):
                 await self._writer.removal.drop_last_states(record.name, resource, kept=kept)
                 await self._collect(record.name, resource)
+
+        await for_each(await self._reader.clusters(), collect)
 
     async def _collect(self, cluster: str, resource: str) -> None:
         FREED.inc(await self._writer.removal.collect_tombstones(cluster, resource))

@@ -39,6 +39,7 @@ from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import Heartbeat, WatchSet
 from fleetbus_proto.subjects import STREAM, check_cluster
 from fleetbus_reconciler.fleet_status.fleet_state import FleetState
+from fleetbus_reconciler.for_each import for_each
 from fleetbus_reconciler.projector.sweeper import Sweeper
 
 log = structlog.get_logger()
@@ -125,8 +126,7 @@ class UnwatchedScopes:
         while True:
             await asyncio.sleep(self._after / _CHECKS)
             try:
-                for cluster in await self._reader.clusters():
-                    await self._check(cluster.name)
+                await for_each([one.name for one in await self._reader.clusters()], self._check)
                 await self._forget_gone()
             except (RedisError, BusError, StoreEmpty) as e:
                 log.warning("unwatched_scopes_not_dropped", error=str(e) or type(e).__name__)

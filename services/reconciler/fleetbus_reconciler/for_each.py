@@ -1,0 +1,36 @@
+"""Does the same for many clusters, some of them at once.
+
+The projector looks after every cluster every few seconds, and one after the other each of them
+would wait for the answers to the one before. Together their commands share round trips.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeVar
+
+AT_ONCE: Final = 32
+"""Few enough connections, where each needs one of its own."""
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+async def for_each(items: Iterable[A], do: Callable[[A], Awaitable[T]]) -> list[T]:
+    """Await a function for each item; returns its results, in the order of the items.
+
+    Raises:
+        Exception: of one item, once no call is under way. It has stopped few of the others.
+    """
+    waiting = iter(enumerate(items))
+    found: dict[int, T] = {}
+
+    async def work() -> None:
+        for index, item in waiting:
+            found[index] = await do(item)
+
+    for outcome in await asyncio.gather(*(work() for _ in range(AT_ONCE)), return_exceptions=True):
+        if outcome is not None:
+            raise outcome
+    return [found[index] for index in sorted(found)]
