@@ -296,6 +296,7 @@ async def measure_fleet(folder: Path, sizes: Sizes) -> dict[str, Any]:
         "rebuilt_seconds": round(rebuilt, 1),
         "changes": sent.changes,
         "lists": sent.lists,
+        "unanswered_requests": sent.retries,
     } | compare(spans, sizes)
 
 

@@ -53,6 +53,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     listed: int
     lists: int
     failed: int
+    retries: int
     late: list[tuple[float, float]]
     versions: dict[str, list[tuple[str, str, str]]]
     """Of each cluster: namespace, name and version of the sampled objects."""
@@ -106,6 +107,7 @@ def write_report(path: Path, sent: Sent, clusters: Sequence[GeneratedCluster]) -
         listed=sent.listed,
         lists=sent.lists,
         failed=sent.failed,
+        retries=sent.retries,
         late=sent.late,
         versions={cluster.name: cluster.objects.sampled_versions() for cluster in clusters},
     )

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import secrets
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -23,6 +24,7 @@ from fleetbus.bus.acks import Ack
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.window import Window
+from fleetbus.errors import BusError
 from fleetbus.process.clock import utc_now
 from fleetbus.watchers.message_key import message_key
 from fleetbus.watchers.resync import ResyncRequest, read_resync
@@ -62,6 +64,7 @@ _BUSY: Final = 5.0
 _IDLE: Final = 15.0
 """Pauses between heartbeats, as those of a watcher."""
 _SETTLES: Final = 0.2
+_RETRY: Final = 1.0
 _BODY: Final = (
     '{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{name}","namespace":"{namespace}",'
     '"uid":"{uid}","resourceVersion":"{version}","labels":{{{labels}}},"annotations":'
@@ -149,6 +152,8 @@ class Sent:
     listed: int = 0
     lists: int = 0
     failed: int = 0
+    retries: int = 0
+    """Requests to NATS that were not answered in time."""
     late: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     """Of sampled changes: when they were planned, and how long after that they were stored."""
 
@@ -193,13 +198,31 @@ class GeneratedCluster:
 
     async def run(self) -> None:
         """Publish heartbeats and lists until cancelled."""
+        await self._retry(self._claim)
+        async with asyncio.TaskGroup() as group:
+            for name, step in (("beat", self._send_heartbeat), ("list", self._list_on_request)):
+                group.create_task(self._for_ever(step), name=f"{name} {self.name}")
+
+    async def _for_ever(self, step: Callable[[], Awaitable[None]]) -> NoReturn:
+        while True:
+            await self._retry(step)
+
+    async def _retry(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Repeat a step while NATS does not answer in time, as a watcher does."""
+        while True:
+            try:
+                await step()
+            except BusError:
+                self._sent.retries += 1
+                await asyncio.sleep(_RETRY)
+            else:
+                return
+
+    async def _claim(self) -> None:
         key = await message_key(self._shared.kv, self.name)
         self._changes.key = self._lists.key = key
         self._incarnation = await claim_incarnation(self._shared.kv, self.name, self._uid, 0)
         await self._detector.verify()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._send_heartbeats(), name=f"heartbeats {self.name}")
-            group.create_task(self._list_on_request(), name=f"lists {self.name}")
 
     def wake(self, *, is_about_grants: bool) -> None:
         """Read answers of the projector, and its requests unless it is about grants only."""
@@ -252,13 +275,12 @@ class GeneratedCluster:
 
     # --- lists --------------------------------------------------------------------------------
 
-    async def _list_on_request(self) -> NoReturn:
-        while True:
-            self._requested.clear()
-            self._request = await read_resync(self._shared.kv, self.name, PODS)
-            while not self._suffices():
-                await self._list()
-            await self._requested.wait()
+    async def _list_on_request(self) -> None:
+        self._requested.clear()
+        self._request = await read_resync(self._shared.kv, self.name, PODS)
+        while not self._suffices():
+            await self._list()
+        await self._requested.wait()
 
     def _suffices(self) -> bool:
         if self._epoch is None or not self._epoch.is_complete:
@@ -319,20 +341,20 @@ class GeneratedCluster:
 
     # --- heartbeats ---------------------------------------------------------------------------
 
-    async def _send_heartbeats(self) -> NoReturn:
-        while True:
-            self._changed.clear()
-            before = self._published
-            await self._send_heartbeat()
-            begun = time.monotonic()
-            while time.monotonic() - begun < _IDLE and self._published == before:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_BUSY):
-                        await self._changed.wait()
-                        await asyncio.sleep(_SETTLES)
-                        break
-
     async def _send_heartbeat(self) -> None:
+        """Send one, and wait until the next is due."""
+        self._changed.clear()
+        before = self._published
+        await self._report()
+        begun = time.monotonic()
+        while time.monotonic() - begun < _IDLE and self._published == before:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_BUSY):
+                    await self._changed.wait()
+                    await asyncio.sleep(_SETTLES)
+                    break
+
+    async def _report(self) -> None:
         epoch = self._epoch
         mark = self._checkpoint(epoch) if epoch is not None and epoch.is_complete else None
         covered_by = await self._detector.publish(self._heartbeat())
