@@ -1,4 +1,4 @@
-"""What concerns different clusters is handled at once, and each cluster in its order (rule P9)."""
+"""Messages of different clusters are handled at once, those of one in their order (rule P9)."""
 
 from __future__ import annotations
 
