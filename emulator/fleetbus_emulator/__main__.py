@@ -46,10 +46,21 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fleetbus-emulator", description=__doc__)
     parser.add_argument("--clusters", type=_names, required=True, help="names, comma-separated")
     parser.add_argument("--dir", type=Path, required=True, help="the kubeconfig is written here")
-    parser.add_argument("--admin-port", type=_port, default=0, help="of the admin endpoint")
+    parser.add_argument(
+        "--admin-port",
+        type=_port,
+        default=0,
+        help="port of the admin endpoint; by default a free one",
+    )
     parser.add_argument("--record", action="store_true", help="write the ground truth to DIR/truth")
     parser.add_argument("--instant", action="store_true", help="Pods start and stop at once")
-    parser.add_argument("--progress-interval", type=_seconds, help="of the stores, in seconds")
+    parser.add_argument(
+        "--progress-interval",
+        type=_seconds,
+        metavar="SECONDS",
+        help="how often each cluster's store reports progress, on which bookmarks depend; by"
+        " default all the time",
+    )
     return parser
 
 

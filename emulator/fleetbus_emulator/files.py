@@ -15,6 +15,11 @@ def admin_port_file(folder: Path) -> Path:
     return folder / "run" / "admin.port"
 
 
+def lock_file(folder: Path) -> Path:
+    """Locked by the process that owns the folder, for as long as it lives."""
+    return folder / "run" / "emulator.lock"
+
+
 def ground_truth_folder(folder: Path) -> Path:
     """A file per cluster with every committed write, where they are recorded."""
     return folder / "truth"

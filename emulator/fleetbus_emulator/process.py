@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import resource
 import signal
 import sys
@@ -17,11 +18,16 @@ import uvloop
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.apiserver.admin import serve_admin
 from fleetbus_emulator.controllers import Timing, simulate
-from fleetbus_emulator.files import admin_port_file, ground_truth_folder, kubeconfig_file
+from fleetbus_emulator.files import (
+    admin_port_file,
+    ground_truth_folder,
+    kubeconfig_file,
+    lock_file,
+)
 from fleetbus_emulator.generate.endpoint import fill_routes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
 # Slow enough to watch, fast enough not to wait for: a Deployment is ready in about a second.
 _TIMING = Timing(
@@ -68,7 +74,26 @@ def serve_clusters(options: Options) -> None:
     """
     admin_port_file(options.folder).parent.mkdir(parents=True, exist_ok=True)
     _allow_many_connections()
-    uvloop.run(_serve(options))
+    with _owned(options.folder):
+        uvloop.run(_serve(options))
+
+
+@contextlib.contextmanager
+def _owned(folder: Path) -> Generator[None]:
+    """Keep the folder from a second process, which would replace the first one's kubeconfig.
+
+    Raises:
+        OSError: another process owns it.
+    """
+    with lock_file(folder).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(
+                f"emulated clusters are already served from {folder}: stop them, or choose another"
+                " --dir"
+            ) from None
+        yield
 
 
 def _allow_many_connections() -> None:
@@ -94,12 +119,13 @@ async def _serve(options: Options) -> None:
         admin = await exits.enter_async_context(
             serve_admin(servers, port=options.admin_port, more=fill_routes(servers))
         )
-        sys.stdout.write(f"admin endpoint: {admin}\n")
-        sys.stdout.flush()
+        kubeconfig = kubeconfig_file(options.folder)
         port = admin.rpartition(":")[2]
         _write_whole(admin_port_file(options.folder), lambda part: part.write_text(port))
         # The file appears last: whoever waits for it may call the servers at once.
-        _write_whole(kubeconfig_file(options.folder), servers.write_kubeconfig)
+        _write_whole(kubeconfig, servers.write_kubeconfig)
+        sys.stdout.write(f"kubeconfig: {kubeconfig}\nadmin endpoint: {admin}\n")
+        sys.stdout.flush()
         await stop.wait()
 
 

@@ -49,6 +49,23 @@ def test_emulated_clusters_that_cannot_start_say_why_in_one_line(
     assert message.format(**names) in said
 
 
+async def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path):
+    command = [sys.executable, "-m", "fleetbus_emulator", "--dir", str(tmp_path), "--clusters"]
+    first = subprocess.Popen([*command, "alpha"], stdout=subprocess.DEVNULL)
+    try:
+        await eventually(kubeconfig_file(tmp_path).exists)
+        held = kubeconfig_file(tmp_path).read_bytes()
+        second = await asyncio.to_thread(
+            subprocess.run, [*command, "beta"], capture_output=True, text=True, timeout=20
+        )
+        assert kubeconfig_file(tmp_path).read_bytes() == held
+    finally:
+        first.terminate()
+        await asyncio.to_thread(first.wait)
+    assert (second.returncode, second.stdout, second.stderr.count("\n")) == (1, "", 1)
+    assert f"already served from {tmp_path}" in second.stderr
+
+
 async def test_the_clusters_as_a_process_tell_their_endpoint_and_record_the_truth(tmp_path: Path):
     command = [sys.executable, "-m", "fleetbus_emulator"]
     command += ["--clusters", "alpha,beta", "--dir", str(tmp_path), "--record"]
@@ -65,7 +82,7 @@ async def test_the_clusters_as_a_process_tell_their_endpoint_and_record_the_trut
     finally:
         process.send_signal(signal.SIGTERM)
         said, _ = await asyncio.to_thread(process.communicate)
-    assert said == f"admin endpoint: {url}\n"
+    assert said == f"kubeconfig: {kubeconfig_file(tmp_path)}\nadmin endpoint: {url}\n"
     assert process.returncode == 0
     assert not is_alive(process.pid)
     written = (ground_truth_folder(tmp_path) / "beta.jsonl").read_bytes().splitlines()

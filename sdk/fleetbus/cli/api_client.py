@@ -17,7 +17,8 @@ from typing import Any, Final, cast
 from fleetbus.cli.target import Target
 from fleetbus.errors import ConfigError, FleetbusError
 
-_TIMEOUT_SECONDS: Final = 60
+_TIMEOUT_SECONDS: Final = 15
+"""Per read; the query API itself takes up to 10 s to refuse for lack of capacity."""
 _PAGE: Final = 500
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _BAD_REQUEST, _TOO_MANY_REQUESTS = 400, 429

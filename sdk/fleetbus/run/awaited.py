@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, ParamSpec, TypeVar
 
 from fleetbus.errors import NeverAwaited
@@ -52,6 +52,29 @@ def _caller() -> tuple[str, int]:
     wrapper = here.f_back if here else None
     caller = wrapper.f_back if wrapper else None
     return (caller.f_code.co_filename, caller.f_lineno) if caller else ("", 0)
+
+
+async def call_with_awaits(work: Awaitable[T], calls: list[Call]) -> T:
+    """Await a run of user code; it fails if it called a method without `await`.
+
+    It may have failed of that already, by using the coroutine as what it would have returned:
+    "'coroutine' object is not subscriptable" names another line, and not the call.
+
+    Args:
+        work: the run.
+        calls: of this run; they are added while it lasts.
+
+    Raises:
+        NeverAwaited: with the line of the first one.
+    """
+    try:
+        result = await work
+    except (TypeError, AttributeError) as e:
+        if "coroutine" in str(e):
+            require_awaited(calls)
+        raise
+    require_awaited(calls)
+    return result
 
 
 def require_awaited(calls: list[Call]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, Final
 
 import redis.exceptions
@@ -21,6 +22,7 @@ from fleetbus_proto import keys
 _FLOOR: Final = 7
 _POLICY: Final = "noeviction"
 _CONNECTIONS: Final = 64
+_ANSWER_WITHIN: Final = timedelta(seconds=30)
 
 
 class StoreEmpty(StoreError):
@@ -31,7 +33,7 @@ class StoreEmpty(StoreError):
     """
 
 
-async def connect(url: str) -> Redis:
+async def connect(url: str, *, answer_within: timedelta = _ANSWER_WITHIN) -> Redis:
     """Connect, and check that the server can hold the snapshot; the caller closes the client.
 
     The client never repeats a command by itself: over a broken connection the default of redis-py
@@ -41,7 +43,7 @@ async def connect(url: str) -> Redis:
         StoreError: invalid address, no answer, older than 7, or a `maxmemory-policy` that evicts.
     """
     patch_wait_for()
-    client = MultiplexingRedis.from_pool(_pool(url))
+    client = MultiplexingRedis.from_pool(_pool(url, answer_within))
     try:
         check_server(await _info(client))
     except BaseException as e:
@@ -52,7 +54,7 @@ async def connect(url: str) -> Redis:
     return client
 
 
-def _pool(url: str) -> BlockingConnectionPool:
+def _pool(url: str, answer_within: timedelta) -> BlockingConnectionPool:
     try:
         pool = BlockingConnectionPool.from_url(
             url,
@@ -60,7 +62,7 @@ def _pool(url: str) -> BlockingConnectionPool:
             retry=Retry(NoBackoff(), 0),
             decode_responses=False,
             socket_connect_timeout=5,
-            socket_timeout=30,
+            socket_timeout=answer_within.total_seconds(),
         )
     except ValueError:  # its message quotes the address, which may hold a password
         raise StoreError(f"Redis at {without_secrets(url)}: invalid address") from None

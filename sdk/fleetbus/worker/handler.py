@@ -32,7 +32,7 @@ from fleetbus.process.cancellation import is_stop
 from fleetbus.process.error_text import describe, render
 from fleetbus.process.log_once import LogOnce
 from fleetbus.reconcile import Outcome, Request, Result, TerminalError
-from fleetbus.run.awaited import require_awaited
+from fleetbus.run.awaited import call_with_awaits
 from fleetbus.run.current import Run
 from fleetbus.worker import tracing
 from fleetbus.worker.failure_log import FailureLog, place_of
@@ -131,8 +131,8 @@ class Handler:
         started = time.perf_counter()
         try:
             async with timer:
-                result = await self._reconcile(run.request, self._fleet)
-                require_awaited(run.calls)
+                work = self._reconcile(run.request, self._fleet)
+                result = await call_with_awaits(work, run.calls)
         except BaseException as e:  # user code: `sys.exit` counts as a failure too
             is_timeout = timer.expired() and isinstance(e, TimeoutError)
             # The time limit replaces what the function raised when it was cancelled.

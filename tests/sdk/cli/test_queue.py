@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
@@ -311,3 +312,16 @@ def test_a_store_without_queues_is_said_to_have_none(call: Call):
     assert call()[:2] == (0, "No controller has a queue.\n")
     status, _, err = call("copier")
     assert (status, err.count("known: none")) == (1, 1)
+
+
+def test_a_store_that_accepts_and_never_answers_is_given_up_soon(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fleetbus.cli.store.PATIENCE", timedelta(seconds=0.3))
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        address = f"redis://127.0.0.1:{hanging.getsockname()[1]}"
+        before = time.monotonic()
+        status, _, err = call("--redis-url", address)
+    assert time.monotonic() - before < 10, "the services wait for 30 s"
+    assert (status, err.count("\n")) == (1, 1)
+    assert f"Redis at {address} does not answer" in err

@@ -17,7 +17,7 @@ from fleetbus.fleet.cluster import Cluster
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.kube.client import KubeClient
 from fleetbus.reconcile import Request
-from fleetbus.run.awaited import must_be_awaited, require_awaited
+from fleetbus.run.awaited import call_with_awaits, must_be_awaited, require_awaited
 from fleetbus.run.current import Run, running
 from fleetbus.run.in_thread import as_async
 from fleetbus.workqueue import Add, RedisQueue
@@ -25,7 +25,7 @@ from support.eventually import eventually
 from support.rigs.worker import FIRST, POLICY, Notes, working
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
 
 class Service:
@@ -60,6 +60,41 @@ async def test_a_call_that_nobody_awaits_is_refused_by_its_line(service: Service
     assert f"Service.write was called without await at {__file__}:{line}" in str(caught.value)
     assert service.written == ["kept"]
     require_awaited(run.calls)  # reported once
+
+
+def use_index(found: Any) -> None:
+    found["spec"]
+
+
+def use_attribute(found: Any) -> None:
+    found.get("spec")
+
+
+def use_loop(found: Any) -> None:
+    list(found)
+
+
+@pytest.mark.parametrize("use", [use_index, use_attribute, use_loop])
+async def test_r8_a_coroutine_that_is_used_as_its_result_is_reported_by_the_line_of_the_call(
+    service: Service, use: Callable[[Any], None]
+):
+    async def reconcile() -> None:
+        use(service.write("lost"))
+
+    with running(a_run()) as run, pytest.raises(NeverAwaited) as caught:
+        await call_with_awaits(reconcile(), run.calls)
+    line = reconcile.__code__.co_firstlineno + 1
+    assert f"Service.write was called without await at {__file__}:{line}" in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [TypeError("of another kind"), ValueError("coroutine")])
+async def test_another_error_stays_what_it_is(service: Service, error: Exception):
+    async def reconcile() -> None:
+        service.write("lost").close()
+        raise error
+
+    with running(a_run()) as run, pytest.raises(type(error), match=str(error)):
+        await call_with_awaits(reconcile(), run.calls)
 
 
 async def test_awaited_gathered_and_scheduled_calls_are_none(service: Service):

@@ -11,13 +11,13 @@ from typing import Any, Final, Self
 
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.hub import Hub, resolve_hub, run_on_hub
+from fleetbus.cli.store import connect_store
 from fleetbus.cli.table import render_table
 from fleetbus.cli.target import resolve_target
 from fleetbus.deletions.budget import WINDOW, DeletionBudget, allowance, objects_on_record
 from fleetbus.errors import ConfigError, KubeError, StoreError
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
-from fleetbus.store.connection import connect
 
 RESOURCE: Final = "fleetbus.dev/v1alpha1/multiclusterresources"
 FLEET_BUDGET: Final = "FleetBudget"
@@ -138,7 +138,7 @@ async def _used(url: str) -> int | None:
 
 @asynccontextmanager
 async def _budget(url: str) -> AsyncGenerator[DeletionBudget]:
-    redis = await connect(url)
+    redis = await connect_store(url)
     try:
         yield DeletionBudget(redis)
     finally:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.hub import Hub, resolve_hub, run_on_hub
+from fleetbus.cli.store import connect_store
 from fleetbus.cli.table import render_table
 from fleetbus.cli.target import resolve_target
 from fleetbus.clusters.info import ClusterInfo
@@ -26,7 +27,6 @@ from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.process.settings import SharedSettings, load_settings
 from fleetbus.snapshot.accepted import AcceptedClusters
 from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus.store.connection import connect
 
 _HEAD: Final = ("CLUSTER", "KIND", "NAMESPACE", "NAME", "OWNER", "UID")
 _CLUSTERS_TIMEOUT: Final = timedelta(seconds=10)
@@ -64,7 +64,7 @@ def run_orphans(words: Sequence[str], *, output: str, hub: Hub, redis_url: str |
 
 @asynccontextmanager
 async def _connect(config: KubeConfig, url: str) -> AsyncGenerator[_Connections]:
-    redis = await connect(url)
+    redis = await connect_store(url)
     clusters = _clusters(config)
     reader = SnapshotReader(redis)
     clusters.verify_identities(AcceptedClusters(reader))

@@ -34,6 +34,7 @@ from fleetbus.cli.events.explain_text import (
 from fleetbus.cli.events.history import read_events
 from fleetbus.cli.human_time import render_time
 from fleetbus.cli.queue.queues import list_controllers
+from fleetbus.cli.store import connect_store
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import unknown, unknown_cluster
 from fleetbus.errors import BusError, ConfigError, MalformedOwner, StoreError
@@ -46,7 +47,6 @@ from fleetbus.reconcile import Request
 from fleetbus.run.current import ObjectRef, Version
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord
-from fleetbus.store.connection import connect
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.items import ItemStatus, read_item
 from fleetbus_proto.errors import InvalidName
@@ -139,7 +139,7 @@ async def gather(query: ExplainQuery, *, redis_url: str, nats_url: str) -> View:
         UnknownName: the cluster or the resource is unknown.
         StoreError: Redis cannot be read.
     """
-    redis: Any = await connect(redis_url)
+    redis: Any = await connect_store(redis_url)
     async with redis, _bus(nats_url) as bus:
         why = "" if bus else f"NATS at {without_secrets(nats_url)} does not answer"
         return await _Gatherer(query, redis, bus).gather(why)

@@ -12,11 +12,11 @@ from redis.exceptions import RedisError
 
 from fleetbus.bus.connection import connected
 from fleetbus.cli.queue.queues import list_controllers
+from fleetbus.cli.store import connect_store
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import unknown
 from fleetbus.errors import BusError, ConfigError, StoreError
 from fleetbus.intake.forget import Forgotten, forget_controller
-from fleetbus.store.connection import connect
 
 _TIMEOUT: Final = timedelta(seconds=10)
 
@@ -43,7 +43,7 @@ def forget(words: Sequence[str], *, nats_url: str | None, redis_url: str | None)
 
 
 async def _forget(controller: str, nats_url: str, redis_url: str) -> Forgotten:
-    redis: Any = await connect(redis_url)
+    redis: Any = await connect_store(redis_url)
     async with redis, connected(nats_url, name="fleetbus-forget") as bus:
         forgotten = await forget_controller(bus, redis, controller, within=_TIMEOUT)
         if forgotten.is_nothing:

@@ -10,12 +10,12 @@ from typing import Any, Final, cast
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from fleetbus.cli.store import connect_store
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import UnknownName, unknown, unknown_cluster
 from fleetbus.errors import ConfigError, StoreError
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus.store.connection import connect
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_proto import keys
@@ -32,7 +32,7 @@ def run_on_store(redis_url: str | None, call: Callable[[Redis], Awaitable[int]])
     url = resolve_target(redis_url=redis_url).require("redis_url")
 
     async def main() -> int:
-        redis: Any = await connect(url)
+        redis: Any = await connect_store(url)
         async with redis:
             return await call(redis)
 

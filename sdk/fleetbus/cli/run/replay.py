@@ -25,6 +25,7 @@ from fleetbus.cli.events.events import parse_duration
 from fleetbus.cli.events.history import read_events
 from fleetbus.cli.events.recording import read_recording, to_line
 from fleetbus.cli.run.run import run_settings
+from fleetbus.cli.store import connect_store
 from fleetbus.cli.target import resolve_target
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.providers.build import build_clusters
@@ -219,7 +220,7 @@ async def _known_clusters(options: ReplayOptions) -> Sequence[ClusterRecord]:
     if not url:
         return ()
     try:
-        redis: Any = await connect(url)
+        redis: Any = await connect_store(url)
         async with redis:
             return await SnapshotReader(redis).clusters()
     except (StoreError, RedisError):

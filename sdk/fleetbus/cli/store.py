@@ -1,0 +1,23 @@
+"""Connects to Redis for a command: a person waits, so a store that hangs is given up soon."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from fleetbus.store.connection import connect
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+PATIENCE: Final = timedelta(seconds=5)
+"""How long one answer of the store may take; no command asks for much at once."""
+
+
+async def connect_store(url: str) -> Redis:
+    """Connect; the caller closes the client.
+
+    Raises:
+        StoreError: as `connect`; also if the server accepts and does not answer.
+    """
+    return await connect(url, answer_within=PATIENCE)
