@@ -359,7 +359,7 @@ class _Gatherer:
 def _names_itself(held: StoredRecord) -> bool:
     """Whether the object matches, or matched, a watch whose requests name the object itself."""
     seen = held.last_seen
-    is_seen = seen is not None and (seen.is_member or seen.is_left or seen.announced is not None)
+    is_seen = seen is not None and (seen.is_member or seen.is_left)
     return is_seen or held.read is not None
 
 
