@@ -56,7 +56,7 @@ async def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path):
         await eventually(kubeconfig_file(tmp_path).exists)
         held = kubeconfig_file(tmp_path).read_bytes()
         second = await asyncio.to_thread(
-            subprocess.run, [*command, "beta"], capture_output=True, text=True, timeout=20
+            subprocess.run, [*command, "beta"], capture_output=True, text=True, timeout=60
         )
         assert kubeconfig_file(tmp_path).read_bytes() == held
     finally:
