@@ -128,7 +128,9 @@ def parse_resource_name(text: str) -> tuple[ResourceName, ...]:
     if _is_version(parts[0]):
         return (ResourceName(_group(parts[1:-1]), parts[0], parts[-1]),)
     if "/" in text:
-        raise InvalidName(f"resource {text!r} has no version before its last part")
+        raise InvalidName(
+            f"resource {text!r} has no version before its last part, as in apps/v1/deployments"
+        )
     if _is_version(parts[1]):
         return (ResourceName(_group(parts[2:]), parts[1], parts[0]),)
     return (ResourceName(_group(parts[1:]), None, parts[0]),)

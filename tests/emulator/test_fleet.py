@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import socket
 import threading
 import time
@@ -167,9 +168,19 @@ def test_what_kubectl_writes_as_a_list_is_loaded_object_by_object(
         cluster.load(path)
 
 
-@pytest.mark.parametrize("gvr", ["v1/pdos", "deployments", "apps/v1/deployment", "", "a/b/c/d"])
-def test_a_type_that_is_not_served_is_named(cluster: EmulatedCluster, gvr: str):
-    with pytest.raises(NotServed, match=f"cluster alpha serves no '{gvr}'; types are named like"):
+@pytest.mark.parametrize(
+    ("gvr", "hint"),
+    [
+        ("v1/pdos", "did you mean 'v1/pods'?"),
+        ("v1/configmap", "did you mean 'v1/configmaps'?"),
+        ("apps/v1/Deployment", "did you mean 'apps/v1/deployments'?"),
+        ("widgets", "types are named like"),
+        ("", "types are named like"),
+        ("a/b/c/d", "types are named like"),
+    ],
+)
+def test_a_type_that_is_not_served_is_named(cluster: EmulatedCluster, gvr: str, hint: str):
+    with pytest.raises(NotServed, match=re.escape(f"alpha serves no {gvr!r}; {hint}")):
         cluster.get(gvr, "default", "x")
 
 

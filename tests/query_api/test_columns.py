@@ -58,7 +58,7 @@ def test_a4_clusters_behind_for_one_reason_share_a_line(capsys: pytest.CaptureFi
     warn_incomplete(freshness, list(freshness))
 
     assert capsys.readouterr().err.splitlines() == [
-        "warning: c0, c1, c2, c3, c4 and 3 more are incomplete: not watched there",
+        "note: not served, or not watched, in c0, c1, c2, c3, c4 and 3 more",
         "warning: c9 is incomplete: refused; its API server last answered 2m10s ago",
     ]
 

@@ -256,7 +256,9 @@ class Cluster:
         group, _, version = api_version.rpartition("/")
         served = self._types.find(group, version, plural)
         if served is None:
-            raise NotServed(f"cluster {self.name} serves no {gvr!r}; types are named {TYPE_NAMES}")
+            near = self._types.closest(gvr)
+            hint = f"did you mean {near!r}?" if near else f"types are named {TYPE_NAMES}"
+            raise NotServed(f"cluster {self.name} serves no {gvr!r}; {hint}")
         return served
 
     def unserved_warning(self, match: Match) -> str:

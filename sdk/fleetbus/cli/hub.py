@@ -37,7 +37,11 @@ def resolve_hub(flags: Hub) -> KubeConfig:
         return read_kube_config(target.kubeconfig, context or target.hub)
     if found := os.environ.get("KUBECONFIG"):
         return read_kube_config(found, context)
-    raise ConfigError("no hub is set: give --hub-kubeconfig FILE, or set FLEETBUS_HUB_KUBECONFIG")
+    raise ConfigError(
+        f"no hub is set: no dev fleet runs in {pathlib.Path.cwd()} or a parent folder;"
+        " start one with `fleetbus dev up`, give --hub-kubeconfig FILE, or set"
+        " FLEETBUS_HUB_KUBECONFIG"
+    )
 
 
 def run_on_hub(main: Coroutine[Any, Any, int]) -> int:

@@ -13,6 +13,10 @@ _NAMED: Final = 5
 """How many clusters one warning names."""
 
 
+_NOT_WATCHED: Final = "not watched there"
+"""The reason that the query API gives for a cluster that reports no such resource."""
+
+
 def render_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Render a table with a header; control characters in cells are replaced."""
     lines = [head, *([_plain(cell) for cell in row] for row in rows)]
@@ -30,8 +34,11 @@ def warn_incomplete(freshness: Mapping[str, Any], incomplete: Sequence[str]) -> 
         alike.setdefault(_describe_reason(freshness.get(name) or {}), []).append(name)
     for why, names in alike.items():
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        verb = "are" if len(names) > 1 else "is"
         shown = ", ".join(names[:_NAMED])
+        if why.startswith(_NOT_WATCHED):  # most often, the resource is just not served there
+            print(f"note: not served, or not watched, in {shown}{more}", file=sys.stderr)
+            continue
+        verb = "are" if len(names) > 1 else "is"
         print(f"warning: {shown}{more} {verb} incomplete: {why}", file=sys.stderr)
 
 

@@ -20,11 +20,12 @@ from fleetbus.controller.filters import (
 from fleetbus.errors import ConfigError
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.kube.client import Object
+from fleetbus.kube.resource_names import with_plural
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.reconcile import Request
 from fleetbus.run.user_code import calling_user_code
 from fleetbus_proto.errors import InvalidName
-from fleetbus_proto.resources import Resource, parse_resource
+from fleetbus_proto.resources import Resource, ResourceName, parse_resource
 
 Map: TypeAlias = Callable[
     [Object | None, Request, Fleet], Awaitable[Iterable[Request]] | Iterable[Request]
@@ -161,6 +162,20 @@ def read_resource(text: str) -> Resource:
         ConfigError: it is invalid.
     """
     try:
-        return parse_resource(text)
+        found = parse_resource(text)
     except InvalidName as e:
-        raise ConfigError(str(e)) from e
+        raise ConfigError(f"{e}{_suggestion(text)}") from e
+    if suggestion := _suggestion(text):
+        raise ConfigError(f"resource {text!r} is not a plural{suggestion}")
+    return found
+
+
+def _suggestion(text: str) -> str:
+    """Suggest the plural of a kind, a singular or a short name of Kubernetes' own resources."""
+    try:
+        name = parse_resource(text.lower())
+    except InvalidName:
+        return ""
+    named = with_plural(ResourceName(name.group, name.version, name.plural))
+    nearest = str(Resource(name.group, name.version, named.plural))
+    return "" if nearest == text else f"; did you mean {nearest!r}?"

@@ -47,6 +47,11 @@ class Item:
     times: int = 0
 
 
+def is_overdue(item: Item) -> bool:
+    """Whether its time to run has passed, and no worker has taken it."""
+    return item.remaining is not None and item.remaining < timedelta()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Items:
     """The first items of each state, and how many there are of each."""

@@ -80,6 +80,14 @@ def one_line(text: str) -> str:
             "import fleetbus\nc = fleetbus.Controller('c')\nc.watch('pods')",
             "needs group and version",
         ),
+        (
+            "import fleetbus\nc = fleetbus.Controller('c')\nc.watch('v1/Pod')",
+            "like v1/pods or apps/v1/deployments; did you mean 'v1/pods'?",
+        ),
+        (
+            "import fleetbus\nc = fleetbus.Controller('c')\nc.watch('apps/v1/deployment')",
+            "'apps/v1/deployment' is not a plural; did you mean 'apps/v1/deployments'?",
+        ),
     ],
 )
 def test_a_module_that_cannot_run_ends_with_one_message_and_status_2(
@@ -294,6 +302,12 @@ def test_events_refuses_what_it_cannot_read(
     status, _, err = call("events", *arguments, "--nats-url=nats://127.0.0.1:1")
     assert status == 2
     assert said in one_line(err)
+
+
+def test_a_name_behind_a_slash_is_an_argument_of_its_own(call: Call) -> None:
+    status, _, err = call("get", "deployments/web", "--api-url=http://127.0.0.1:1")
+    assert status == 2
+    assert "is not a resource; for one object, `fleetbus get deployments web`" in one_line(err)
 
 
 @pytest.mark.parametrize("arguments", [("get",), ("get", "pods", "--limit", "-1"), ("nothing",)])

@@ -230,7 +230,7 @@ def test_q7_what_waits_after_failures_is_retried_now(desk: Desk, call: Call):
     stats = desk.do(desk.rig.queue.stats())
     assert sum(count for (cluster, _), count in stats.depth.items() if cluster == "dead") == 6
     assert (stats.delayed, stats.failing, stats.quarantined) == (1, 5, 0)
-    assert call("retry", "copier")[:2] == (0, "due now: 0 items\n")
+    assert call("retry", "copier")[1] == "nothing to retry: 6 items are due already\n"
 
 
 def test_q7_one_item_is_retried_now_whatever_it_waits_for(desk: Desk, call: Call):
@@ -312,6 +312,20 @@ def test_a_store_without_queues_is_said_to_have_none(call: Call):
     assert call()[:2] == (0, "No controller has a queue.\n")
     status, _, err = call("copier")
     assert (status, err.count("known: none")) == (1, 1)
+
+
+def test_due_items_that_no_worker_takes_are_said_to_need_one(
+    desk: Desk, call: Call, monkeypatch: pytest.MonkeyPatch
+):
+    assert desk.do(desk.rig.queue.add([Add(named(name)) for name in "ab"])) is None
+    hint = "is a worker of copier running?"
+    assert call("retry", "copier")[1] == f"nothing to retry: 2 items are due already: {hint}\n"
+    assert hint not in call("copier")[1], "a worker takes a moment"
+    monkeypatch.setattr("fleetbus.cli.queue.tables._LONG_WAIT", timedelta())
+    assert f"\n\nItems are due and none runs: {hint}\n" in call("copier")[1]
+    desk.do(desk.rig.queue.take(2))
+    assert hint not in call("copier")[1]
+    assert call("retry", "copier")[:2] == (0, "nothing to retry\n")
 
 
 def test_a_store_that_accepts_and_never_answers_is_given_up_soon(

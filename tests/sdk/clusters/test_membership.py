@@ -71,7 +71,7 @@ def test_t20_a_joined_cluster_has_a_secret_and_a_cluster(
 ):
     status, out, err = join(call, fleet, "-l", "region=eu", "-l", "tier=gold")
     assert (status, err) == (0, "")
-    assert out.startswith("cluster eu1 joined the fleet\n")
+    assert out.startswith("cluster eu1 joined the fleet\n  fleetbus-watcher --cluster eu1 ")
     assert "fleetbus get pods -c eu1" in out
     assert "fleetbus unjoin eu1" in out
     cluster = hub.get(CLUSTERS, None, "eu1")
@@ -238,8 +238,8 @@ def test_without_a_hub_the_command_says_how_to_name_one(
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    assert join(call, fleet) == (
-        2,
-        "",
-        "fleetbus: no hub is set: give --hub-kubeconfig FILE, or set FLEETBUS_HUB_KUBECONFIG\n",
+    message = (
+        f"fleetbus: no hub is set: no dev fleet runs in {tmp_path} or a parent folder; start one"
+        " with `fleetbus dev up`, give --hub-kubeconfig FILE, or set FLEETBUS_HUB_KUBECONFIG\n"
     )
+    assert join(call, fleet) == (2, "", message)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fleetbus_emulator.apiserver.types.resource import ResourceType, TypeVersion
+
+
+_CLOSE: Final = 0.8
+"""The similarity of names from which one is suggested for the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,11 @@ class ServedTypes:
     def find(self, group: str, version: str, plural: str) -> Served | None:
         """The type at a path, or None."""
         return self._paths.get((group, version, plural))
+
+    def closest(self, gvr: str) -> str:
+        """The name of a served type that is close to a name like `v1/pdos`; empty if none is."""
+        names = ["/".join(filter(None, path)) for path in self._paths]
+        return next(iter(get_close_matches(gvr.lower(), names, n=1, cutoff=_CLOSE)), "")
 
     def type_of(self, group: str, plural: str) -> ResourceType | None:
         """The type regardless of version, or None."""

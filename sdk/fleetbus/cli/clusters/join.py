@@ -46,7 +46,11 @@ def join_cluster(
             check=check,
         )
 
+    watcher = f"fleetbus-watcher --cluster {name} --kubeconfig {file}"
+    watcher += f" --context {context}" if context else ""
     next_ = (
+        f"  {watcher}\n"
+        f"                                  watches it: nothing is known of it before\n"
         f"  fleetbus clusters               shows whether its watcher is connected\n"
         f"  fleetbus get pods -c {name:<10} shows what runs there\n"
         f"  fleetbus unjoin {name:<15} removes it again; its objects stay"

@@ -24,6 +24,7 @@ from fleetbus.errors import ConfigError, FleetbusError, NotEngaged
 from fleetbus.fleet.orphans import Orphan, delete_orphan, find_orphans
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings
 from fleetbus.snapshot.accepted import AcceptedClusters
 from fleetbus.snapshot.reads.reader import SnapshotReader
@@ -50,6 +51,7 @@ def run_orphans(words: Sequence[str], *, output: str, hub: Hub, redis_url: str |
         raise ConfigError(
             "use `fleetbus orphans` to list them, `fleetbus orphans delete UID...` to delete some"
         )
+    set_up_logs("text", "warning")
     config = resolve_hub(hub)
     url = resolve_target(redis_url=redis_url).require("redis_url")
 

@@ -250,6 +250,11 @@ _COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         _AGE,
         *_SELECTED,
     ),
+    "fleetbus.dev/multiclusterresources": (
+        Column("CLUSTERS", _count("status", "summary", "clusters")),
+        Column("READY", _count("status", "summary", "applied")),
+        _AGE,
+    ),
     "networking.k8s.io/ingresses": (
         Column("CLASS", _at("spec", "ingressClassName")),
         Column("HOSTS", _ingress_hosts),

@@ -25,6 +25,20 @@ _ManagedFields = Annotated[
 ]
 
 
+def _check_not_kubectl(resource: str, name: str) -> None:
+    """Refuse kubectl's TYPE/NAME: fleetbus takes the name as an argument of its own.
+
+    Raises:
+        ConfigError: it has that form.
+    """
+    kind, slash, last = resource.partition("/")
+    is_versioned = kind.startswith("v") and kind[1:2].isdigit()
+    if slash and not name and "/" not in last and "." not in kind and not is_versioned:
+        raise ConfigError(
+            f"{resource!r} is not a resource; for one object, `fleetbus get {kind} {last}`"
+        )
+
+
 def get(
     resource: _Resource,
     name: Annotated[str, typer.Argument(help="Only objects with this name.")] = "",
@@ -42,6 +56,7 @@ def get(
     """List the objects of a resource in every cluster."""
     from fleetbus.cli.objects.get import ObjectQuery, show_objects  # noqa: PLC0415 -- import cost
 
+    _check_not_kubectl(resource, name)
     if name and selector:
         raise ConfigError("a name and --selector cannot be given together")
     query = ObjectQuery(

@@ -10,7 +10,7 @@ from fleetbus.cli.queue.queues import open_queue, read_request, refuse, run_on_s
 from fleetbus.cli.queue.release import release_quarantined
 from fleetbus.errors import ConfigError
 from fleetbus.reconcile import Request
-from fleetbus.workqueue.items import run_now
+from fleetbus.workqueue.items import MOST, is_overdue, list_items, run_now
 from fleetbus.workqueue.redis import RedisQueue
 
 
@@ -32,12 +32,28 @@ def retry_items(words: Sequence[str], *, every: bool, redis_url: str | None) -> 
         queue = await open_queue(redis, controller)
         if not requests:
             count = await run_now(redis, controller) + await release_quarantined(queue)
-            print(f"due now: {count} item{'' if count == 1 else 's'}")
+            print(f"due now: {_items(count)}" if count else await _why_none(redis, controller))
             return 0
         retried = [await _retry(redis, queue, request) for request in requests]
         return int(not all(retried))
 
     return run_on_store(redis_url, retry)
+
+
+async def _why_none(redis: Redis, controller: str) -> str:
+    """Say why no item was made due: none failed, or those that did are waiting for a worker."""
+    found = await list_items(redis, controller, MOST)
+    overdue = [one for one in found.shown if one.state == "delayed" and is_overdue(one)]
+    due = found.counts["ready"] + found.counts["blocked"] + len(overdue)
+    if not due:
+        return "nothing to retry"
+    are = "is" if due == 1 else "are"
+    hint = "" if found.counts["processing"] else f": is a worker of {controller} running?"
+    return f"nothing to retry: {_items(due)} {are} due already{hint}"
+
+
+def _items(count: int) -> str:
+    return f"{count} item{'' if count == 1 else 's'}"
 
 
 async def _retry(redis: Redis, queue: RedisQueue, request: Request) -> bool:

@@ -22,6 +22,7 @@ _CLUSTERS: Final = (
 )
 _PROCESSING: Final = ("CONTROLLER", "CLUSTER", "NAMESPACE", "NAME", "WORKER", "LEASE")
 _QUARANTINED: Final = ("CONTROLLER", "CLUSTER", "NAMESPACE", "NAME", "TIMES", "NEXT TRY")
+_LONG_WAIT: Final = timedelta(seconds=5)
 SHOWN: Final = 20
 """Items listed of each state by default."""
 _ITEMS: Final = ("STATE", "CLUSTER", "NAMESPACE", "NAME", "WHEN", "FAILURES", "LAST ERROR")
@@ -192,10 +193,22 @@ def render_items(view: Mapping[str, Any]) -> str:
     if not view["items"]:
         return ""
     table = render_table(_ITEMS, [_row(one) for one in view["items"]])
+    if _is_stalled(view["items"]):
+        table += f"\n\nItems are due and none runs: is a worker of {view['controller']} running?"
     more = [f"{count} {state}" for state, count in view["itemsNotShown"].items() if count]
     if not more:
         return table
     return f"{table}\n… and {', '.join(more)}: `--limit` shows up to {MOST} of each state"
+
+
+def _is_stalled(items: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether items have been due for longer than a worker takes to notice them, and none runs."""
+    late = _LONG_WAIT.total_seconds()
+    return not any(one["state"] == "processing" for one in items) and any(
+        (one["state"] == "ready" and one["waitingSeconds"] > late)
+        or (one["state"] == "delayed" and one["remainingSeconds"] < -late)
+        for one in items
+    )
 
 
 def _item(item: Item, run: LastRun | None) -> View:
