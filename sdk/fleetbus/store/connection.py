@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import redis.exceptions
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -17,12 +18,15 @@ from fleetbus.errors import StoreError
 from fleetbus.process.cancellation import cancellable, patch_wait_for
 from fleetbus.process.redact import without_secrets
 from fleetbus.store.multiplexing import MultiplexingRedis, pack
+from fleetbus.store.refusals import hint_for
 from fleetbus_proto import keys
 
 _FLOOR: Final = 7
 _POLICY: Final = "noeviction"
 _CONNECTIONS: Final = 64
 _ANSWER_WITHIN: Final = timedelta(seconds=30)
+_CHECK_WITHIN: Final = timedelta(seconds=20)
+"""A dozen commands, each of which may take a second on a slow server."""
 
 
 class StoreEmpty(StoreError):
@@ -40,18 +44,35 @@ async def connect(url: str, *, answer_within: timedelta = _ANSWER_WITHIN) -> Red
     would send a script eleven times. Answers are bytes.
 
     Raises:
-        StoreError: invalid address, no answer, older than 7, or a `maxmemory-policy` that evicts.
+        StoreError: invalid address, no answer, a refusal, older than 7, a replica, or a
+            `maxmemory-policy` that evicts.
     """
     patch_wait_for()
-    client = MultiplexingRedis.from_pool(_pool(url, answer_within))
+    client = cast("MultiplexingRedis", MultiplexingRedis.from_pool(_pool(url, answer_within)))
     try:
-        check_server(await _info(client))
+        async with asyncio.timeout(_CHECK_WITHIN.total_seconds()):
+            check_server(await _info(client))
+            await _try_to_write(client)
+            client.refusals.is_logging = True
     except BaseException as e:
         await client.aclose()
-        if isinstance(e, redis.exceptions.RedisError):
-            raise StoreError(f"Redis at {without_secrets(url)} does not answer: {e}") from e
+        if isinstance(e, redis.exceptions.RedisError | TimeoutError):
+            raise StoreError(f"Redis at {without_secrets(url)} {_describe(e)}") from e
         raise
     return client
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"does not answer within {_CHECK_WITHIN.total_seconds():g} seconds"
+    text = _with_hint(error)
+    is_refusal = isinstance(error, redis.exceptions.ResponseError) or hint_for(error)
+    return f"refuses: {text}" if is_refusal else f"does not answer: {text}"
+
+
+def _with_hint(error: Exception) -> str:
+    hint = hint_for(error)
+    return f"{str(error).rstrip('.')}; {hint}" if hint else str(error)
 
 
 def _pool(url: str, answer_within: timedelta) -> BlockingConnectionPool:
@@ -76,7 +97,7 @@ def check_server(info: dict[str, Any]) -> None:
     INFO includes the policy, and unlike CONFIG a service's user may call it (rule S8).
 
     Raises:
-        StoreError: older than 7, or another policy than `noeviction`.
+        StoreError: older than 7, another policy than `noeviction`, or a replica.
     """
     version = str(info.get("valkey_version") or info.get("redis_version") or "unknown")
     major = version.partition(".")[0]
@@ -88,19 +109,40 @@ def check_server(info: dict[str, Any]) -> None:
             f"the Redis server has maxmemory-policy {policy}, which may evict keys; "
             f"set it to {_POLICY}"
         )
+    if info.get("role") == "slave":
+        primary = f"{info.get('master_host')}:{info.get('master_port')}"
+        raise StoreError(
+            f"the Redis server is a replica of {primary}, which takes no writes;"
+            " the address must lead to the primary"
+        )
 
 
 async def is_full(client: Redis) -> bool:
     """Whether the server has used up its maxmemory; tried with a write that changes nothing."""
     try:
-        await client.setrange(keys.counter(), 0, "")
+        await _write_nothing(client)
     except redis.exceptions.OutOfMemoryError:
         return True
     return False
 
 
+async def _try_to_write(client: Redis) -> None:
+    """Raise what keeps the server from taking any write at all.
+
+    A full one is waited for, and a user without the right to write may want to read only.
+    """
+    with suppress(redis.exceptions.OutOfMemoryError, redis.exceptions.NoPermissionError):
+        await _write_nothing(client)
+
+
+async def _write_nothing(client: Redis) -> None:
+    await client.setrange(keys.counter(), 0, "")
+
+
 async def _info(client: Redis) -> dict[str, Any]:
-    return {**await client.info("server"), **await client.info("memory")}
+    names = ("server", "memory", "replication")
+    sections = await asyncio.gather(*(client.info(name) for name in names))
+    return {name: value for section in sections for name, value in section.items()}
 
 
 @contextmanager
@@ -117,7 +159,7 @@ def store_errors(failure: str) -> Generator[None]:
         with cancellable():  # redis-py sends under asyncio.wait_for
             yield
     except redis.exceptions.RedisError as e:
-        raise StoreError(f"{failure}: {e}") from e
+        raise StoreError(f"{failure}: {_with_hint(e)}") from e
 
 
 class _Packing:

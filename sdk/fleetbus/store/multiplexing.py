@@ -18,6 +18,7 @@ from redis.asyncio.client import Pipeline
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 
 from fleetbus.store.foreign_keys import ForeignKeys, is_wrong_type
+from fleetbus.store.refusals import Refusals
 from fleetbus.store.shared_connection import Command, SharedConnection
 
 LONG: Final = 150
@@ -32,6 +33,9 @@ class MultiplexingRedis(Redis):
 
     Subscriptions, and pipelines that watch keys, have connections of their own, as usual. A key
     that another program wrote is named in the error (`ForeignKeyError`) and in the log.
+
+    Attributes:
+        refusals: logs what to do when the store refuses; not before it is switched on.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -40,6 +44,7 @@ class MultiplexingRedis(Redis):
         self._long = SharedConnection(self.connection_pool, self._settle)
         self._foreign_keys = ForeignKeys(self._ask_at_once)
         self._explaining: set[asyncio.Task[None]] = set()
+        self.refusals = Refusals()
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
         """See `Redis.pipeline`."""
@@ -96,6 +101,7 @@ class MultiplexingRedis(Redis):
         await super().aclose(close_connection_pool)
 
     def _settle(self, command: Command, reply: Any) -> None:
+        self.refusals.note(reply, is_list=bool(command.held))
         answer = command.answer
         if answer.done():  # its task was cancelled
             return

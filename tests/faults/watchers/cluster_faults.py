@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Final
 
 from faults.rig.fleet import Fleet
@@ -16,14 +17,19 @@ from faults.watchers.faults import FAULTS, Fault, Scene
 from faults.watchers.losses import LOSSES
 from fleetbus.bus.connection import connected
 from fleetbus.bus.durables import PROJECTOR
+from fleetbus.errors import BusError
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import STREAM
+from support.eventually import eventually
 from support.servers.nats_cluster import Member, consumer_leader, stream_leader
 
 _ONE_SERVER: Final = ("kill-nats", "sigstop-nats", "nats-rolled-back", "nats-wiped")
 """The faults of a NATS that is a single server."""
 _ELECTION: Final = (4.0, 9.0)
 """Seconds that a server waits for its leader before it stands for election itself."""
+
+_FOUND: Final = timedelta(seconds=60)
+"""By then there is a leader again."""
 
 Choose = Callable[[Fleet], Awaitable[str]]
 
@@ -68,7 +74,14 @@ async def _all_again(scene: Scene) -> AsyncGenerator[None]:
 
 async def _choose(scene: Scene) -> tuple[str, Member]:
     role = scene.random.choice(list(_ROLES))
-    return role, scene.fleet.nats_cluster.members[await _ROLES[role](scene.fleet)]
+
+    async def find() -> str:
+        try:
+            return await _ROLES[role](scene.fleet)
+        except BusError:  # an election, or the stream was lost
+            return ""
+
+    return role, scene.fleet.nats_cluster.members[await eventually(find, _FOUND)]
 
 
 async def _kill_one(scene: Scene) -> None:

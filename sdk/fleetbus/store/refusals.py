@@ -1,0 +1,65 @@
+"""Says what to do about a store that answers but refuses, in errors at start and in the log.
+
+None of these passes by a retry alone, or not soon: the retries go on, so that everything continues
+by itself once somebody has mended the store.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+import redis.exceptions as errors
+import structlog
+
+from fleetbus.process.log_once import LogOnce
+
+log = structlog.get_logger()
+
+_IS_REPLICA: Final = "it is a replica: the address must lead to the primary"
+_ADDRESS: Final = "`redis://user:password@host:6379/0`"
+_BY_CLASS: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (errors.ReadOnlyError, _IS_REPLICA),
+    (errors.MasterDownError, _IS_REPLICA),
+    (errors.BusyLoadingError, "it reads its data from disk, and answers when it is done"),
+    (errors.NoPermissionError, "give its user the rights that docs/store.md lists"),
+    (errors.AuthenticationError, f"check user and password of the address, {_ADDRESS}"),
+    (errors.InvalidResponse, "what listens there is no Redis or Valkey: check host and port"),
+)
+_BY_TEXT: Final = (
+    ("MISCONF", "make room on its disk, or see in its log why it cannot save"),
+    ("NOREPLICAS", "start its replicas, or lower its `min-replicas-to-write`"),
+    ("BUSY ", "a script of another program blocks it: `redis-cli SCRIPT KILL` ends one"),
+    ("max number of clients", "raise its `maxclients`, or close connections of other programs"),
+    ("DB index is out of range", "the number at the end of the address is too high"),
+)
+
+
+def hint_for(error: BaseException) -> str:
+    """Return what to do about an error of the store; empty if it is none of these."""
+    found = next((hint for kind, hint in _BY_CLASS if isinstance(error, kind)), "")
+    text = str(error)
+    return found or next((hint for part, hint in _BY_TEXT if part in text), "")
+
+
+class Refusals:
+    """Logs refusals of one store, each kind once and then every 30 s.
+
+    Attributes:
+        is_logging: whether it does; not while a process starts, which fails with the same text.
+    """
+
+    def __init__(self) -> None:
+        self.is_logging = False
+        self._log_once = LogOnce()
+
+    def note(self, reply: Any, *, is_list: bool) -> None:
+        """Log each refusal in the reply to a command, or in the list of replies to several."""
+        if not self.is_logging:
+            return
+        for one in cast("list[Any]", reply) if is_list and isinstance(reply, list) else (reply,):
+            if isinstance(one, Exception):
+                self._log(one)
+
+    def _log(self, error: Exception) -> None:
+        if (hint := hint_for(error)) and self._log_once.should_log(key=hint):
+            log.error("store_refuses", error=str(error), hint=hint)
