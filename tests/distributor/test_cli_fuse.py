@@ -63,7 +63,7 @@ async def test_d8_what_is_held_is_listed_and_confirmed(
     rig: Rig, desk: Desk, capsys: pytest.CaptureFixture[str]
 ):
     assert await desk() == 0
-    assert "0 of 50 used in 10 min.\nNothing is held." in capsys.readouterr().out
+    assert "0 of 50 allowed in 10 min.\nNothing is held." in capsys.readouterr().out
     await hold(rig, "a", "b")
     assert await desk() == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -95,7 +95,7 @@ async def test_d8_releasing_the_fleets_budget_confirms_what_it_holds_and_nothing
     assert not rig.has("t2", MAPS, "a")
     assert await desk() == 0
     shown = capsys.readouterr().out
-    assert "2 of 3 used" in shown
+    assert "2 of 3 allowed" in shown
     assert "`fleetbus fuse release`" in shown
     assert await desk("release") == 0
     assert "confirmed default/b" in capsys.readouterr().out
@@ -140,7 +140,7 @@ async def test_what_is_held_is_shown_while_the_store_is_away(
     desk.url = NOWHERE
     assert await desk() == 0
     shown = capsys.readouterr()
-    assert "unknown of 50 used" in shown.out
+    assert "unknown of 50 allowed" in shown.out
     assert rig.plan_hash("a") in shown.out
     assert "does not answer" in shown.err
     assert await desk("release") == 1

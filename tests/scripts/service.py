@@ -45,4 +45,5 @@ STORIES = {
 
 if __name__ == "__main__":
     set_up_logs("json")
-    sys.exit(run_service("svc", STORIES[sys.argv[1]]))
+    is_command = "--command" in sys.argv
+    sys.exit(run_service("svc", STORIES[sys.argv[1]], is_command=is_command))

@@ -31,7 +31,7 @@ INTERRUPTED = 130
 
 dev = typer.Typer(
     name="dev",
-    help="A whole fleet on this machine: emulated clusters, NATS, Valkey and the services.",
+    help="Run a whole fleet on this machine, with emulated clusters.",
     no_args_is_help=True,
 )
 dev.add_typer(fault)
@@ -74,7 +74,10 @@ def up(
     seed: Seed = None,
     progress_interval: ProgressInterval = None,
 ) -> None:
-    """Start a fleet and leave it running; if it runs already, say so and what is not ready."""
+    """Start a fleet and leave it running.
+
+    If it runs already, say so and what is not ready.
+    """
     from fleetbus_devfleet.commands import lifecycle, report
 
     layout = Layout(root=folder.absolute())
@@ -181,7 +184,10 @@ def status(
     folder: Folder = DEFAULT_FOLDER,
     output: OutputOption = Output.table,
 ) -> None:
-    """Show every process and whether it is ready; exit status 1 if one is not, or nothing runs."""
+    """Show every process and whether it is ready.
+
+    The exit status is 1 if one is not, or nothing runs.
+    """
     from fleetbus_devfleet.commands import lifecycle, report
 
     layout = Layout(root=folder.absolute())
@@ -205,8 +211,9 @@ def env(
         EnvOutput, typer.Option("--output", "-o", help="Lines for a shell, or JSON.")
     ] = EnvOutput.shell,
 ) -> None:
-    """Print the settings of the fleet: eval "$(fleetbus dev env --dir DIR)" makes a shell use it.
+    """Print the settings of the fleet, for a shell.
 
+    `eval "$(fleetbus dev env --dir DIR)"` makes the shell use it.
     They hold until the fleet is started anew: it takes other ports then.
     """
     from fleetbus_devfleet.commands import lifecycle, report
@@ -232,7 +239,7 @@ def run_demo(
         bool, typer.Option("--instant", help="Pods start and stop at once: for pipelines.")
     ] = False,
 ) -> None:
-    """Show the whole fleet in one minute: start, apply, reconcile, break, heal, stop."""
+    """Show a whole fleet in one minute, from start to stop."""
     from fleetbus.kube.connection.config import import_light
     from fleetbus_devfleet.demo.show import run
 

@@ -106,7 +106,7 @@ def remove(
 
 @fault.command()
 def heal(clusters: Clusters = ALL, folder: Folder = DEFAULT_FOLDER, url: AdminUrl = "") -> None:
-    """Mend everything: no rule, no partition, every API server listens."""
+    """Mend everything: rules, partitions, stopped API servers."""
     from fleetbus_devfleet.commands import fault_report
 
     async def ask(admin: AdminClient) -> list[str]:
@@ -166,7 +166,7 @@ def roll_back(
     folder: Folder = DEFAULT_FOLDER,
     url: AdminUrl = "",
 ) -> None:
-    """Return to a past state and revision, as after restoring etcd from a backup."""
+    """Return to a past state, as after restoring etcd from a backup."""
     from fleetbus_devfleet.commands import fault_report
 
     info = _run(lambda admin: admin.roll_back(cluster, resource_version), folder, url)
@@ -175,7 +175,7 @@ def roll_back(
 
 @fault.command()
 def swap_uid(cluster: One, folder: Folder = DEFAULT_FOLDER, url: AdminUrl = "") -> None:
-    """Put another cluster behind the same address: kube-system gets another uid."""
+    """Put another cluster, with another UID, behind the same address."""
     from fleetbus_devfleet.commands import fault_report
 
     info = _run(lambda admin: admin.swap_uid(cluster), folder, url)

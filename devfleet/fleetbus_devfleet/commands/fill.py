@@ -36,7 +36,10 @@ def fill(
     folder: Folder = DEFAULT_FOLDER,
     url: AdminUrl = "",
 ) -> None:
-    """Fill clusters with realistic objects, at rest for the controllers; again, with others."""
+    """Fill clusters with realistic objects.
+
+    The controllers have nothing to do with them. Again, it replaces them with others.
+    """
     document = {
         "objects": objects,
         "seed": seed,

@@ -136,9 +136,9 @@ class Scenes:
         """A reconciler has read the pods of all clusters and written to the hub."""
         self._tell.scene(
             "A reconciler across clusters",
-            "demo/census.py has less than 50 lines: whatever changes in the shop of any cluster, "
-            f"it counts Pods and orders of all and writes the ConfigMap {HUB_NAMESPACE}/{NAME} "
-            "on the hub.",
+            "devfleet/fleetbus_devfleet/demo/census.py has less than 50 lines: whatever changes in "
+            "the shop of any cluster, it counts Pods and orders of all and writes the ConfigMap "
+            f"{HUB_NAMESPACE}/{NAME} on the hub.",
         )
         await self._tell.prove(
             "the census on the hub is what the API servers have", self._check.census, within=SOON

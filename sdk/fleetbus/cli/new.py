@@ -27,7 +27,7 @@ def new(
         ),
     ],
 ) -> None:
-    """Create a project in a new folder: a controller, its test and a pyproject.toml."""
+    """Create a project: a controller, its test, a pyproject.toml."""
     _check_name(name)
     folder = pathlib.Path(name)
     template = resources.files("fleetbus.cli") / "new_project"

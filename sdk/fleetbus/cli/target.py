@@ -20,7 +20,8 @@ from fleetbus.errors import ConfigError
 
 _FIELDS: Final = ("api_url", "nats_url", "redis_url", "token", "ca")
 _DEV: Final = pathlib.Path(".fleetbus") / "dev"
-_STATE: Final = "stack.json"
+DEV_STATE: Final = "stack.json"
+"""The state file of a dev stack."""
 _MRO_CONFIG: Final = pathlib.Path(".multi-cluster-operator") / "config"
 
 
@@ -109,7 +110,7 @@ def _dev_stack() -> Mapping[str, Any]:
 def _running_stack(folder: pathlib.Path) -> Mapping[str, Any]:
     """Read the state of the dev stack in a folder; empty if none runs there."""
     try:
-        parsed: object = json.loads((folder / _STATE).read_bytes())
+        parsed: object = json.loads((folder / DEV_STATE).read_bytes())
     except (OSError, ValueError):
         return {}
     if not isinstance(parsed, dict):
@@ -118,7 +119,7 @@ def _running_stack(folder: pathlib.Path) -> Mapping[str, Any]:
     if not _is_alive(found.get("pid")):
         return {}
     clusters = cast("list[str]", found.get("clusters") or [""])
-    return found | {"hub": clusters[0], "state_file": str((folder / _STATE).absolute())}
+    return found | {"hub": clusters[0], "state_file": str((folder / DEV_STATE).absolute())}
 
 
 def _is_alive(pid: object) -> bool:

@@ -123,7 +123,7 @@ def _lines(error: BaseException, *, is_quiet: bool, depth: int) -> Iterator[str]
     for one, is_cause in reversed(chain):
         if one.__traceback__ is not None:
             yield "Traceback (most recent call last):"
-            yield from _frames(one.__traceback__)
+            yield from _frames(_from_user_code(one.__traceback__))
         yield describe(one, is_quiet=is_quiet)
         if isinstance(one, BaseExceptionGroup):
             group = cast("BaseExceptionGroup[BaseException]", one)
@@ -160,6 +160,14 @@ def _members(
         yield f"  | {number} of {len(group.exceptions)}:"
         for line in _lines(member, is_quiet=is_quiet, depth=depth + 1):
             yield f"  | {line}"
+
+
+def _from_user_code(trace: TracebackType) -> TracebackType:
+    """The trace from the first frame of user code on; the whole one if there is none."""
+    step: TracebackType | None = trace
+    while step is not None and not _is_theirs(step.tb_frame):
+        step = step.tb_next
+    return step or trace
 
 
 def _frames(trace: TracebackType) -> Iterator[str]:

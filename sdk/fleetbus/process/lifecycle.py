@@ -45,6 +45,7 @@ def run_service(
     main: Callable[[], Coroutine[Any, Any, None]],
     *,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    is_command: bool = False,
 ) -> int:
     """Run a service's main coroutine and return the exit status; bad input gives no traceback.
 
@@ -54,6 +55,7 @@ def run_service(
         name: the command, for messages.
         main: creates the coroutine.
         loop_factory: creates the event loop; None means asyncio's own.
+        is_command: a person has started it: an expected error is a message, not a log line.
     """
     # Objects created at startup live for ever: excluding them halves the work of the collector.
     gc.collect()
@@ -65,9 +67,9 @@ def run_service(
     except KeyboardInterrupt:  # Ctrl-C before the loops ran; later it is an ordinary stop
         return 130
     except BaseExceptionGroup as group:
-        return _report(name, _first_of(group))
+        return _report(name, _first_of(group), is_command=is_command)
     except Exception as e:  # noqa: BLE001 -- the top of the process: report and exit
-        return _report(name, e)
+        return _report(name, e, is_command=is_command)
     return 0
 
 
@@ -78,10 +80,11 @@ def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return first
 
 
-def _report(name: str, error: BaseException) -> int:
-    if isinstance(error, ConfigError):
+def _report(name: str, error: BaseException, *, is_command: bool) -> int:
+    is_config = isinstance(error, ConfigError)
+    if is_config or (is_command and isinstance(error, FleetbusError)):
         print(f"{name}: {error}", file=sys.stderr)  # noqa: T201 -- for the user who started it
-        return 2
+        return 2 if is_config else 1
     if isinstance(error, FleetbusError):
         log.error("process_failed", service=name, error=str(error))
     else:

@@ -51,6 +51,8 @@ class FailureLog:
         self._clock = clock
         self._failing: OrderedDict[Request, _Repeated] = OrderedDict()
         self._unwatched = LogOnce(clock=clock)
+        # One mistake makes many requests fail in the same line: one of them has the traceback.
+        self._traced = LogOnce(clock=clock)
         self._unwatched_since: dict[str, float] = {}
 
     def log(
@@ -87,7 +89,7 @@ class FailureLog:
             log.debug(event, **fields)
         elif failures > 1:
             log.error(event, failures=failures, **fields, **place_of(error))
-        elif is_expected:
+        elif is_expected or not self._traced.should_log(key=_kind_of(error)):
             log.error(event, **fields, **place_of(error))
         else:
             log.error(event, exception=render(error, is_quiet=self._is_quiet), **fields)
@@ -132,7 +134,7 @@ class FailureLog:
         1 is a new failure: the first one, or another error than last time.
         """
         # Not by its text, in which a time or a number may change.
-        kind, now = (type(error).__qualname__, user_place(error)), self._clock()
+        kind, now = _kind_of(error), self._clock()
         known = self._failing.get(request)
         if known is None or known.kind != kind:
             self._failing[request] = _Repeated(kind, now)
@@ -145,6 +147,10 @@ class FailureLog:
             return 0
         count, known.logged_at, known.unlogged = known.unlogged, now, 0
         return count
+
+
+def _kind_of(error: BaseException) -> tuple[str, str]:
+    return type(error).__qualname__, user_place(error)
 
 
 async def warn_of_failing_requests(queue: Queue, controller: str) -> None:

@@ -304,6 +304,14 @@ def test_events_refuses_what_it_cannot_read(
     assert said in one_line(err)
 
 
+@pytest.mark.parametrize("words", [(), ("dev",), ("dev", "fault")])
+def test_help_shows_whole_sentences(call: Call, words: tuple[str, ...]) -> None:
+    listed = call(*words, "--help")[1].partition("Commands:\n")[2]
+    cut = [line for line in listed.splitlines() if not line.endswith(".") or line.endswith("...")]
+    assert listed
+    assert cut == []
+
+
 def test_a_name_behind_a_slash_is_an_argument_of_its_own(call: Call) -> None:
     status, _, err = call("get", "deployments/web", "--api-url=http://127.0.0.1:1")
     assert status == 2

@@ -293,6 +293,7 @@ async def names(queue: Queue) -> list[str]:
         (["--all"], 2, "--all is only valid with `fleetbus queue release CONTROLLER`"),
         (["--limit", "5"], 2, "--limit is only valid with `fleetbus queue CONTROLLER`"),
         (["release", "copier", "--all", "--limit", "5"], 2, "--limit is only valid with"),
+        (["copier", "--limit", "9999"], 2, "--limit 9999 is not between 1 and 500"),
         (["-o", "yaml"], 2, "--output 'yaml' is not one of table, json"),
         (["--redis-url", "redis://127.0.0.1:1"], 1, "does not answer"),
     ],

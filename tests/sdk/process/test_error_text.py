@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
 
 from fleetbus.process.error_text import describe, render
 from fleetbus.process.redact import without_secret_words
+from fleetbus.run.awaited import call_with_awaits
 
 CANARY = "hunter2"
 
@@ -49,6 +51,25 @@ def test_an_error_is_reported_in_letters_that_can_be_stored() -> None:
 def test_an_error_that_cannot_say_what_it_is_is_reported_all_the_same() -> None:
     assert describe(Mute()) == "Mute: its message cannot be formatted"
     assert "Mute" in render(Mute())
+
+
+async def test_a_trace_begins_with_user_code_if_there_is_any() -> None:
+    async def fail() -> None:
+        raise ValueError("boom")
+
+    (error,) = await asyncio.gather(call_with_awaits(fail(), []), return_exceptions=True)
+    assert isinstance(error, ValueError)
+    assert error.__traceback__ is not None
+    assert error.__traceback__.tb_frame.f_code is call_with_awaits.__code__
+    places = [line for line in render(error).splitlines() if line.startswith("  File")]
+    assert [line.rpartition(" in ")[2] for line in places] == ["fail"]
+
+
+async def test_a_trace_without_user_code_is_whole() -> None:
+    missing = asyncio.open_unix_connection("/nowhere/at/all")
+    (error,) = await asyncio.gather(call_with_awaits(missing, []), return_exceptions=True)
+    assert isinstance(error, OSError)
+    assert " in call_with_awaits\n" in render(error)
 
 
 def test_a_trace_names_file_line_and_source_and_neither_variables_nor_secrets() -> None:

@@ -26,9 +26,9 @@ def pytests_own_handlers() -> Generator[None]:
 
 
 @asynccontextmanager
-async def _service(story: str) -> AsyncGenerator[asyncio.subprocess.Process]:
+async def _service(*words: str) -> AsyncGenerator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        *module("scripts.service", story),
+        *module("scripts.service", *words),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -40,8 +40,8 @@ async def _service(story: str) -> AsyncGenerator[asyncio.subprocess.Process]:
         await process.wait()
 
 
-async def _result(story: str) -> tuple[int | None, str, str]:
-    async with asyncio.timeout(30), _service(story) as process:
+async def _result(*words: str) -> tuple[int | None, str, str]:
+    async with asyncio.timeout(30), _service(*words) as process:
         out, err = await process.communicate()
         return process.returncode, out.decode(), err.decode()
 
@@ -152,3 +152,7 @@ async def test_the_signal_handlers_are_given_back():
 
     await run_until_stopped(loop=stop_itself())
     assert not loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def test_an_expected_error_of_a_command_is_a_message_and_no_log_line():
+    assert await _result("known-error", "--command") == (1, "", "svc: the stream is missing\n")

@@ -90,6 +90,19 @@ def test_another_error_is_reported_at_once_and_in_full() -> None:
     assert timed_out["timeout_seconds"] == 60
 
 
+def test_requests_that_fail_in_the_same_line_share_one_traceback() -> None:
+    logged = Logged()
+    first, other = logged.fail(boom), logged.fail(boom, SECOND)
+    assert first is not None
+    assert other is not None
+    assert "exception" not in other
+    assert other["error"] == "ValueError: boom at 12:00"
+    assert other["at"].endswith("in boom")
+    elsewhere = logged.fail(boom_later, SECOND)
+    assert elsewhere is not None
+    assert "in boom_later" in elsewhere["exception"]
+
+
 def test_each_key_has_its_own_lines_and_a_success_begins_anew() -> None:
     logged = Logged()
     assert logged.fail(boom)

@@ -38,7 +38,10 @@ def accept(
     ] = "",
     nats_url: NatsUrl = None,
 ) -> None:
-    """Accept that a name now belongs to another cluster; drop what only the old one had."""
+    """Accept that a name now belongs to another cluster.
+
+    What only the old one had is dropped.
+    """
     from fleetbus.cli.clusters.accept import accept_cluster  # noqa: PLC0415 -- import cost
 
     raise typer.Exit(accept_cluster(name, uid, nats_url))
@@ -107,7 +110,7 @@ def unjoin(
     hub_context: HubContext = "",
     namespace: _Namespace = "fleetbus-system",
 ) -> None:
-    """Remove a cluster from the fleet; its objects stay there, no longer managed."""
+    """Remove a cluster from the fleet; its objects stay there."""
     from fleetbus.cli.clusters.join import unjoin_cluster  # noqa: PLC0415 -- import cost
 
     raise typer.Exit(unjoin_cluster(name, hub=(hub_kubeconfig, hub_context), namespace=namespace))

@@ -24,7 +24,7 @@ def fuse(
     hub_context: HubContext = "",
     redis_url: RedisUrl = None,
 ) -> None:
-    """Show deletions that the distributor holds until somebody confirms them, and confirm them."""
+    """Show the deletions that wait for you, and confirm them."""
     from fleetbus.cli.deletions.fuse import run_fuse  # noqa: PLC0415 -- import cost
 
     hub = (hub_kubeconfig, hub_context)
@@ -45,7 +45,7 @@ def orphans(
     hub_context: HubContext = "",
     redis_url: RedisUrl = None,
 ) -> None:
-    """Show objects that no MultiClusterResource has on record any more, and delete them."""
+    """Show what no MultiClusterResource has on record, and delete it."""
     from fleetbus.cli.deletions.orphans import run_orphans  # noqa: PLC0415 -- import cost
 
     hub = (hub_kubeconfig, hub_context)

@@ -162,7 +162,7 @@ def _render(budget: Mapping[str, Any], held: Sequence[Held]) -> str:
     used = "unknown" if budget["used"] is None else budget["used"]
     minutes = budget["windowSeconds"] // 60
     line = (
-        f"Fleet budget for deletions without an edit: {used} of {budget['allowed']} used"
+        f"Deletions in the fleet that no edit asked for: {used} of {budget['allowed']} allowed"
         f" in {minutes} min."
     )
     if not held:

@@ -35,7 +35,7 @@ def events(
     output: TableOrJson = "table",
     nats_url: NatsUrl = None,
 ) -> None:
-    """Show the events of the fleet: the last ten minutes, or live with --follow."""
+    """Show the events of the last ten minutes, or live with --follow."""
     from fleetbus.cli.events.events import EventQuery, show_events  # noqa: PLC0415 -- import cost
 
     query = EventQuery.read(
@@ -75,7 +75,7 @@ def explain(
     nats_url: NatsUrl = None,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Show what happened to one object, and what each controller did or waits for."""
+    """Show what happened to one object, and what it waits for."""
     from fleetbus.cli.events.explain import ExplainQuery, explain_object  # noqa: PLC0415 -- import cost
 
     query = ExplainQuery.read(

@@ -239,7 +239,9 @@ def _controller(one: View) -> str:
     if one.get("moreRequests"):
         lines.append("  the object triggers more requests than are recorded; see `fleetbus queue`")
     if one["reconciled"]:
-        lines.append(f"  reconciled: {one['reconciled']['resourceVersion']}")
+        lines.append(
+            f"  last version that a successful run has read: {one['reconciled']['resourceVersion']}"
+        )
     last = one["lastRun"]
     if last is not None:
         by = f" by {last['worker']}" if last["worker"] else ""

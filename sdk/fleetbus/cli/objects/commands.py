@@ -80,7 +80,7 @@ def describe(
     show_managed_fields: _ManagedFields = False,
     api_url: ApiUrl = None,
 ) -> None:
-    """Show an object as YAML, from every cluster that has one with this name."""
+    """Show an object as YAML, from every cluster that has it."""
     from fleetbus.cli.objects.get import ObjectQuery, describe_objects  # noqa: PLC0415 -- import cost
 
     query = ObjectQuery(

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from fleetbus.cli.options import NatsUrl, RedisUrl, TableOrJson
 from fleetbus.errors import ConfigError
 
+_MOST: Final = 500
 _Words = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[CONTROLLER] | retry CONTROLLER [CLUSTER/NAMESPACE/NAME]... |"
-        " release CONTROLLER [CLUSTER/NAMESPACE/NAME]... | forget CONTROLLER",
+        metavar="[[retry|release|forget] CONTROLLER [ITEM]]",
         help="Show the queue of one controller or of all; retry delayed items now; release items"
-        " from quarantine; or delete all state of a controller that no longer exists.",
+        " from quarantine; or delete all state of a controller that no longer exists."
+        " An ITEM is CLUSTER/NAMESPACE/NAME; `retry` without one means all.",
         show_default=False,
     ),
 ]
@@ -24,9 +25,7 @@ _Limit = Annotated[
     int | None,
     typer.Option(
         "--limit",
-        min=1,
-        max=500,
-        help="With CONTROLLER: most items to list of each state (default 20).",
+        help=f"With CONTROLLER: most items to list of each state, up to {_MOST} (default 20).",
         show_default=False,
     ),
 ]
@@ -40,7 +39,7 @@ def queue(
     redis_url: RedisUrl = None,
     nats_url: NatsUrl = None,
 ) -> None:
-    """Show the workqueues, retry or release items, or forget a controller."""
+    """Show workqueues; retry or release items; forget a controller."""
     from fleetbus.cli.queue.forget import forget  # noqa: PLC0415 -- import cost
     from fleetbus.cli.queue.release import release_items  # noqa: PLC0415 -- import cost
     from fleetbus.cli.queue.retry import retry_items  # noqa: PLC0415 -- import cost
@@ -51,6 +50,8 @@ def queue(
         raise ConfigError(
             "--limit is only valid with `fleetbus queue CONTROLLER`, which lists the items"
         )
+    if limit is not None and not 1 <= limit <= _MOST:
+        raise ConfigError(f"--limit {limit} is not between 1 and {_MOST}")
     if first == "forget":
         raise typer.Exit(forget(rest, nats_url=nats_url, redis_url=redis_url))
     if first == "retry":

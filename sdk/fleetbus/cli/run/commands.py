@@ -124,7 +124,7 @@ def replay(
     output: Annotated[str, output_option("diff", "json")] = "diff",
     nats_url: NatsUrl = None,
 ) -> None:
-    """Run controllers on recorded events and print the writes they would make.
+    """Run controllers on recorded events and print their writes.
 
     A replay has its own snapshot and queues; reads are served from the recording.
     """

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
+from fleetbus.cli.target import DEV_STATE
 from fleetbus.clusters.providers.file_watch import Signature, signature_of
 
 _PIPE: Final = "FLEETBUS_RUN_PIPE"
@@ -190,7 +191,8 @@ class Reloader:
             if self._stop_signals:
                 return child.stop()
             if changed := self._files.changed():
-                _say(f"{changed} changed: restarting once the running reconciles have finished")
+                what = "the dev fleet" if changed == DEV_STATE else changed
+                _say(f"{what} changed: restarting once the running reconciles have finished")
                 child.stop()
                 return None
             time.sleep(_POLL_SECONDS)

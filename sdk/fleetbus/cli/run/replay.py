@@ -130,7 +130,8 @@ def run_replay(options: ReplayOptions) -> int:
         set_up_logs("text", "error")
         await run_until_stopped(replay=replay())
 
-    return run_service("fleetbus replay", main) or (_FAILED if failed else 0)
+    ended = run_service("fleetbus replay", main, is_command=True)
+    return ended or (_FAILED if failed else 0)
 
 
 class _Recording:

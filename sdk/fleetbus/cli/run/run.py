@@ -59,7 +59,7 @@ def run_modules(
         loops = {"parent": parent.wait_parent_gone()} if parent else {}
         await run_until_stopped(run=_host(controllers, settings), **loops)
 
-    return run_service("fleetbus run", main)
+    return run_service("fleetbus run", main, is_command=True)
 
 
 def load_and_report(
