@@ -29,7 +29,7 @@ from fleetbus.run.current import ObjectRef, Run, Version
 from fleetbus.snapshot.reads.walk import scan_hash
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import QueuePolicy, decode_trigger, encode_trigger
-from fleetbus.workqueue.scripts import NO_ROWS, Rows, Transitions
+from fleetbus.workqueue.scripts import NO_ROWS, Ending, Rows, Transitions
 from fleetbus_proto import keys
 from fleetbus_proto.versions import is_comparable, version_key
 
@@ -179,7 +179,7 @@ class Record:
         todo = list(changes)
         for at in range(0, len(todo), CHUNK):
             ordered, rows = self.change_rows(todo[at : at + CHUNK])
-            [answer, _] = await self._calls.add([], records=rows).send(self._redis)
+            [answer, *_] = await self._calls.add([], records=rows).send(self._redis)
             conflicts |= {ordered[number - 1] for number in cast("list[int]", answer)}
         return conflicts
 
@@ -231,7 +231,7 @@ class Record:
         rows, ends = self.read_rows(runs), self.last_runs.rows([])
         try:
             with cancellable():  # redis-py sends under asyncio.wait_for
-                await self._calls.done([], {}, reads=rows, runs=ends).send(self._redis)
+                await self._calls.done(Ending(reads=rows, runs=ends)).send(self._redis)
         except (RedisError, OSError) as e:
             raise QueueUnavailableError(str(e)) from e
 

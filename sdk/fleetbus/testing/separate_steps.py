@@ -8,6 +8,7 @@ from fleetbus.workqueue.queue import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
     from fleetbus.intake.record import Change, Record
     from fleetbus.intake.recorded_queue import Ended
@@ -26,6 +27,9 @@ class SeparateSteps:
     def __init__(self, queue: Queue, record: Record) -> None:
         self._queue = queue
         self._record = record
+
+    async def until_add(self, *, within: timedelta) -> None:
+        """See `RecordedQueue.until_add`: there is nothing to join."""
 
     async def add(
         self, adds: Sequence[tuple[Add, ObjectRef | None]], changes: Sequence[Change]

@@ -1,7 +1,9 @@
 """Ends leases: what a run leaves behind is written first, then its lease ends (rule Q12).
 
-All leases that are waiting end in one call. Until the store has confirmed that, the heartbeat keeps
-them: a slow store must not make a living owner look dead, or its request would run twice (rule Q5).
+All leases that are waiting end in one call, together with requests that are added if that happens
+soon: on its own the end of a lease costs as much as the rest of its run. Until the store has
+confirmed that, the heartbeat keeps them: a slow store must not make a living owner look dead, or
+its request would run twice (rule Q5).
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+END_WITHIN: Final = timedelta(milliseconds=25)
+"""How long a lease waits for requests to be added; so much later may another process run its
+request again."""
 _PAUSE: Final = timedelta(seconds=1)
 
 
@@ -58,6 +63,7 @@ class Releases:
         queue: whose leases they are.
         heartbeat: keeps them until they have ended.
         end: ends leases, and stores what their runs have left.
+        until_add: see `RecordedQueue.until_add`.
     """
 
     def __init__(
@@ -67,11 +73,13 @@ class Releases:
         queue: Queue,
         heartbeat: Heartbeat,
         end: Callable[[Ended], Awaitable[list[Lease]]],
+        until_add: Callable[..., Awaitable[None]] | None = None,
     ) -> None:
         self._controller = controller
         self._queue = queue
         self._heartbeat = heartbeat
         self._end_leases = end
+        self._until_add = until_add
         self._finished: asyncio.Queue[Finished] = asyncio.Queue()
         self._log_once = LogOnce()
 
@@ -83,7 +91,11 @@ class Releases:
     async def run(self) -> None:
         """End leases until cancelled; all that are waiting in one call."""
         while True:
-            finished = [await self._finished.get()]
+            first = await self._finished.get()
+            # What a run has written comes back as a change that wakes its request again.
+            if self._until_add and not (first.has_written or first.again):
+                await self._until_add(within=END_WITHIN)
+            finished = [first]
             while not self._finished.empty():
                 finished.append(self._finished.get_nowait())
             await self._end(finished)

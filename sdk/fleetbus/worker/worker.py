@@ -120,6 +120,7 @@ class Worker:
             queue=queue,
             heartbeat=self._heartbeat,
             end=recorded.done if recorded else self._done,
+            until_add=recorded.until_add if recorded else None,
         )
         self._running: dict[_Key, asyncio.Task[None]] = {}
         self._lost: set[_Key] = set()

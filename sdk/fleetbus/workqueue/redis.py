@@ -33,7 +33,7 @@ from fleetbus.workqueue.queue import (
     check_notes,
     from_micros,
 )
-from fleetbus.workqueue.scripts import NO_ROWS, Call, Limits, Rows, Transitions
+from fleetbus.workqueue.scripts import NO_ENDING, Call, Ending, Limits, Rows, Transitions
 from fleetbus_proto import keys
 
 if TYPE_CHECKING:
@@ -110,22 +110,32 @@ class RedisQueue:
             await self._send_taking(lambda taking, batch=batch: self._calls.add(batch, taking))
 
     async def add_recorded(
-        self, items: Sequence[Add], objects: Sequence[int], records: Rows
-    ) -> Sequence[int]:
+        self,
+        items: Sequence[Add],
+        objects: Sequence[int],
+        records: Rows,
+        ending: Ending = NO_ENDING,
+    ) -> tuple[Sequence[int], list[Lease]]:
         """Add, and store the records of the objects that caused the items, in one step (rule P8).
 
         Args:
             items: at most `BATCH`.
             objects: for each item the object whose record it depends on, counted from 1, or 0.
             records: see `record_save.lua`.
+            ending: leases that end in the same step.
 
         Returns:
-            The objects whose record has changed meanwhile: of them nothing was added or stored.
+            The objects whose record has changed meanwhile: of them nothing was added or stored; and
+            the leases that were no longer ours.
         """
-        [conflicts] = await self._send_taking(
-            lambda taking: self._calls.add(items, taking, records=records, objects=objects)
+        check_notes(ending.notes)
+        conflicts, refused = await self._send_taking(
+            lambda taking: self._calls.add(
+                items, taking, records=records, objects=objects, ending=ending
+            )
         )
-        return conflicts
+        self._notify_if_at_capacity(ending.leases)
+        return conflicts, [ending.leases[index] for index in refused]
 
     async def add_after(self, request: Request, delay: timedelta) -> None:
         """See `Queue.add_after`."""
@@ -169,31 +179,25 @@ class RedisQueue:
         self, leases: Sequence[Lease], notes: Mapping[Request, bytes] | None = None
     ) -> list[Lease]:
         """See `Queue.done`."""
-        return await self.done_recorded(leases, notes or {}, reads=NO_ROWS, runs=NO_ROWS)
+        return await self.done_recorded(Ending(leases, notes or {}))
 
-    async def done_recorded(
-        self, leases: Sequence[Lease], notes: Mapping[Request, bytes], *, reads: Rows, runs: Rows
-    ) -> list[Lease]:
+    async def done_recorded(self, ending: Ending) -> list[Lease]:
         """Like `done`; before that, in the same step, store what the runs left (rule Q12).
 
         Args:
-            leases: as for `done`.
-            notes: as for `done`.
-            reads: what they have read, see `record_read.lua`.
-            runs: how they ended, see `last_runs.lua`.
+            ending: any number of leases.
         """
-        check_notes(notes)
+        check_notes(ending.notes)
         refused: list[Lease] = []
         # Without leases there may still be something to store.
-        batches = list(_batches(leases)) or ([[]] if reads.values or runs.values else [])
-        for batch in batches:
+        has_rows = ending.reads.values or ending.runs.values
+        for batch in list(_batches(ending.leases)) or ([[]] if has_rows else []):
+            part = ending._replace(leases=batch)
             [indexes] = await self._send_taking(
-                lambda taking, batch=batch: self._calls.done(
-                    batch, notes, taking, reads=reads, runs=runs
-                )
+                lambda taking, part=part: self._calls.done(part, taking)
             )
             refused += [batch[index] for index in indexes]
-        self._notify_if_at_capacity(leases)
+        self._notify_if_at_capacity(ending.leases)
         return refused
 
     async def give_back(self, leases: Sequence[Lease]) -> list[Lease]:

@@ -15,6 +15,7 @@ from datetime import timedelta
 from functools import cache
 from importlib import resources
 from itertools import zip_longest
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from redis.exceptions import NoScriptError, RedisError
@@ -43,8 +44,8 @@ PARTS: Final = (
 _GROWING: Final = frozenset({"add", "add_after"})
 _PARTS_OF: Final = {
     "take": ("taking",),
-    "add": ("taking", "record_save"),
-    "done": ("taking", "record_read", "last_runs"),
+    "add": ("taking", "record_read", "last_runs", "ending", "record_save"),
+    "done": ("taking", "record_read", "last_runs", "ending"),
 }
 """The parts that a script shares with others, beside `state`."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -109,6 +110,26 @@ class Rows(NamedTuple):
 NO_ROWS: Final = Rows()
 
 
+class Ending(NamedTuple):
+    """Leases that end, at most `BATCH`, and the rows to store of their runs."""
+
+    leases: Sequence[Lease] = ()
+    notes: Mapping[Request, bytes] = MappingProxyType({})
+    """For the next runs; they replace the last ones."""
+    reads: Rows = NO_ROWS
+    """The versions that the runs have read, see `record_read.lua`."""
+    runs: Rows = NO_ROWS
+    """How the runs ended, see `last_runs.lua`; with reads it has to be given."""
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """The keys of the rows."""
+        return (*self.runs.keys, *self.reads.keys)
+
+
+NO_ENDING: Final = Ending()
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One transition, ready to be sent."""
@@ -163,6 +184,7 @@ class Transitions:
         *,
         records: Rows = NO_ROWS,
         objects: Sequence[int] = (),
+        ending: Ending = NO_ENDING,
     ) -> Call:
         """Add: mark dirty.
 
@@ -171,11 +193,13 @@ class Transitions:
             taking: arguments of a take that follows.
             records: what is stored of the objects that caused the items.
             objects: for each item the object whose record it depends on, counted from 1, or 0.
+            ending: leases that end before.
         """
         fields: list[str | bytes | int] = [len(items), len(records.values)]
         for add, number in zip_longest(items, objects, fillvalue=0):
             fields += (*self._add_fields(cast("Add", add)), number)
-        return self._call("add", *fields, *records.values, *taking, keys=records.keys)
+        fields += (*records.values, *self._ending_fields(ending), *taking)
+        return self._call("add", *fields, keys=(*ending.keys, *records.keys))
 
     def add_after(self, request: Request, delay: timedelta) -> Call:
         """Add after a delay."""
@@ -194,30 +218,14 @@ class Transitions:
             arguments += pair
         return arguments
 
-    def done(
-        self,
-        leases: Sequence[Lease],
-        notes: Mapping[Request, bytes],
-        taking: Sequence[str | int] = (),
-        *,
-        runs: Rows = NO_ROWS,
-        reads: Rows = NO_ROWS,
-    ) -> Call:
-        """End leases; a request that is dirty again becomes ready. Notes replace the last ones.
+    def done(self, ending: Ending, taking: Sequence[str | int] = ()) -> Call:
+        """End leases; a request that is dirty again becomes ready.
 
         Args:
-            leases: at most `BATCH`.
-            notes: for the next run.
+            ending: which, and what is stored of their runs.
             taking: arguments of a take that follows.
-            runs: how their runs ended; with reads it has to be given, perhaps without values.
-            reads: what they have read.
         """
-        fields: list[str | bytes | int] = [len(leases), len(reads.values), len(runs.values)]
-        for lease in leases:
-            note = notes.get(lease.request, b"") if notes else b""
-            fields += (self.item(lease.request), lease.fence, note)
-        stored = (*reads.values, *runs.values)
-        return self._call("done", *fields, *stored, *taking, keys=(*runs.keys, *reads.keys))
+        return self._call("done", *self._ending_fields(ending), *taking, keys=ending.keys)
 
     def give_back(self, leases: Iterable[Lease]) -> Call:
         """Give back: from processing to ready."""
@@ -295,6 +303,14 @@ class Transitions:
     def _add_fields(self, add: Add) -> tuple[str, int, bytes, str, str]:
         trace = add.trace and check_trace(add.trace)
         return self.item(add.request), int(add.priority), add.trigger, trace, add.foreign_cause
+
+    def _ending_fields(self, ending: Ending) -> list[str | bytes | int]:
+        leases, notes, reads, runs = ending
+        counts = (len(leases), len(reads.values), len(runs.values), len(ending.keys))
+        fields: list[str | bytes | int] = [*counts]
+        for lease in leases:
+            fields += (self.item(lease.request), lease.fence, notes.get(lease.request, b""))
+        return [*fields, *reads.values, *runs.values]
 
     def _fences(self, leases: Iterable[Lease]) -> Iterable[str]:
         for lease in leases:

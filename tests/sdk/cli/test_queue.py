@@ -23,7 +23,7 @@ from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy
 from fleetbus.workqueue.redis import RedisQueue
-from fleetbus.workqueue.scripts import NO_ROWS
+from fleetbus.workqueue.scripts import Ending
 from support.processes.in_process_commands import status_of
 from support.stores.workqueue import RedisRig, named
 
@@ -165,7 +165,7 @@ async def fail_one(rig: RedisRig, redis: Redis) -> None:
     error = ValueError("login failed: password=hunter2")
     ended = describe_run(Controller("copier"), failed, Outcome.RETRIED, error, 3.0)
     runs = LastRuns(redis, "copier").rows([ended])
-    await RedisQueue(redis, "copier").done_recorded([failed], {}, reads=NO_ROWS, runs=runs)
+    await RedisQueue(redis, "copier").done_recorded(Ending([failed], runs=runs))
     await queue.give_back(list(leases.values()))
 
 

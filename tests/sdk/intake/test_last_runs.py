@@ -15,7 +15,7 @@ from fleetbus.process.redact import without_secret_words
 from fleetbus.reconcile import Outcome, Request
 from fleetbus.workqueue.queue import Lease, Priority
 from fleetbus.workqueue.redis import RedisQueue
-from fleetbus.workqueue.scripts import NO_ROWS
+from fleetbus.workqueue.scripts import Ending
 from support.stores.workqueue import named
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJmbGVldGJ1cyIsIm5hbWUiOiJ4In0.c2lnbmF0dXJlLXNpZ25hdHVyZQ"
@@ -103,9 +103,7 @@ async def test_only_the_latest_are_kept(redis: Redis, monkeypatch: pytest.Monkey
     store = LastRuns(redis, "copier")
 
     async def note(*runs: tuple[Request, LastRun]) -> None:
-        await RedisQueue(redis, "copier").done_recorded(
-            [], {}, reads=NO_ROWS, runs=store.rows(runs)
-        )
+        await RedisQueue(redis, "copier").done_recorded(Ending(runs=store.rows(runs)))
 
     await note((named("a"), run(1)), (named("b"), run(2)))
     await note((named("a"), run(3)), (named("c"), run(4)))

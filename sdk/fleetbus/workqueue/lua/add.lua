@@ -1,23 +1,24 @@
 -- Add (rule Q1): marks items dirty, and stores in the same step what a controller has seen of the
--- objects that caused them (rule P8). Then takes for a waiting taker of the same process.
+-- objects that caused them (rule P8). Before that ends leases, as `done` does: one call for what both
+-- would do. Then takes for a waiting taker of the same process.
 --
--- Keys: all; from 25 on those of record_save.lua, if there are any records
+-- Keys: all; from 25 on those of ending.lua, then those of record_save.lua, if there are any rows
 -- ARGV  2 the number of items  3 the number of rows of records; then for each item: item, band,
 --       trigger, trace, cause or '', the number of the object whose record it depends on, or 0; then
---       those rows, as in record_save.lua; then, if the process has a waiting taker, as `take_items`
+--       those rows, as in record_save.lua; then, as `end_runs`; then, if the process has a waiting
+--       taker, as `take_items`
 -- Answer: {the objects that another process has written meanwhile: of them nothing was added or
--- stored; of `take_items`, or nothing if it was not called}.
+-- stored; the indices of refused leases; of `take_items`, or nothing if it was not called}.
 
 local ITEMS, ROWS = tonumber(ARGV[2]), tonumber(ARGV[3])
 local RECORDS = 4 + 6 * ITEMS
+local ENDING = RECORDS + ROWS
 
-local function slice(list, first, last)
-  return {unpack(list, first, last)}
-end
-
+local refused, rest = end_runs(ENDING)
 local hashes, rows, conflicts, is_conflict = {}, {}, {}, {}
 if ROWS > 0 then
-  hashes, rows = slice(KEYS, 25, #KEYS), slice(ARGV, RECORDS, RECORDS + ROWS - 1)
+  hashes = slice(KEYS, 25 + tonumber(ARGV[ENDING + 3]), #KEYS)
+  rows = slice(ARGV, RECORDS, ENDING - 1)
   conflicts, is_conflict = find_conflicts(hashes, rows)
 end
 for n = 0, ITEMS - 1 do
@@ -31,6 +32,6 @@ for n = 0, ITEMS - 1 do
 end
 -- Last: should this script ever break off, the records are not ahead of the queue.
 if ROWS > 0 then save_records(hashes, rows, is_conflict) end
-local taken = take_for_waiting(RECORDS + ROWS)
+local taken = take_for_waiting(rest)
 notify_takers()
-return {conflicts, taken}
+return {conflicts, refused, taken}
