@@ -32,12 +32,15 @@ end
 -- The time of a queue never goes back: when the server's clock does, the queue stays ahead of it by
 -- that amount. So everything that waits is shifted by the jump at once, however many items there are.
 -- To notice a jump, every script stores its time here while anything waits for a time.
+local is_time_kept = false
+
 local function read_time()
   local clock = call('TIME')
   local held = call('HMGET', CLOCK, 'at', 'ahead')
   local ahead = tonumber(held[2] or 0)
   local now = clock[1] * 1000000 + clock[2] + ahead
   if not held[1] then return now, ahead end
+  is_time_kept = true
   local last = tonumber(held[1])
   if now < last then
     now, ahead = last, last - now + ahead
@@ -50,11 +53,15 @@ end
 local NOW, AHEAD = read_time()
 
 local function await_time()  -- something is going to wait for a time
+  if is_time_kept then return end
   call('HSET', CLOCK, 'at', whole(NOW))
+  is_time_kept = true
 end
 
 local function forget_time_if_idle()
-  if call('EXISTS', LEASES, DELAYED, QUARANTINE, BREAKERS) == 0 then call('DEL', CLOCK) end
+  if call('EXISTS', LEASES, DELAYED, QUARANTINE, BREAKERS) > 0 then return end
+  call('DEL', CLOCK)
+  is_time_kept = false
 end
 
 -- --- notifying takers that wait ---------------------------------------------------------------

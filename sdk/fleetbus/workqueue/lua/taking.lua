@@ -218,20 +218,22 @@ local function pop_ready()
   return items, probing, is_at_capacity
 end
 
-local function start(items, probing)
-  -- A store without leases starts a new generation, so an emptied one never repeats a fence (Q4).
-  call('HSETNX', LIVENESS, 'generation', TOKEN)
-  call('HSET', LIVENESS, 'at', whole(NOW))
+-- A store without leases starts a new generation, so an emptied one never repeats a fence (Q4).
+local function generation()
+  local known = call('HGET', LIVENESS, 'generation')
+  if not known then call('HSET', LIVENESS, 'generation', TOKEN, 'at', whole(NOW)) end
+  return known or TOKEN
+end
+
+-- Leases items. `dirty` has what the queue keeps of each: band, dirty since, trigger, trace.
+local function lease(items, dirty, probing)
   await_time()
-  local fence = whole(NOW) .. '.' .. TOKEN .. '.' .. call('HGET', LIVENESS, 'generation')
-  local dirty = call('HMGET', DIRTY, unpack(items))
+  local fence, ends = whole(NOW) .. '.' .. TOKEN .. '.' .. generation(), whole(NOW + LEASE)
   local failures = call('HMGET', ATTEMPTS, unpack(items))
-  local triggers = call('HMGET', TRIGGERS, unpack(items))
-  local traces, notes = call('HMGET', TRACES, unpack(items)), call('HMGET', NOTES, unpack(items))
-  local answer, records, leases, ends = {}, {}, {}, whole(NOW + LEASE)
+  local notes = call('HMGET', NOTES, unpack(items))
+  local answer, records, leases = {}, {}, {}
   for i, item in ipairs(items) do
-    local band, since = parse_dirty(dirty[i])
-    local trigger, trace = triggers[i] or '', traces[i] or ''
+    local band, since, trigger, trace = unpack(dirty[i])
     local failed, note = tonumber(failures[i] or 0), notes[i] or ''
     local is_probe, at, time = probing[item] and 1 or 0, 9 * (i - 1), whole(since)
     answer[at + 1], answer[at + 2] = item, whole(since - AHEAD)
@@ -243,12 +245,24 @@ local function start(items, probing)
     leases[2 * i - 1] = ends
     leases[2 * i] = item
   end
-  call('HDEL', DIRTY, unpack(items))
-  call('HDEL', TRIGGERS, unpack(items))
-  call('HDEL', TRACES, unpack(items))
   call('HSET', PROCESSING, unpack(records))
   call('ZADD', LEASES, unpack(leases))
   call('HSET', TAKES, TOKEN, #items)
+  return fence, answer
+end
+
+local function start(items, probing)
+  local held = call('HMGET', DIRTY, unpack(items))
+  local triggers, traces = call('HMGET', TRIGGERS, unpack(items)), call('HMGET', TRACES, unpack(items))
+  local dirty = {}
+  for i = 1, #items do
+    local band, since = parse_dirty(held[i])
+    dirty[i] = {band, since, triggers[i] or '', traces[i] or ''}
+  end
+  local fence, answer = lease(items, dirty, probing)
+  call('HDEL', DIRTY, unpack(items))
+  call('HDEL', TRIGGERS, unpack(items))
+  call('HDEL', TRACES, unpack(items))
   for item in pairs(probing) do
     local failures, opened = read_outage(cluster_of(item))
     write_outage(cluster_of(item), failures, opened, fence)
