@@ -185,10 +185,10 @@ async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.Monke
 
 
 async def test_slow_answers_are_waited_for_as_long_as_some_come(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shared_connection, "ANSWER_WITHIN", timedelta(milliseconds=100))
+    monkeypatch.setattr(shared_connection, "ANSWER_WITHIN", timedelta(milliseconds=400))
 
     async def answer_slowly(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(0.04)
+        await asyncio.sleep(0.12)
         writer.write(b":1\r\n")
 
     async with served_by(answer_slowly) as client:

@@ -23,7 +23,7 @@ _TIME = re.compile(rb"\d{13,}")
 _GENERATION = re.compile(rb"tok-\w+")
 
 
-class Twin:
+class OneOfTwo:
     """One of two queues to which the same happens, in one step or in two."""
 
     def __init__(self, redis: Redis, name: str, *, in_one_step: bool) -> None:
@@ -91,20 +91,20 @@ def _plain(value: Any) -> bytes:
 @pytest.mark.parametrize("seed", range(12))
 async def test_q1_the_same_leases_and_the_same_queue(redis: Redis, seed: int):
     rng = random.Random(seed)
-    twins = [Twin(redis, "one", in_one_step=True), Twin(redis, "two", in_one_step=False)]
+    both = [OneOfTwo(redis, "one", in_one_step=True), OneOfTwo(redis, "two", in_one_step=False)]
     limits = rng.choice([Limits.of(None, None, None), Limits.of({"eu1": 1}, 2, 1)])
     for step in range(8):
         adds = [
             (rng.randrange(12), rng.choice([0, 0, 1, 2]), rng.choice(["", "", "", "us1"]))
             for _ in range(rng.choice([1, 1, 2, 7]))
         ]
-        answers = [await twin.add(adds, f"tok-{seed}x{step}", limits) for twin in twins]
+        answers = [await queue.add(adds, f"tok-{seed}x{step}", limits) for queue in both]
         assert answers[0] == answers[1], (step, adds)
         happens = rng.random()
-        for twin in twins:
+        for queue in both:
             if happens < 0.1:
-                await twin.delay(99)
+                await queue.delay(99)
             elif happens < 0.15:
-                await twin.fail()
-        one, two = [await twin.dump() for twin in twins if step % 4 == 3] or ({}, {})
+                await queue.fail()
+        one, two = [await queue.dump() for queue in both if step % 4 == 3] or ({}, {})
         assert one == two, (step, adds)
