@@ -168,6 +168,7 @@ async def valkey_server(
     appendonly: bool = False,
     port: int | None = None,
     log: Path | None = None,
+    options: Sequence[str] = (),
 ) -> AsyncGenerator[ValkeyServer]:
     """Run a Valkey on loopback until the block ends.
 
@@ -176,8 +177,11 @@ async def valkey_server(
         appendonly: write an append-only file, so that a restart finds its data again.
         port: a free one when absent; it stays the server's until the block ends.
         log: its log file; `valkey.log` in the folder when absent.
+        options: more words of its command line.
     """
-    with valkey_server_blocking(dir=dir, appendonly=appendonly, port=port, log=log) as server:
+    with valkey_server_blocking(
+        dir=dir, appendonly=appendonly, port=port, log=log, options=options
+    ) as server:
         yield server
 
 
@@ -188,14 +192,15 @@ def valkey_server_blocking(
     appendonly: bool = False,
     port: int | None = None,
     log: Path | None = None,
+    options: Sequence[str] = (),
 ) -> Generator[ValkeyServer]:
     """The same as `valkey_server`, for code without an event loop; it is ready in about 40 ms."""
     folder = Path(dir).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    options = ["--bind", LOOPBACK, "--dir", str(folder), "--save", "", "--daemonize", "no"]
-    options += ["--appendonly", "yes" if appendonly else "no"]
+    words = ["--bind", LOOPBACK, "--dir", str(folder), "--save", "", "--daemonize", "no"]
+    words += ["--appendonly", "yes" if appendonly else "no", *options]
     with _held("valkey-server", port) as chosen:
-        command = [find_valkey_server(), "--port", str(chosen), *options]
+        command = [find_valkey_server(), "--port", str(chosen), *words]
         child = Child("valkey-server", command, log=log or folder / "valkey.log")
         server = ValkeyServer(url=f"redis://{LOOPBACK}:{chosen}", child=child)
         try:

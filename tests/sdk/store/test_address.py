@@ -1,0 +1,65 @@
+"""Addresses of Sentinels and Clusters: what they mean, and what is wrong with the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleetbus.errors import StoreError
+from fleetbus.store.address import ClusterAddress, Credentials, SentinelAddress, parse_address
+
+NOBODY = Credentials()
+
+
+def test_a_cluster_is_some_of_its_nodes():
+    assert parse_address("redis+cluster://a:7001,b") == ClusterAddress(
+        (("a", 7001), ("b", 6379)), NOBODY, is_tls=False
+    )
+    assert parse_address("rediss+cluster://me:p%40ss@[::1]:7001/0") == ClusterAddress(
+        (("::1", 7001),), Credentials("me", "p@ss"), is_tls=True
+    )
+
+
+def test_sentinels_name_a_master():
+    url = "redis+sentinel://me:pw@s1:26380,s2/mymaster/3?sentinel_password=x%26y"
+    assert parse_address(url) == SentinelAddress(
+        (("s1", 26380), ("s2", 26379)),
+        "mymaster",
+        3,
+        Credentials("me", "pw"),
+        Credentials("", "x&y"),
+        is_tls=False,
+    )
+    short = parse_address("rediss+sentinel://s1/mymaster")
+    assert isinstance(short, SentinelAddress)
+    assert (short.database, short.is_tls) == (0, True)
+
+
+@pytest.mark.parametrize("url", ["redis://a:1/0", "rediss://a", "unix:///tmp/x", "nonsense"])
+def test_one_server_is_left_to_redis_py(url: str):
+    assert parse_address(url) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("redis+ring://h:1", "scheme 'redis\\+ring' is unknown"),
+        ("valkey+cluster://h:1", "scheme 'valkey\\+cluster' is unknown"),
+        ("redis+cluster://h:1/2", "only the database 0"),
+        ("redis+cluster://h:1?x=1", "no options"),
+        ("redis+cluster://:secret@", "no host"),
+        ("redis+cluster://:secret@h:port", "'h:port' is no host"),
+        ("redis+cluster://:secret@h:99999", "'h:99999' is no host"),
+        ("redis+cluster://:secret@h:1,,g:2", "'' is no host"),
+        ("redis+sentinel://:secret@h:1", "name of the master is missing"),
+        ("redis+sentinel://:secret@h:1/m/x", "name of the master is missing"),
+        ("redis+sentinel://:secret@h:1/m/1/2", "name of the master is missing"),
+        ("redis+sentinel://:secret@h:1/m?pass=secret", "unknown options: pass"),
+        ("redis+sentinel://:secret@h:1/m?secret", "invalid address"),
+        ("redis+cluster://:secret@[::1", "invalid address"),
+    ],
+)
+def test_a_malformed_address_is_refused_without_its_secrets(url: str, why: str):
+    with pytest.raises(StoreError, match=why) as caught:
+        parse_address(url)
+    assert "secret" not in str(caught.value)
+    assert "secret" not in repr(caught.value.__cause__)
