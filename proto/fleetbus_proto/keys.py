@@ -1,8 +1,8 @@
 """Every key of fleetbus in Redis and in the NATS key-value bucket.
 
-Redis: all keys that one script touches share a hash tag (rule P16): `{fleet}` for the snapshot,
-`{q:<controller>}` for the queue of one controller, `{deletions}` for the budget of deletions,
-`{mcr:<uid>}` for the distributor's notes about one MultiClusterResource.
+Redis: all keys that one script touches share a hash tag (rule P16): `{fleet:<n>}` for one shard of
+the snapshot, `{q:<controller>}` for the queue of one controller, `{deletions}` for the budget of
+deletions, `{mcr:<uid>}` for the distributor's notes about one MultiClusterResource.
 Fields named *key* are `<namespace>/<name>` with an empty namespace for cluster-scoped objects;
 neither part can contain a slash.
 
@@ -14,6 +14,7 @@ contains the name of an object (rule B8).
 from __future__ import annotations
 
 from typing import Final
+from zlib import crc32
 
 from fleetbus_proto.resources import Resource, is_resource_name
 from fleetbus_proto.subjects import check_cluster
@@ -37,7 +38,6 @@ KV_POOL_LEASES: Final = "_pool.lease"
 """Prefix of the leases of the clusters that the pool watches (rule W22)."""
 _HUB: Final = "_hub"
 """Not a valid cluster name; what a watcher may only read is below it (rule S3)."""
-_SNAPSHOT: Final = "fleetbus:{fleet}"
 
 
 def object_key(namespace: str, name: str) -> str:
@@ -54,148 +54,154 @@ def split_object_key(key: str) -> tuple[str, str]:
 # --- the snapshot -----------------------------------------------------------------------------
 
 
-def generation() -> str:
-    """STRING: id of this store's content; if missing, the store was emptied (rule P13)."""
-    return f"{_SNAPSHOT}:generation"
+class SnapshotKeys:
+    """Builds the keys of the snapshot, whose clusters are divided among shards.
 
+    All keys of a cluster are in its shard. What is about many clusters, such as the feed, exists
+    once in each shard. Every process must use the same number of shards: `generation` records it.
 
-def counter() -> str:
-    """STRING: the resourceVersion of the whole snapshot, bumped by each applied change (A5)."""
-    return f"{_SNAPSHOT}:counter"
-
-
-def feed() -> str:
-    """STREAM, ids `<counter>-0`: {type, cluster, resource, key} of each visible change (A5)."""
-    return f"{_SNAPSHOT}:feed"
-
-
-def feed_generation() -> str:
-    """STRING: changes whenever positions of clients in the feed become invalid (rule P13)."""
-    return f"{_SNAPSHOT}:feed-generation"
-
-
-def clusters() -> str:
-    """HASH cluster → JSON: the fleet. Events of a cluster that is not in it are refused (P1)."""
-    return f"{_SNAPSHOT}:clusters"
-
-
-def resources(cluster: str) -> str:
-    """HASH `<group>/<plural>` → JSON {version, kind, namespaced, state, lastReceived, …}."""
-    return f"{_SNAPSHOT}:resources:{cluster}"
-
-
-def scopes(cluster: str) -> str:
-    """SET of `<group>/<plural>|<scope>`: everything of this cluster that the snapshot holds."""
-    return f"{_SNAPSHOT}:scopes:{cluster}"
-
-
-def bodies(cluster: str, resource: str) -> str:
-    """HASH key → the object's JSON bytes, as they are served; no field if there are none."""
-    return f"{_SNAPSHOT}:bodies:{cluster}:{resource}"
-
-
-def guards(cluster: str, resource: str) -> str:
-    """HASH key → the order guard of an object or a tombstone, with its index terms (P2 to P5).
-
-    The fields, in this order, separated by 0x1F; lists by 0x1E, parts of a mark by 0x1D:
-    state (`L` live, `D` deleted, `S` deleted by leaving a selection), resourceVersion,
-    incarnation number, counter, uid, why the body is incomplete, marks (scope, list
-    resourceVersion, epoch id), labels as `<name>=<value>`, uids of owners.
+    Args:
+        shards: how many there are; fixed when the snapshot is set up.
     """
-    return f"{_SNAPSHOT}:guards:{cluster}:{resource}"
 
+    def __init__(self, shards: int = 1) -> None:
+        self.shards = shards
+        self._only = "fleetbus:{fleet:0}" if shards == 1 else ""
 
-def tombstones(cluster: str, resource: str) -> str:
-    """HASH key → last JSON bytes of a deleted object, as long as they are kept (rule P3)."""
-    return f"{_SNAPSHOT}:tombstones:{cluster}:{resource}"
+    def shard_of(self, cluster: str) -> int:
+        """The shard of a cluster; this never changes, as other languages must compute it, too."""
+        return crc32(cluster.encode()) % self.shards
 
+    def _in(self, shard: int) -> str:
+        return f"fleetbus:{{fleet:{shard}}}"
 
-def deletion_times(cluster: str, resource: str) -> str:
-    """ZSET of the keys in `tombstones` → ms: since when the last JSON bytes are kept."""
-    return f"{_SNAPSHOT}:deletion-times:{cluster}:{resource}"
+    def _of(self, cluster: str) -> str:
+        return self._only or self._in(self.shard_of(cluster))
 
+    def generation(self, shard: int) -> str:
+        """STRING `<id>/<number of shards>`: of its content; missing if that was emptied (P13)."""
+        return f"{self._in(shard)}:generation"
 
-def deleted(cluster: str, resource: str) -> str:
-    """ZSET of the keys of tombstones, all scores 0, to walk them without their bodies."""
-    return f"{_SNAPSHOT}:deleted:{cluster}:{resource}"
+    def counter(self, shard: int) -> str:
+        """STRING: the last version that the shard issued; each change gets the next one (A5).
 
+        It is the shard modulo the number of shards, so a version belongs to one change. With one
+        shard it is the resourceVersion of the snapshot.
+        """
+        return f"{self._in(shard)}:counter"
 
-def order(cluster: str, resource: str) -> str:
-    """ZSET of keys, all scores 0: the stable order of lists, and the namespace index."""
-    return f"{_SNAPSHOT}:order:{cluster}:{resource}"
+    def feed(self, shard: int) -> str:
+        """STREAM, ids `<counter>-0`: {type, cluster, resource, key} of each visible change (A5)."""
+        return f"{self._in(shard)}:feed"
 
+    def feed_generation(self, shard: int) -> str:
+        """STRING: changes whenever positions of clients in the feed become invalid (rule P13)."""
+        return f"{self._in(shard)}:feed-generation"
 
-def rows(cluster: str, resource: str) -> tuple[str, ...]:
-    """The keys of all rows, live and deleted, of a resource, in the order that scripts take."""
-    return (
-        bodies(cluster, resource),
-        guards(cluster, resource),
-        tombstones(cluster, resource),
-        order(cluster, resource),
-        deleted(cluster, resource),
-        deletion_times(cluster, resource),
-    )
+    def clusters(self, shard: int) -> str:
+        """HASH cluster → JSON: the fleet. Events of a cluster that is not in it are refused."""
+        return f"{self._in(shard)}:clusters"
 
+    def resources(self, cluster: str) -> str:
+        """HASH `<group>/<plural>` → JSON {version, kind, namespaced, state, lastReceived, …}."""
+        return f"{self._of(cluster)}:resources:{cluster}"
 
-def labels(cluster: str, resource: str, label: str) -> str:
-    """SET of keys with the label `<name>=<value>`; `=` alone: with unknown labels."""
-    return f"{_SNAPSHOT}:labels:{cluster}:{resource}:{label}"
+    def scopes(self, cluster: str) -> str:
+        """SET of `<group>/<plural>|<scope>`: everything of this cluster that the snapshot holds."""
+        return f"{self._of(cluster)}:scopes:{cluster}"
 
+    def bodies(self, cluster: str, resource: str) -> str:
+        """HASH key → the object's JSON bytes, as they are served; no field if there are none."""
+        return f"{self._of(cluster)}:bodies:{cluster}:{resource}"
 
-def owners(uid: str) -> str:
-    """SET of `<cluster>|<group>/<plural>|<key>` owned by this UID, by reference or by mark."""
-    return f"{_SNAPSHOT}:owners:{uid}"
+    def guards(self, cluster: str, resource: str) -> str:
+        """HASH key → the order guard of an object or a tombstone, with its index terms (P2 to P5).
 
+        The fields, in this order, separated by 0x1F; lists by 0x1E, parts of a mark by 0x1D:
+        state (`L` live, `D` deleted, `S` deleted by leaving a selection), resourceVersion,
+        incarnation number, counter, uid, why the body is incomplete, marks (scope, list
+        resourceVersion, epoch id), labels as `<name>=<value>`, uids of owners.
+        """
+        return f"{self._of(cluster)}:guards:{cluster}:{resource}"
 
-def epochs(cluster: str, resource: str, scope: str) -> str:
-    """HASH: the state of the epochs of one scope (P2, P4, P5).
+    def tombstones(self, cluster: str, resource: str) -> str:
+        """HASH key → last JSON bytes of a deleted object, as long as they are kept (rule P3)."""
+        return f"{self._of(cluster)}:tombstones:{cluster}:{resource}"
 
-    `incarnation` and its `uid`, `floor`, `completed` and `swept` as `<resourceVersion> <id>`,
-    `removed` the same, of the last end that said so (W17); `version` and `kind` of the last end;
-    per running epoch `count:<rank>` and `end:<rank>`.
-    """
-    return f"{_SNAPSHOT}:epochs:{cluster}:{resource}:{scope}"
+    def deletion_times(self, cluster: str, resource: str) -> str:
+        """ZSET of the keys in `tombstones` → ms: since when the last JSON bytes are kept."""
+        return f"{self._of(cluster)}:deletion-times:{cluster}:{resource}"
 
+    def deleted(self, cluster: str, resource: str) -> str:
+        """ZSET of the keys of tombstones, all scores 0, to walk them without their bodies."""
+        return f"{self._of(cluster)}:deleted:{cluster}:{resource}"
 
-def audits(cluster: str) -> str:
-    """SET of `<group>/<plural>|<scope>` of the audits that are not evaluated yet (P15)."""
-    return f"{_SNAPSHOT}:audits:{cluster}"
+    def order(self, cluster: str, resource: str) -> str:
+        """ZSET of keys, all scores 0: the stable order of lists, and the namespace index."""
+        return f"{self._of(cluster)}:order:{cluster}:{resource}"
 
+    def rows(self, cluster: str, resource: str) -> tuple[str, ...]:
+        """The keys of all rows, live and deleted, of a resource, in the order that scripts take."""
+        return (
+            self.bodies(cluster, resource),
+            self.guards(cluster, resource),
+            self.tombstones(cluster, resource),
+            self.order(cluster, resource),
+            self.deleted(cluster, resource),
+            self.deletion_times(cluster, resource),
+        )
 
-def audit(cluster: str, resource: str, scope: str) -> str:
-    """HASH: the current audit of one scope (P15).
+    def labels(self, cluster: str, resource: str, label: str) -> str:
+        """SET of keys with the label `<name>=<value>`; `=` alone: with unknown labels."""
+        return f"{self._of(cluster)}:labels:{cluster}:{resource}:{label}"
 
-    `incarnation`, `version` and `id` of its rank, `page:<number>` of the pages that came, their
-    number in `pages`, the `last` one's, `passed` once the low-water mark has; `suspects`, and of
-    each `?<key>` → `<resourceVersion> <uid>` as listed, empty if it was not.
-    """
-    return f"{_SNAPSHOT}:audit:{cluster}:{resource}:{scope}"
+    def owners(self, shard: int, uid: str) -> str:
+        """SET of `<cluster>|<group>/<plural>|<key>` owned by this UID, by reference or by mark."""
+        return f"{self._in(shard)}:owners:{uid}"
 
+    def epochs(self, cluster: str, resource: str, scope: str) -> str:
+        """HASH: the state of the epochs of one scope (P2, P4, P5).
 
-def audits_due() -> str:
-    """ZSET `<cluster>|<group>/<plural>|<scope>` → ms: complete audits, by when the mark passed."""
-    return f"{_SNAPSHOT}:audits-due"
+        `incarnation` and its `uid`, `floor`, `completed` and `swept` as `<resourceVersion> <id>`,
+        `removed` the same, of the last end that said so (W17); `version` and `kind` of the last
+        end; per running epoch `count:<rank>` and `end:<rank>`.
+        """
+        return f"{self._of(cluster)}:epochs:{cluster}:{resource}:{scope}"
 
+    def audits(self, cluster: str) -> str:
+        """SET of `<group>/<plural>|<scope>` of the audits that are not evaluated yet (P15)."""
+        return f"{self._of(cluster)}:audits:{cluster}"
 
-def store() -> str:
-    """HASH: `run`, the identity of the server that the feed belongs to (rule P13)."""
-    return f"{_SNAPSHOT}:store"
+    def audit(self, cluster: str, resource: str, scope: str) -> str:
+        """HASH: the current audit of one scope (P15).
 
+        `incarnation`, `version` and `id` of its rank, `page:<number>` of the pages that came,
+        their number in `pages`, the `last` one's, `passed` once the low-water mark has; `suspects`,
+        and of each `?<key>` → `<resourceVersion> <uid>` as listed, empty if it was not.
+        """
+        return f"{self._of(cluster)}:audit:{cluster}:{resource}:{scope}"
 
-def offset_checkpoint(consumer: str) -> str:
-    """HASH of one durable consumer: up to where its effects are in this store (B17, P11).
+    def audits_due(self, shard: int) -> str:
+        """ZSET `<cluster>|<group>/<plural>|<scope>` → ms: complete audits, by when they passed."""
+        return f"{self._in(shard)}:audits-due"
 
-    `stream` (when it was made), `low` (its low-water sequence there), `floor` (its ack floor),
-    `run` (the identity of the server that it applies to), `born` (an id, new when nothing was known
-    of what came before), `breaks` (how often it missed messages, or found another
-    stream).
-    """
-    return f"{_SNAPSHOT}:offset-checkpoint:{consumer}"
+    def store(self, shard: int) -> str:
+        """HASH: `run`, the identity of the server that the feed belongs to (rule P13)."""
+        return f"{self._in(shard)}:store"
 
+    def offset_checkpoint(self, shard: int, consumer: str) -> str:
+        """HASH of one durable consumer: up to where its effects are in this shard (B17, P11).
 
-def replay_claim(consumer: str) -> str:
-    """STRING that expires: the process that reads the stream again for this consumer (P11)."""
-    return f"{_SNAPSHOT}:replay:{consumer}"
+        `stream` (when it was made), `low` (its low-water sequence there), `floor` (its ack floor),
+        `run` (the identity of the server that it applies to), `born` (an id, new when nothing was
+        known of what came before), `breaks` (how often it missed messages, or found another
+        stream).
+        """
+        return f"{self._in(shard)}:offset-checkpoint:{consumer}"
+
+    def replay_claim(self, shard: int, consumer: str) -> str:
+        """STRING that expires: the process that reads the stream again for this consumer (P11)."""
+        return f"{self._in(shard)}:replay:{consumer}"
 
 
 # --- a controller's queue ---------------------------------------------------------------------
@@ -204,6 +210,16 @@ def replay_claim(consumer: str) -> str:
 def queue(controller: str, part: str) -> str:
     """One part of a controller's queue; the parts are listed in fleetbus.workqueue."""
     return f"fleetbus:{{q:{controller}}}:{part}"
+
+
+def queue_checkpoint(controller: str, durable: str) -> str:
+    """HASH: up to where a controller's effects are in its queue, as `offset_checkpoint` (P11)."""
+    return queue(controller, f"checkpoint:{durable}")
+
+
+def queue_replay_claim(controller: str) -> str:
+    """STRING that expires: the process that reads the stream again for a controller (P11)."""
+    return queue(controller, "replay")
 
 
 def deletion_budget() -> str:

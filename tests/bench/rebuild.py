@@ -27,6 +27,7 @@ from fleetbus_devfleet.processes.children import Child
 from fleetbus_devfleet.processes.servers import nats_server, valkey_server
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.scratch import scratch_folder
+from fleetbus_proto.keys import SnapshotKeys
 from support.processes.services import Processes
 
 COPIER = str(pathlib.Path(__file__).parents[1] / "scripts" / "careless_copier.py")
@@ -64,7 +65,7 @@ async def whole(url: str, clusters: Sequence[Cluster], objects: int) -> float:
     began = time.monotonic()
     redis = await connect(url)
     try:
-        reader = SnapshotReader(redis)
+        reader = SnapshotReader(redis, SnapshotKeys())
         while time.monotonic() - began < _PATIENCE:
             found = await reader.freshness([cluster.name for cluster in clusters], KEY)
             if all(freshness.is_complete for freshness in found.values()):

@@ -24,8 +24,8 @@ from fleetbus.snapshot import (
 )
 from fleetbus_devfleet.processes.servers import valkey_server
 from fleetbus_emulator.scratch import scratch_folder
-from fleetbus_proto import keys
 from fleetbus_proto.events import Event, Incarnation, Rank
+from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.subjects import Verb
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ async def measure_rounds(
 
 
 async def bench_apply(redis: Redis, objects: int) -> list[Line]:
-    writer = SnapshotWriter(redis)
+    writer = SnapshotWriter(redis, SnapshotKeys())
     rounds = objects // BATCH
 
     def batches(version: int) -> list[list[Event]]:
@@ -137,7 +137,7 @@ async def bench_apply(redis: Redis, objects: int) -> list[Line]:
 
 
 async def bench_read(redis: Redis, sizes: Sizes) -> list[Line]:
-    reader = SnapshotReader(redis)
+    reader = SnapshotReader(redis, SnapshotKeys())
     objects, often = sizes.objects, sizes.rounds
     seldom, some = max(often // 100, 1), max(often // 5, 1)
     chosen = objects // 50
@@ -150,7 +150,7 @@ async def bench_read(redis: Redis, sizes: Sizes) -> list[Line]:
     residual = ListQuery(clusters=["eu1"], resource=PODS, labels=LabelSelector.parse("app!=app-1"))
 
     async def floor(_: int) -> bytes:
-        found = await redis.hmget(keys.bodies("eu1", PODS), fields)
+        found = await redis.hmget(SnapshotKeys().bodies("eu1", PODS), fields)
         return b",".join(cast("list[bytes]", found))
 
     async def listed(query: ListQuery) -> bytes:
@@ -187,7 +187,7 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
     with scratch_folder("bench") as folder:
         async with valkey_server(dir=folder) as server:
             redis = await connect(server.url)
-            writer = SnapshotWriter(redis)
+            writer = SnapshotWriter(redis, SnapshotKeys())
             await writer.ensure_generation()
             await writer.put_cluster("eu1", ClusterRecord(name="eu1"))
             lines = await bench_apply(redis, sizes.objects)

@@ -15,6 +15,7 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_distributor.orphan_sweep import OrphanSweep
 from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_emulator.apiserver import Fail, Hang
+from fleetbus_proto.keys import SnapshotKeys
 from support.eventually import eventually
 from support.rigs.distributor import CONFIG_MAP, Rig
 from support.rigs.orphans import MAPS, restored, show, template
@@ -24,7 +25,7 @@ LONG = timedelta(hours=1)
 
 
 def sweep_of(rig: Rig, period: timedelta = LONG) -> OrphanSweep:
-    return OrphanSweep(rig.fleet, SnapshotReader(rig.redis), period)
+    return OrphanSweep(rig.fleet, SnapshotReader(rig.redis, SnapshotKeys()), period)
 
 
 def reported(rig: Rig, name: str = "x") -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from e2e.subscriber import Found, Place, Subscriber
 from fleetbus.snapshot.guard import read_guard
 from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus_proto import keys
+from fleetbus_proto.keys import SnapshotKeys
 from support.api.conformance_client import Api
 from support.api.served_types import list_metadata, types_with
 
@@ -94,7 +94,7 @@ def stream_differences(truth: Truth, subscriber: Subscriber) -> list[str]:
 
 
 async def _snapshot_differences(truth: Truth, redis: Redis, clusters: list[str]) -> list[str]:
-    reader = SnapshotReader(redis)
+    reader = SnapshotReader(redis, SnapshotKeys())
     found: list[str] = []
     for cluster in clusters:
         known = {(cluster, record.key) for record in await reader.resources(cluster)}
@@ -109,7 +109,7 @@ async def _snapshot_differences(truth: Truth, redis: Redis, clusters: list[str])
 
 
 async def _rows(redis: Redis, place: Place) -> Found:
-    raw = await cast("Any", redis.hgetall(keys.guards(*place)))
+    raw = await cast("Any", redis.hgetall(SnapshotKeys().guards(*place)))
     guards = {key.decode(): read_guard(value) for key, value in raw.items()}
     return {
         key: (guard.uid, guard.resource_version)

@@ -18,6 +18,7 @@ from e2e.subscriber import Subscriber
 from e2e.writers import NAMESPACES, Writer, writing
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceState
+from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_watcher.settings import WatcherSettings
 from support.api.conformance_client import Api, until
 from support.eventually import eventually
@@ -229,13 +230,13 @@ async def _end_watches(plane: Plane) -> None:
 
 
 async def _is_shown_failing(scene: Scene, cluster: str) -> bool:
-    reader = SnapshotReader(scene.redis)
+    reader = SnapshotReader(scene.redis, SnapshotKeys())
     records = await reader.resources(cluster)
     return any(record.state is not ResourceState.SYNCED for record in records)
 
 
 async def _is_unauthorized(scene: Scene, cluster: str) -> bool:
-    record = await SnapshotReader(scene.redis).cluster(cluster)
+    record = await SnapshotReader(scene.redis, SnapshotKeys()).cluster(cluster)
     return record is not None and (record.connected, record.reason) == (False, "Unauthorized")
 
 

@@ -25,6 +25,7 @@ from e2e.subscriber import subscribed
 from e2e.writers import Writer
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_devfleet.processes.children import Child, ChildError
+from fleetbus_proto.keys import SnapshotKeys
 from support.eventually import eventually
 from support.servers.real_cluster import AuditLog
 
@@ -201,7 +202,7 @@ async def _scene(
         redis = await enter(Redis.from_url(found.valkey.url))
         found.start_projector()
         # Before the stream is there a subscriber would be taken for who answers in its place.
-        await eventually(SnapshotReader(redis).generation, _START)
+        await eventually(SnapshotReader(redis, SnapshotKeys()).generation, _START)
         subscriber = await enter(subscribed(found.nats.url))
         found.start_watchers(_WATCHERS)
         yield Scene(planes, found, writers, subscriber, redis, random.Random(seed))
@@ -231,7 +232,7 @@ async def run_quiet(folder: Path, programs: Path, length: timedelta) -> Json:
 
 async def _look(scene: Scene, length: timedelta) -> dict[tuple[str, str], float]:
     """Return the resources that were not shown as complete, why, and after how many seconds."""
-    reader = SnapshotReader(scene.redis)
+    reader = SnapshotReader(scene.redis, SnapshotKeys())
     shown: dict[tuple[str, str], float] = {}
     began = time.monotonic()
     while (passed := time.monotonic() - began) < length.total_seconds():

@@ -9,29 +9,32 @@ import pytest
 from hypothesis import given
 
 from fleetbus_proto import keys
+from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.resources import Resource
 from support.wire.strategies import CLUSTERS, GROUPS, LABELS, NAMES, NAMESPACES
 
+KEYS = SnapshotKeys(4)
+EU1 = KEYS.shard_of("eu1")
 SNAPSHOT = [
-    keys.generation(),
-    keys.counter(),
-    keys.feed(),
-    keys.feed_generation(),
-    keys.clusters(),
-    keys.resources("eu1"),
-    keys.scopes("eu1"),
-    keys.bodies("eu1", "core/pods"),
-    keys.guards("eu1", "core/pods"),
-    keys.tombstones("eu1", "core/pods"),
-    keys.deleted("eu1", "core/pods"),
-    keys.deletion_times("eu1", "core/pods"),
-    keys.order("eu1", "core/pods"),
-    keys.labels("eu1", "core/pods", "app=web"),
-    keys.owners("u-1"),
-    keys.epochs("eu1", "core/pods", ""),
-    keys.offset_checkpoint("projector"),
-    keys.replay_claim("projector"),
-    keys.store(),
+    KEYS.generation(EU1),
+    KEYS.counter(EU1),
+    KEYS.feed(EU1),
+    KEYS.feed_generation(EU1),
+    KEYS.clusters(EU1),
+    KEYS.resources("eu1"),
+    KEYS.scopes("eu1"),
+    KEYS.bodies("eu1", "core/pods"),
+    KEYS.guards("eu1", "core/pods"),
+    KEYS.tombstones("eu1", "core/pods"),
+    KEYS.deleted("eu1", "core/pods"),
+    KEYS.deletion_times("eu1", "core/pods"),
+    KEYS.order("eu1", "core/pods"),
+    KEYS.labels("eu1", "core/pods", "app=web"),
+    KEYS.owners(EU1, "u-1"),
+    KEYS.epochs("eu1", "core/pods", ""),
+    KEYS.offset_checkpoint(EU1, "projector"),
+    KEYS.replay_claim(EU1, "projector"),
+    KEYS.store(EU1),
 ]
 # What nats-py 2.16 accepts as a key: no `%`, no `:`.
 KV_KEY = re.compile(r"[-/_=.a-zA-Z0-9]+")
@@ -44,11 +47,26 @@ def test_an_object_key_is_read_back(namespace: str, name: str):
 
 @pytest.mark.parametrize("key", SNAPSHOT)
 def test_p16_every_key_of_the_snapshot_has_its_one_hash_tag(key: str):
-    assert re.findall(r"\{(.*?)\}", key) == ["fleet"]
+    assert re.findall(r"\{(.*?)\}", key) == [f"fleet:{EU1}"]
+
+
+def test_p16_a_cluster_stays_in_its_shard_in_every_release_and_language():
+    # CRC-32 of the name in UTF-8, as zlib and every standard library compute it.
+    assert [KEYS.shard_of(name) for name in ("eu1", "us1", "hub", "a")] == [0, 2, 1, 3]
+    assert KEYS.bodies("eu1", "core/pods") == "fleetbus:{fleet:0}:bodies:eu1:core/pods"
+
+
+def test_p16_clusters_are_divided_among_all_shards():
+    keys_of_sixteen = SnapshotKeys(16)
+    shards = [keys_of_sixteen.shard_of(f"cluster-{number}") for number in range(1600)]
+    assert set(shards) == set(range(16))
+    assert max(map(shards.count, range(16))) < 2 * len(shards) / 16
 
 
 def test_p16_every_key_of_a_queue_has_the_queues_hash_tag():
     assert keys.queue("copier", "ready") == "fleetbus:{q:copier}:ready"
+    assert keys.queue_checkpoint("copier", "copier-a").startswith("fleetbus:{q:copier}:")
+    assert keys.queue_replay_claim("copier").startswith("fleetbus:{q:copier}:")
     assert keys.missing_objects("u-1") == "fleetbus:{mcr:u-1}:missing"
 
 

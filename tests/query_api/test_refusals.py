@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from fleetbus_devfleet.processes.servers import valkey_server
-from fleetbus_proto import keys
+from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_query_api.answers.catalog import KnownFleet, KnownResource
 from fleetbus_query_api.answers.problem import NotFoundProblem
 from support.rigs.query_api import query_api
@@ -153,7 +153,7 @@ async def test_p13_a_store_that_was_emptied_a_moment_ago_is_503(fleet: QueryApi)
 async def test_a_fault_of_ours_is_a_problem_and_no_end(
     fleet: QueryApi, caplog: pytest.LogCaptureFixture
 ):
-    await fleet.snapshot.redis.hset(keys.clusters(), "c2", "garbage")
+    await fleet.snapshot.redis.hset(SnapshotKeys().clusters(0), "c2", "garbage")
 
     check_problem(await fleet.get("/fleet/v1/clusters"), 500)
     assert "DecodeError" in caplog.text

@@ -27,7 +27,7 @@ from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus_emulator.apiserver import ApiServers, Cluster, Hang, serve
 from fleetbus_proto.events import Incarnation
-from fleetbus_proto.keys import kv_accepted, kv_access, kv_incarnation
+from fleetbus_proto.keys import SnapshotKeys, kv_accepted, kv_access, kv_incarnation
 from fleetbus_reconciler.fleet_status.accepted_uids import AcceptedUids
 from fleetbus_reconciler.fleet_status.access_consent import AccessConsents
 from fleetbus_reconciler.fleet_status.cluster_status import cluster_status
@@ -115,7 +115,11 @@ async def rig(nats_url: str, redis: Redis) -> AsyncGenerator[Rig]:
     clusters = {name: Cluster(name) for name in ("zoo", "jungle")}
     async with serve(list(clusters.values())) as servers, connected(nats_url, name="test") as bus:
         await ensure_bucket(bus)
-        kv, reader, writer = KeyValue(bus), SnapshotReader(redis), SnapshotWriter(redis)
+        kv, reader, writer = (
+            KeyValue(bus),
+            SnapshotReader(redis, SnapshotKeys()),
+            SnapshotWriter(redis, SnapshotKeys()),
+        )
         await writer.ensure_generation()
         await writer.put_cluster("island", ClusterRecord(name="island"))
         uids = AcceptedUids(bus=bus, kv=kv, reader=reader, writer=writer)

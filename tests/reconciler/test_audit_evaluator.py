@@ -6,8 +6,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from fleetbus.snapshot.records import ResourceState
-from fleetbus_proto import keys
 from fleetbus_proto.events import AuditPage, Incarnation, Rank
+from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_reconciler.projector.audit_evaluator import AUDITS, FINDINGS
 from support.eventually import eventually
 from support.rigs.projector import LATER, ProjectorRig, heartbeat
@@ -91,7 +91,7 @@ async def test_p15_an_audit_that_agrees_says_nothing(rig: ProjectorRig):
     await rig.publish(page(200, web=50))
     await eventually(lambda: audits() == 1)
     assert await rig.resync_request() is None
-    assert not await rig.redis.exists(keys.audits("eu1"))
+    assert not await rig.redis.exists(SnapshotKeys().audits("eu1"))
 
 
 async def test_w12_p15_what_no_list_can_mend_is_of_another_history(rig: ProjectorRig):
@@ -114,7 +114,7 @@ async def has_version(rig: ProjectorRig, version: str) -> bool:
 async def test_p15_an_audit_outlives_the_projector(rig: ProjectorRig):
     await filled(rig, web=50)
     await rig.publish(page(200), heartbeat())
-    await eventually(lambda: rig.redis.exists(keys.audits("eu1")))
+    await eventually(lambda: rig.redis.exists(SnapshotKeys().audits("eu1")))
     await rig.stop()
     await rig.publish(heartbeat(resource_version="200"))
     rig.start()

@@ -232,7 +232,7 @@ async def test_p13_two_projectors_and_a_lost_store_at_any_moment_never_call_it_s
         for _ in range(turn % 10):
             await asyncio.sleep(0)
         await rig.redis.flushall()
-        await asyncio.gather(state.rebuild(), *tasks, return_exceptions=True)
+        await asyncio.gather(state.rebuild({0}), *tasks, return_exceptions=True)
         assert await rig.state() in (ResourceState.UNKNOWN, ResourceState.LISTING)
         record = await rig.record()
         assert record is None or not record.epoch
@@ -287,7 +287,7 @@ async def test_w20_a_complete_list_that_waits_for_its_sweep_is_not_asked_for_aga
     await state.apply_heartbeat(heartbeat(state="watching"))
     assert await rig.resync_request() is None
     await rig.redis.flushall()  # a list that is gone is asked for, whoever knew of it
-    await state.rebuild()
+    await state.rebuild({0})
     await state.apply_heartbeat(heartbeat(state="watching"))
     assert await rig.resync_request() is not None
 

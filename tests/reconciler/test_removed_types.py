@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from fleetbus.snapshot.records import ResourceState
-from fleetbus_proto import keys
+from fleetbus_proto.keys import SnapshotKeys
 from support.eventually import eventually
 from support.rigs.projector import LATER, ProjectorRig, heartbeat
 from support.stores.snapshot import Source
@@ -42,7 +42,7 @@ async def test_w17_the_end_of_a_type_deletes_all_its_objects_however_many(rig: P
 
 
 async def has_no_tombstones(rig: ProjectorRig) -> bool:
-    return not await rig.redis.exists(keys.deleted("eu1", WIDGETS))
+    return not await rig.redis.exists(SnapshotKeys().deleted("eu1", WIDGETS))
 
 
 async def test_p7_w17_an_empty_list_alone_is_no_end_of_a_type(rig: ProjectorRig):

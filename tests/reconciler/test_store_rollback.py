@@ -16,12 +16,12 @@ from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durables import PROJECTOR, BoundDurable, ensure_consumer
 from fleetbus.bus.jetstream import ensure_stream
 from fleetbus.snapshot.offsets.checkpoint import Loss, OffsetCheckpoint
-from fleetbus.snapshot.offsets.checkpoint_store import CheckpointStore, Offset
+from fleetbus.snapshot.offsets.checkpoint_store import Beside, CheckpointStore, Offset
 from fleetbus.snapshot.records import ResourceState
 from fleetbus.watchers.resync import read_audit_request
 from fleetbus_devfleet.processes.servers import ValkeyServer
 from fleetbus_proto.events import Event
-from fleetbus_proto.keys import offset_checkpoint
+from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
 from support.eventually import eventually
 from support.rigs.projector import (
@@ -34,6 +34,8 @@ from support.rigs.projector import (
 )
 from support.stores.snapshot import Source
 
+KEYS = SnapshotKeys()
+CHECKPOINT = KEYS.offset_checkpoint(0, PROJECTOR)
 SOURCE = Source(rank=(5, 5))
 FULL = 1024**2
 LARGE = b'"' + b"x" * (FULL // 3) + b'"'
@@ -68,7 +70,7 @@ async def synced(rig: ProjectorRig) -> None:
 
 async def is_shown(rig: ProjectorRig) -> bool:
     """Whether the checkpoint vouches for all that is on the stream."""
-    low = await rig.redis.hget(offset_checkpoint(PROJECTOR), "low")
+    low = await rig.redis.hget(CHECKPOINT, "low")
     return await rig.is_through() and int(low or 0) >= await last_sequence(rig)
 
 
@@ -102,10 +104,10 @@ async def test_p11_what_a_store_has_lost_is_applied_again(
 ) -> None:
     await synced(rig)
     await rig.redis.save()
-    feed = await rig.snapshot.reader.feed_generation()
+    feed = await rig.snapshot.feed_generation()
     request = await rig.resync_request()
     await change(rig)
-    counter = await rig.snapshot.reader.counter()
+    counter = await rig.snapshot.reader.version()
     await roll_back(rig, store)
     await eventually(lambda: has_again(rig))
     assert await rig.snapshot.reader.get_deleted("eu1", PODS, "prod", "b") is not None
@@ -113,8 +115,8 @@ async def test_p11_what_a_store_has_lost_is_applied_again(
     assert await rig.resync_request() == request, "nothing had to be listed"
     assert [event.name for event in rig.deleted] == ["b"], "promise 1"
     # P13: positions of before mean nothing any more; P15: somebody looks whether all is there.
-    assert await rig.snapshot.reader.feed_generation() != feed
-    assert await rig.snapshot.reader.counter() > counter
+    assert await rig.snapshot.feed_generation() != feed
+    assert await rig.snapshot.reader.version() > counter
     await eventually(lambda: read_audit_request(rig.connections.kv, "eu1"))
 
 
@@ -148,13 +150,13 @@ async def test_p11_a_restart_that_lost_nothing_costs_no_list_and_no_message(
     await synced(rig)
     await rig.redis.save()
     run, request = (
-        await rig.redis.hget(offset_checkpoint(PROJECTOR), "run"),
+        await rig.redis.hget(CHECKPOINT, "run"),
         await rig.resync_request(),
     )
     await roll_back(rig, store)
 
     async def is_settled() -> bool:
-        return await rig.redis.hget(offset_checkpoint(PROJECTOR), "run") != run
+        return await rig.redis.hget(CHECKPOINT, "run") != run
 
     await eventually(is_settled)
     assert (await rig.resync_request(), rig.deleted, await names(rig)) == (
@@ -171,9 +173,9 @@ async def test_p11_a_store_older_than_the_stream_is_superseded_without_a_deletio
     rig.settings["stream_max_bytes"] = FULL
     await synced_small(rig)
     if lost == "checkpoint":
-        await rig.redis.delete(offset_checkpoint(PROJECTOR))
+        await rig.redis.delete(CHECKPOINT)
     if lost == "another stream":
-        await rig.redis.hset(offset_checkpoint(PROJECTOR), "stream", "of another time")
+        await rig.redis.hset(CHECKPOINT, "stream", "of another time")
     await rig.redis.save()
     await rig.publish(SOURCE.modified("a", 6), SOURCE.added("c", 7))
     if lost == "stream":
@@ -199,7 +201,7 @@ async def synced_small(rig: ProjectorRig) -> None:
     await rig.synced()
 
     async def is_low() -> bool:
-        low = await rig.redis.hget(offset_checkpoint(PROJECTOR), "low")
+        low = await rig.redis.hget(CHECKPOINT, "low")
         return await rig.is_through() and int(low or 0) >= 4
 
     await eventually(is_low)
@@ -215,7 +217,6 @@ async def test_p13_an_emptied_store_whose_server_stays_is_noticed_within_a_look(
     await rig.redis.flushall()
     await eventually(rig.snapshot.reader.generation)
     assert await rig.snapshot.reader.generation() != generation
-    await eventually(rig.snapshot.reader.feed_generation)  # a moment later
 
 
 # --- the checkpoint itself ------------------------------------------------------------------------
@@ -241,6 +242,8 @@ class Handled:
         return OffsetCheckpoint(
             bus=self.rig.bus,
             redis=self.rig.redis,
+            keys=KEYS,
+            beside=Beside.shard_of_snapshot(KEYS, 0, PROJECTOR),
             consumer=PROJECTOR,
             durable=BoundDurable(STREAM_SUBJECTS, PROJECTOR),
             handle=self.handle,
@@ -317,7 +320,8 @@ async def test_p11_nothing_is_settled_when_the_store_goes_back_again_during_the_
 async def test_p11_a_checkpoint_is_never_written_to_another_server_than_the_one_it_was_read_from(
     handled: Handled, store: ValkeyServer
 ) -> None:
-    held = CheckpointStore(handled.rig.redis)
+    beside = Beside.shard_of_snapshot(KEYS, 0, PROJECTOR)
+    held = CheckpointStore(handled.rig.redis, KEYS, beside)
     await handled.rig.redis.save()
     seen = await held.read(PROJECTOR)
     await roll_back(handled.rig, store)
@@ -337,7 +341,7 @@ async def test_p11_a_checkpoint_below_the_one_remembered_is_a_loss_though_the_se
     await handled.consume()
     await made.check()
     handled.names.clear()
-    await handled.rig.redis.hset(offset_checkpoint(PROJECTOR), "low", 1)
+    await handled.rig.redis.hset(CHECKPOINT, "low", 1)
     await made.check()
     assert handled.names == ["b"]
     assert made.is_settled
@@ -350,7 +354,7 @@ async def test_p12_an_ack_floor_below_the_checkpoint_is_a_break(handled: Handled
     await handled.rig.publish(SOURCE.added("a", 1), SOURCE.added("b", 2))
     await handled.consume()
     await made.check()
-    await handled.rig.redis.hset(offset_checkpoint(PROJECTOR), "floor", 3)
+    await handled.rig.redis.hset(CHECKPOINT, "floor", 3)
     await made.check()
-    found = await handled.rig.redis.hmget(offset_checkpoint(PROJECTOR), ["breaks", "floor"])
+    found = await handled.rig.redis.hmget(CHECKPOINT, ["breaks", "floor"])
     assert found == [b"1", b"2"]

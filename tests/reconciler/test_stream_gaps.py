@@ -30,7 +30,8 @@ from fleetbus.bus.jetstream import (
     stream_info,
 )
 from fleetbus.snapshot.offsets.checkpoint import Loss, OffsetCheckpoint
-from fleetbus_proto.keys import offset_checkpoint
+from fleetbus.snapshot.offsets.checkpoint_store import Beside
+from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS, events_filter
 from fleetbus_reconciler.projector.loss_recovery import update_stream_metrics
 from support.eventually import eventually
@@ -68,6 +69,8 @@ class Looking:
         return OffsetCheckpoint(
             bus=self.rig.bus,
             redis=self.rig.redis,
+            keys=SnapshotKeys(),
+            beside=Beside.shard_of_snapshot(SnapshotKeys(), 0, consumer),
             consumer=consumer,
             durable=durable,
             handle=handle,
@@ -87,7 +90,9 @@ class Looking:
         return len(self.losses)
 
     async def breaks(self, durable: str) -> int:
-        return int(await self.rig.redis.hget(offset_checkpoint(durable), "breaks") or 0)
+        return int(
+            await self.rig.redis.hget(SnapshotKeys().offset_checkpoint(0, durable), "breaks") or 0
+        )
 
 
 @pytest.fixture
@@ -265,7 +270,7 @@ async def test_b17_p12_a_projector_that_was_away_too_long_asks_for_everything(
         await rig.publish(heartbeat(cluster))
         await rig.publish_epoch(Source(cluster=cluster, rank=(5, 5)), a=4)
         await rig.synced(cluster)
-    await eventually(lambda: rig.redis.hget(offset_checkpoint(PROJECTOR), "low"))
+    await eventually(lambda: rig.redis.hget(SnapshotKeys().offset_checkpoint(0, PROJECTOR), "low"))
     await rig.stop()
     await rig.publish(SOURCE.modified("a", 6))
     await fill(rig, first=7)

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from fleetbus_proto import keys
+from fleetbus_proto.keys import SnapshotKeys
 from support.eventually import eventually
 from support.rigs.projector import PODS, ProjectorRig, heartbeat
 from support.stores.snapshot import Source, full_store
@@ -35,11 +35,11 @@ async def churned(rig: ProjectorRig, count: int = 5) -> None:
 
 
 async def tombstones(rig: ProjectorRig) -> int:
-    return await rig.redis.zcard(keys.deleted("eu1", PODS))
+    return await rig.redis.zcard(SnapshotKeys().deleted("eu1", PODS))
 
 
 async def last_states(rig: ProjectorRig) -> int:
-    return await rig.redis.hlen(keys.tombstones("eu1", PODS))
+    return await rig.redis.hlen(SnapshotKeys().tombstones("eu1", PODS))
 
 
 async def has_none(rig: ProjectorRig) -> bool:

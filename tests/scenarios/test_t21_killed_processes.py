@@ -28,6 +28,7 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_devfleet.processes.children import Child
 from fleetbus_devfleet.processes.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_proto.keys import SnapshotKeys
 from support.eventually import eventually
 from support.hostile.careless_copies import COPIER, KEY, MAPS, OBJECTS, Load, data, versions
 from support.processes.services import Processes
@@ -55,7 +56,7 @@ class Machine:
         if data(self.clusters["a"]) != data(self.clusters["b"]):
             return False
         async with Redis.from_url(self.valkey.url) as redis:
-            reader = SnapshotReader(redis)
+            reader = SnapshotReader(redis, SnapshotKeys())
             try:
                 found = await reader.freshness(self.clusters, KEY)
                 pages = [

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import timedelta
 from math import inf
 from typing import Final
@@ -51,12 +52,31 @@ _YIELD_EVERY: Final = 20
 _ACK: Final = b""
 _TERM: Final = b"+TERM"
 _NAK: Final = b"-NAK"
+_AGAIN: Final = b'-NAK {"delay": 1000000000}'
+"""In nanoseconds: what a server that is away may miss before it is tried again."""
 _EXPIRED: Final = "408"
 _IDLE: Final = "100"
 _NO_RESPONDERS: Final = "503"
 
 
 Handle = Callable[[Sequence[Delivery]], Awaitable[None]]
+
+
+class PartlyHandled(Exception):
+    """A part of a batch was not handled: a server that it needs is away, the others are not.
+
+    The rest is acknowledged. The part comes again after a while, so it does not hold up the stream
+    before it fills the consumer's limit of messages without acknowledgement.
+
+    Args:
+        failed: the sequences of these messages.
+        cause: why.
+    """
+
+    def __init__(self, failed: AbstractSet[int], cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.failed = failed
+        self.cause = cause
 
 
 class Consumer:
@@ -147,10 +167,11 @@ class Consumer:
 
     async def _work(self, batch: Sequence[Buffered]) -> None:
         """Handle one batch and acknowledge it."""
-        await self._handle_until_done(batch)
+        failed = await self._handle_until_done(batch)
         for one in batch:
             # TERM: a rejected message is not delivered again (rule B18).
-            self._ack(one.reply, _ACK if one.delivery.message is not None else _TERM)
+            body = _ACK if one.delivery.message is not None else _TERM
+            self._ack(one.reply, _AGAIN if one.delivery.sequence in failed else body)
         self._buffer.done(batch)
         self._report_turn(batch)
         del self._busy[id(batch)]
@@ -191,20 +212,27 @@ class Consumer:
             self._ack(one.reply, _NAK)
         await self._send_acks()
 
-    async def _handle_until_done(self, batch: Sequence[Buffered]) -> None:
+    async def _handle_until_done(self, batch: Sequence[Buffered]) -> AbstractSet[int]:
+        """Handle a batch; returns the sequences that are to come again."""
         deliveries = [one.delivery for one in batch]
         pause = FIRST_RETRY
         while True:
             try:
                 await _uncancelled(self._handle(deliveries))
+            except PartlyHandled as e:
+                self._log_failure(e.cause)
+                return e.failed
             except Exception as e:  # noqa: BLE001 -- Redis may be down: keep the batch, try again
-                kind, said = type(e).__name__, str(e)
-                if self._log_once.should_log(f"{kind} {said}"):
-                    log.warning("batch_failed", durable=self._durable, error=said, error_type=kind)
+                self._log_failure(e)
                 pause = await _back_off(pause)
                 self._report_turn(batch)
             else:
-                return
+                return frozenset()
+
+    def _log_failure(self, error: Exception) -> None:
+        kind, said = type(error).__name__, str(error)
+        if self._log_once.should_log(f"{kind} {said}"):
+            log.warning("batch_failed", durable=self._durable, error=said, error_type=kind)
 
     def _forget_lost_pulls(self) -> None:
         """Forget pulls that the server does not know any more after a reconnect."""

@@ -71,5 +71,5 @@ async def _are_left(bus: Bus, controller: str, within: timedelta) -> bool:
 async def _remove_keys(redis: Redis, controller: str) -> int:
     pattern = keys.queue(controller, "*")
     found: AsyncIterator[bytes] = cast("Any", redis).scan_iter(pattern, count=_COUNT)
-    names = [*map(keys.offset_checkpoint, durables_of(controller)), keys.replay_claim(controller)]
-    return int(await redis.unlink(*names, *[key async for key in found]))
+    names = [key async for key in found]
+    return int(await redis.unlink(*names)) if names else 0

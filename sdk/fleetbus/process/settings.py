@@ -26,6 +26,8 @@ _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
 _UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 _MESSAGES: Final = {"time_delta_parsing": "not a duration such as 250ms, 30s, 5m or 1h"}
 """Replacements for pydantic's messages."""
+MAX_SHARDS: Final = 256
+"""Every second each process asks every shard for its state, and a list of the fleet asks all."""
 _ALIKE: Final = 0.86
 """From 0 to 1, including the common prefix: allows two wrong letters, or a missing `_URL`."""
 _SERVICE_LINK: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_.*)?)$")
@@ -79,6 +81,11 @@ class SharedSettings(AddressSettings):
 
     redis_url: str = "redis://127.0.0.1:6379/0"
     """Address of Redis or Valkey."""
+
+    shards: int = Field(default=1, ge=1, le=MAX_SHARDS)
+    """Shards of the snapshot, the same for all processes and fixed when it is set up: each is held
+    by one server of a Redis or Valkey Cluster. More shards than servers leave room to grow; one is
+    enough for a single server."""
 
     hub_kubeconfig: pathlib.Path | None = None
     """Kubeconfig of the hub; by default the pod's service account is used, if there is one."""

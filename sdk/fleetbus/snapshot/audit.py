@@ -18,8 +18,9 @@ import redis.exceptions
 from fleetbus.snapshot.guard import Guard, read_guard
 from fleetbus.snapshot.reads.walk import Range, scan_hash, walk_members
 from fleetbus.snapshot.scripts import register
-from fleetbus.store.connection import StoreEmpty, is_full
-from fleetbus_proto import keys
+from fleetbus.snapshot.shards import refusal
+from fleetbus.store.connection import is_full
+from fleetbus_proto.keys import object_key
 from fleetbus_proto.versions import is_comparable, is_newer
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from fleetbus_proto.events import AuditPage, Heartbeat
+    from fleetbus_proto.keys import SnapshotKeys
 
 _CHUNK: Final = 500
 _SUSPECTS: Final = 10_000
@@ -113,11 +115,14 @@ class Audits:
 
     Args:
         redis: a client as `connect` makes it.
+        keys: the shards of the snapshot.
     """
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, keys: SnapshotKeys) -> None:
         self._redis = redis
+        self._keys = keys
         self._script = register(redis, "audit", when_full=True)
+        self._due = register(redis, "audits_due")
 
     async def add_page(self, page: AuditPage) -> PageResult:
         """Compare a page and keep its suspects; may be repeated, in any order.
@@ -130,7 +135,8 @@ class Audits:
         if not is_comparable(audit.version):
             return PageResult.IGNORED
         suspects = await self._suspects(audit, page)
-        if suspects and await is_full(self._redis):
+        counter = self._keys.counter(self._keys.shard_of(audit.cluster))
+        if suspects and await is_full(self._redis, counter):
             return PageResult.IGNORED  # no room to keep suspects; the next audit may have it
         answer = PageResult.OPEN
         for at in range(0, max(len(suspects), 1), _CHUNK):
@@ -144,27 +150,32 @@ class Audits:
     async def receive(self, heartbeat: Heartbeat) -> None:
         """Mark audits as passed whose list is below the low-water mark of this heartbeat."""
         cluster = heartbeat.cluster
-        waiting = await cast("Any", self._redis.smembers(keys.audits(cluster)))
+        waiting = await cast("Any", self._redis.smembers(self._keys.audits(cluster)))
         for member in cast("set[bytes]", waiting):
             resource, _, scope = member.decode().partition("|")
             audit = await self._read(cluster, resource, scope)
             if audit is None:  # it has expired
-                await cast("Any", self._redis.srem(keys.audits(cluster), member))
+                await cast("Any", self._redis.srem(self._keys.audits(cluster), member))
             elif _has_passed(audit, heartbeat):
                 await self._run("pass", audit)
 
     async def due(self, after: timedelta) -> AsyncIterator[Audit]:
         """Yield audits whose list the low-water mark passed at least this long ago."""
-        seconds, microseconds = await self._redis.time()
-        limit = seconds * 1000 + microseconds // 1000 - after.total_seconds() * 1000
-        found = await self._redis.zrangebyscore(keys.audits_due(), "-inf", limit)
-        for member in cast("list[bytes]", found):
-            cluster, resource, scope = member.decode().split("|", 2)
-            audit = await self._read(cluster, resource, scope)
-            if audit is None:
-                await self._redis.zrem(keys.audits_due(), member)
-            else:
-                yield audit
+        for shard in range(self._keys.shards):
+            key = self._keys.audits_due(shard)
+            try:
+                found = await self._due(keys=[key], args=[round(after.total_seconds() * 1000)])
+            except redis.exceptions.RedisError:
+                if self._keys.shards == 1:
+                    raise
+                continue  # the other shards are not away
+            for member in cast("list[bytes]", found):
+                cluster, resource, scope = member.decode().split("|", 2)
+                audit = await self._read(cluster, resource, scope)
+                if audit is None:
+                    await self._redis.zrem(key, member)
+                else:
+                    yield audit
 
     async def evaluate(self, audit: Audit) -> AuditDecision | None:
         """Compare the suspects again; None while that is not possible yet.
@@ -209,7 +220,7 @@ class Audits:
     ) -> AsyncGenerator[tuple[str | bytes, str]]:
         """Yield key, and version and UID as listed, of each difference."""
         listed = {
-            keys.object_key(namespace, name).encode(): (version, uid)
+            object_key(namespace, name).encode(): (version, uid)
             for namespace, name, uid, version in page.items
         }
         async for key, guard in self._guards(audit, listed):
@@ -217,7 +228,7 @@ class Audits:
             if _listed_kind(audit, guard, version, uid) is not None:
                 yield key, f"{version} {uid}"
         bounds = _range_of(page, max(listed, default=b""))
-        order = keys.order(audit.cluster, audit.resource_key)
+        order = self._keys.order(audit.cluster, audit.resource_key)
         async for members in walk_members(self._redis, order, bounds):
             absent = [member for member in members if member not in listed]
             async for key, guard in self._guards(audit, absent):
@@ -225,7 +236,7 @@ class Audits:
                     yield key, ""
 
     async def _findings(self, audit: Audit) -> AsyncIterator[Finding]:
-        name = keys.audit(audit.cluster, audit.resource_key, audit.scope)
+        name = self._keys.audit(audit.cluster, audit.resource_key, audit.scope)
         async for raw in scan_hash(self._redis, name, chunk=_CHUNK, match="[?]*"):
             suspects = {field[1:]: value.decode() for field, value in raw.items()}
             async for key, guard in self._guards(audit, suspects):
@@ -242,7 +253,7 @@ class Audits:
     async def _guards(
         self, audit: Audit, wanted: Iterable[bytes]
     ) -> AsyncIterator[tuple[bytes, Guard | None]]:
-        name = keys.guards(audit.cluster, audit.resource_key)
+        name = self._keys.guards(audit.cluster, audit.resource_key)
         members = list(wanted)
         for at in range(0, len(members), _CHUNK):
             chunk = members[at : at + _CHUNK]
@@ -253,7 +264,7 @@ class Audits:
     # --- the store ------------------------------------------------------------------------------
 
     async def _read(self, cluster: str, resource: str, scope: str) -> Audit | None:
-        name = keys.audit(cluster, resource, scope)
+        name = self._keys.audit(cluster, resource, scope)
         raw = await cast("Any", self._redis.hmget(name, ["incarnation", "version", "id"]))
         incarnation, version, audit_id = cast("list[bytes | None]", raw)
         if incarnation is None or version is None or audit_id is None:
@@ -263,8 +274,8 @@ class Audits:
     async def _state(self, audit: Audit) -> _Ready:
         place = (audit.cluster, audit.resource_key, audit.scope)
         async with self._redis.pipeline(transaction=False) as pipe:
-            pipe.hmget(keys.audit(*place), ["pages", "last"])
-            pipe.hmget(keys.epochs(*place), ["incarnation", "floor", "completed", "swept"])
+            pipe.hmget(self._keys.audit(*place), ["pages", "last"])
+            pipe.hmget(self._keys.epochs(*place), ["incarnation", "floor", "completed", "swept"])
             (pages, last), (incarnation, floor, completed, swept) = cast(
                 "list[list[bytes | None]]", await pipe.execute()
             )
@@ -276,19 +287,20 @@ class Audits:
 
     async def _run(self, what: str, audit: Audit, *rest: str | bytes | int) -> PageResult:
         place = (audit.cluster, audit.resource_key, audit.scope)
+        shard = self._keys.shard_of(audit.cluster)
         names = [
-            keys.generation(),
-            keys.clusters(),
-            keys.epochs(*place),
-            keys.audit(*place),
-            keys.audits(audit.cluster),
-            keys.audits_due(),
+            self._keys.generation(shard),
+            self._keys.clusters(shard),
+            self._keys.epochs(*place),
+            self._keys.audit(*place),
+            self._keys.audits(audit.cluster),
+            self._keys.audits_due(shard),
         ]
         try:
             answer = await self._script(keys=names, args=[what, *audit, *rest])
         except redis.exceptions.ResponseError as e:
-            if "NOGENERATION" in str(e):
-                raise StoreEmpty("the snapshot's store is empty: no generation (P13)") from e
+            if refused := refusal(e, self._keys):
+                raise refused from e
             raise
         return PageResult(int(answer))
 
@@ -313,7 +325,7 @@ def _has_passed(audit: Audit, heartbeat: Heartbeat) -> bool:
 
 def _range_of(page: AuditPage, last: bytes) -> Range:
     """The range of keys for which the page is complete."""
-    low = b"(" + keys.object_key(*page.after).encode() if page.after is not None else b"-"
+    low = b"(" + object_key(*page.after).encode() if page.after is not None else b"-"
     return Range(low, b"+" if page.last else b"[" + last)
 
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, cast
 from fleetbus.snapshot.guard import ITEM, read_guard
 from fleetbus.snapshot.reads.walk import scan_hash, walk_members
 from fleetbus.snapshot.scripts import register
-from fleetbus_proto import keys
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
     from redis.asyncio import Redis
+
+    from fleetbus_proto.keys import SnapshotKeys
 
 _CHUNK = 500
 
@@ -22,11 +23,13 @@ class Removal:
 
     Args:
         redis: as for `SnapshotWriter`, which has one of these.
-        feed_length: about how many changes the feed keeps.
+        keys: the same.
+        feed_length: about how many changes the feed of a shard keeps.
     """
 
-    def __init__(self, redis: Redis, *, feed_length: int) -> None:
+    def __init__(self, redis: Redis, keys: SnapshotKeys, *, feed_length: int) -> None:
         self._redis = redis
+        self._keys = keys
         self._feed_length = feed_length
         self._collect_tombstones = register(redis, "collect_tombstones")
         self._drop_last_states = register(redis, "drop_last_states")
@@ -35,7 +38,9 @@ class Removal:
 
     async def read_scopes(self, cluster: str) -> set[tuple[str, str]]:
         """Read (resource key, scope) of everything that the snapshot holds of a cluster."""
-        members = cast("set[bytes]", await cast("Any", self._redis.smembers(keys.scopes(cluster))))
+        members = cast(
+            "set[bytes]", await cast("Any", self._redis.smembers(self._keys.scopes(cluster)))
+        )
         pairs = (member.decode().partition("|") for member in members)
         return {(resource, scope) for resource, _, scope in pairs}
 
@@ -45,16 +50,18 @@ class Removal:
         It only deletes, so it also runs in a full store.
         """
         dropped = 0
-        async for batch in walk_members(self._redis, keys.deleted(cluster, resource), chunk=chunk):
+        async for batch in walk_members(
+            self._redis, self._keys.deleted(cluster, resource), chunk=chunk
+        ):
             dropped += await self._collect_tombstones(
                 keys=[
-                    keys.guards(cluster, resource),
-                    keys.tombstones(cluster, resource),
-                    keys.deleted(cluster, resource),
-                    keys.deletion_times(cluster, resource),
-                    keys.scopes(cluster),
+                    self._keys.guards(cluster, resource),
+                    self._keys.tombstones(cluster, resource),
+                    self._keys.deleted(cluster, resource),
+                    self._keys.deletion_times(cluster, resource),
+                    self._keys.scopes(cluster),
                 ],
-                args=[resource, keys.epochs(cluster, resource, ""), *batch],
+                args=[resource, self._keys.epochs(cluster, resource, ""), *batch],
             )
         return dropped
 
@@ -63,7 +70,7 @@ class Removal:
         resources = sorted({resource for resource, _ in await self.read_scopes(cluster)})
         async with self._redis.pipeline(transaction=False) as pipe:
             for resource in resources:
-                pipe.exists(keys.deleted(cluster, resource))
+                pipe.exists(self._keys.deleted(cluster, resource))
             answers = cast("list[int]", await pipe.execute())
         return [resource for resource, found in zip(resources, answers, strict=True) if found]
 
@@ -74,11 +81,11 @@ class Removal:
 
         Their tombstones stay. It only deletes, so it also runs in a full store.
         """
-        limit = "+inf"
-        if kept:
-            seconds, _ = await self._redis.time()
-            limit = str(int((seconds - kept.total_seconds()) * 1000))
-        names = [keys.tombstones(cluster, resource), keys.deletion_times(cluster, resource)]
+        limit = round(kept.total_seconds() * 1000)
+        names = [
+            self._keys.tombstones(cluster, resource),
+            self._keys.deletion_times(cluster, resource),
+        ]
         total = dropped = int(await self._drop_last_states(keys=names, args=[limit, chunk]))
         while dropped == chunk:
             dropped = int(await self._drop_last_states(keys=names, args=[limit, chunk]))
@@ -97,18 +104,23 @@ class Removal:
         Returns:
             How many rows were removed.
         """
-        known = (keys.epochs(cluster, resource, scope), keys.audit(cluster, resource, scope))
+        shard = self._keys.shard_of(cluster)
+        known = (
+            self._keys.epochs(cluster, resource, scope),
+            self._keys.audit(cluster, resource, scope),
+        )
         await self._redis.unlink(*known)
-        label_prefix = keys.labels(cluster, resource, "")
-        fixed = [self._feed_length, keys.owners(""), cluster, resource, scope, label_prefix]
-        names = [keys.counter(), keys.feed(), *keys.rows(cluster, resource)]
+        label_prefix = self._keys.labels(cluster, resource, "")
+        owners, shards = self._keys.owners(shard, ""), self._keys.shards
+        fixed = [self._feed_length, owners, cluster, resource, scope, label_prefix, shards]
+        names = [*self._feed_of(cluster), *self._keys.rows(cluster, resource)]
         removed = 0
-        for source in (keys.order(cluster, resource), keys.deleted(cluster, resource)):
+        for source in (self._keys.order(cluster, resource), self._keys.deleted(cluster, resource)):
             async for batch in walk_members(self._redis, source, chunk=chunk):
                 removed += await self._drop_scope(keys=names, args=[*fixed, *batch])
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.unlink(*known)
-            pipe.srem(keys.scopes(cluster), f"{resource}|{scope}")
+            pipe.srem(self._keys.scopes(cluster), f"{resource}|{scope}")
             await pipe.execute()
         return removed
 
@@ -118,21 +130,33 @@ class Removal:
         The record goes first, so that no more events are applied (rule P1); the list of its scopes
         goes last, so that it can be repeated.
         """
-        await cast("Any", self._redis.hdel(keys.clusters(), cluster))
+        shard = self._keys.shard_of(cluster)
+        await cast("Any", self._redis.hdel(self._keys.clusters(shard), cluster))
         held = await self.read_scopes(cluster)
         for resource in {resource for resource, _ in held}:
             await self._drop_indexes(cluster, resource)
-            await self._redis.unlink(*keys.rows(cluster, resource))
-        epochs = [keys.epochs(cluster, resource, scope) for resource, scope in held]
-        epochs += [keys.audit(cluster, resource, scope) for resource, scope in held]
-        last = [*epochs, keys.resources(cluster), keys.audits(cluster), keys.scopes(cluster)]
+            await self._redis.unlink(*self._keys.rows(cluster, resource))
+        epochs = [self._keys.epochs(cluster, resource, scope) for resource, scope in held]
+        epochs += [self._keys.audit(cluster, resource, scope) for resource, scope in held]
+        last = [
+            *epochs,
+            self._keys.resources(cluster),
+            self._keys.audits(cluster),
+            self._keys.scopes(cluster),
+        ]
         await self._drop_cluster(
-            keys=[keys.counter(), keys.feed(), *last], args=[self._feed_length, cluster]
+            keys=[*self._feed_of(cluster), *last],
+            args=[self._feed_length, cluster, self._keys.shards],
         )
+
+    def _feed_of(self, cluster: str) -> tuple[str, str]:
+        shard = self._keys.shard_of(cluster)
+        return self._keys.counter(shard), self._keys.feed(shard)
 
     async def _drop_indexes(self, cluster: str, resource: str) -> None:
         """Remove all index entries: the guards hold the terms of every row."""
-        async for raw in scan_hash(self._redis, keys.guards(cluster, resource), chunk=_CHUNK):
+        shard = self._keys.shard_of(cluster)
+        async for raw in scan_hash(self._redis, self._keys.guards(cluster, resource), chunk=_CHUNK):
             guards = {key.decode(): read_guard(value) for key, value in raw.items()}
             labels = {
                 term for guard in guards.values() for term in guard.labels.split(ITEM) if term
@@ -140,7 +164,7 @@ class Removal:
             owned = [(u, k) for k, guard in guards.items() for u in guard.owners.split(ITEM) if u]
             async with self._redis.pipeline(transaction=False) as pipe:
                 for label in labels:
-                    pipe.unlink(keys.labels(cluster, resource, label))
+                    pipe.unlink(self._keys.labels(cluster, resource, label))
                 for uid, key in owned:
-                    pipe.srem(keys.owners(uid), f"{cluster}|{resource}|{key}")
+                    pipe.srem(self._keys.owners(shard, uid), f"{cluster}|{resource}|{key}")
                 await pipe.execute()

@@ -27,6 +27,10 @@ def register(
             free memory. The server refuses any other script there at its first write that may take
             memory; one whose first write is a deletion runs on.
     """
+    return redis.register_script((_WHEN_FULL if when_full else "") + script_text(name, after=after))
+
+
+def script_text(name: str, *, after: str) -> str:
+    """Read a script and the file that precedes it."""
     folder = resources.files("fleetbus.snapshot").joinpath("lua")
-    first, script = (folder.joinpath(f"{part}.lua").read_text() for part in (after, name))
-    return redis.register_script((_WHEN_FULL if when_full else "") + first + script)
+    return "".join(folder.joinpath(f"{part}.lua").read_text() for part in (after, name))

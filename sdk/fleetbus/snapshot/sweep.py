@@ -10,14 +10,16 @@ from fleetbus.snapshot.guard import Guard, read_guard
 from fleetbus.snapshot.outcomes import CompletedEpoch
 from fleetbus.snapshot.reads.walk import scan_hash
 from fleetbus.snapshot.scripts import register
-from fleetbus_proto import keys
 from fleetbus_proto.events import Incarnation, Rank
+from fleetbus_proto.keys import split_object_key
 from fleetbus_proto.versions import is_newer, version_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from redis.asyncio import Redis
+
+    from fleetbus_proto.keys import SnapshotKeys
 
 log = structlog.get_logger(__name__)
 
@@ -68,10 +70,12 @@ class Sweeps:
 
     Args:
         redis: as for `SnapshotWriter`, which has one of these.
+        keys: the same.
     """
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, keys: SnapshotKeys) -> None:
         self._redis = redis
+        self._keys = keys
         self._mark_epoch = register(redis, "mark_epoch", when_full=True)
 
     async def find_candidates(
@@ -85,8 +89,8 @@ class Sweeps:
         A row that another scope holds as well may only have left the selection of this one (W6): it
         is gone once the last complete list of each scope lacks it.
         """
-        guards = keys.guards(completed.cluster, completed.resource_key)
-        bodies = keys.bodies(completed.cluster, completed.resource_key)
+        guards = self._keys.guards(completed.cluster, completed.resource_key)
+        bodies = self._keys.bodies(completed.cluster, completed.resource_key)
         async for raw in scan_hash(self._redis, guards, chunk=chunk):
             read = {key: read_guard(value) for key, value in raw.items()}
             gone = {key: guard for key, guard in read.items() if _is_gone(completed, guard, key)}
@@ -98,12 +102,12 @@ class Sweeps:
                 "list[bytes | None]", await self._redis.hmget(bodies, cast("Any", list(gone)))
             )
             for (key, guard), body in zip(gone.items(), last, strict=True):
-                namespace, name = keys.split_object_key(key.decode())
+                namespace, name = split_object_key(key.decode())
                 yield SweepCandidate(namespace, name, guard.uid, guard.resource_version, body)
 
     async def count_scope(self, completed: CompletedEpoch, *, chunk: int = 500) -> int:
         """Count the objects in the scope of this epoch; reads the guard of each."""
-        key = keys.guards(completed.cluster, completed.resource_key)
+        key = self._keys.guards(completed.cluster, completed.resource_key)
         count = 0
         async for raw in scan_hash(self._redis, key, chunk=chunk):
             guards = map(read_guard, raw.values())
@@ -145,12 +149,14 @@ class Sweeps:
 
         Only a newer list may release or confirm what this one lacks.
         """
-        await self._mark_epoch(keys=[_epochs_of(completed)], args=["held", _rank_of(completed)])
+        await self._mark_epoch(
+            keys=[self._epochs_of(completed)], args=["held", _rank_of(completed)]
+        )
 
     async def read_state(self, completed: CompletedEpoch) -> SweepState:
         """Read whether the sweep of this epoch is held or superseded (rule P7)."""
         raw = cast(
-            "dict[bytes, bytes]", await cast("Any", self._redis.hgetall(_epochs_of(completed)))
+            "dict[bytes, bytes]", await cast("Any", self._redis.hgetall(self._epochs_of(completed)))
         )
         # A completed epoch removes the counts of all up to it.
         is_listed_anew = any(name.startswith((b"count:", b"end:")) for name in raw)
@@ -161,7 +167,12 @@ class Sweeps:
 
         Does nothing if the scope is gone.
         """
-        await self._mark_epoch(keys=[_epochs_of(completed)], args=["swept", _rank_of(completed)])
+        await self._mark_epoch(
+            keys=[self._epochs_of(completed)], args=["swept", _rank_of(completed)]
+        )
+
+    def _epochs_of(self, completed: CompletedEpoch) -> str:
+        return self._keys.epochs(completed.cluster, completed.resource_key, completed.scope)
 
     async def _find_held_by_others(
         self, completed: CompletedEpoch, gone: dict[bytes, Guard]
@@ -173,9 +184,9 @@ class Sweeps:
         names = sorted(set[str]().union(*(gone[key].scopes for key in shared)) - {completed.scope})
         async with self._redis.pipeline(transaction=False) as pipe:
             for name in names:
-                pipe.hmget(keys.epochs(cluster, resource, name), ["incarnation", "completed"])
+                pipe.hmget(self._keys.epochs(cluster, resource, name), ["incarnation", "completed"])
             # After the epochs: a list that was complete then has marked all that it held by now.
-            pipe.hmget(keys.guards(cluster, resource), cast("Any", shared))
+            pipe.hmget(self._keys.guards(cluster, resource), cast("Any", shared))
             *held, raw = cast("list[list[bytes | None]]", await pipe.execute())
         others = [
             _OtherScope(name, int(incarnation), (rank or b"").decode())
@@ -187,11 +198,13 @@ class Sweeps:
 
     async def _read_epochs(self, cluster: str) -> list[tuple[str, str, dict[str, str]]]:
         """Read resource key, scope and epochs hash of each scope."""
-        members = cast("set[bytes]", await cast("Any", self._redis.smembers(keys.scopes(cluster))))
+        members = cast(
+            "set[bytes]", await cast("Any", self._redis.smembers(self._keys.scopes(cluster)))
+        )
         pairs = [member.decode().partition("|")[::2] for member in sorted(members)]
         async with self._redis.pipeline(transaction=False) as pipe:
             for resource, scope in pairs:
-                pipe.hgetall(keys.epochs(cluster, resource, scope))
+                pipe.hgetall(self._keys.epochs(cluster, resource, scope))
             answers = cast("list[dict[bytes, bytes]]", await pipe.execute())
         return [
             (resource, scope, {name.decode(): value.decode() for name, value in raw.items()})
@@ -232,10 +245,6 @@ def _may_hold(other: _OtherScope, guard: Guard) -> bool:
         return True
     is_older = int(guard.incarnation) < other.incarnation
     return not is_older and not is_newer(version, guard.resource_version)
-
-
-def _epochs_of(completed: CompletedEpoch) -> str:
-    return keys.epochs(completed.cluster, completed.resource_key, completed.scope)
 
 
 def _rank_of(completed: CompletedEpoch) -> str:

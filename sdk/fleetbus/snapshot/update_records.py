@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import msgspec
 
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord
-from fleetbus.store.connection import StoreEmpty
-from fleetbus_proto import keys
+from fleetbus.snapshot.shards import check_generation
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
     from redis.commands.core import AsyncScript
 
     from fleetbus.snapshot.outcomes import CompletedEpoch
+    from fleetbus_proto.keys import SnapshotKeys
 
 _cluster_decoder: Final = msgspec.json.Decoder(ClusterRecord)
 _resource_decoder: Final = msgspec.json.Decoder(ResourceRecord)
@@ -42,6 +42,7 @@ Change = Callable[[Records], Records]
 
 async def update_records(
     redis: Redis,
+    keys: SnapshotKeys,
     script: AsyncScript,
     cluster: str,
     change: Change,
@@ -50,27 +51,28 @@ async def update_records(
 ) -> bool:
     """See `SnapshotWriter.update_records`."""
     while True:
-        written = await _update_once(redis, script, cluster, change, completed)
+        written = await _update_once(redis, keys, script, cluster, change, completed)
         if written != _CHANGED:  # else another projector wrote, or the store was emptied
             return written == _WRITTEN
 
 
 async def _update_once(
     redis: Redis,
+    keys: SnapshotKeys,
     script: AsyncScript,
     cluster: str,
     change: Change,
     completed: CompletedEpoch | None,
 ) -> int:
+    shard = keys.shard_of(cluster)
     async with redis.pipeline(transaction=False) as pipe:
-        pipe.get(keys.generation())
-        pipe.hget(keys.clusters(), cluster)
+        pipe.get(keys.generation(shard))
+        pipe.hget(keys.clusters(shard), cluster)
         pipe.hgetall(keys.resources(cluster))
         generation, old, raw = cast(
             "tuple[bytes | None, bytes | None, dict[bytes, bytes]]", await pipe.execute()
         )
-    if generation is None:
-        raise StoreEmpty("the snapshot's store is empty: no generation (P13)")
+    check_generation(generation, keys)
     if old is None:
         return _REFUSED
     resources = {key.decode(): _resource_decoder.decode(value) for key, value in raw.items()}
@@ -88,9 +90,13 @@ async def _update_once(
             changed += (key, value, b"")
     if new == old and not changed:
         return _WRITTEN
-    names = [keys.generation(), keys.clusters(), keys.resources(cluster)]
+    names = [keys.generation(shard), keys.clusters(shard), keys.resources(cluster)]
     rank = ""
     if completed is not None:
         names.append(keys.epochs(cluster, completed.resource_key, completed.scope))
         rank = f"{completed.rank.resource_version} {completed.rank.id}"
-    return int(await script(keys=names, args=[generation, cluster, old, new, rank, *changed]))
+    return int(
+        await script(
+            keys=names, args=[cast("bytes", generation), cluster, old, new, rank, *changed]
+        )
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 import redis.exceptions
@@ -14,11 +15,11 @@ from fleetbus.snapshot.guard import NO_TERMS, SEP, UNKNOWN_TERMS, read_terms
 from fleetbus.snapshot.outcomes import ApplyOutcome, ApplyResult, CompletedEpoch, EpochState
 from fleetbus.snapshot.removal import Removal
 from fleetbus.snapshot.scripts import register
+from fleetbus.snapshot.shards import check_generation, check_shards, make_generation, refusal
 from fleetbus.snapshot.sweep import Sweeps
 from fleetbus.store import connection
-from fleetbus.store.connection import StoreEmpty
-from fleetbus_proto import keys
 from fleetbus_proto.events import UNREADABLE
+from fleetbus_proto.keys import object_key
 from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import is_comparable
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from fleetbus.snapshot.records import ClusterRecord, ResourceRecord
     from fleetbus.snapshot.update_records import Change
     from fleetbus_proto.events import EpochEnd, Event
+    from fleetbus_proto.keys import SnapshotKeys
 
 MAX_BATCH: Final = 500
 """Most events per call: a script blocks the server while it runs."""
@@ -45,6 +47,10 @@ _OUTCOMES: Final = {
     ord("s"): ApplyOutcome.SAME,
     ord("r"): ApplyOutcome.REFUSED,
 }
+
+
+_Answer: TypeAlias = tuple[bytes, list[int], bytes]
+"""Of apply.lua."""
 
 
 class _Lineage(NamedTuple):
@@ -65,28 +71,32 @@ class SnapshotWriter:
 
     Args:
         redis: a client as `connect` makes it.
-        feed_length: about how many changes the feed keeps.
+        keys: the shards of the snapshot.
+        feed_length: about how many changes the feed of a shard keeps.
     """
 
-    def __init__(self, redis: Redis, *, feed_length: int = FEED_LENGTH) -> None:
+    def __init__(self, redis: Redis, keys: SnapshotKeys, *, feed_length: int = FEED_LENGTH) -> None:
         self._redis = redis
+        self.keys = keys
         self._feed_length = feed_length
         self._apply = register(redis, "apply")
         self._apply_when_full = register(redis, "apply", when_full=True)
-        self.sweeps = Sweeps(redis)
-        self.removal = Removal(redis, feed_length=feed_length)
+        self._set_up = register(redis, "set_up", after="server")
+        self.sweeps = Sweeps(redis, keys)
+        self.removal = Removal(redis, keys, feed_length=feed_length)
         self._update_records = register(redis, "update_records", when_full=True)
 
     # --- events ---------------------------------------------------------------------------------
 
     async def apply(self, events: Sequence[Event]) -> ApplyResult:
-        """Apply up to 500 events in one step, in their order (rules P1 to P5).
+        """Apply up to 500 events, those of each shard in one step and in their order (P1 to P5).
 
         An event whose resourceVersion is no decimal number is refused: it has no order (rule P2).
 
         Raises:
             ValueError: more than 500 events.
-            StoreEmpty: the store was emptied; nothing was written, do not ack (P13).
+            StoreEmpty: a shard was emptied; nothing was written to it, do not ack (P13).
+            WrongShards: as `check_shards`; nothing was written, do not ack.
             StoreFull: the store has no room for all of it, do not ack (P9). Events that need no
                 room were written: deletions, and listed objects that are stored already.
             redis.exceptions.RedisError: the effect is unknown; repeat, do not ack (P9).
@@ -97,13 +107,29 @@ class SnapshotWriter:
         outcomes = [ApplyOutcome.REFUSED] * len(events)
         if not sound:
             return ApplyResult(outcomes, [])
-        batch = _Batch()
+        batches: dict[int, _Batch] = {}
         for i in sound:
-            batch.add_event(events[i])
-        letters, completed, _ = await self._run(batch)
-        for i, letter in zip(sound, letters, strict=True):
-            outcomes[i] = _OUTCOMES[letter]
-        return ApplyResult(outcomes, [CompletedEpoch.of(batch.sources[i - 1]) for i in completed])
+            shard = self.keys.shard_of(events[i].cluster)
+            batch = batches.get(shard)
+            if batch is None:
+                batches[shard] = batch = _Batch(self.keys, shard)
+            batch.add_event(events[i], i)
+        completed: list[CompletedEpoch] = []
+        for batch, (letters, indexes, _) in await self._run_all([*batches.values()]):
+            for i, letter in zip(batch.positions, letters, strict=True):
+                outcomes[i] = _OUTCOMES[letter]
+            completed += [CompletedEpoch.of(batch.sources[index - 1]) for index in indexes]
+        return ApplyResult(outcomes, completed)
+
+    async def _run_all(self, batches: Sequence[_Batch]) -> Sequence[tuple[_Batch, _Answer]]:
+        """Run each batch; if one fails, the others are written all the same."""
+        if len(batches) == 1:
+            return [(batches[0], await self._run(batches[0]))]
+        answers = await asyncio.gather(*map(self._run, batches), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return list(zip(batches, cast("list[_Answer]", answers), strict=True))
 
     async def end_epoch(self, marker: EpochEnd) -> EpochState:
         """Store an end marker; returns whether the epoch is complete now (rule P5).
@@ -125,7 +151,7 @@ class SnapshotWriter:
                 outcome=ApplyOutcome.REFUSED,
                 epoch=epoch,
             )
-        batch = _Batch()
+        batch = _Batch(self.keys, self.keys.shard_of(marker.cluster))
         batch.add_end(marker)
         letters, completed, counted = await self._run(batch)
         outcome = _OUTCOMES[letters[0]]
@@ -137,7 +163,7 @@ class SnapshotWriter:
             epoch=epoch,
         )
 
-    async def _run(self, batch: _Batch) -> tuple[bytes, list[int], bytes]:
+    async def _run(self, batch: _Batch) -> _Answer:
         try:
             return await self._call(self._apply, batch, is_full="")
         except redis.exceptions.OutOfMemoryError:  # before its first write
@@ -149,30 +175,36 @@ class SnapshotWriter:
             )
         return answer
 
-    async def _call(
-        self, script: AsyncScript, batch: _Batch, *, is_full: str
-    ) -> tuple[bytes, list[int], bytes]:
-        fixed = [self._feed_length, keys.owners(""), is_full, len(batch.sources)]
+    async def _call(self, script: AsyncScript, batch: _Batch, *, is_full: str) -> _Answer:
+        keys, shard = self.keys, batch.shard
+        fixed = (self._feed_length, keys.owners(shard, ""), is_full, keys.shards)
+        names = (
+            keys.generation(shard),
+            keys.counter(shard),
+            keys.feed(shard),
+            keys.clusters(shard),
+        )
         try:
             answer = await script(
-                keys=[keys.generation(), keys.counter(), keys.feed(), keys.clusters(), *batch.keys],
-                args=[*fixed, *batch.lineages, *batch.events],
+                keys=[*names, *batch.keys],
+                args=[*fixed, len(batch.sources), *batch.lineages, *batch.events],
             )
         except redis.exceptions.ResponseError as e:
-            if "NOGENERATION" in str(e):
-                raise StoreEmpty("the snapshot's store is empty: no generation (P13)") from e
+            if refused := refusal(e, keys):
+                raise refused from e
             raise
-        return cast("tuple[bytes, list[int], bytes]", answer)
+        return cast("_Answer", answer)
 
-    async def is_full(self) -> bool:
-        """Whether the store has used up its maxmemory."""
-        return await connection.is_full(self._redis)
+    async def is_full(self, shard: int) -> bool:
+        """Whether the server of a shard has used up its maxmemory."""
+        return await connection.is_full(self._redis, self.keys.counter(shard))
 
     # --- records --------------------------------------------------------------------------------
 
     async def put_cluster(self, name: str, record: ClusterRecord) -> None:
         """Add a cluster to the fleet, or replace its record."""
-        await self._redis.hset(keys.clusters(), name, cast("str", msgspec.json.encode(record)))
+        members = self.keys.clusters(self.keys.shard_of(name))
+        await self._redis.hset(members, name, cast("str", msgspec.json.encode(record)))
 
     async def update_records(
         self, cluster: str, change: Change, *, completed: CompletedEpoch | None = None
@@ -193,44 +225,47 @@ class SnapshotWriter:
             redis.exceptions.RedisError: the effect is unknown; may be repeated.
         """
         return await amend.update_records(
-            self._redis, self._update_records, cluster, change, completed=completed
+            self._redis, self.keys, self._update_records, cluster, change, completed=completed
         )
 
     async def put_resource_state(self, cluster: str, record: ResourceRecord) -> None:
         """Write the record of one resource of a cluster (rule P14)."""
         value = cast("str", msgspec.json.encode(record))
-        await self._redis.hset(keys.resources(cluster), record.key, value)
+        await self._redis.hset(self.keys.resources(cluster), record.key, value)
 
     # --- generations ----------------------------------------------------------------------------
 
-    async def ensure_generation(self) -> str:
-        """Return the generation of this store's content, a new one if it is empty (rule P13)."""
-        fresh = secrets.token_hex(8)
-        if await self._redis.set(keys.generation(), fresh, nx=True):
-            await self.renew_feed()
-        return cast("bytes", await self._redis.get(keys.generation())).decode()
+    async def ensure_generation(self) -> set[int]:
+        """Set up the shards that are empty (rule P13); returns which were.
 
-    async def renew_feed(self) -> str:
-        """Invalidate every feed position and resourceVersion issued so far (rules P13, A5).
-
-        The counter jumps to the server's time in microseconds, above every earlier value, so that
-        an old position is before the start of the feed and never means another change.
+        Raises:
+            WrongShards: a shard was set up with another number of them; nothing was written.
+            redis.exceptions.RedisError: the store is away, or a part of it; may be repeated.
         """
-        seconds, microseconds = await self._redis.time()
-        held = int(await self._redis.get(keys.counter()) or 0)
-        fresh = secrets.token_hex(8)
-        async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.unlink(keys.feed())
-            pipe.incrby(keys.counter(), max(seconds * 1_000_000 + microseconds - held, 1))
-            pipe.set(keys.feed_generation(), fresh)
-            await pipe.execute()
-        return fresh
+        await check_shards(self._redis, self.keys)
+        empty: set[int] = set()
+        for shard in range(self.keys.shards):
+            held, is_fresh = await self._set_up(
+                keys=_names_of_feed(self.keys, shard),
+                args=[
+                    make_generation(secrets.token_hex(8), self.keys),
+                    *(secrets.token_hex(8), shard, self.keys.shards),
+                ],
+            )
+            check_generation(held, self.keys)
+            if is_fresh:
+                empty.add(shard)
+        return empty
 
 
 class _Batch:
-    """The arguments of one script call."""
+    """The arguments of one script call, about clusters of one shard."""
 
-    def __init__(self) -> None:
+    def __init__(self, keys: SnapshotKeys, shard: int) -> None:
+        self._names = keys
+        self.shard = shard
+        self.positions: list[int] = []
+        """The position of each event among those that were to be applied."""
         self.keys: list[str] = []
         self.lineages: list[str | int] = []
         self.events: list[str | bytes] = []
@@ -238,7 +273,8 @@ class _Batch:
         """The first event of each lineage."""
         self._indexes: dict[_Lineage, int] = {}
 
-    def add_event(self, event: Event) -> None:
+    def add_event(self, event: Event, position: int) -> None:
+        self.positions.append(position)
         is_live = event.verb is not Verb.DELETED
         body, degraded, terms = event.object or b"", event.degraded, NO_TERMS
         if is_live and not body:
@@ -251,7 +287,7 @@ class _Batch:
             f"{self._lineage_of(event)}{SEP}{_code(event)}{SEP}{event.resource_version}{SEP}"
             f"{event.uid}{SEP}{degraded}{SEP}{terms.labels}{SEP}{terms.owners}"
         )
-        self.events += (head, keys.object_key(event.namespace, event.name), body)
+        self.events += (head, object_key(event.namespace, event.name), body)
 
     def add_end(self, marker: EpochEnd) -> None:
         removed = "removed" if marker.removed else ""  # the field of the epochs hash (rule W17)
@@ -272,9 +308,10 @@ class _Batch:
         if index is None:
             self._indexes[lineage] = index = len(self._indexes) + 1
             self.sources.append(source)
-            epochs = keys.epochs(source.cluster, resource, source.scope)
-            self.keys += (*keys.rows(source.cluster, resource), epochs, keys.scopes(source.cluster))
-            label_prefix = keys.labels(source.cluster, resource, "")
+            names, cluster = self._names, source.cluster
+            epochs = names.epochs(cluster, resource, source.scope)
+            self.keys += (*names.rows(cluster, resource), epochs, names.scopes(cluster))
+            label_prefix = names.labels(cluster, resource, "")
             self.lineages += (
                 *lineage,
                 label_prefix,
@@ -283,6 +320,13 @@ class _Batch:
                 source.incarnation.uid,
             )
         return index
+
+
+def _names_of_feed(keys: SnapshotKeys, shard: int) -> list[str]:
+    return [
+        *(keys.generation(shard), keys.feed_generation(shard)),
+        *(keys.feed(shard), keys.counter(shard)),
+    ]
 
 
 def _code(event: Event) -> str:

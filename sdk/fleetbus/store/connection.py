@@ -6,24 +6,42 @@ import asyncio
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, cast
 
 import redis.exceptions
+import structlog
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.connection import (
+    AbstractConnection,
+    Connection,
+    ConnectionPool,
+    SSLConnection,
+)
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from fleetbus.errors import StoreError
 from fleetbus.process.cancellation import cancellable, patch_wait_for
 from fleetbus.process.redact import without_secrets
+from fleetbus.store.address import ClusterAddress, Place, SentinelAddress, parse_address
+from fleetbus.store.cluster import ClusterRedis
 from fleetbus.store.multiplexing import MultiplexingRedis, pack
 from fleetbus.store.refusals import hint_for
-from fleetbus_proto import keys
+from fleetbus.store.sentinel import MasterPool, authentication
+from fleetbus_proto.keys import SnapshotKeys
+
+log = structlog.get_logger()
 
 _FLOOR: Final = 7
 _POLICY: Final = "noeviction"
 _CONNECTIONS: Final = 64
+_OPTIONS: Final[dict[str, Any]] = {
+    "retry": Retry(NoBackoff(), 0),
+    "decode_responses": False,
+    "socket_connect_timeout": 5,
+}
+"""Of every connection."""
 _ANSWER_WITHIN: Final = timedelta(seconds=30)
 _CHECK_WITHIN: Final = timedelta(seconds=20)
 """A dozen commands, each of which may take a second on a slow server."""
@@ -38,28 +56,80 @@ class StoreEmpty(StoreError):
 
 
 async def connect(url: str, *, answer_within: timedelta = _ANSWER_WITHIN) -> Redis:
-    """Connect, and check that the server can hold the snapshot; the caller closes the client.
+    """Connect, and check that the servers can hold the snapshot; the caller closes the client.
 
     The client never repeats a command by itself: over a broken connection the default of redis-py
     would send a script eleven times. Answers are bytes.
+
+    Args:
+        url: of one server, of Sentinels or of a Cluster, see `fleetbus.store.address`.
+        answer_within: how long a server may take for one answer.
 
     Raises:
         StoreError: invalid address, no answer, a refusal, older than 7, a replica, or a
             `maxmemory-policy` that evicts.
     """
     patch_wait_for()
-    client = cast("MultiplexingRedis", MultiplexingRedis.from_pool(_pool(url, answer_within)))
+    client = _make(url, answer_within)
     try:
         async with asyncio.timeout(_CHECK_WITHIN.total_seconds()):
-            check_server(await _info(client))
-            await _try_to_write(client)
-            client.refusals.is_logging = True
+            await _check(client)
     except BaseException as e:
         await client.aclose()
         if isinstance(e, redis.exceptions.RedisError | TimeoutError):
             raise StoreError(f"Redis at {without_secrets(url)} {_describe(e)}") from e
         raise
     return client
+
+
+def _make(url: str, answer_within: timedelta) -> MultiplexingRedis | ClusterRedis:
+    address, options = (
+        parse_address(url),
+        _OPTIONS | {"socket_timeout": answer_within.total_seconds()},
+    )
+    if isinstance(address, ClusterAddress):
+        return ClusterRedis(address.nodes, partial(_make_node, address, options))
+    if isinstance(address, SentinelAddress):
+        return _multiplexing(MasterPool(address, packing, options))
+    return _multiplexing(_pool(url, options))
+
+
+def _multiplexing(pool: ConnectionPool) -> MultiplexingRedis:
+    return cast("MultiplexingRedis", MultiplexingRedis.from_pool(pool))
+
+
+def _make_node(cluster: ClusterAddress, options: dict[str, Any], place: Place) -> MultiplexingRedis:
+    host, port = place
+    given: dict[str, Any] = {
+        **options,
+        **authentication(cluster.credentials),
+        "host": host,
+        "port": port,
+    }
+    connections = packing(SSLConnection if cluster.is_tls else Connection)
+    pool = BlockingConnectionPool(_CONNECTIONS, connection_class=connections, **given)
+    node = _multiplexing(pool)
+    node.refusals.is_logging = True
+    return node
+
+
+async def _check(client: MultiplexingRedis | ClusterRedis) -> None:
+    if isinstance(client, MultiplexingRedis):
+        check_server(await _info(client))
+        await _try_to_write(client)
+        client.refusals.is_logging = True
+        return
+    await client.discover()
+    answers = await asyncio.gather(*map(_info, client.masters), return_exceptions=True)
+    problems = [answer for answer in answers if isinstance(answer, BaseException)]
+    for answer in answers:
+        if isinstance(answer, dict):
+            check_server(answer)
+    for problem in problems:
+        if len(problems) == len(answers) or not isinstance(problem, redis.exceptions.RedisError):
+            raise problem
+        # The clusters whose shards it holds fail by themselves.
+        log.warning("store_server_away", error=str(problem))
 
 
 def _describe(error: Exception) -> str:
@@ -75,16 +145,9 @@ def _with_hint(error: Exception) -> str:
     return f"{str(error).rstrip('.')}; {hint}" if hint else str(error)
 
 
-def _pool(url: str, answer_within: timedelta) -> BlockingConnectionPool:
+def _pool(url: str, options: dict[str, Any]) -> BlockingConnectionPool:
     try:
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=_CONNECTIONS,
-            retry=Retry(NoBackoff(), 0),
-            decode_responses=False,
-            socket_connect_timeout=5,
-            socket_timeout=answer_within.total_seconds(),
-        )
+        pool = BlockingConnectionPool.from_url(url, max_connections=_CONNECTIONS, **options)
     except ValueError:  # its message quotes the address, which may hold a password
         raise StoreError(f"Redis at {without_secrets(url)}: invalid address") from None
     pool.connection_class = packing(pool.connection_class)
@@ -117,10 +180,13 @@ def check_server(info: dict[str, Any]) -> None:
         )
 
 
-async def is_full(client: Redis) -> bool:
-    """Whether the server has used up its maxmemory; tried with a write that changes nothing."""
+async def is_full(client: Redis, key: str) -> bool:
+    """Whether the server of a key has used up its maxmemory.
+
+    Tried with a write that changes nothing; the key is a string.
+    """
     try:
-        await _write_nothing(client)
+        await _write_nothing(client, key)
     except redis.exceptions.OutOfMemoryError:
         return True
     return False
@@ -132,11 +198,11 @@ async def _try_to_write(client: Redis) -> None:
     A full one is waited for, and a user without the right to write may want to read only.
     """
     with suppress(redis.exceptions.OutOfMemoryError, redis.exceptions.NoPermissionError):
-        await _write_nothing(client)
+        await _write_nothing(client, SnapshotKeys().counter(0))
 
 
-async def _write_nothing(client: Redis) -> None:
-    await client.setrange(keys.counter(), 0, "")
+async def _write_nothing(client: Redis, key: str) -> None:
+    await client.setrange(key, 0, "")
 
 
 async def _info(client: Redis) -> dict[str, Any]:

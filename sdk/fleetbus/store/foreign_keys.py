@@ -18,7 +18,8 @@ from fleetbus.process.log_once import LogOnce
 log = structlog.get_logger()
 
 _OURS: Final = "fleetbus:{"
-_FLEET: Final = "fleet"
+_FLEET: Final = "fleet:"
+"""Of the shards of the snapshot."""
 _SNAPSHOT: Final = {
     **dict.fromkeys(("generation", "counter", "feed-generation", "replay"), "string"),
     **dict.fromkeys(("clusters", "resources", "bodies", "guards", "tombstones"), "hash"),
@@ -29,7 +30,7 @@ _SNAPSHOT: Final = {
 }
 """Types of the snapshot's keys by the word after the prefix; see `fleetbus_proto.keys`."""
 _QUEUE: Final = {
-    **dict.fromkeys(("initial-sync", "code"), "string"),
+    **dict.fromkeys(("initial-sync", "code", "replay"), "string"),
     **dict.fromkeys(("dirty", "credits", "triggers", "processing", "takes", "traces"), "hash"),
     **dict.fromkeys(
         ("notes", "attempts", "suspects", "reclaims", "outages", "liveness", "clock", "causes"),
@@ -37,7 +38,7 @@ _QUEUE: Final = {
     ),
     **dict.fromkeys(("ready", "turns", "delayed", "leases", "noted", "quarantine"), "zset"),
     **dict.fromkeys(("breakers", "last-run-times"), "zset"),
-    "last-runs": "hash",
+    **dict.fromkeys(("last-runs", "checkpoint"), "hash"),
     "record": "set",
 }
 """Types of a queue's keys; see `fleetbus.workqueue`."""
@@ -81,7 +82,7 @@ def type_of(key: str) -> str:
     if not key.startswith(_OURS) or not part:
         return ""
     word, colon, _ = part.partition(":")
-    if owner == _FLEET:
+    if owner.startswith(_FLEET):
         return _SNAPSHOT.get(word, "")
     if owner == _DELETIONS:
         return "zset" if word == "budget" else ""

@@ -23,8 +23,8 @@ from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.store.connection import connect
 from fleetbus.testing.emulated import open_feed, shared_store
 from fleetbus.testing.runner import WITHIN, ControllerRunner, Reconciled
-from fleetbus_proto import keys
 from fleetbus_proto.errors import InvalidName
+from fleetbus_proto.keys import SnapshotKeys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,7 +164,7 @@ class ControllerTest:
         new = {r.key: r for r in records if r.key not in known | self._unwatched}
         if new:
             encoded: Any = {key: msgspec.json.encode(r) for key, r in new.items()}
-            await self._runner.redis.hset(keys.resources(cluster), mapping=encoded)
+            await self._runner.redis.hset(self._runner.keys.resources(cluster), mapping=encoded)
             known |= new.keys()
 
 
@@ -258,4 +258,4 @@ async def empty_store(redis: Redis) -> None:
         raise ConfigError("the store of a test must be empty, and this one holds other data")
     await redis.flushdb()
     await redis.set(_MARK, "1")
-    await SnapshotWriter(redis).ensure_generation()
+    await SnapshotWriter(redis, SnapshotKeys()).ensure_generation()

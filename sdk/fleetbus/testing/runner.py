@@ -32,6 +32,7 @@ from fleetbus.worker.worker import Worker
 from fleetbus.workqueue.heartbeat import Heartbeat
 from fleetbus.workqueue.memory import MemoryQueue
 from fleetbus.workqueue.queue import BATCH, Lease, QueuePolicy
+from fleetbus_proto.keys import SnapshotKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -137,8 +138,9 @@ class ControllerRunner:
 
     def __post_init__(self) -> None:
         check_controllers(self.controllers)
-        self.writer = SnapshotWriter(self.redis)
-        self.reader = SnapshotReader(self.redis)
+        self.keys = SnapshotKeys()
+        self.writer = SnapshotWriter(self.redis, self.keys)
+        self.reader = SnapshotReader(self.redis, self.keys)
         self.fleet = Fleet(self.clusters, self.reader)
         self._tasks: list[asyncio.Task[None]] = []
         self._failing: dict[Request, Reconciled] = {}

@@ -16,8 +16,10 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.process.settings import SharedSettings
 from fleetbus.snapshot.accepted import AcceptedClusters
 from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.snapshot.shards import check_shards
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.store import connection as store
+from fleetbus_proto.keys import SnapshotKeys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,7 @@ class Connections:
     bus: Bus
     kv: KeyValue
     redis: Redis
+    keys: SnapshotKeys
     writer: SnapshotWriter
     reader: SnapshotReader
     clusters: Clusters
@@ -46,21 +49,24 @@ async def connect(settings: SharedSettings, *, name: str) -> AsyncGenerator[Conn
 
     Raises:
         ConfigError: the providers cannot be built.
-        StoreError: Redis is unusable.
+        StoreError: Redis is unusable, or holds another number of shards.
         BusError: NATS is unusable.
     """
     clusters = build_clusters(settings)
     redis = await store.connect(settings.redis_url)
+    keys = SnapshotKeys(settings.shards)
     try:
+        await check_shards(redis, keys)
         async with connected(settings.nats_url, name=name) as bus:
-            reader = SnapshotReader(redis)
+            reader = SnapshotReader(redis, keys)
             clusters.verify_identities(AcceptedClusters(reader))
             yield Connections(
                 settings=settings,
                 bus=bus,
                 kv=KeyValue(bus),
                 redis=redis,
-                writer=SnapshotWriter(redis),
+                keys=keys,
+                writer=SnapshotWriter(redis, keys),
                 reader=reader,
                 clusters=clusters,
                 fleet=Fleet(clusters, reader),

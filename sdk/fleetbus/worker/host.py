@@ -35,6 +35,8 @@ from fleetbus.process import metrics
 from fleetbus.process.health import Health
 from fleetbus.snapshot.applied import AppliedEvents
 from fleetbus.snapshot.offsets.checkpoint import OffsetCheckpoint
+from fleetbus.snapshot.offsets.checkpoint_store import Beside
+from fleetbus.snapshot.offsets.snapshot_settled import SnapshotSettled
 from fleetbus.worker import tracing
 from fleetbus.worker.connections import Connections
 from fleetbus.worker.initial_sync import CHECK_EVERY, InitialSync, PendingResyncs
@@ -124,10 +126,13 @@ class _Hosted:
         self._checkpoint = OffsetCheckpoint(
             bus=connections.bus,
             redis=connections.redis,
+            keys=connections.keys,
+            beside=Beside.queue(name),
             consumer=name,
             durable=self._durable,
             handle=self._handle,
             on_return=self._initial_sync.enqueue_recent,
+            is_rest_settled=SnapshotSettled(connections.redis, connections.keys).check,
         )
         self._consumer_turn = health.liveness(f"consumer {name}", _TURN_WITHIN)
         self._worker_turn = health.liveness(f"worker {name}", _TURN_WITHIN)

@@ -32,8 +32,8 @@ from fleetbus.worker.connections import Connections
 from fleetbus.worker.watch_check import WatchCheck
 from fleetbus.workqueue.errors import WorkqueueError
 from fleetbus_proto.events import Event
-from fleetbus_proto.keys import offset_checkpoint
 from fleetbus_proto.keys import queue as queue_key
+from fleetbus_proto.keys import queue_checkpoint, queue_replay_claim
 
 log = structlog.get_logger()
 
@@ -270,7 +270,7 @@ class InitialSync:
 
     async def _replay_deletions(self) -> None:
         name = self._controller.name
-        async with claimed(self._connections.redis, name) as is_ours:
+        async with claimed(self._connections.redis, queue_replay_claim(name)) as is_ours:
             if not is_ours:
                 raise SyncedElsewhere("another process of this controller reads the stream again")
             await replay_deletions(
@@ -307,7 +307,7 @@ class InitialSync:
         # `breaks` counts the times that messages left the stream unread (rule B17), `born` changes
         # when the checkpoint had to begin anew (rule P11): both need a full enqueue.
         answer = await self._connections.redis.hmget(
-            offset_checkpoint(durable), ["low", "born", "breaks"]
+            queue_checkpoint(self._controller.name, durable), ["low", "born", "breaks"]
         )
         low, born, breaks = cast("list[bytes | None]", answer)
         if low is None:

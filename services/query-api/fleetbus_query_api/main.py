@@ -19,6 +19,8 @@ from fleetbus.process.settings import (
     write_port_file,
 )
 from fleetbus.snapshot import SnapshotReader, connect
+from fleetbus.snapshot.shards import check_shards
+from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_query_api.app import create_app
 from fleetbus_query_api.probe import StoreProbe
 from fleetbus_query_api.serve import listen, serve
@@ -39,13 +41,15 @@ async def run(
 
     Raises:
         ConfigError: the address is not allowed, or cannot be bound.
-        StoreError: Redis is unusable.
+        StoreError: Redis is unusable, or holds another number of shards.
     """
     checks = health or Health()
     with listen(settings) as listener:
         redis = await connect(shared.redis_url)
         try:
-            reader = SnapshotReader(redis)
+            keys = SnapshotKeys(shared.shards)
+            await check_shards(redis, keys)
+            reader = SnapshotReader(redis, keys)
             probe = StoreProbe(reader=reader, health=checks)
             app = create_app(reader=reader, settings=settings)
             async with (

@@ -9,6 +9,7 @@ from typing import Final
 import redis.exceptions
 import structlog
 
+from fleetbus.errors import StoreError
 from fleetbus.process.health import Health
 from fleetbus.snapshot import SnapshotReader
 
@@ -49,4 +50,6 @@ class StoreProbe:
                 generation = await self._reader.generation()
         except (redis.exceptions.RedisError, OSError, TimeoutError) as e:
             return f"the store does not answer: {e or type(e).__name__}"
+        except StoreError as e:
+            return str(e)
         return "" if generation else "the store is empty"

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import timedelta
 from functools import cached_property, partial
 from typing import Any, Final
 
 from fleetbus.bus.buffer import Delivery
-from fleetbus.bus.consume import Consumer
+from fleetbus.bus.consume import Consumer, PartlyHandled
 from fleetbus.bus.durables import PROJECTOR, BoundDurable
 from fleetbus.bus.jetstream import StreamLimits
 from fleetbus.bus.window import Window, open_window
 from fleetbus.process import metrics
 from fleetbus.process.health import Health
 from fleetbus.snapshot.audit import Audits
+from fleetbus.snapshot.offsets.by_shard import ByShard, split_by_shard
 from fleetbus.snapshot.offsets.checkpoint import OffsetCheckpoint
+from fleetbus.snapshot.offsets.checkpoint_store import Beside
 from fleetbus.watchers.message_key import message_key
 from fleetbus.worker.connections import Connections
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
@@ -81,21 +84,41 @@ def _loops(parts: _Parts, turn: Callable[[], None]) -> dict[str, Coroutine[Any, 
         "access consents": parts.consents.run(),
         "watch specs": parts.specs.run(),
         "unwatched scopes": parts.unwatched.run(),
-        "checkpoint": parts.checkpoint.run(),
+        **{
+            f"checkpoint of shard {shard}": checkpoint.run()
+            for shard, checkpoint in enumerate(parts.checkpoints)
+        },
         "registrations": parts.resources.serve_registrations(),
         "bus resources": parts.resources.run(),
     }
 
 
 async def _consume(parts: _Parts, turn: Callable[[], None]) -> None:
-    """Start with the stream when it is known up to where the store has it (rule P11)."""
+    """Consume the stream: of each shard once it is known up to where the shard has it (P11)."""
+    is_open = [False] * parts.keys.shards
+
+    def open_shard(shard: int) -> bool:
+        is_open[shard] = is_open[shard] or parts.checkpoints[shard].is_settled
+        return is_open[shard]
+
+    by_shard = ByShard(parts.keys, parts.projector.handle, is_open=open_shard)
+
+    def note(deliveries: Sequence[Delivery], failed: AbstractSet[int] = frozenset()) -> None:
+        handled = [one.sequence for one in deliveries if one.sequence not in failed]
+        for checkpoint in parts.checkpoints:
+            checkpoint.note(handled)
 
     async def handle(deliveries: Sequence[Delivery]) -> None:
-        await parts.projector.handle(deliveries)
-        parts.checkpoint.note([delivery.sequence for delivery in deliveries])
+        try:
+            await by_shard.handle(deliveries)
+        except PartlyHandled as e:
+            note(deliveries, e.failed)
+            raise
+        note(deliveries)
 
     consumer = Consumer(parts.bus.nc, stream=STREAM, durable=PROJECTOR, handle=handle, on_turn=turn)
-    while not await parts.checkpoint.settled(_RETRY):
+    while not any(map(open_shard, range(parts.keys.shards))):
+        await parts.checkpoints[0].settled(_RETRY)
         turn()
     await consumer.run()
 
@@ -109,6 +132,7 @@ class _Parts:
         self.bus = connections.bus
         self.kv = connections.kv
         self.redis = connections.redis
+        self.keys = connections.keys
         self.reader = connections.reader
         self.writer = connections.writer
         self.clusters = connections.clusters
@@ -157,7 +181,7 @@ class _Parts:
     @cached_property
     def audits(self) -> AuditEvaluator:
         return AuditEvaluator(
-            audits=Audits(self.redis),
+            audits=Audits(self.redis, self.keys),
             state=self.state,
             resyncs=self.resyncs,
             tombstones=self.tombstones,
@@ -182,6 +206,7 @@ class _Parts:
     @cached_property
     def recovery(self) -> LossRecovery:
         return LossRecovery(
+            keys=self.keys,
             clusters=self.clusters,
             bus=self.bus,
             kv=self.kv,
@@ -209,17 +234,27 @@ class _Parts:
         )
 
     @cached_property
-    def checkpoint(self) -> OffsetCheckpoint:
+    def checkpoints(self) -> Sequence[OffsetCheckpoint]:
+        """One for each shard: a checkpoint vouches for the content of one server."""
+        return [self._checkpoint_of(shard) for shard in range(self.keys.shards)]
+
+    def _checkpoint_of(self, shard: int) -> OffsetCheckpoint:
         return OffsetCheckpoint(
             bus=self.bus,
             redis=self.redis,
+            keys=self.keys,
+            beside=Beside.shard_of_snapshot(self.keys, shard, PROJECTOR),
             consumer=PROJECTOR,
             durable=BoundDurable(STREAM_SUBJECTS, PROJECTOR),
-            handle=self.projector.handle,
-            on_loss=self.recovery.recover,
-            on_return=self.recovery.request_audits,
+            handle=partial(self._handle_of, shard),
+            on_loss=partial(self.recovery.recover, shard),
+            on_return=partial(self.recovery.request_audits, shard),
             on_stream_state=update_stream_metrics,
         )
+
+    async def _handle_of(self, shard: int, deliveries: Sequence[Delivery]) -> None:
+        """Handle the messages about the clusters of one shard, which has lost writes."""
+        await self.projector.handle(split_by_shard(self.keys, deliveries).get(shard, []))
 
     @cached_property
     def status(self) -> ClusterStatus:

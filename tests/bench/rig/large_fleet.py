@@ -29,6 +29,7 @@ from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_devfleet.processes.children import Child
 from fleetbus_devfleet.processes.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
+from fleetbus_proto.keys import SnapshotKeys
 from support.processes.programs import module
 from support.processes.services import Processes
 
@@ -220,7 +221,7 @@ async def large_fleet(folder: pathlib.Path, names: Sequence[str]) -> AsyncGenera
         apiservers = await stack.enter_async_context(serve([Cluster(name) for name in names]))
         redis = await connect(valkey.url)
         stack.push_async_callback(redis.aclose)
-        reader = SnapshotReader(redis)
+        reader = SnapshotReader(redis, SnapshotKeys())
         services = Processes(folder, folder / "kubeconfig", nats.url, valkey.url, [])
         fleet = LargeFleet(
             folder,

@@ -26,6 +26,7 @@ from fleetbus_proto import codec
 from fleetbus_proto import keys as key_names
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.headers import MSG_ID
+from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import EPOCHS_ALL, STATUS_ALL, STREAM
 
@@ -153,7 +154,7 @@ async def read_rows(
     redis: Redis, cluster: str, resource: str
 ) -> dict[str, tuple[str, str, str, str]]:
     """Object key → uid, resourceVersion, incarnation number, state."""
-    raw = await cast("Any", redis.hgetall(key_names.guards(cluster, resource)))
+    raw = await cast("Any", redis.hgetall(SnapshotKeys().guards(cluster, resource)))
     found: dict[str, tuple[str, str, str, str]] = {}
     for key, value in raw.items():
         guard = read_guard(value)

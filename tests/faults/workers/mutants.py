@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cache
 from typing import Final
 
@@ -72,12 +73,12 @@ def ack_before_enqueue() -> None:
     """P9: a batch is acknowledged as soon as it has come."""
     inner = Consumer._handle_until_done
 
-    async def early(self: Consumer, batch: Sequence[Buffered]) -> None:
+    async def early(self: Consumer, batch: Sequence[Buffered]) -> AbstractSet[int]:
         for one in batch:
             await self._publish(one.reply, b"")
         with contextlib.suppress(nats.errors.Error):  # it stands still
             await self._nats.flush()  # the server has it
-        await inner(self, batch)
+        return await inner(self, batch)
 
     Consumer._handle_until_done = early
 

@@ -18,7 +18,7 @@ from fleetbus.errors import ConfigError
 from fleetbus.ownership import FINALIZER, OWNER_ANNOTATION, OWNER_UID_LABEL, PROTECT_ANNOTATION
 from fleetbus.testing import ControllerTest, controller_test
 from fleetbus.workqueue.memory import MemoryQueue
-from fleetbus_proto import keys
+from fleetbus_proto.keys import SnapshotKeys
 from support.stores.snapshot import Source
 
 Object = dict[str, Any]
@@ -159,7 +159,8 @@ async def test_r6_a_snapshot_that_lacks_the_parent_deletes_nothing() -> None:
         make_parent(t)
         await t.run_until_idle()
         reader: Any = t.fleet.reader
-        lost = [make("a", KEY) for make in (keys.bodies, keys.guards, keys.order)]
+        names = SnapshotKeys()
+        lost = [make("a", KEY) for make in (names.bodies, names.guards, names.order)]
         assert await reader._redis.delete(*lost) == len(lost)
         assert await t.fleet.cluster("a").get(MAPS, "default", "p") is None
         runs = len(t.requests)

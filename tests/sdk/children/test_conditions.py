@@ -12,6 +12,7 @@ from fleetbus.clusters.registry import Clusters
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus_proto.keys import SnapshotKeys
 
 
 class Reporter:
@@ -20,7 +21,7 @@ class Reporter:
     def __init__(self) -> None:
         self.now = 0.0
         self.conditions = ConditionReporter("copier", now=lambda: self.now)
-        self.fleet = Fleet(Clusters([]), SnapshotReader(Redis()))
+        self.fleet = Fleet(Clusters([]), SnapshotReader(Redis(), SnapshotKeys()))
 
     async def describe_error(self, *children: str, parent: str = "p") -> list[str]:
         conditions = [

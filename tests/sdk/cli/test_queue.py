@@ -24,6 +24,7 @@ from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus.workqueue.scripts import Ending
+from fleetbus_proto.keys import SnapshotKeys
 from support.processes.in_process_commands import status_of
 from support.stores.workqueue import RedisRig, named
 
@@ -263,7 +264,11 @@ def test_an_item_of_a_cluster_that_is_not_in_the_fleet_is_reported(
     desk: Desk, call: Call, action: str
 ):
     desk.do(fill(desk.rig))
-    desk.do(SnapshotWriter(desk.redis).put_cluster("eu1", ClusterRecord(name="eu1", uid="u")))
+    desk.do(
+        SnapshotWriter(desk.redis, SnapshotKeys()).put_cluster(
+            "eu1", ClusterRecord(name="eu1", uid="u")
+        )
+    )
     status, _, err = call(action, "copier", "eu7/ns/a")
     said = "fleetbus: cluster 'eu7' is not in the fleet; did you mean 'eu1'?\n"
     assert (status, err) == (1, said)

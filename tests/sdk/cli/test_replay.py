@@ -22,6 +22,7 @@ from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_proto.events import Event
+from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.resources import parse_resource
 from support.processes.in_process_commands import status_of
 from support.rigs.fleet import Rig
@@ -292,7 +293,7 @@ async def test_a_replay_of_the_stream_knows_the_labels_of_the_fleet(
         rig.start_watcher(name)
     await rig.synced("core/configmaps")
     await rig.stop_reconciler()
-    writer = SnapshotWriter(rig.redis)
+    writer = SnapshotWriter(rig.redis, SnapshotKeys())
     for name in rig.clusters:
         await writer.put_cluster(name, ClusterRecord(name=name, labels={"role": "member"}))
     process = await asyncio.create_subprocess_exec(

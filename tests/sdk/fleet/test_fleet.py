@@ -14,6 +14,7 @@ from fleetbus.errors import ClusterNotFound, NotEngaged, NotSynced
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceState
+from fleetbus_proto.keys import SnapshotKeys
 from support.rigs.one_cluster import PODS, fleet_of, mark_synced
 from support.stores.snapshot import Snapshot, Source
 
@@ -141,6 +142,6 @@ async def test_clusters_are_selected_by_label_and_an_unknown_one_is_an_error(
 
 async def test_a_cluster_without_access_data_is_not_engaged(redis: Redis) -> None:
     broken = ClusterInfo(name="us1", hub=True, provider="test", config=None, problem="no Secret")
-    fleet = Fleet(Clusters([], hub=broken), SnapshotReader(redis))
+    fleet = Fleet(Clusters([], hub=broken), SnapshotReader(redis, SnapshotKeys()))
     with pytest.raises(NotEngaged, match="no Secret"):
         fleet.cluster("us1")

@@ -60,8 +60,7 @@ async def running(open_rig: OpenRig) -> Rig:
 async def traces_of(rig: Rig, bus: Bus, name: str) -> list[str]:
     """The keys and durables of a controller on bus and store."""
     found = [one for one in durables_of(name) if await consumer_info(bus, one)]
-    patterns = (keys.queue(name, "*"), keys.offset_checkpoint(f"{name}-*"))
-    found += [str(key) for one in patterns for key in await rig.redis.keys(one)]
+    found += [str(key) for key in await rig.redis.keys(keys.queue(name, "*"))]
     if await read_registration(KeyValue(bus), name):
         found.append("registration")
     return found

@@ -72,7 +72,7 @@ async def test_p12_what_only_the_record_still_names_is_reconciled_once(
     gone = await rig.snapshot.reader.versions("eu1", PODS_KEY, [("prod", "a")])
     assert gone
     for kind in ("guards", "bodies", "order"):
-        key = f"fleetbus:{{fleet}}:{kind}:eu1:{PODS_KEY}"
+        key = f"fleetbus:{{fleet:0}}:{kind}:eu1:{PODS_KEY}"
         await (redis.zrem(key, "prod/a") if kind == "order" else redis.hdel(key, "prod/a"))
     runs = await rig.enqueue_all(Reason.RESYNC)
     assert {run.place for run in runs} == {"eu1/prod/a", "us1/x/r-a"}

@@ -30,6 +30,7 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.workqueue import Add, Priority
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_proto.events import Event
+from fleetbus_proto.keys import SnapshotKeys
 from support.stores.snapshot import Snapshot, Source
 
 PODS = "v1/pods"
@@ -73,7 +74,7 @@ class Routed:
     def __init__(self, clusters: Clusters, redis: Redis) -> None:
         self.controller = Controller("copier", timeout=timedelta(milliseconds=500))
         self.resyncs: list[str] = []
-        self.reader = SnapshotReader(redis)
+        self.reader = SnapshotReader(redis, SnapshotKeys())
         self.router = Router(
             self.controller,
             clusters=clusters,

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fleetbus.bus.durables import PROJECTOR
 from fleetbus.errors import StoreFull
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.snapshot import ClusterRecord, SnapshotWriter, StoreEmpty
-from fleetbus_proto import keys
+from fleetbus.snapshot.offsets.checkpoint_store import Beside, CheckpointStore
+from fleetbus_proto.keys import SnapshotKeys
 from support.stores.snapshot import PODS, Snapshot, Source, body_of, full_store
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ async def test_p1_an_event_is_applied_once_and_its_bytes_are_served_as_they_came
     assert entry is not None
     assert entry.body == odd
     assert (entry.uid, entry.resource_version, entry.degraded) == ("uid-web", "5", "")
-    assert entry.counter == await snapshot.reader.counter()
+    assert entry.counter == await snapshot.reader.version()
 
 
 async def test_p1_events_of_a_cluster_outside_the_fleet_are_refused_and_leave_no_row(
@@ -85,7 +87,7 @@ async def test_p1_a_batch_over_500_is_refused_whole_and_an_empty_one_is_nothing(
 
 
 async def test_p1_names_with_any_byte_keep_their_own_rows(snapshot: Snapshot):
-    names = ["a b", "*", "x\x1fy", "x\x1ey", "x\ny", "ü|ü", "{fleet}", "a:b"]
+    names = ["a b", "*", "x\x1fy", "x\x1ey", "x\ny", "ü|ü", "{fleet:1}", "a:b"]
     await snapshot.apply(*(LIVE.added(name, i + 1, uid="u") for i, name in enumerate(names)))
     assert sorted(await snapshot.names()) == sorted(names)
     assert [await snapshot.version(name) for name in names] == [
@@ -271,7 +273,7 @@ async def test_indexes_follow_labels_and_owners_and_leave_nothing_behind(snapsho
 async def test_a5_each_visible_change_bumps_the_counter_and_is_reported_in_the_feed(
     snapshot: Snapshot,
 ):
-    start = await snapshot.reader.counter()
+    start = await snapshot.reader.version()
     await snapshot.apply(
         LIVE.added("web", 5),
         LIVE.modified("web", 5),
@@ -288,16 +290,16 @@ async def test_a5_each_visible_change_bumps_the_counter_and_is_reported_in_the_f
     ]
     entry = await snapshot.reader.get("eu1", PODS, "prod", "web")
     assert entry is not None
-    assert entry.counter == await snapshot.reader.counter() == start + 5
+    assert entry.counter == await snapshot.reader.version() == start + 5
 
 
 async def test_a5_the_feed_is_bounded(redis: Redis):
     snapshot = Snapshot(redis)
-    snapshot.writer = SnapshotWriter(redis, feed_length=100)
+    snapshot.writer = SnapshotWriter(redis, SnapshotKeys(), feed_length=100)
     await snapshot.set_up("eu1")
     for version in range(1, 5):
         await snapshot.apply(*(LIVE.added(f"w{i}", version) for i in range(500)))
-    assert await redis.xlen(keys.feed()) < 100 + 200  # Redis trims whole nodes of 100
+    assert await redis.xlen(SnapshotKeys().feed(0)) < 100 + 200  # Redis trims whole nodes of 100
 
 
 async def test_p13_nothing_is_written_into_a_store_without_a_generation(redis: Redis):
@@ -312,24 +314,35 @@ async def test_p13_nothing_is_written_into_a_store_without_a_generation(redis: R
 async def test_p13_a_flushed_store_gets_a_new_generation_and_a_feed_that_is_ahead(
     redis: Redis, snapshot: Snapshot
 ):
-    generation, feed = await snapshot.reader.generation(), await snapshot.reader.feed_generation()
-    assert await snapshot.writer.ensure_generation() == generation
+    generation, feed = await snapshot.reader.generation(), await snapshot.feed_generation()
+    assert await snapshot.writer.ensure_generation() == set()
+    assert await snapshot.reader.generation() == generation
     await snapshot.apply(LIVE.added("web", 5))
-    before = await snapshot.reader.counter()
+    before = await snapshot.reader.version()
     await redis.flushall()
     assert await snapshot.reader.generation() is None
-    assert await snapshot.writer.ensure_generation() not in {generation, None}
-    assert await snapshot.reader.feed_generation() not in {feed, None}
-    assert await snapshot.reader.counter() > before
+    assert await snapshot.writer.ensure_generation() == {0}
+    assert await snapshot.reader.generation() not in {generation, None}
+    assert await snapshot.feed_generation() not in {feed, None}
+    assert await snapshot.reader.version() > before
 
 
-async def test_p13_renewing_the_feed_voids_every_position_and_keeps_the_rows(snapshot: Snapshot):
+async def test_p13_renewing_the_feed_voids_every_position_and_keeps_the_rows(
+    redis: Redis, snapshot: Snapshot
+):
+    beside = Beside.shard_of_snapshot(snapshot.keys, 0, PROJECTOR)
+    checkpoints = CheckpointStore(redis, snapshot.keys, beside)
+    await checkpoints.read(PROJECTOR)
     await snapshot.apply(LIVE.added("web", 5))
-    before = await snapshot.reader.counter()
-    generation, feed = await snapshot.reader.generation(), await snapshot.reader.feed_generation()
-    assert await snapshot.writer.renew_feed() != feed
+    before = await snapshot.reader.version()
+    generation, feed = await snapshot.reader.generation(), await snapshot.feed_generation()
+    await checkpoints.read(PROJECTOR)
+    assert await snapshot.feed_generation() == feed
+    await redis.hset(snapshot.keys.store(0), "run", "another server")
+    await checkpoints.read(PROJECTOR)
+    assert await snapshot.feed_generation() != feed
     assert await snapshot.reader.generation() == generation
-    assert await snapshot.reader.counter() > before
+    assert await snapshot.reader.version() > before
     assert await snapshot.feed() == []
     assert await snapshot.version("web") == "5"
     assert await snapshot.apply_one(LIVE.modified("web", 6)) == "applied"
@@ -347,7 +360,7 @@ async def test_p16_every_key_of_the_snapshot_carries_one_hash_tag(snapshot: Snap
     metadata = {"labels": {"a": "b"}, "ownerReferences": [{"uid": "rs"}]}
     await snapshot.run_epoch(Source(rank=(10, 1)), web=5)
     await snapshot.apply(LIVE.added("x", 50, metadata=metadata), LIVE.deleted("web", 51))
-    assert all("{fleet}" in key for key in await snapshot.all_keys())
+    assert all("{fleet:0}" in key for key in await snapshot.all_keys())
 
 
 async def test_p9_a_full_store_takes_what_needs_no_room_and_refuses_the_rest(
@@ -356,7 +369,7 @@ async def test_p9_a_full_store_takes_what_needs_no_room_and_refuses_the_rest(
     await snapshot.run_epoch(Source(rank=(10, 1)), web=5, db=6)
     grown, again = body_of("web", 30, color="x" * 100), Source(rank=(40, 2))
     async with full_store(redis):
-        assert await snapshot.writer.is_full()
+        assert await snapshot.writer.is_full(0)
         with pytest.raises(StoreFull):
             await snapshot.apply(LIVE.deleted("db", 20), LIVE.added("new", 21))
         with pytest.raises(StoreFull):
@@ -364,7 +377,7 @@ async def test_p9_a_full_store_takes_what_needs_no_room_and_refuses_the_rest(
         with pytest.raises(StoreFull):
             await snapshot.apply(LIVE.deleted("unknown", 22))
         assert (await snapshot.run_epoch(again, web=5)).complete
-    assert not await snapshot.writer.is_full()
+    assert not await snapshot.writer.is_full(0)
     assert await snapshot.names() == ["web"]
     assert await snapshot.version("web") == "5"
     tombstones = [name async for _, name in snapshot.reader.deleted_keys("eu1", PODS)]

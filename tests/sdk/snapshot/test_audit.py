@@ -10,8 +10,8 @@ import pytest
 from fleetbus.snapshot import ApplyOutcome
 from fleetbus.snapshot.audit import Audit, AuditDecision, Audits, Finding, FindingKind, PageResult
 from fleetbus.store.connection import StoreEmpty
-from fleetbus_proto import keys
 from fleetbus_proto.events import AuditPage, Heartbeat, Incarnation, Rank, ResourceStatus
+from fleetbus_proto.keys import SnapshotKeys
 from support.stores.snapshot import OBSERVED_AT, PODS, Snapshot, Source, full_store
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Rig:
     def __init__(self, redis: Redis) -> None:
         self.snapshot = Snapshot(redis)
         self.redis = redis
-        self.audits = Audits(redis)
+        self.audits = Audits(redis, SnapshotKeys())
 
     async def take(self, version: int = 200, **fields: Any) -> bool:
         """Whether nothing was suspicious in the whole of it."""
@@ -271,7 +271,7 @@ async def test_p15_a_newer_epoch_has_the_last_word(rig: Rig):
     await rig.snapshot.run_epoch(Source(rank=(201, 3)), web=50, db=60)
     assert await rig.decision() == CLEAN
     assert not await rig.take(150, objects={}, id=8)
-    assert await rig.snapshot.redis.hget(keys.audit("eu1", PODS, ""), "version") == b"200"
+    assert await rig.snapshot.redis.hget(SnapshotKeys().audit("eu1", PODS, ""), "version") == b"200"
 
 
 async def test_p15_while_deletions_of_an_epoch_are_not_published_nothing_is_evaluated(rig: Rig):
@@ -300,7 +300,7 @@ async def test_p1_p15_of_a_cluster_that_left_nothing_is_kept(rig: Rig):
     await rig.take(objects={})
     await rig.snapshot.writer.removal.drop_cluster("eu1")
     assert await rig.audits.add_page(page(200, objects={"a": 1}, id=8)) is PageResult.IGNORED
-    assert [key for key in await rig.audit_keys() if key != keys.audits_due()] == []
+    assert [key for key in await rig.audit_keys() if key != SnapshotKeys().audits_due(0)] == []
     assert await rig.due() == []
 
 

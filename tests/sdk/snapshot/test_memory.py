@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis.asyncio import Redis
 
-from fleetbus_proto import keys
+from fleetbus_proto.keys import SnapshotKeys
 from support.stores.snapshot import Snapshot, Source
 
 OBJECTS = 300
@@ -37,7 +37,7 @@ async def come_and_go(snapshot: Snapshot, *names: str) -> int:
     most = await used(snapshot.redis)
     for name in names:
         await snapshot.writer.removal.drop_cluster(name)
-    await snapshot.redis.delete(keys.feed())  # it is cut by length, not by cluster
+    await snapshot.redis.delete(SnapshotKeys().feed(0))  # it is cut by length, not by cluster
     return most - before
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.stores.snapshot import Snapshot
-from support.stores.snapshot_sequences import compare_store, make_sequence, run_sequences
+from support.stores.snapshot_sequences import CLUSTERS, compare_store, make_sequence, run_sequences
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -22,15 +22,15 @@ CHUNKS = 20 if os.environ.get("FLEETBUS_TEST_FULL") else 2
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 async def test_p1_to_p6_random_sequences_end_equal_to_the_model(redis: Redis, chunk: int):
-    snapshot = Snapshot(redis)
-    await snapshot.set_up("eu1")
+    snapshot = Snapshot(redis, shards=4 if chunk % 2 else 1)
+    await snapshot.set_up(*CLUSTERS)
     completed = 0
     for group in range(ROUNDS_OF_SEQUENCES):
         first = (chunk * ROUNDS_OF_SEQUENCES + group) * SEQUENCES
         sequences = [make_sequence(seed) for seed in range(first, first + SEQUENCES)]
         await run_sequences(snapshot, sequences, random.Random(first))
         for sequence in sequences:
-            await compare_store(redis, sequence)
+            await compare_store(snapshot, sequence)
         completed += sum(len(sequence.model.completed) for sequence in sequences)
     assert completed > SEQUENCES * ROUNDS_OF_SEQUENCES / 10, (
         "the sequences must reach completed epochs"

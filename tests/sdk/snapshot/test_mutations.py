@@ -10,7 +10,7 @@ import pytest
 
 from fleetbus.snapshot.scripts import register
 from support.stores.snapshot import Snapshot
-from support.stores.snapshot_sequences import compare_store, make_sequence, run_sequences
+from support.stores.snapshot_sequences import CLUSTERS, compare_store, make_sequence, run_sequences
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -94,15 +94,15 @@ async def test_v6_a_rule_taken_away_is_caught(
     for module in ("write", "removal", "audit"):
         monkeypatch.setattr(f"fleetbus.snapshot.{module}.register", register_mutant)
     snapshot = Snapshot(redis)
-    await snapshot.set_up("eu1")
+    await snapshot.set_up(*CLUSTERS)
     with pytest.raises(AssertionError):
-        await run_and_compare(redis, snapshot)
+        await run_and_compare(snapshot)
 
 
-async def run_and_compare(redis: Redis, snapshot: Snapshot) -> None:
+async def run_and_compare(snapshot: Snapshot) -> None:
     """The sequences of test_snapshot_model, group by group, until one differs."""
     for first in range(0, 2_000, 50):
         sequences = [make_sequence(seed) for seed in range(first, first + 50)]
         await run_sequences(snapshot, sequences, random.Random(first))
         for sequence in sequences:
-            await compare_store(redis, sequence)
+            await compare_store(snapshot, sequence)

@@ -11,6 +11,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from fleetbus.snapshot import Entry, SnapshotReader
+from fleetbus_proto.keys import SnapshotKeys
 from support.stores.snapshot import PODS, Snapshot, Source
 
 
@@ -79,7 +80,7 @@ async def test_who_is_stopped_does_not_take_the_others_answers_with_it(
 
 async def test_when_the_store_is_away_each_caller_gets_an_error_of_its_own():
     async with Redis(port=1, retry=Retry(NoBackoff(), 0)) as nowhere:
-        reader = SnapshotReader(nowhere)
+        reader = SnapshotReader(nowhere, SnapshotKeys())
         reads = (reader.get("eu1", PODS, "prod", f"p{i}") for i in range(3))
         errors = await asyncio.gather(*reads, return_exceptions=True)
     assert all(isinstance(one, RedisError) for one in errors)

@@ -21,6 +21,7 @@ from fleetbus_proto.events import (
     Incarnation,
     ResourceStatus,
 )
+from fleetbus_proto.keys import SnapshotKeys
 from support.stores.epoch_protocol import Ask, Play, Run
 from support.stores.snapshot import OBSERVED_AT, Snapshot, Source
 from support.stores.snapshot_model import SnapshotModel
@@ -146,7 +147,7 @@ async def answer_on_store(snapshot: Snapshot, history: OnTheStore) -> Any:
         await snapshot.writer.sweeps.finish(completed)
         return found
     if kind == "audit":
-        return await Audits(snapshot.redis).add_page(message)
+        return await Audits(snapshot.redis, SnapshotKeys()).add_page(message)
     if kind == "evaluate":
         return await evaluate(snapshot, history.run)
     return await snapshot.writer.removal.collect_tombstones("eu1", f"core/{history.run.resource}")
@@ -154,7 +155,7 @@ async def answer_on_store(snapshot: Snapshot, history: OnTheStore) -> Any:
 
 async def evaluate(snapshot: Snapshot, run: Run) -> None:
     """As the projector does once the low-water mark has passed the audit."""
-    audits = Audits(snapshot.redis)
+    audits = Audits(snapshot.redis, SnapshotKeys())
     for incarnation in range(1, run.incarnation + 1):
         await audits.receive(beat(run, incarnation))
     async for audit in audits.due(timedelta()):
@@ -215,7 +216,7 @@ async def test_p2_to_p6_and_p15_the_store_itself_survives_the_same_histories(red
         run = history.run
         source = Source(resource=run.resource, incarnation=run.incarnation)
         page = source.audit(run.truth.version, run.audits + 1, run.truth.objects)
-        taken = await Audits(redis).add_page(page)
+        taken = await Audits(redis, SnapshotKeys()).add_page(page)
         assert taken is PageResult.CLEAN, (
             f"P15: a finding where nothing is wrong, {history.run.resource}"
         )

@@ -42,7 +42,7 @@ def test_one_server_is_left_to_redis_py(url: str):
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("redis+ring://h:1", "scheme 'redis\\+ring' is unknown"),
+        ("redis+proxy://h:1", "scheme 'redis\\+proxy' is unknown"),
         ("valkey+cluster://h:1", "scheme 'valkey\\+cluster' is unknown"),
         ("redis+cluster://h:1/2", "only the database 0"),
         ("redis+cluster://h:1?x=1", "no options"),

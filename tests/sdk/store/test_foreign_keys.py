@@ -21,6 +21,7 @@ from fleetbus.store.connection import connect
 from fleetbus.store.foreign_keys import ForeignKeyError, type_of
 from fleetbus.workqueue import Add, QueueUnavailableError, RedisQueue
 from fleetbus_proto import keys
+from fleetbus_proto.keys import SnapshotKeys
 from support.eventually import eventually
 from support.rigs.fleet import Rig, pod
 from support.rigs.worker import FIRST, POLICY, Notes, working
@@ -69,7 +70,7 @@ async def test_p9_a_queue_that_another_program_wrote_into_is_reported_once_and_g
 async def test_p9_a_key_whose_name_a_script_makes_is_found_too(client: Redis, redis: Redis) -> None:
     snapshot = Snapshot(client)
     await snapshot.set_up("eu1")
-    key = keys.labels("eu1", "core/pods", "app=web")
+    key = SnapshotKeys().labels("eu1", "core/pods", "app=web")
     await redis.set(key, "mine")
     event = Source().listed("web", 1, metadata={"labels": {"app": "web"}})
     with capture_logs() as lines:
@@ -78,23 +79,23 @@ async def test_p9_a_key_whose_name_a_script_makes_is_found_too(client: Redis, re
                 await snapshot.apply(event)
         await redis.delete(key)
         await snapshot.apply(event)
-        await redis.delete(keys.clusters())
-        await redis.sadd(keys.clusters(), "mine")
+        await redis.delete(SnapshotKeys().clusters(0))
+        await redis.sadd(SnapshotKeys().clusters(0), "mine")
         with pytest.raises(ForeignKeyError, match="clusters is a set, not a hash"):
             await snapshot.apply(event)
-    assert [line["key"] for line in lines_of(lines)] == [key, keys.clusters()]
+    assert [line["key"] for line in lines_of(lines)] == [key, SnapshotKeys().clusters(0)]
 
 
 async def test_p9_a_read_of_several_commands_names_the_key_too(client: Redis, redis: Redis) -> None:
-    await redis.lpush(keys.owners("u1"), "mine")
+    await redis.lpush(SnapshotKeys().owners(0, "u1"), "mine")
     async with client.pipeline(transaction=True) as pipe:
-        pipe.smembers(keys.owners("u1"))
+        pipe.smembers(SnapshotKeys().owners(0, "u1"))
         with pytest.raises(ForeignKeyError, match="owners:u1 is a list, not a set"):
             await pipe.execute()
 
 
 async def test_a_command_of_ours_that_is_wrong_itself_blames_nobody(client: Redis) -> None:
-    await SnapshotReader(client).clusters()
+    await SnapshotReader(client, SnapshotKeys()).clusters()
     await client.set("of nobody", "x")
     with capture_logs() as lines, pytest.raises(Exception, match="WRONGTYPE") as caught:
         await client.lpush("of nobody", "y")  # type: ignore[misc]
@@ -103,10 +104,14 @@ async def test_a_command_of_ours_that_is_wrong_itself_blames_nobody(client: Redi
 
 
 def test_the_types_of_keys_are_those_that_their_documents_name() -> None:
+    builders = [
+        *inspect.getmembers(SnapshotKeys(4), inspect.ismethod),
+        *inspect.getmembers(keys, inspect.isfunction),
+    ]
     of_snapshot = {
         function(*"xyz"[: len(inspect.signature(function).parameters)]): kind.lower()
-        for _, function in inspect.getmembers(keys, inspect.isfunction)
-        if (kind := (function.__doc__ or "").split()[0].strip(",:")) in KINDS
+        for _, function in builders
+        if (kind := (function.__doc__ or "-").split()[0].strip(",:")) in KINDS
     }
     assert len(of_snapshot) >= 20
     rows = re.findall(r"^\| `([^`]+)` \| (\w+) \|", fleetbus.workqueue.__doc__ or "", re.MULTILINE)

@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 from fleetbus.store import shared_connection
 from fleetbus.store.foreign_keys import ForeignKeyError
 from fleetbus.store.multiplexing import MultiplexingRedis
-from fleetbus_proto import keys
+from fleetbus_proto.keys import SnapshotKeys
 
 
 @pytest.fixture
@@ -75,9 +75,9 @@ async def test_a_transaction_with_an_unknown_command_is_not_executed(client: Red
 
 
 async def test_a_key_of_another_program_is_named(client: Redis, transaction: bool):
-    await client.lpush(keys.owners("u1"), "mine")
+    await client.lpush(SnapshotKeys().owners(0, "u1"), "mine")
     async with client.pipeline(transaction=transaction) as pipe:
-        pipe.smembers(keys.owners("u1"))
+        pipe.smembers(SnapshotKeys().owners(0, "u1"))
         with pytest.raises(ForeignKeyError, match="owners:u1 is a list, not a set"):
             await pipe.execute()
 

@@ -15,7 +15,7 @@ from fleetbus.bus.durables import consumer_info
 from fleetbus.controller.controller import Controller
 from fleetbus.store.connection import connect
 from fleetbus.workqueue.scripts import load
-from fleetbus_proto import keys
+from fleetbus_proto.keys import SnapshotKeys
 from support.eventually import eventually
 from support.rigs.fleet import Recorder, Rig, pod
 
@@ -45,9 +45,10 @@ def _step(args: tuple[Any, ...]) -> str:
     # A server that has not seen the script yet refuses its digest, and is sent its text.
     if args[:2] in {("EVALSHA", load("add").digest), ("EVAL", load("add").text)}:
         return "enqueue"
-    if args[:2] == ("HMGET", keys.guards("a", "core/pods")):
+    if args[:2] == ("HMGET", SnapshotKeys().guards("a", "core/pods")):
         return "look"
-    is_apply = args[0] == "EVALSHA" and {keys.clusters(), keys.feed()} <= set(args)
+    names = {SnapshotKeys().clusters(0), SnapshotKeys().feed(0)}
+    is_apply = args[0] == "EVALSHA" and names <= set(args)
     return "apply" if is_apply else ""
 
 

@@ -21,7 +21,7 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.workqueue import Add, RedisQueue
-from fleetbus_proto.keys import offset_checkpoint, queue, replay_claim, resources
+from fleetbus_proto.keys import SnapshotKeys, queue, queue_checkpoint, queue_replay_claim
 from support.eventually import eventually
 from support.rigs.fleet import Recorder, Rig, pod
 from support.rigs.projector import shorten_checks
@@ -113,7 +113,7 @@ async def test_p9_pending_resyncs_of_several_clusters_outlive_a_store_that_fails
     monkeypatch.setattr("fleetbus.worker.initial_sync.CHECK_EVERY", timedelta(milliseconds=400))
     rig = await open_rig("a", "b")
     is_broken = [True]
-    keys_of_fleet = [resources("a"), resources("b")]
+    keys_of_fleet = [SnapshotKeys().resources("a"), SnapshotKeys().resources("b")]
     recorder = mapped_unless(is_broken)
     rig.start_reconciler(recorder.controller)
     with capture_logs() as lines:
@@ -189,7 +189,7 @@ async def test_p12_of_processes_that_start_at_once_one_enqueues_and_the_others_s
     controller = Controller("pods")
     controller.watch(PODS)
     Recorder(controller, PODS)
-    await rig.redis.set(replay_claim("pods"), "of the other one")
+    await rig.redis.set(queue_replay_claim("pods"), "of the other one")
     with capture_logs() as lines:
 
         def logged(event: str) -> list[str]:
@@ -200,7 +200,7 @@ async def test_p12_of_processes_that_start_at_once_one_enqueues_and_the_others_s
         await asyncio.sleep(0.3)  # three more looks
         assert logged("initial_sync_by_another_process") == ["info"]
         assert "initial_sync_failed" not in [line["event"] for line in lines]
-        await rig.redis.delete(replay_claim("pods"))
+        await rig.redis.delete(queue_replay_claim("pods"))
         await rig.quiet("pods")
         async with rig.redis.pipeline(transaction=True) as pipe:
             pipe.delete(queue("pods", "initial-sync"))
@@ -231,8 +231,10 @@ async def test_b17_p12_a_controller_that_missed_messages_reconciles_what_it_miss
     source = Source(cluster="a", incarnation=entry.incarnation)
     version = int(entry.resource_version) + 1
     missed = source.modified("missed", version, namespace="default", uid=entry.uid)
-    await SnapshotWriter(rig.redis).apply([missed])
-    await rig.redis.hincrby(offset_checkpoint("pods-a"), "breaks", 1)  # as the projector tells it
+    await SnapshotWriter(rig.redis, SnapshotKeys()).apply([missed])
+    await rig.redis.hincrby(
+        queue_checkpoint("pods", "pods-a"), "breaks", 1
+    )  # as the projector tells it
     await eventually(lambda: recorder.of("a", "default", "missed"), within=SOON)
     await rig.quiet("pods")
     await asyncio.sleep(0.3)  # three more looks

@@ -18,6 +18,7 @@ from fleetbus.snapshot.reads.suggestions import WatchedResources
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
 from fleetbus.worker.failure_log import PATIENCE, FailureLog
 from fleetbus.workqueue import Add, RedisQueue
+from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.resources import parse_resource
 from support.eventually import eventually
 from support.rigs.one_cluster import one_cluster
@@ -92,7 +93,7 @@ async def test_p14_what_another_cluster_has_or_nobody_has_reported_of_yet_is_not
     redis: Redis,
 ) -> None:
     snapshot, deployments = Snapshot(redis), parse_resource("apps/v1/deployments")
-    watched = WatchedResources(redis)
+    watched = WatchedResources(redis, SnapshotKeys())
     assert await watched.suggest(deployments) is None
     await snapshot.set_up("eu1", "us1")
     assert await watched.suggest(deployments) is None
@@ -107,7 +108,7 @@ async def test_the_clusters_are_asked_once_in_some_seconds(redis: Redis) -> None
     snapshot = Snapshot(redis)
     await snapshot.set_up("eu1")
     await put(snapshot, "core", "v1", "pods")
-    reader = SnapshotReader(redis)
+    reader = SnapshotReader(redis, SnapshotKeys())
     assert await reader.watched.keys() == {"core/pods"}
     await put(snapshot, "apps", "v1", "deployments")
     assert await reader.watched.keys() == {"core/pods"}

@@ -28,6 +28,7 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.store.connection import connect
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
+from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.keys import queue as queue_key
 from fleetbus_reconciler.main import run as run_reconciler
 from fleetbus_reconciler.settings import ReconcilerSettings
@@ -61,7 +62,7 @@ class Rig:
 
     @property
     def reader(self) -> SnapshotReader:
-        return SnapshotReader(self.redis)
+        return SnapshotReader(self.redis, SnapshotKeys())
 
     def start(self, name: str, body: Coroutine[Any, Any, None]) -> None:
         self._tasks[name] = asyncio.create_task(body, name=name)

@@ -16,6 +16,7 @@ from fleetbus.kube.connection.config import read_kube_config
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
 from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_proto.keys import SnapshotKeys
 from support.stores.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ async def fleet_of(redis: Redis, folder: pathlib.Path) -> AsyncGenerator[tuple[F
             ),
         )
         try:
-            yield Fleet(clusters, SnapshotReader(redis)), server
+            yield Fleet(clusters, SnapshotReader(redis, SnapshotKeys())), server
         finally:
             await clusters.aclose()
 

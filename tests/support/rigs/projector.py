@@ -33,6 +33,7 @@ from fleetbus.worker.connections import Connections
 from fleetbus_proto import codec, headers
 from fleetbus_proto.admission import subject_of
 from fleetbus_proto.events import Event, Heartbeat, Incarnation, Message, ResourceStatus
+from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.resources import Resource
 from fleetbus_reconciler.fleet_status.fleet_state import FleetState
 from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
@@ -253,10 +254,11 @@ def fleet_state(rig: ProjectorRig, resyncs: ResyncRequests | None = None) -> Fle
 
 @asynccontextmanager
 async def projector_rig(
-    nats_url: str, valkey_url: str, **settings: Any
+    nats_url: str, valkey_url: str, *, shards: int = 1, **settings: Any
 ) -> AsyncGenerator[ProjectorRig]:
     """Connections of one process; `started` runs the projector in it."""
     redis, asking = await connect(valkey_url), await connect(valkey_url)
+    keys = SnapshotKeys(shards)
     provider = SetProvider()
     clusters = Clusters([provider])
     following = asyncio.create_task(clusters.run(), name="clusters")
@@ -267,12 +269,14 @@ async def projector_rig(
                 bus=bus,
                 kv=KeyValue(bus),
                 redis=redis,
-                writer=SnapshotWriter(redis),
-                reader=SnapshotReader(redis),
+                keys=keys,
+                writer=SnapshotWriter(redis, keys),
+                reader=SnapshotReader(redis, keys),
                 clusters=clusters,
-                fleet=Fleet(clusters, SnapshotReader(redis)),
+                fleet=Fleet(clusters, SnapshotReader(redis, keys)),
             )
-            rig = ProjectorRig(connections, provider, Snapshot(asking), settings=settings)
+            snapshot = Snapshot(asking, shards=shards)
+            rig = ProjectorRig(connections, provider, snapshot, settings=settings)
 
             async def note(message: Msg) -> None:
                 event = codec.decode(message.data)

@@ -24,6 +24,7 @@ from fleetbus.worker.worker import Worker
 from fleetbus.workqueue import Heartbeat, QueuePolicy, RedisQueue, connect_blocking
 from fleetbus.workqueue.heartbeat import end_process
 from fleetbus.workqueue.queue import Backoff, Lease
+from fleetbus_proto.keys import SnapshotKeys
 from support.stores.workqueue import named
 
 FIRST, SECOND, THIRD = named("a"), named("b"), named("c")
@@ -110,7 +111,7 @@ async def working(
             on_lost=lost,
             on_stuck=on_stuck,
         ),
-        fleet=Fleet(clusters, SnapshotReader(redis)),
+        fleet=Fleet(clusters, SnapshotReader(redis, SnapshotKeys())),
         drain=drain,
         record=Record(record_on, controller) if record_on else None,
     )

@@ -17,8 +17,8 @@ from fleetbus.snapshot import (
     SnapshotReader,
     SnapshotWriter,
 )
-from fleetbus_proto import keys
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Incarnation, Rank
+from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.subjects import Verb
 
 if TYPE_CHECKING:
@@ -138,10 +138,11 @@ async def full_store(redis: Redis) -> AsyncGenerator[None]:
 class Snapshot:
     """A writer and a reader on one store, with the questions that tests ask."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, *, shards: int = 1) -> None:
         self.redis = redis
-        self.writer = SnapshotWriter(redis)
-        self.reader = SnapshotReader(redis)
+        self.keys = SnapshotKeys(shards)
+        self.writer = SnapshotWriter(redis, self.keys)
+        self.reader = SnapshotReader(redis, self.keys)
 
     async def set_up(self, *clusters: str) -> None:
         await self.writer.ensure_generation()
@@ -151,11 +152,11 @@ class Snapshot:
 
     async def forget_cluster(self, name: str) -> None:
         """Its record alone, so that it is no member any more."""
-        await cast("Any", self.redis.hdel(keys.clusters(), name))
+        await cast("Any", self.redis.hdel(self.keys.clusters(self.keys.shard_of(name)), name))
 
     async def forget_resource(self, cluster: str, resource: str) -> None:
         """The record of a resource alone."""
-        await cast("Any", self.redis.hdel(keys.resources(cluster), resource))
+        await cast("Any", self.redis.hdel(self.keys.resources(cluster), resource))
 
     async def apply(self, *events: Event) -> list[ApplyOutcome]:
         return (await self.writer.apply(events)).outcomes
@@ -182,10 +183,15 @@ class Snapshot:
         page = await self.reader.list(ListQuery(**given))
         return [entry.name for entry in page.entries]
 
-    async def feed(self) -> list[tuple[str, str, str]]:
-        """(id, type, key) of every entry of the feed."""
-        raw: Any = await self.redis.xrange(keys.feed())
+    async def feed(self, shard: int = 0) -> list[tuple[str, str, str]]:
+        """(id, type, key) of every entry of the feed of a shard."""
+        raw: Any = await self.redis.xrange(self.keys.feed(shard))
         return [(i.decode(), f[b"type"].decode(), f[b"key"].decode()) for i, f in raw]
+
+    async def feed_generation(self, shard: int = 0) -> str | None:
+        """The generation of the feed of a shard: when it changes, positions are void."""
+        raw = cast("bytes | None", await self.redis.get(self.keys.feed_generation(shard)))
+        return raw.decode() if raw else None
 
     async def all_keys(self) -> set[str]:
         raw: Any = await self.redis.keys("*")

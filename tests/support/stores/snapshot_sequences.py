@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fleetbus.snapshot.audit import Audits, PageResult
 from fleetbus.snapshot.guard import read_guard
-from fleetbus_proto import keys
 from fleetbus_proto.events import AuditPage, EpochEnd, Event
 from support.stores.snapshot import Snapshot, Source, body_of
 from support.stores.snapshot_model import SnapshotModel
 
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
-
 STEPS = 32
+CLUSTERS = ("eu1", "us1", "hub", "a")
+"""With four shards, one in each."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,7 @@ class MessageSequence:
     """One resource with its messages still to come."""
 
     seed: int
+    cluster: str
     resource: str
     todo: list[Message]
     model: SnapshotModel = field(default_factory=SnapshotModel)
@@ -70,10 +69,11 @@ class MessageSequence:
 
 def make_sequence(seed: int) -> MessageSequence:
     dice = random.Random(seed)
-    resource = f"r{seed}"
+    cluster, resource = CLUSTERS[seed % len(CLUSTERS)], f"r{seed}"
     base = dice.choice((0, 6, 95, 2**53 - 4, 2**100 - 4))
     sources = [
         Source(
+            cluster=cluster,
             resource=resource,
             incarnation=dice.choice((1, 1, 1, 2)),
             rank=(base + dice.randrange(1, 10), dice.randrange(1, 4)),
@@ -85,7 +85,7 @@ def make_sequence(seed: int) -> MessageSequence:
     pool += [_random_end(dice, source, pool) for source in sources]
     pool += ["collect", dice.choice(("collect", "drop:x", "drop:"))]
     pool += [_random_audit(dice, dice.choice(sources), base) for _ in range(2)]
-    return MessageSequence(seed, resource, dice.choices(pool, k=STEPS))
+    return MessageSequence(seed, cluster, resource, dice.choices(pool, k=STEPS))
 
 
 def _random_event(dice: random.Random, source: Source, base: int) -> Event:
@@ -166,15 +166,15 @@ async def apply_batch(snapshot: Snapshot, batch: list[tuple[MessageSequence, Eve
 
 async def do_other(snapshot: Snapshot, sequence: MessageSequence, message: Message) -> None:
     if message == "collect":
-        dropped = await snapshot.writer.removal.collect_tombstones("eu1", sequence.key)
+        dropped = await snapshot.writer.removal.collect_tombstones(sequence.cluster, sequence.key)
         assert dropped == sequence.model.collect(), f"seed {sequence.seed}"
     elif isinstance(message, str):
         scope = message.removeprefix("drop:")
-        removed = await snapshot.writer.removal.drop_scope("eu1", sequence.key, scope)
+        removed = await snapshot.writer.removal.drop_scope(sequence.cluster, sequence.key, scope)
         assert removed == sequence.model.drop_scope(scope), f"seed {sequence.seed}"
     elif isinstance(message, Audit):
         page = message.page_of(sequence.model)
-        taken = await Audits(snapshot.redis).add_page(page)
+        taken = await Audits(snapshot.redis, snapshot.keys).add_page(page)
         assert (taken is PageResult.CLEAN) == sequence.model.audit(page), (
             f"seed {sequence.seed}: {page}"
         )
@@ -185,15 +185,24 @@ async def do_other(snapshot: Snapshot, sequence: MessageSequence, message: Messa
         assert (state.complete, state.outcome) == expected, f"seed {sequence.seed}: {message}"
 
 
-async def compare_store(redis: Redis, sequence: MessageSequence) -> None:
+async def compare_store(snapshot: Snapshot, sequence: MessageSequence) -> None:
     """Rows, tombstones and indexes are exactly the model's."""
-    at = ("eu1", sequence.key)
+    redis, keys = snapshot.redis, snapshot.keys
+    at, shard = (sequence.cluster, sequence.key), keys.shard_of(sequence.cluster)
     colors = [keys.labels(*at, f"color={color}") for color in ("red", "blue")]
-    owners = [keys.owners(f"owner-{sequence.resource}-{n}") for n in range(2)]
+    owners = [keys.owners(shard, f"owner-{sequence.resource}-{n}") for n in range(2)]
     async with redis.pipeline(transaction=False) as pipe:
-        for name in (keys.guards(*at), keys.bodies(*at), keys.tombstones(*at)):
+        for name in (
+            keys.guards(*at),
+            keys.bodies(*at),
+            keys.tombstones(*at),
+        ):
             pipe.hgetall(name)
-        for name in (keys.order(*at), keys.deleted(*at), keys.deletion_times(*at)):
+        for name in (
+            keys.order(*at),
+            keys.deleted(*at),
+            keys.deletion_times(*at),
+        ):
             pipe.zrange(name, 0, -1)
         for name in (*colors, *owners):
             pipe.smembers(name)
@@ -215,7 +224,11 @@ async def compare_store(redis: Redis, sequence: MessageSequence) -> None:
         assert members == {key for key, row in live.items() if color.encode() in row.body}
     for n, members in enumerate(owned):
         uid = f"owner-{sequence.resource}-{n}".encode()
-        member = {f"eu1|{sequence.key}|".encode() + k for k, row in live.items() if uid in row.body}
+        member = {
+            f"{sequence.cluster}|{sequence.key}|".encode() + k
+            for k, row in live.items()
+            if uid in row.body
+        }
         assert members == member
 
 

@@ -28,6 +28,7 @@ from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings
 from fleetbus.snapshot.accepted import AcceptedClusters
 from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.snapshot.shards import find_shards
 
 _HEAD: Final = ("CLUSTER", "KIND", "NAMESPACE", "NAME", "OWNER", "UID")
 _CLUSTERS_TIMEOUT: Final = timedelta(seconds=10)
@@ -68,7 +69,7 @@ def run_orphans(words: Sequence[str], *, output: str, hub: Hub, redis_url: str |
 async def _connect(config: KubeConfig, url: str) -> AsyncGenerator[_Connections]:
     redis = await connect_store(url)
     clusters = _clusters(config)
-    reader = SnapshotReader(redis)
+    reader = SnapshotReader(redis, await find_shards(redis))
     clusters.verify_identities(AcceptedClusters(reader))
     try:
         async with KubeClient(config) as hub:

@@ -47,11 +47,12 @@ from fleetbus.reconcile import Request
 from fleetbus.run.current import ObjectRef, Version
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord
+from fleetbus.snapshot.shards import find_shards
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.items import ItemStatus, read_item
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import Event
-from fleetbus_proto.keys import KV_BUCKET, kv_controller
+from fleetbus_proto.keys import KV_BUCKET, SnapshotKeys, kv_controller
 from fleetbus_proto.resources import Resource, ResourceName, parse_resource_name
 from fleetbus_proto.subjects import check_cluster, events_filter
 
@@ -142,7 +143,7 @@ async def gather(query: ExplainQuery, *, redis_url: str, nats_url: str) -> View:
     redis: Any = await connect_store(redis_url)
     async with redis, _bus(nats_url) as bus:
         why = "" if bus else f"NATS at {without_secrets(nats_url)} does not answer"
-        return await _Gatherer(query, redis, bus).gather(why)
+        return await _Gatherer(query, redis, await find_shards(redis), bus).gather(why)
 
 
 @asynccontextmanager
@@ -161,11 +162,13 @@ async def _bus(url: str) -> AsyncGenerator[Bus | None]:
 
 
 class _Gatherer:
-    def __init__(self, query: ExplainQuery, redis: Redis, bus: Bus | None) -> None:
+    def __init__(
+        self, query: ExplainQuery, redis: Redis, keys: SnapshotKeys, bus: Bus | None
+    ) -> None:
         self._query = query
         self._redis = redis
         self._bus = bus
-        self._reader = SnapshotReader(redis)
+        self._reader = SnapshotReader(redis, keys)
 
     async def gather(self, why_no_bus: str) -> View:
         """See `gather` above."""

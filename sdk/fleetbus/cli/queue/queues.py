@@ -16,6 +16,7 @@ from fleetbus.cli.unknown import UnknownName, unknown, unknown_cluster
 from fleetbus.errors import ConfigError, StoreError
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.snapshot.shards import find_shards
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_proto import keys
@@ -88,7 +89,9 @@ def read_request(controller: str, item: str) -> Request:
 
 async def refuse(redis: Redis, request: Request, why: str) -> None:
     """Print why nothing was done for an item; that its cluster is unknown comes first."""
-    clusters = {record.name for record in await SnapshotReader(redis).clusters()}
+    clusters = {
+        record.name for record in await SnapshotReader(redis, await find_shards(redis)).clusters()
+    }
     message = f"{request} {why}"
     if clusters and request.cluster not in clusters:
         message = str(unknown_cluster(request.cluster, clusters))

@@ -40,6 +40,7 @@ from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
+from fleetbus.snapshot.shards import find_shards
 from fleetbus.store.connection import connect
 from fleetbus.testing.dry_run_client import DryRunFleet, DryRunWrite
 from fleetbus.testing.emulated import shared_store
@@ -48,6 +49,7 @@ from fleetbus.testing.reporting_client import ReportingClient
 from fleetbus.testing.runner import ControllerRunner, describe_failure
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import Event
+from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.resources import Resource, parse_resource
 from fleetbus_proto.subjects import EVENTS_ALL
 
@@ -191,7 +193,7 @@ async def _replay(options: ReplayOptions, recording: _Recording) -> int:
         async def feed(events: Sequence[Event]) -> None:
             await runner.feed(events)
 
-        dry_run = DryRunFleet(SnapshotReader(redis), printer.show, feed=feed)
+        dry_run = DryRunFleet(SnapshotReader(redis, SnapshotKeys()), printer.show, feed=feed)
         is_live = options.live
         registry = _live_clusters(options, dry_run) if is_live else fleet.registry(dry_run.client)
         runner = ControllerRunner(controllers, redis, registry, gives_up=True)
@@ -223,7 +225,7 @@ async def _known_clusters(options: ReplayOptions) -> Sequence[ClusterRecord]:
     try:
         redis: Any = await connect_store(url)
         async with redis:
-            return await SnapshotReader(redis).clusters()
+            return await SnapshotReader(redis, await find_shards(redis)).clusters()
     except (StoreError, RedisError):
         return ()
 

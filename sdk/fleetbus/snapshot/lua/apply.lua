@@ -4,7 +4,7 @@
 --       bodies guards tombstones order deleted deletion-times epochs scopes
 --       (and, named by terms: the label sets and owner sets of the keys that change)
 -- ARGV  1 length of the feed  2 prefix of the owner sets  3 '1' if the store is full, else ''
---       4 number of lineages, then for each lineage
+--       4 number of shards  5 number of lineages, then for each lineage
 --       cluster resource scope incarnation list-version epoch-id label-prefix version kind
 --       kube-system-uid, then for each event
 --       head (lineage code version uid degraded labels owners, separated by 0x1F), key, body
@@ -18,19 +18,18 @@
 -- Answer: one letter per event (a applied, t stale, s same, r refused, f no room for it), the
 -- indexes of lineages whose epoch became complete, and the count so far of the last end marker.
 
-local KEYS_FIXED, KEYS_EACH, ARGS_FIXED, ARGS_LINEAGE, ARGS_EVENT = 4, 8, 4, 10, 3
+local KEYS_FIXED, KEYS_EACH, ARGS_FIXED, ARGS_LINEAGE, ARGS_EVENT = 4, 8, 5, 10, 3
 local HEAD = '^(%d+)\31(%a)\31(%d+)\31([^\31]*)\31([^\31]*)\31()'
 local APPLIED, STALE, SAME, REFUSED, FULL = 'a', 't', 's', 'r', 'f'
 local COUNTER, FEED, FLEET = KEYS[2], KEYS[3], KEYS[4]
 local FEED_LENGTH, OWNER_PREFIX = ARGV[1], ARGV[2]
-local IS_FULL, LINEAGES = ARGV[3] == '1', tonumber(ARGV[4])
+local IS_FULL, SHARDS, LINEAGES = ARGV[3] == '1', ARGV[4], tonumber(ARGV[5])
 
 local states, completed, counted = {}, {}, '0'
 local held_guards, new_guards = {}, {} -- both: key of the hash -> object key -> guard
 
-if redis.call('EXISTS', KEYS[1]) == 0 then -- rule P13: nothing may be written to a store that was emptied
-  return redis.error_reply('NOGENERATION the store was emptied, or was never set up')
-end
+local refusal = why_not_ours(KEYS[1], SHARDS)
+if refusal then return redis.error_reply(refusal) end
 
 local function read_lineage(index)
   local k = KEYS_FIXED + (index - 1) * KEYS_EACH
@@ -248,7 +247,7 @@ end
 local function store(lineage, entry, event, marks)
   local was_live = entry ~= nil and entry.state == 'L'
   local is_live = event.code == 'L' or event.code == 'A'
-  local counter = next_counter(COUNTER)
+  local counter = next_counter(COUNTER, SHARDS)
   if is_live then
     show(lineage, entry, event, was_live)
   else

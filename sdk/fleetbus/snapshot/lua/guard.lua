@@ -74,9 +74,20 @@ local function now_milliseconds()
   return string.format('%.0f', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
 end
 
--- Increments the snapshot's counter; returns a decimal string (tostring would round it).
-local function next_counter(counter_key)
-  return string.format('%.0f', redis.call('INCR', counter_key))
+-- Why nothing may be written to this shard: it was emptied (rule P13), or divided otherwise (P16). A
+-- generation ends with the number of shards.
+local function why_not_ours(generation_key, shards)
+  local held = redis.call('GET', generation_key)
+  if not held then return 'NOGENERATION the store was emptied, or was never set up' end
+  local found = string.match(held, '/(%d+)$')
+  if found ~= shards then return 'WRONGSHARDS ' .. held end
+  return nil
+end
+
+-- Increments a shard's counter; returns a decimal string (tostring would round it). With steps of the
+-- number of shards, no two shards issue the same version (rule A5).
+local function next_counter(counter_key, shards)
+  return string.format('%.0f', redis.call('INCRBY', counter_key, shards))
 end
 
 local function append_to_feed(feed, length, counter, what, at, key)

@@ -1,7 +1,8 @@
 """Detects losses of the stream and of the store, and repairs them (rules B17, P11, P12).
 
 Every second each consumer writes its applied-offset checkpoint: up to which message its effects are
-in the store. With it the consumer detects
+in the store. It is kept beside these effects, on the same server: the projector has one in each
+shard of the snapshot, a controller one beside its queue. With it the consumer detects
 
 - that messages left the stream before they were handled: the stream silently drops what exceeds
   its limits of age or size;
@@ -37,8 +38,15 @@ from fleetbus.bus.jetstream import stream_info
 from fleetbus.bus.replay import replay
 from fleetbus.errors import FleetbusError
 from fleetbus.process.log_once import LogOnce
-from fleetbus.snapshot.offsets.checkpoint_store import CheckpointStore, Offset, StoreState, claimed
+from fleetbus.snapshot.offsets.checkpoint_store import (
+    Beside,
+    CheckpointStore,
+    Offset,
+    StoreState,
+    claimed,
+)
 from fleetbus.snapshot.offsets.stream_end import StreamEnd
+from fleetbus_proto.keys import SnapshotKeys
 
 log = structlog.get_logger()
 
@@ -88,18 +96,26 @@ class _Bus:
 async def _nothing(*_: object) -> None: ...
 
 
+async def _always(_identity: str) -> bool:
+    return True
+
+
 class OffsetCheckpoint:
-    """Keeps the checkpoint of one consumer in every process of it; one of them replays.
+    """Keeps a checkpoint of one consumer in every process of it; one of them replays.
 
     Args:
         bus: a connection.
-        redis: the store of the snapshot and the queue.
+        redis: the store.
+        keys: the shards of the snapshot.
+        beside: the data that it vouches for.
         consumer: its name; the consumer that replays is named after it.
         durable: the one whose checkpoint is kept; none while this process is not bound.
         handle: handles messages, for the replay.
         on_loss: repairs a loss; until it returns the loss stands. A controller needs none: a full
             enqueue follows from the checkpoint.
         on_return: called when a store that had lost writes has caught up.
+        is_rest_settled: whether all other data that the consumer needs is settled, too, given the
+            identity of the server of this one.
         on_stream_state: called with the server's state of the stream at each check.
     """
 
@@ -108,21 +124,28 @@ class OffsetCheckpoint:
         *,
         bus: Bus,
         redis: Redis,
+        keys: SnapshotKeys,
+        beside: Beside,
         consumer: str,
         durable: BoundDurable,
         handle: Handle,
         on_loss: OnLoss = _nothing,
         on_return: Callable[[], Awaitable[None]] = _nothing,
+        is_rest_settled: Callable[[str], Awaitable[bool]] = _always,
         on_stream_state: Callable[[Mapping[str, Any]], None] = lambda _state: None,
     ) -> None:
         self._bus = bus
         self._redis = redis
+        self._beside = beside
         self._consumer = consumer
+        # Two shards may be replayed at the same time.
+        self._reader = f"{consumer}_{beside.shard}" if beside.shard else consumer
         self._handle = handle
         self._on_loss = on_loss
         self._on_return = on_return
+        self._is_rest_settled = is_rest_settled
         self._on_stream_state = on_stream_state
-        self._store = CheckpointStore(redis)
+        self._store = CheckpointStore(redis, keys, beside)
         self._bound = durable
         self._durable = ""
         self._end = StreamEnd()
@@ -181,7 +204,8 @@ class OffsetCheckpoint:
             except (FleetbusError, RedisError) as e:
                 # NATS or Redis is away: the next check finds what is missed meanwhile.
                 if self._log_once.should_log(str(e)):
-                    log.warning("offset_checkpoint_failed", consumer=self._consumer, error=str(e))
+                    names = {"consumer": self._consumer, "beside": self._beside.name}
+                    log.warning("offset_checkpoint_failed", **names, error=str(e))
             pause = CHECK_EVERY if self.is_settled else min(_CHECK_EAGERLY, CHECK_EVERY)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause.total_seconds()):
@@ -207,6 +231,9 @@ class OffsetCheckpoint:
         if why := self._why_lost(seen):
             self._settled.clear()
             await self._repair(durable, seen, why)
+            return
+        if not await self._is_rest_settled(seen.identity):
+            self._settled.clear()
             return
         # A store without a checkpoint of ours is settled once it has one.
         if seen.offset is not None:
@@ -268,7 +295,8 @@ class OffsetCheckpoint:
         await self._on_loss(Loss.MESSAGES, reason)
         low = max(handled, found.mark.low, found.first - 1)
         await self._write(durable, seen, found.mark._replace(low=low), breaks=1)
-        GAPS.labels(durable).inc()
+        if not self._beside.shard:  # else it is counted once for each shard
+            GAPS.labels(durable).inc()
         self._quiet_until = time.monotonic() + _ASK_AGAIN_AFTER.total_seconds()
 
     def _handled_after(self, low: int) -> int:
@@ -298,7 +326,7 @@ class OffsetCheckpoint:
 
     async def _repair(self, durable: str, seen: StoreState, why: str) -> None:
         """Repeat what the store has lost (rule P11); the loss stands until that is done."""
-        async with claimed(self._redis, self._consumer) as is_ours:
+        async with claimed(self._redis, self._beside.claim) as is_ours:
             if not is_ours:
                 return  # another process of this consumer does it
             self._handled = (0, 0)
@@ -306,13 +334,14 @@ class OffsetCheckpoint:
             if found is None or seen.offset is None:
                 return
             held = seen.offset
-            log.error("store_rolled_back", consumer=self._consumer, reason=why, low_water=held.low)
+            names = {"consumer": self._consumer, "beside": self._beside.name}
+            log.error("store_rolled_back", **names, reason=why, low_water=held.low)
             if _is_set_back(held, found) or found.first > held.low + 1:
                 await self._begin(durable, seen, found, is_lost=True)
             else:
                 await self._replay(durable, seen, found)
         if self.is_settled:
-            log.info("store_settled", consumer=self._consumer)
+            log.info("store_settled", consumer=self._consumer, beside=self._beside.name)
             await self._on_return()
 
     async def _replay(self, durable: str, seen: StoreState, found: _Bus) -> None:
@@ -321,7 +350,7 @@ class OffsetCheckpoint:
             return
         if found.last > held.low:
             await replay(
-                *(self._bus, self._consumer, self._bound.filters, self._handle),
+                *(self._bus, self._reader, self._bound.filters, self._handle),
                 first=held.low + 1,
                 last=found.last,
             )

@@ -28,6 +28,7 @@ class Place(NamedTuple):
     """The hashes of its resource; `bodies` may be those of the deleted ones."""
     member: bytes
     """Its key in both."""
+    shard: int
 
 
 Row: TypeAlias = tuple[bytes | None, bytes | None]
@@ -98,11 +99,26 @@ def _open(wanted: Mapping[Place, Sequence[asyncio.Future[Row]]]) -> list[asyncio
 
 
 async def read_rows(redis: Redis, places: Sequence[Place]) -> list[Row]:
-    """Read guards and bodies of one moment, in the order of the places.
+    """Read guard and body of one moment for each place, in their order.
 
     Raises:
         redis.exceptions.RedisError: the store is away.
     """
+    shards: dict[int, list[int]] = {}
+    for at, place in enumerate(places):
+        shards.setdefault(place.shard, []).append(at)
+    if len(shards) == 1:
+        return await _read_shard(redis, places)
+    parts = [[places[at] for at in numbers] for numbers in shards.values()]
+    found = await asyncio.gather(*(_read_shard(redis, part) for part in parts))
+    rows: list[Row] = [(None, None)] * len(places)
+    for numbers, part in zip(shards.values(), found, strict=True):
+        for at, row in zip(numbers, part, strict=True):
+            rows[at] = row
+    return rows
+
+
+async def _read_shard(redis: Redis, places: Sequence[Place]) -> list[Row]:
     groups: dict[tuple[str, str], list[int]] = {}
     for at, place in enumerate(places):
         groups.setdefault((place.guards, place.bodies), []).append(at)

@@ -5,6 +5,7 @@ Bodies are not read here: a page fetches only its own.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.snapshot.guard import read_guard
 from fleetbus.snapshot.reads.walk import Range, range_of, walk_members
-from fleetbus_proto import keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from fleetbus.snapshot.reads.paging import Position
+    from fleetbus_proto.keys import SnapshotKeys
 
 _GUARDS = 500
 """Guards per HMGET."""
@@ -83,16 +84,16 @@ class Span:
         self.remaining += total - len(members)
 
 
-async def select(redis: Redis, query: ListQuery, start: Position) -> Span:
+async def select(redis: Redis, keys: SnapshotKeys, query: ListQuery, start: Position) -> Span:
     """Pick the keys of the page that starts after a position."""
     names = sorted({name for name in query.clusters if name >= start.cluster})
     if query.labels or query.owner is not None or (query.name and query.namespace is None):
-        return await _select_matches(redis, query, start, names)
-    return await _select_ranges(redis, query, start, names)
+        return await _select_matches(redis, keys, query, start, names)
+    return await _select_ranges(redis, keys, query, start, names)
 
 
 async def _select_ranges(
-    redis: Redis, query: ListQuery, start: Position, names: Sequence[str]
+    redis: Redis, keys: SnapshotKeys, query: ListQuery, start: Position, names: Sequence[str]
 ) -> Span:
     """Select by range only: the server counts it without reading it."""
     bounds = [_bounds(query, start, name) for name in names]
@@ -119,10 +120,10 @@ async def _read_range(redis: Redis, order: str, bounds: Range, wanted: int) -> l
 
 
 async def _select_matches(
-    redis: Redis, query: ListQuery, start: Position, names: Sequence[str]
+    redis: Redis, keys: SnapshotKeys, query: ListQuery, start: Position, names: Sequence[str]
 ) -> Span:
     labels = query.labels or LabelSelector()
-    candidates = await _read_indexes(redis, query, labels, names)
+    candidates = await _read_indexes(redis, keys, query, labels, names)
     # The label sets have matched the equality terms, unless the owner's set was used.
     rest = labels.rest if query.owner is None else labels
     span = Span(query.limit)
@@ -132,7 +133,7 @@ async def _select_matches(
         between = _bounds(query, start, name)
         if candidates is None:
             most = sys.maxsize if query.count else span.fitting(sys.maxsize)
-            matches = await _scan(redis, query, name, between, rest, most)
+            matches = await _scan(redis, keys, query, name, between, rest, most)
         else:
             inside = sorted(k for k in candidates[name] if _is_inside(k, between, query.name))
             matches = await _filter(redis, keys.guards(name, query.resource), inside, rest)
@@ -141,11 +142,11 @@ async def _select_matches(
 
 
 async def _read_indexes(
-    redis: Redis, query: ListQuery, labels: LabelSelector, names: Sequence[str]
+    redis: Redis, keys: SnapshotKeys, query: ListQuery, labels: LabelSelector, names: Sequence[str]
 ) -> dict[str, Iterable[bytes]] | None:
     """Read the keys from an index, per cluster; None if no index applies."""
     if query.owner is not None:
-        return await _read_owned(redis, query, names)
+        return await _read_owned(redis, keys, query, names)
     if not labels.terms:
         return None
     async with redis.pipeline(transaction=False) as pipe:
@@ -156,11 +157,15 @@ async def _read_indexes(
 
 
 async def _read_owned(
-    redis: Redis, query: ListQuery, names: Sequence[str]
+    redis: Redis, keys: SnapshotKeys, query: ListQuery, names: Sequence[str]
 ) -> dict[str, Iterable[bytes]]:
-    members = await cast("Any", redis.smembers(keys.owners(query.owner or "")))
+    owner = query.owner or ""
+    indexes = [keys.owners(shard, owner) for shard in sorted(set(map(keys.shard_of, names)))]
+    found = cast(
+        "list[set[bytes]]", await asyncio.gather(*map(cast("Any", redis.smembers), indexes))
+    )
     owned: dict[str, list[bytes]] = {name: [] for name in names}
-    for member in cast("set[bytes]", members):
+    for member in set[bytes]().union(*found):
         cluster, resource, key = member.split(b"|", 2)
         if resource.decode() == query.resource and cluster.decode() in owned:
             owned[cluster.decode()].append(key)
@@ -168,7 +173,13 @@ async def _read_owned(
 
 
 async def _scan(
-    redis: Redis, query: ListQuery, cluster: str, bounds: Range, labels: LabelSelector, most: int
+    redis: Redis,
+    keys: SnapshotKeys,
+    query: ListQuery,
+    cluster: str,
+    bounds: Range,
+    labels: LabelSelector,
+    most: int,
 ) -> list[bytes]:
     """Scan the matches in order, up to the first one above `most`.
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
+from redis.exceptions import RedisError
 
 from fleetbus.snapshot.guard import UNKNOWN, Guard, read_guard
-from fleetbus.snapshot.offsets.checkpoint_store import ask_whether_settled, read_whether_settled
+from fleetbus.snapshot.offsets.checkpoint_store import ask_whether_settled
 from fleetbus.snapshot.reads.paging import Position, read_token, write_token
 from fleetbus.snapshot.reads.point_reads import Place, PointReads, read_rows
 from fleetbus.snapshot.reads.query import ListQuery, select
 from fleetbus.snapshot.reads.suggestions import WatchedResources
+from fleetbus.snapshot.reads.versions import Versions
 from fleetbus.snapshot.reads.walk import range_of, walk_members
 from fleetbus.snapshot.records import (
     ClusterRecord,
@@ -21,14 +24,16 @@ from fleetbus.snapshot.records import (
     ResourceRecord,
     ScopeRecord,
 )
-from fleetbus.store.connection import StoreEmpty
-from fleetbus_proto import keys
+from fleetbus.snapshot.shards import check_generation
+from fleetbus_proto.keys import object_key, split_object_key
 from fleetbus_proto.versions import version_key
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from redis.asyncio import Redis
+
+    from fleetbus_proto.keys import SnapshotKeys
 
 CHUNK = 500
 """Most bodies per HMGET: a larger read would block the server."""
@@ -53,6 +58,19 @@ class Entry(NamedTuple):
     """Why the body is missing or incomplete: `oversized`, `unreadable`, `absent`; else empty."""
     incarnation: int
     """Number of the cluster's history that the resourceVersion belongs to."""
+
+
+class AvailableClusters(NamedTuple):
+    """The clusters of the fleet whose shards answer."""
+
+    records: Sequence[ClusterRecord]
+    away: frozenset[int]
+    """The shards that do not."""
+    keys: SnapshotKeys
+
+    def is_away(self, cluster: str) -> bool:
+        """Whether nothing can be known of a cluster at present, nor whether it is in the fleet."""
+        return self.keys.shard_of(cluster) in self.away
 
 
 class KnownObject(NamedTuple):
@@ -104,12 +122,15 @@ class SnapshotReader:
 
     Args:
         redis: a client as `connect` makes it.
+        keys: the shards of the snapshot.
     """
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, keys: SnapshotKeys) -> None:
         self._redis = redis
+        self._keys = keys
         self._points = PointReads(redis)
-        self.watched = WatchedResources(redis)
+        self._versions = Versions(redis, keys)
+        self.watched = WatchedResources(redis, keys)
         """The watched resources of all clusters."""
 
     # --- objects --------------------------------------------------------------------------------
@@ -119,7 +140,7 @@ class SnapshotReader:
 
         None does not prove absence unless the resource is synced (rules P14, R1).
         """
-        bodies = keys.bodies(cluster, resource)
+        bodies = self._keys.bodies(cluster, resource)
         found = await self._fetch(cluster, resource, bodies, [_key(namespace, name)])
         return next((entry for guard, entry in found if guard.is_live), None)
 
@@ -131,7 +152,7 @@ class SnapshotReader:
         Keys that have neither are omitted.
         """
         members = [_key(namespace, name) for namespace, name in names]
-        bodies = keys.bodies(cluster, resource)
+        bodies = self._keys.bodies(cluster, resource)
         found = await self._fetch(cluster, resource, bodies, members)
         return {
             (entry.namespace, entry.name): KnownObject(entry, guard.is_live)
@@ -147,8 +168,8 @@ class SnapshotReader:
         """
         if not names:
             return {}
-        fields = [keys.object_key(*name) for name in names]
-        raw = await cast("Any", self._redis.hmget(keys.guards(cluster, resource), fields))
+        fields = [object_key(*name) for name in names]
+        raw = await cast("Any", self._redis.hmget(self._keys.guards(cluster, resource), fields))
         return {
             name: ObjectVersion(int(guard.incarnation), guard.resource_version, guard.is_live)
             for name, guard in zip(names, map(_maybe_guard, raw), strict=True)
@@ -169,7 +190,7 @@ class SnapshotReader:
             namespace: only lists that include this one; empty for any.
         """
         record = _maybe_resource(
-            await cast("Any", self._redis.hget(keys.resources(cluster), resource))
+            await cast("Any", self._redis.hget(self._keys.resources(cluster), resource))
         )
         if record is None:
             return None
@@ -177,7 +198,7 @@ class SnapshotReader:
         async with self._redis.pipeline(transaction=False) as pipe:
             for name, scope in scopes.items():
                 if not namespace or scope.namespace in {"", namespace}:
-                    pipe.hmget(keys.epochs(cluster, resource, name), "incarnation", "floor")
+                    pipe.hmget(self._keys.epochs(cluster, resource, name), "incarnation", "floor")
             held = cast("list[list[bytes | None]]", await pipe.execute())
         floors = [(int(of), floor.decode()) for of, floor in held if of and floor]
         return max(floors, key=lambda one: (one[0], version_key(one[1])), default=None)
@@ -185,11 +206,11 @@ class SnapshotReader:
     async def highest_incarnation(self, cluster: str, resource: str) -> int:
         """Read the highest incarnation number that was applied for a resource; 0 for none (P2)."""
         record = _maybe_resource(
-            await cast("Any", self._redis.hget(keys.resources(cluster), resource))
+            await cast("Any", self._redis.hget(self._keys.resources(cluster), resource))
         )
         async with self._redis.pipeline(transaction=False) as pipe:
             for scope in {"", *(record.scopes if record is not None else ())}:
-                pipe.hget(keys.epochs(cluster, resource, scope), "incarnation")
+                pipe.hget(self._keys.epochs(cluster, resource, scope), "incarnation")
             held = cast("list[bytes | None]", await pipe.execute())
         return max(int(number or 0) for number in held)
 
@@ -198,15 +219,15 @@ class SnapshotReader:
 
         None if the snapshot does not hold the object, or not its body: `get` tells which.
         """
-        bodies = keys.bodies(cluster, resource)
-        found = await cast("Any", self._redis.hget(bodies, keys.object_key(namespace, name)))
+        bodies = self._keys.bodies(cluster, resource)
+        found = await cast("Any", self._redis.hget(bodies, object_key(namespace, name)))
         return cast("bytes | None", found) or None
 
     async def get_deleted(
         self, cluster: str, resource: str, namespace: str, name: str
     ) -> Entry | None:
         """Read the last state of a deleted object whose tombstone still exists (rule P3)."""
-        bodies = keys.tombstones(cluster, resource)
+        bodies = self._keys.tombstones(cluster, resource)
         found = await self._fetch(cluster, resource, bodies, [_key(namespace, name)])
         return next((entry for guard, entry in found if not guard.is_live), None)
 
@@ -218,11 +239,11 @@ class SnapshotReader:
             ExpiredToken: the continue token was issued before the store was lost (rule P13).
             StoreEmpty: the store has no generation.
         """
-        generation, counter = await self._generation_and_counter()
+        generation, version = await self._versions.read()
         start = Position(generation, "", b"")
         if query.continue_token:
             start = read_token(query.continue_token, generation)
-        span = await select(self._redis, query, start)
+        span = await select(self._redis, self._keys, query, start)
         entries: list[Entry] = []
         for cluster, members in span.picked:
             entries += await self._fetch_live(cluster, query.resource, members)
@@ -230,7 +251,7 @@ class SnapshotReader:
         if span.remaining and span.picked:
             cluster, members = span.picked[-1]
             token = write_token(Position(generation, cluster, members[-1]))
-        return Page(entries, token, span.remaining if query.count else None, counter)
+        return Page(entries, token, span.remaining if query.count else None, version)
 
     async def pages(self, query: ListQuery) -> AsyncIterator[Page]:
         """Read all pages of a list, from that of the query on; raises as `list` does."""
@@ -248,7 +269,7 @@ class SnapshotReader:
         """
         async with self._redis.pipeline(transaction=False) as pipe:
             for name in clusters:
-                pipe.smembers(keys.labels(name, resource, UNKNOWN))
+                pipe.smembers(self._keys.labels(name, resource, UNKNOWN))
             found = cast("list[set[bytes]]", await pipe.execute())
         entries: list[Entry] = []
         for name, members in zip(clusters, found, strict=True):
@@ -260,35 +281,46 @@ class SnapshotReader:
     ) -> AsyncIterator[tuple[str, str]]:
         """Yield (namespace, name) of every object, in order: for a full enqueue (rule P12)."""
         async for batch in walk_members(
-            self._redis, keys.order(cluster, resource), range_of(namespace)
+            self._redis, self._keys.order(cluster, resource), range_of(namespace)
         ):
             for key in batch:
-                yield keys.split_object_key(key.decode())
+                yield split_object_key(key.decode())
 
     async def deleted_keys(self, cluster: str, resource: str) -> AsyncIterator[tuple[str, str]]:
         """Yield (namespace, name) of every tombstone: part of a full enqueue (rule P12)."""
-        async for batch in walk_members(self._redis, keys.deleted(cluster, resource)):
+        async for batch in walk_members(self._redis, self._keys.deleted(cluster, resource)):
             for key in batch:
-                yield keys.split_object_key(key.decode())
+                yield split_object_key(key.decode())
 
     async def count(self, cluster: str, resource: str) -> int:
         """Count the objects of a resource in a cluster."""
-        return int(await self._redis.zcard(keys.order(cluster, resource)))
+        return int(await self._redis.zcard(self._keys.order(cluster, resource)))
 
     # --- records --------------------------------------------------------------------------------
 
     async def clusters(self) -> Sequence[ClusterRecord]:
         """Read the records of all clusters, by name."""
-        raw = await cast("Any", self._redis.hvals(keys.clusters()))
-        return sorted(map(_cluster_decoder.decode, raw), key=lambda record: record.name)
+        hashes = map(self._keys.clusters, range(self._keys.shards))
+        return _decode_clusters(await asyncio.gather(*map(cast("Any", self._redis.hvals), hashes)))
+
+    async def available_clusters(self) -> AvailableClusters:
+        """Read the records of the clusters in the shards that answer.
+
+        Raises:
+            redis.exceptions.RedisError: no shard answers.
+        """
+        found = await self._ask_shards(cast("Any", self._redis.hvals), self._keys.clusters)
+        away = frozenset(range(self._keys.shards)) - found.keys()
+        return AvailableClusters(_decode_clusters(found.values()), away, self._keys)
 
     async def cluster(self, name: str) -> ClusterRecord | None:
         """Read the record of one cluster; None if it is not in the fleet."""
-        return _maybe_cluster(await cast("Any", self._redis.hget(keys.clusters(), name)))
+        members = self._keys.clusters(self._keys.shard_of(name))
+        return _maybe_cluster(await cast("Any", self._redis.hget(members, name)))
 
     async def resources(self, cluster: str) -> Sequence[ResourceRecord]:
         """Read the resource records of a cluster, by key."""
-        raw = await cast("Any", self._redis.hvals(keys.resources(cluster)))
+        raw = await cast("Any", self._redis.hvals(self._keys.resources(cluster)))
         return sorted(map(_resource_decoder.decode, raw), key=lambda record: record.key)
 
     async def freshness(
@@ -310,50 +342,95 @@ class SnapshotReader:
             namespace: the only one requested; unknown where it is not watched.
             now: the time to measure ages from; by default the present.
         """
-        names = list(clusters)
-        async with self._redis.pipeline(transaction=False) as pipe:
-            pipe.hmget(keys.clusters(), [*names, ""])  # without any field it would be an error
-            for name in names:
-                pipe.hget(keys.resources(name), resource)
-            ask_whether_settled(pipe)
-            members, *raw, run, server, history = await pipe.execute()
-        is_settled = read_whether_settled(run, server, history)
+        shards: dict[int, list[str]] = {}
+        for name in clusters:
+            shards.setdefault(self._keys.shard_of(name), []).append(name)
         at = now or datetime.now(UTC)
+        parts = [self._freshness(*part, resource, namespace, at) for part in shards.items()]
+        found: dict[str, Freshness] = {}
+        for part in await asyncio.gather(*parts):
+            found.update(part)
+        return found
+
+    async def _freshness(
+        self, shard: int, names: Sequence[str], resource: str, namespace: str, at: datetime
+    ) -> dict[str, Freshness]:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hmget(self._keys.clusters(shard), names)
+            for name in names:
+                pipe.hget(self._keys.resources(name), resource)
+            # Last: a server that took over meanwhile may have lost what was read here.
+            ask_whether_settled(pipe, self._keys, shard)
+            members, *raw, is_settled = await pipe.execute()
         return {
             name: Freshness.of(
                 _maybe_resource(record),
                 _maybe_cluster(cluster),
                 at,
                 namespace,
-                is_settled=is_settled,
+                is_settled=is_settled == 1,
             )
-            for name, cluster, record in zip(names, members[:-1], raw, strict=True)
+            for name, cluster, record in zip(names, members, raw, strict=True)
         }
 
     async def generation(self) -> str | None:
-        """Read the generation of this store's content; None if the store is empty (rule P13)."""
-        return _text(await self._redis.get(keys.generation()))
+        """Read the generation of the content; None if the store, or a shard, is empty (rule P13).
 
-    async def feed_generation(self) -> str | None:
-        """Read the generation of feed positions (rule P13); None if the store is empty."""
-        return _text(await self._redis.get(keys.feed_generation()))
+        Raises:
+            WrongShards: the snapshot was set up with another number of shards.
+        """
+        names = map(self._keys.generation, range(self._keys.shards))
+        found = await asyncio.gather(*map(cast("Any", self._redis.get), names))
+        held = [check_generation(raw, self._keys) for raw in found if raw is not None]
+        return ",".join(held) if len(held) == self._keys.shards else None
 
-    async def counter(self) -> int:
-        """Read the resourceVersion of the whole snapshot (rule A5)."""
-        return int(await self._redis.get(keys.counter()) or 0)
+    async def empty_shards(self) -> set[int]:
+        """The shards that were emptied, or never set up, as far as they answer (rule P13).
+
+        Raises:
+            WrongShards: the snapshot was set up with another number of shards.
+            redis.exceptions.RedisError: no shard answers.
+        """
+        found = await self._ask_shards(self._redis.get, self._keys.generation)
+        for raw in found.values():
+            if raw is not None:
+                check_generation(raw, self._keys)
+        return {shard for shard, raw in found.items() if raw is None}
+
+    async def _ask_shards(
+        self, command: Callable[[str], Any], key: Callable[[int], str]
+    ) -> dict[int, Any]:
+        """The answers of the shards that answer; raises if none does."""
+        shards = range(self._keys.shards)
+        answers = await asyncio.gather(*map(command, map(key, shards)), return_exceptions=True)
+        found = {
+            shard: answer
+            for shard, answer in zip(shards, answers, strict=True)
+            if not isinstance(answer, BaseException)
+        }
+        for answer in answers:
+            if isinstance(answer, BaseException) and not (
+                found and isinstance(answer, (RedisError, OSError))
+            ):
+                raise answer
+        return found
+
+    async def version(self) -> int:
+        """Read the resourceVersion of the whole snapshot (rule A5).
+
+        Every change up to it is applied, and every later one gets a higher version.
+
+        Raises:
+            StoreEmpty: the store has no generation.
+        """
+        return (await self._versions.read()).number
 
     # --- inside ---------------------------------------------------------------------------------
-
-    async def _generation_and_counter(self) -> tuple[str, int]:
-        raw = await self._redis.mget(keys.generation(), keys.counter())
-        if raw[0] is None:
-            raise StoreEmpty("the snapshot's store is empty: no generation (P13)")
-        return cast("bytes", raw[0]).decode(), int(raw[1] or 0)
 
     async def _fetch_live(
         self, cluster: str, resource: str, members: Sequence[bytes]
     ) -> Sequence[Entry]:
-        bodies = keys.bodies(cluster, resource)
+        bodies = self._keys.bodies(cluster, resource)
         entries: list[Entry] = []
         for at in range(0, len(members), CHUNK):
             found = await self._fetch(cluster, resource, bodies, members[at : at + CHUNK])
@@ -364,8 +441,9 @@ class SnapshotReader:
         self, cluster: str, resource: str, bodies: str, members: Sequence[bytes]
     ) -> Sequence[tuple[Guard, Entry]]:
         """Read guards and bodies of one moment, without keys that are gone."""
-        guards = keys.guards(cluster, resource)
-        places = [Place(guards, bodies, member) for member in members]
+        guards = self._keys.guards(cluster, resource)
+        shard = self._keys.shard_of(cluster)
+        places = [Place(guards, bodies, member, shard) for member in members]
         if len(places) == 1:
             rows = [await self._points.get(places[0])]
         else:
@@ -379,11 +457,11 @@ class SnapshotReader:
 
 
 def _key(namespace: str, name: str) -> bytes:
-    return keys.object_key(namespace, name).encode()
+    return object_key(namespace, name).encode()
 
 
 def _entry(cluster: str, key: bytes, guard: Guard, body: bytes) -> Entry:
-    namespace, name = keys.split_object_key(key.decode())
+    namespace, name = split_object_key(key.decode())
     return Entry(
         cluster,
         namespace,
@@ -397,6 +475,11 @@ def _entry(cluster: str, key: bytes, guard: Guard, body: bytes) -> Entry:
     )
 
 
+def _decode_clusters(hashes: Iterable[Iterable[bytes]]) -> list[ClusterRecord]:
+    records = [_cluster_decoder.decode(raw) for values in hashes for raw in values]
+    return sorted(records, key=lambda record: record.name)
+
+
 def _maybe_guard(raw: bytes | None) -> Guard | None:
     return None if raw is None else read_guard(raw)
 
@@ -407,7 +490,3 @@ def _maybe_cluster(raw: bytes | None) -> ClusterRecord | None:
 
 def _maybe_resource(raw: bytes | None) -> ResourceRecord | None:
     return None if raw is None else _resource_decoder.decode(raw)
-
-
-def _text(raw: Any) -> str | None:
-    return None if raw is None else cast("bytes", raw).decode()

@@ -11,13 +11,14 @@ import msgspec
 
 from fleetbus.kube.resource_names import suggest_resource
 from fleetbus.snapshot.records import ResourceRecord
-from fleetbus_proto import keys
 from fleetbus_proto.resources import Resource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from redis.asyncio import Redis
+
+    from fleetbus_proto.keys import SnapshotKeys
 
 _FRESH: Final = timedelta(seconds=5)
 """How long the keys are cached: reading them takes a command per cluster."""
@@ -46,10 +47,12 @@ class WatchedResources:
 
     Args:
         redis: where the snapshot is.
+        keys: its shards.
     """
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, keys: SnapshotKeys) -> None:
         self._redis = redis
+        self._keys = keys
         self._lock = asyncio.Lock()
         self._read_at = float("-inf")
         self._clusters: Mapping[str, str] = {}
@@ -86,11 +89,13 @@ class WatchedResources:
 
     async def _read(self) -> dict[str, str]:
         """Read the name of a cluster that has it, by resource key."""
-        names: list[bytes] = await cast("Any", self._redis.hkeys(keys.clusters()))
-        clusters = sorted(name.decode() for name in names)
+        hashes = map(self._keys.clusters, range(self._keys.shards))
+        members: list[list[bytes]]
+        members = await asyncio.gather(*map(cast("Any", self._redis.hkeys), hashes))
+        clusters = sorted(name.decode() for names in members for name in names)
         async with self._redis.pipeline(transaction=False) as pipe:
             for cluster in clusters:
-                pipe.hkeys(keys.resources(cluster))
+                pipe.hkeys(self._keys.resources(cluster))
             found: list[list[bytes]] = await pipe.execute() if clusters else []
         pairs = zip(clusters, found, strict=True)
         return {key.decode(): cluster for cluster, held in pairs for key in held}
@@ -102,7 +107,7 @@ class WatchedResources:
         cluster = self._clusters.get(key)
         if cluster is None:
             return Suggestion("", _LEFT_OUT)
-        raw = await cast("Any", self._redis.hget(keys.resources(cluster), key))
+        raw = await cast("Any", self._redis.hget(self._keys.resources(cluster), key))
         if raw is None:
             return Suggestion(key, "")  # it has just left
         record = _decode(raw)

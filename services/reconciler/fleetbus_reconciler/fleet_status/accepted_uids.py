@@ -144,7 +144,7 @@ class AcceptedUids:
             if held is not None and (entry is None or not record.uid):
                 await self._accept(record.name, held, entry)
 
-        await for_each(await self._reader.clusters(), restore)
+        await for_each((await self._reader.available_clusters()).records, restore)
 
     async def _is_acceptable(self, record: ClusterRecord, reported: Incarnation) -> bool:
         uid, number = reported.uid, reported.number

@@ -75,8 +75,9 @@ class ClusterStatus:
 
     async def write_all(self) -> None:
         """Write the status of every Cluster object where it has changed."""
-        records = await self._reader.clusters()
-        self._aliases = self._compare_names(records)
+        found = await self._reader.available_clusters()
+        if not found.away:  # else a name may be missing
+            self._aliases = self._compare_names(found.records)
         hub = self._clusters.hub
         wanted = {info.name for info in self._clusters.all() if info.provider == _PROVIDER}
         for name in self._written.keys() - wanted:
@@ -88,9 +89,12 @@ class ClusterStatus:
         with suppress(FleetbusError):  # unreadable records are read again by whoever needs them
             await self._leave_records.clear(client, self._clusters.all())
         await for_each(
-            [record for record in records if record.name in wanted],
-            lambda record: self._write(client, record, self._aliases[record.name]),
+            [record for record in found.records if record.name in wanted],
+            lambda record: self._write(client, record, self._aliases.get(record.name, ())),
         )
+        for name in wanted:
+            if found.is_away(name) and self._written.get(name) != _STORE_AWAY:
+                await self._mark_away(client, name)
 
     def _compare_names(self, records: Iterable[ClusterRecord]) -> Mapping[str, tuple[str, ...]]:
         """The other names of each cluster; new ones are logged.
@@ -121,6 +125,16 @@ class ClusterStatus:
         except FleetbusError as e:
             log.warning("cluster_status_not_written", cluster=record.name, error=str(e))
 
+    async def _mark_away(self, client: KubeClient, name: str) -> None:
+        """Show that nobody knows the state of a cluster, because its shard does not answer."""
+        found = await client.get(CLUSTERS, "", name)
+        held = cast("list[Object]", ((found or {}).get("status") or {}).get("conditions") or [])
+        others = [one for one in held if one.get("type") != "Synced"]
+        conditions = _with_times([*others, _STORE_AWAY], held)
+        status = {"status": {"conditions": conditions}}
+        await client.patch(CLUSTERS, "", name, status, subresource="status")
+        self._written[name] = _STORE_AWAY
+
     async def _patch(self, client: KubeClient, record: ClusterRecord, status: Object) -> None:
         try:
             found = await client.get(CLUSTERS, "", record.name)
@@ -147,7 +161,7 @@ class ClusterStatus:
         written = self._written.get(cluster)
         now = time.monotonic()
         due = self._counted_at.get(cluster, float("-inf")) + _COUNT_EVERY.total_seconds()
-        if written is not None and now < due:
+        if written is not None and "objects" in written and now < due:
             return int(written["objects"])
         self._counted_at[cluster] = now
         return sum([await self._reader.count(cluster, resource.key) for resource in resources])
@@ -255,3 +269,9 @@ def _with_times(wanted: Sequence[Object], held: Sequence[Object]) -> list[Object
         same = old.get("status") == condition["status"] and "lastTransitionTime" in old
         found.append(condition | {"lastTransitionTime": old["lastTransitionTime"] if same else now})
     return found
+
+
+_STORE_AWAY: Final = _condition(
+    "Synced", False, "StoreAway", "the server of the store that holds this cluster does not answer"
+)
+"""Of a cluster whose shard of the snapshot is away."""

@@ -70,6 +70,7 @@ class FleetState:
         self._clusters = clusters
         self._reader = reader
         self._writer = writer
+        self._keys = writer.keys
         self._resyncs = resyncs
         self._converging = asyncio.Lock()
         # Cluster → scope → why it needs a person's attention; no heartbeat knows of that.
@@ -88,11 +89,12 @@ class FleetState:
             The clusters that left.
         """
         async with self._converging:
-            held = {record.name: record for record in await self._reader.clusters()}
+            found = await self._reader.available_clusters()
+            held = {record.name: record for record in found.records}
             wanted = {info.name: info for info in self._clusters.all()}
-            await for_each(
-                [info for info in wanted.values() if _differs(info, held.get(info.name))], self._put
-            )
+            changed = [info for info in wanted.values() if _differs(info, held.get(info.name))]
+            # A cluster whose shard is away is written when that is back.
+            await for_each((info for info in changed if not found.is_away(info.name)), self._put)
             if not self._clusters.is_known:
                 return frozenset()
             gone = held.keys() - wanted.keys()
@@ -122,20 +124,19 @@ class FleetState:
         info = self._clusters.get(cluster)
         return info is not None and info.suspended
 
-    async def is_store_empty(self) -> bool:
-        """Whether the store has lost its content (rule P13)."""
-        return await self._reader.generation() is None
+    async def rebuild(self, shards: AbstractSet[int]) -> None:
+        """Begin a new generation of shards that were emptied (rules P13, P14).
 
-    async def rebuild(self) -> None:
-        """Begin a new generation after the store was emptied (rules P13, P14).
-
-        Which lists it lacks follows from the next heartbeat of each cluster; joining requests them.
+        Which lists they lack follows from the next heartbeat of each cluster; joining requests
+        them.
         """
-        self._resyncs.forget_all()
-        self._degraded.clear()
+        for info in self._clusters.all():
+            if self._keys.shard_of(info.name) in shards:
+                self._forget(info.name)
         await self._writer.ensure_generation()
         await self.converge()
-        self._lost = {info.name for info in self._clusters.all()}
+        names = (info.name for info in self._clusters.all())
+        self._lost |= {name for name in names if self._keys.shard_of(name) in shards}
 
     # --- heartbeats ---------------------------------------------------------------------------
 
@@ -253,8 +254,8 @@ class FleetState:
 
         await self._writer.update_records(listed.cluster, change)
 
-    async def mark_all_incomplete(self, reason: str) -> None:
-        """Take back every complete list: nobody knows which writes the store lost (rule P14).
+    async def mark_incomplete(self, shard: int, reason: str) -> None:
+        """Take back every complete list: nobody knows which writes the shard lost (rule P14).
 
         Raises:
             StoreEmpty: the store was emptied.
@@ -273,9 +274,10 @@ class FleetState:
             return held._replace(resources=doubted)
 
         async def update(cluster: ClusterRecord) -> None:
-            await self._writer.update_records(cluster.name, change)
+            if self._keys.shard_of(cluster.name) == shard:
+                await self._writer.update_records(cluster.name, change)
 
-        await for_each(await self._reader.clusters(), update)
+        await for_each((await self._reader.available_clusters()).records, update)
 
     async def forget_scope(self, cluster: str, resource: str, scope: str) -> None:
         """Forget a scope that is not watched any more, and with its last scope the resource.
@@ -311,7 +313,7 @@ class FleetState:
             if any(has_silent_scope(record, limit) for record in resources):
                 await self._writer.update_records(cluster.name, change)
 
-        await for_each(await self._reader.clusters(), update)
+        await for_each((await self._reader.available_clusters()).records, update)
 
 
 def resource_of(source: CompletedEpoch | EpochEnd | AuditPage | ResourceStatus) -> Resource:

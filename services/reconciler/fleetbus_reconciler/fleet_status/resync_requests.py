@@ -7,6 +7,7 @@ from typing import Final
 
 import structlog
 from msgspec.structs import replace
+from redis.exceptions import RedisError
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
@@ -112,7 +113,11 @@ class ResyncRequests:
             BusError: not all were written; to be repeated.
         """
         for (cluster, resource), reason in list(self._pending.items()):
-            await self.request(cluster, resource, reason)
+            try:
+                await self.request(cluster, resource, reason)
+            except RedisError as e:  # its shard is away; those of others are not
+                log.warning("resync_request_deferred", cluster=cluster, error=str(e))
+                continue
             self._pending.pop((cluster, resource), None)
 
     async def request_all(self, reason: str) -> None:
@@ -120,12 +125,22 @@ class ResyncRequests:
 
         Raises:
             BusError: not all requests were written; to be repeated.
+            redis.exceptions.RedisError: the store is away, or a part of it; to be repeated.
         """
-        self.forget_all()  # what was requested before went with the bucket
+        self._requested_at.clear()  # what was requested before went with the bucket
         for cluster in await self._reader.clusters():
-            for record in await self._reader.resources(cluster.name):
-                resource = Resource(record.group, record.version, record.plural)
-                await self.request(cluster.name, resource, reason)
+            await self.request_lists(cluster.name, reason)
+
+    async def request_lists(self, cluster: str, reason: str) -> None:
+        """Request lists of everything in a cluster, whatever was requested before.
+
+        Raises:
+            BusError: not all requests were written; to be repeated.
+        """
+        self.forget_cluster(cluster)
+        for record in await self._reader.resources(cluster):
+            resource = Resource(record.group, record.version, record.plural)
+            await self.request(cluster, resource, reason)
 
     async def withdraw(self, cluster: str, resource: Resource) -> None:
         """Delete the request for a type that was removed: nobody can list it any more.
@@ -149,10 +164,6 @@ class ResyncRequests:
             del self._requested_at[key]
         for place in [place for place in self._pending if place[0] == cluster]:
             del self._pending[place]
-
-    def forget_all(self) -> None:
-        """Store or bucket was emptied: what was requested before does not delay the next."""
-        self._requested_at.clear()
 
     def _is_possible(self, cluster: str, resource: Resource) -> bool:
         if self._clusters.is_known and self._clusters.get(cluster) is None:

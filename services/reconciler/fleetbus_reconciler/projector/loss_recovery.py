@@ -6,6 +6,7 @@ The loss itself is detected by the applied-offset checkpoint.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import structlog
@@ -17,6 +18,7 @@ from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError
 from fleetbus.snapshot.offsets.checkpoint import Loss
 from fleetbus.watchers.resync import request_audit
+from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_reconciler.fleet_status.accepted_uids import AcceptedUids
 from fleetbus_reconciler.fleet_status.fleet_state import FleetState
 from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
@@ -34,6 +36,7 @@ class LossRecovery:
     """Requests again what was lost.
 
     Args:
+        keys: the shards of the snapshot.
         clusters: the registry.
         bus: to wake watchers.
         kv: the bucket.
@@ -45,6 +48,7 @@ class LossRecovery:
     def __init__(
         self,
         *,
+        keys: SnapshotKeys,
         clusters: Clusters,
         bus: Bus,
         kv: KeyValue,
@@ -52,6 +56,7 @@ class LossRecovery:
         resyncs: ResyncRequests,
         accepted: AcceptedUids,
     ) -> None:
+        self._keys = keys
         self._clusters = clusters
         self._bus = bus
         self._kv = kv
@@ -59,17 +64,17 @@ class LossRecovery:
         self._resyncs = resyncs
         self._accepted = accepted
 
-    async def rebuild_store(self) -> None:
-        """Fill a store that was emptied (rule P13)."""
-        log.error("store_was_empty")
-        await self._state.rebuild()
+    async def rebuild(self, shards: AbstractSet[int]) -> None:
+        """Fill shards that were emptied (rule P13)."""
+        log.error("store_was_empty", shards=sorted(shards))
+        await self._state.rebuild(shards)
         try:
             await self._accepted.restore()
         except BusError as e:  # the first heartbeat of each cluster does it
             log.warning("accepted_uids_not_restored", error=str(e))
 
-    async def recover(self, loss: Loss, reason: str) -> None:
-        """Request lists of everything.
+    async def recover(self, shard: int, loss: Loss, reason: str) -> None:
+        """Request lists of everything in a shard.
 
         Raises:
             BusError: a request was not written; to be repeated.
@@ -77,22 +82,25 @@ class LossRecovery:
             redis.exceptions.RedisError: the store is away; to be repeated.
         """
         if loss is Loss.CONTENT:
-            await self.rebuild_store()
+            await self.rebuild({shard})
             return
         if loss is Loss.WRITES:
             # What was created in the lost time is not in the snapshot, which must not call itself
             # complete (rule P14). The rows stay, and are served as incomplete.
-            await self._state.mark_all_incomplete(reason)
-        await self._resyncs.request_all(reason)
+            await self._state.mark_incomplete(shard, reason)
+        for info in self._clusters.all():
+            if self._keys.shard_of(info.name) == shard:
+                await self._resyncs.request_lists(info.name, reason)
 
-    async def request_audits(self) -> None:
-        """Request audits of everything: a store that had been rolled back is whole again (P15).
+    async def request_audits(self, shard: int) -> None:
+        """Request audits of a shard that had been rolled back and is whole again (P15).
 
         Raises:
             BusError: not all were requested.
         """
         for info in self._clusters.all():
-            await request_audit(self._bus, self._kv, info.name)
+            if self._keys.shard_of(info.name) == shard:
+                await request_audit(self._bus, self._kv, info.name)
 
 
 def update_stream_metrics(state: Mapping[str, Any]) -> None:

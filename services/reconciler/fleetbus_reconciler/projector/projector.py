@@ -26,6 +26,7 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.sweep import OpenEpoch
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.store.connection import StoreEmpty
+from fleetbus_proto.admission import cluster_of
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat
 from fleetbus_proto.resources import Resource
@@ -116,9 +117,13 @@ class Projector:
         try:
             await self._apply(deliveries)
         except StoreEmpty:
-            await self._recovery.rebuild_store()
+            await self._recovery.rebuild(self._shards_of(deliveries))
             raise  # the batch comes again
         metrics.EVENTS_CONSUMED.labels(PROJECTOR).inc(len(deliveries))
+
+    def _shards_of(self, deliveries: Sequence[Delivery]) -> set[int]:
+        clusters = {cluster_of(delivery.subject) for delivery in deliveries}
+        return {self._writer.keys.shard_of(cluster) for cluster in clusters if cluster}
 
     async def _apply(self, deliveries: Sequence[Delivery]) -> None:
         for part in rounds(deliveries):
@@ -240,8 +245,8 @@ class Projector:
         while True:
             await asyncio.sleep(interval)
             try:
-                if await self._state.is_store_empty():
-                    await self._recovery.rebuild_store()
+                if empty := await self._reader.empty_shards():
+                    await self._recovery.rebuild(empty)
                 # Also without a change: another projector may have written an older fleet.
                 await self.converge()
                 await self._state.mark_stale(self._settings.silent_after)
@@ -251,7 +256,7 @@ class Projector:
     async def _request_incomplete(self) -> None:
         now = time.monotonic()
         found: dict[OpenEpoch, float] = {}
-        clusters = [record.name for record in await self._reader.clusters()]
+        clusters = [one.name for one in (await self._reader.available_clusters()).records]
         for epochs in await for_each(clusters, self._writer.sweeps.find_open):
             for epoch in epochs:
                 # While objects still arrive its value changes, and its time starts again.

@@ -167,8 +167,9 @@ class Sweeper:
                 await self._sweep(completed)
             except Exception as e:  # noqa: BLE001 -- Redis or NATS is away: the epoch stays pending
                 log.warning("sweep_failed", cluster=completed.cluster, error=str(e))
-                await asyncio.sleep(_RETRY.total_seconds())
-                self.add(completed)
+                # Others need not wait: it may be the only one whose shard is away.
+                loop = asyncio.get_running_loop()
+                loop.call_later(_RETRY.total_seconds(), self.add, completed)
             finally:
                 for later in self._running.pop(place):
                     self.add(later)
@@ -178,7 +179,7 @@ class Sweeper:
 
         The first check after a start takes all, as they may be our own.
         """
-        clusters = [record.name for record in await self._reader.clusters()]
+        clusters = [one.name for one in (await self._reader.available_clusters()).records]
         pending = await for_each(clusters, self._writer.sweeps.find_pending)
         found = {completed for epochs in pending for completed in epochs}
         for completed in found if self._pending is None else found & self._pending:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final, NoReturn
@@ -50,7 +51,7 @@ class TombstoneCollector:
         self._risen: set[tuple[str, str]] = set()
         self._noted = asyncio.Event()
         self._checked_at = float("-inf")
-        self._was_full = False
+        self._were_full: AbstractSet[int] = frozenset()
 
     def note_risen_floor(self, cluster: str, resource: str) -> None:
         """Collect the tombstones of this resource soon: its floor has risen."""
@@ -71,33 +72,46 @@ class TombstoneCollector:
                 await asyncio.sleep(_TICK.total_seconds())
 
     async def _turn(self) -> None:
-        is_full = await self._writer.is_full()
-        if is_full and not self._was_full:
+        full = await self._full_shards()
+        if full - self._were_full:
             log.error(
                 "store_full",
                 hint="the store has used up its maxmemory: messages wait on the bus until it has"
                 " room; the last states of deleted objects are dropped now",
             )
             self._checked_at = float("-inf")
-        self._was_full = is_full
-        interval = _INTERVAL_WHEN_FULL if is_full else _INTERVAL
+        self._were_full = full
+        interval = _INTERVAL_WHEN_FULL if full else _INTERVAL
         if time.monotonic() - self._checked_at >= interval.total_seconds():
-            await self._collect_all(timedelta() if is_full else self._kept)
+            await self._collect_all(full)
             self._checked_at = time.monotonic()
             return
         while self._risen:
             cluster, resource = self._risen.pop()
             await self._collect(cluster, resource)
 
-    async def _collect_all(self, kept: timedelta) -> None:
+    async def _full_shards(self) -> set[int]:
+        full: set[int] = set()
+        for shard in range(self._writer.keys.shards):
+            try:
+                if await self._writer.is_full(shard):
+                    full.add(shard)
+            except RedisError:
+                if self._writer.keys.shards == 1:
+                    raise  # else the other shards are looked after
+        return full
+
+    async def _collect_all(self, full: AbstractSet[int]) -> None:
         self._risen.clear()
 
         async def collect(record: ClusterRecord) -> None:
+            is_full = self._writer.keys.shard_of(record.name) in full
+            kept = timedelta() if is_full else self._kept
             for resource in await self._writer.removal.find_tombstones(record.name):
                 await self._writer.removal.drop_last_states(record.name, resource, kept=kept)
                 await self._collect(record.name, resource)
 
-        await for_each(await self._reader.clusters(), collect)
+        await for_each((await self._reader.available_clusters()).records, collect)
 
     async def _collect(self, cluster: str, resource: str) -> None:
         FREED.inc(await self._writer.removal.collect_tombstones(cluster, resource))

@@ -126,8 +126,11 @@ class UnwatchedScopes:
         while True:
             await asyncio.sleep(self._after / _CHECKS)
             try:
-                await for_each([one.name for one in await self._reader.clusters()], self._check)
-                await self._forget_gone()
+                found = await self._reader.available_clusters()
+                names = [one.name for one in found.records]
+                await for_each(names, self._check)
+                if not found.away:
+                    self._forget_gone(set(names))
             except (RedisError, BusError, StoreEmpty) as e:
                 log.warning("unwatched_scopes_not_dropped", error=str(e) or type(e).__name__)
                 await asyncio.sleep(_RETRY.total_seconds())
@@ -162,8 +165,7 @@ class UnwatchedScopes:
             if is_unwatched and not _is_awaited(records.get(place[0]), due | idle):
                 await self._drop(cluster, place)
 
-    async def _forget_gone(self) -> None:
-        fleet = {cluster.name for cluster in await self._reader.clusters()}
+    def _forget_gone(self, fleet: AbstractSet[str]) -> None:
         for name in self._received.keys() - fleet:
             del self._received[name]
             with suppress(KeyError):

@@ -26,6 +26,7 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus_emulator.apiserver import Abort, Cluster, Delay, Fail, serve
+from fleetbus_proto.keys import SnapshotKeys
 from support.hostile.redirected_address import shared_address
 
 if TYPE_CHECKING:
@@ -284,7 +285,7 @@ async def test_w13_absences_found_at_the_same_time_share_their_looks(cluster: Cl
 
 async def records(redis: Redis, *, reported: str = "", **uids: str) -> AcceptedClusters:
     """Of clusters that were accepted one after another; only a watcher has reported `reported`."""
-    writer = SnapshotWriter(redis)
+    writer = SnapshotWriter(redis, SnapshotKeys())
     for number, (name, uid) in enumerate(uids.items(), 1):
         record = ClusterRecord(
             name=name,
@@ -295,7 +296,7 @@ async def records(redis: Redis, *, reported: str = "", **uids: str) -> AcceptedC
             hub=name == "hub",
         )
         await writer.put_cluster(name, record)
-    return AcceptedClusters(SnapshotReader(redis))
+    return AcceptedClusters(SnapshotReader(redis, SnapshotKeys()))
 
 
 async def test_w13_the_accepted_uid_is_the_one_of_the_record(redis: Redis):
@@ -340,6 +341,6 @@ async def test_w13_while_the_store_is_away_nobody_is_believed(tmp_path: pathlib.
     redis = RedisClient(unix_socket_path=str(tmp_path / "nobody"))
     try:
         with pytest.raises(NotAccepted, match="the store does not answer"):
-            await AcceptedClusters(SnapshotReader(redis)).uid("eu1")
+            await AcceptedClusters(SnapshotReader(redis, SnapshotKeys())).uid("eu1")
     finally:
         await redis.aclose()

@@ -1,0 +1,92 @@
+"""Handles the messages of each shard apart, so that one that is away stops no other (rule P9)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Final
+
+from fleetbus.bus.buffer import Delivery
+from fleetbus.bus.consume import Handle, PartlyHandled
+from fleetbus_proto.admission import cluster_of
+from fleetbus_proto.keys import SnapshotKeys
+
+_PATIENCE: Final = timedelta(seconds=10)
+"""How long the others wait for a shard whose server does not answer."""
+_AWAY: Final = timedelta(seconds=1)
+"""How long a shard that failed is not tried again."""
+
+
+class ShardAway(Exception):
+    """The server of a shard did not answer a moment ago."""
+
+
+class ByShard:
+    """Divides batches among the shards of the snapshot.
+
+    With one shard a batch is handled as a whole.
+
+    Args:
+        keys: the shards.
+        handle: handles messages about clusters of one shard.
+        is_open: whether the messages of a shard may be handled.
+    """
+
+    def __init__(
+        self,
+        keys: SnapshotKeys,
+        handle: Handle,
+        *,
+        is_open: Callable[[int], bool] = lambda _shard: True,
+    ) -> None:
+        self._keys = keys
+        self._handle = handle
+        self._is_open = is_open
+        # When each shard that failed may be tried again.
+        self._away: dict[int, float] = {}
+
+    async def handle(self, deliveries: Sequence[Delivery]) -> None:
+        """Handle a batch.
+
+        Raises:
+            PartlyHandled: the messages of a shard were not handled; there are several shards.
+        """
+        if self._keys.shards == 1:
+            await self._handle(deliveries)
+            return
+        parts = split_by_shard(self._keys, deliveries)
+        answers = await asyncio.gather(
+            *(self._handle_part(*part) for part in parts.items()), return_exceptions=True
+        )
+        failed: set[int] = set()
+        cause: Exception | None = None
+        for part, answer in zip(parts.values(), answers, strict=True):
+            if isinstance(answer, Exception):
+                failed |= {delivery.sequence for delivery in part}
+                cause = cause if cause and isinstance(answer, ShardAway) else answer
+            elif answer is not None:
+                raise answer  # it was cancelled
+        if cause is not None:
+            raise PartlyHandled(failed, cause)
+
+    async def _handle_part(self, shard: int, deliveries: Sequence[Delivery]) -> None:
+        if not self._is_open(shard) or time.monotonic() < self._away.get(shard, 0.0):
+            raise ShardAway(f"shard {shard} of the snapshot does not answer")
+        try:
+            async with asyncio.timeout(_PATIENCE.total_seconds()):
+                await self._handle(deliveries)
+        except Exception:
+            self._away[shard] = time.monotonic() + _AWAY.total_seconds()
+            raise
+        self._away.pop(shard, None)
+
+
+def split_by_shard(keys: SnapshotKeys, deliveries: Sequence[Delivery]) -> dict[int, list[Delivery]]:
+    """Group messages by the shard of their cluster; what names no cluster comes with the first."""
+    parts: dict[int, list[Delivery]] = {}
+    for delivery in deliveries:
+        cluster = cluster_of(delivery.subject)
+        parts.setdefault(keys.shard_of(cluster) if cluster else 0, []).append(delivery)
+    return parts

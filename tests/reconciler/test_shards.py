@@ -1,0 +1,164 @@
+"""The projector on several shards: a loss of one is repaired alone, one away stops no other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
+from typing import Any, cast
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+from structlog.testing import capture_logs
+
+from fleetbus.bus.buffer import Delivery
+from fleetbus.bus.consume import PartlyHandled
+from fleetbus.bus.durables import PROJECTOR
+from fleetbus.snapshot.offsets.by_shard import ByShard
+from fleetbus.snapshot.records import ResourceState
+from fleetbus_proto.keys import SnapshotKeys
+from support.eventually import eventually
+from support.rigs.projector import ProjectorRig, heartbeat, projector_rig
+from support.stores.snapshot import Source
+
+CLUSTERS = ("eu1", "us1", "hub", "a")
+"""One in each of four shards."""
+KEYS = SnapshotKeys(4)
+LOST = KEYS.shard_of("us1")
+
+
+@pytest.fixture
+async def sharded(
+    nats_url: str,
+    valkey_url: str,
+    quick_projector: None,  # noqa: ARG001
+) -> AsyncGenerator[ProjectorRig]:
+    async with projector_rig(nats_url, valkey_url, shards=4) as made:
+        yield made
+        await made.aclose()
+
+
+def sources() -> list[Source]:
+    return [Source(cluster=name, rank=(5, 5)) for name in CLUSTERS]
+
+
+async def synced(rig: ProjectorRig) -> None:
+    """Two objects in each cluster, and a checkpoint behind all of it in each shard."""
+    await rig.started(*CLUSTERS)
+    await rig.publish(*(heartbeat(name) for name in CLUSTERS))
+    for source in sources():
+        await rig.publish_epoch(source, a=4, b=4)
+    for name in CLUSTERS:
+        await rig.synced(name)
+    await eventually(rig.is_through)
+
+
+async def names(rig: ProjectorRig) -> dict[str, list[str]]:
+    return {name: await rig.snapshot.names(clusters=[name]) for name in CLUSTERS}
+
+
+async def test_p13_a_shard_that_was_emptied_is_listed_again_and_no_other(
+    sharded: ProjectorRig,
+) -> None:
+    rig = sharded
+    await synced(rig)
+    before = {name: await rig.resync_request(name) for name in CLUSTERS}
+    lost = [key for key in await rig.snapshot.all_keys() if f"{{fleet:{LOST}}}" in key]
+    await rig.redis.delete(*lost)
+    await eventually(rig.snapshot.reader.generation)
+    await eventually(lambda: rig.has_members(*CLUSTERS))
+    await rig.publish(*(heartbeat(name) for name in CLUSTERS))
+    held = before["us1"]
+    await rig.resync_requested("no complete list", "us1", after=held.min_epoch if held else 0)
+    assert await rig.state("us1") is ResourceState.LISTING
+    for name in ("eu1", "hub", "a"):
+        assert await rig.state(name) is ResourceState.SYNCED
+        assert await rig.resync_request(name) == before[name]
+    assert rig.deleted == []
+
+
+async def test_p11_what_one_shard_has_lost_is_applied_again_to_it_alone(
+    sharded: ProjectorRig,
+) -> None:
+    rig = sharded
+    await synced(rig)
+    checkpoint = KEYS.offset_checkpoint(LOST, PROJECTOR)
+    low = int(await rig.redis.hget(checkpoint, "low") or 0)
+    await rig.publish(*(source.added("c", 7) for source in sources()))
+    await eventually(rig.is_through)
+    await rig.stop()
+    # The server of the shard goes back to what it had before `c`.
+    place = ("us1", "core/pods")
+    for name in (KEYS.guards(*place), KEYS.bodies(*place)):
+        await rig.redis.hdel(name, "prod/c")
+    await rig.redis.zrem(KEYS.order(*place), "prod/c")
+    await rig.redis.hset(checkpoint, mapping={"low": low, "run": "the server before"})
+    versions = {name: await version_of(rig, name) for name in CLUSTERS}
+    with capture_logs() as lines:
+        rig.start()
+        await eventually(lambda: [one for one in lines if one["event"] == "store_settled"])
+    assert await names(rig) == {name: ["a", "b", "c"] for name in CLUSTERS}
+    beside = [one["beside"] for one in lines if one["event"] == "store_rolled_back"]
+    assert beside == [f"shard {LOST}"]
+    again = {name: await version_of(rig, name) for name in CLUSTERS}
+    assert {name for name in CLUSTERS if again[name] != versions[name]} == {"us1"}
+
+
+async def version_of(rig: ProjectorRig, cluster: str) -> int:
+    entry = await rig.snapshot.reader.get(cluster, "core/pods", "prod", "c")
+    return entry.counter if entry else 0
+
+
+async def test_p9_a_shard_that_is_away_holds_up_no_other_and_nothing_is_lost(
+    sharded: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = sharded
+    await synced(rig)
+    redis, is_away = rig.connections.redis, True
+    execute = cast("Any", redis.execute_command)
+
+    async def failing(*args: Any, **options: Any) -> Any:
+        if is_away and any(isinstance(one, str) and f"{{fleet:{LOST}}}" in one for one in args):
+            raise RedisConnectionError("its server is away")
+        return await execute(*args, **options)
+
+    monkeypatch.setattr(redis, "execute_command", failing)
+    with capture_logs() as lines:
+        for version in range(10, 15):
+            await rig.publish(*(source.modified("a", version) for source in sources()))
+            for name in ("eu1", "hub", "a"):
+                await eventually(partial(has, rig, name, version))
+        assert await rig.snapshot.version("a", cluster="us1") == "4"
+        await rig.publish_epoch(Source(cluster="hub", rank=(20, 20)), a=14)  # b is swept
+        await eventually(lambda: [event.cluster for event in rig.deleted] == ["hub"])
+        is_away = False
+        await eventually(lambda: has(rig, "us1", 14))
+        await eventually(rig.is_through)
+    assert {one["error"] for one in lines if one["event"] == "batch_failed"} <= {
+        "its server is away",
+        f"shard {LOST} of the snapshot does not answer",
+    }
+
+
+async def has(rig: ProjectorRig, cluster: str, version: int) -> bool:
+    return await rig.snapshot.version("a", cluster=cluster) == str(version)
+
+
+async def test_p9_a_batch_says_which_messages_were_not_handled() -> None:
+    handled: list[str] = []
+
+    async def handle(deliveries: Sequence[Delivery]) -> None:
+        if any(".us1." in one.subject for one in deliveries):
+            raise RedisConnectionError("its server is away")
+        handled.extend(one.subject for one in deliveries)
+
+    by_shard = ByShard(KEYS, handle)
+    batch = [
+        Delivery(None, number, f"fleetbus.events.{name}.core.pods.prod.web.added", {})
+        for number, name in enumerate((*CLUSTERS, *CLUSTERS))
+    ]
+    with pytest.raises(PartlyHandled, match="its server is away") as caught:
+        await by_shard.handle(batch)
+    assert caught.value.failed == {1, 5}
+    assert len(handled) == 6
+    with pytest.raises(PartlyHandled, match="does not answer"):
+        await by_shard.handle(batch)  # not tried again at once
