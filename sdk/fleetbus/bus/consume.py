@@ -24,6 +24,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from fleetbus.bus.buffer import Buffer, Buffered, Delivery, FifoBuffer
+from fleetbus.bus.durables import ACK_WAIT
 from fleetbus.process.cancellation import cancellable, is_stopped
 from fleetbus.process.clock import now_ms
 from fleetbus.process.log_once import LogOnce
@@ -52,8 +53,11 @@ _YIELD_EVERY: Final = 20
 _ACK: Final = b""
 _TERM: Final = b"+TERM"
 _NAK: Final = b"-NAK"
-_AGAIN: Final = b'-NAK {"delay": 1000000000}'
-"""In nanoseconds: what a server that is away may miss before it is tried again."""
+_AGAIN_AFTER: Final = (timedelta(seconds=1), timedelta(seconds=8))
+"""When a message comes again that was not handled: at first and at last, doubled in between."""
+_IN_PROGRESS: Final = b"+WPI"
+_PROGRESS_EVERY: Final = ACK_WAIT / 4
+"""How often messages that wait here for long are reported to the server."""
 _EXPIRED: Final = "408"
 _IDLE: Final = "100"
 _NO_RESPONDERS: Final = "503"
@@ -117,6 +121,10 @@ class Consumer:
         self._acks: list[tuple[str, bytes]] = []
         self._acks_due = inf
         self._received = 0
+        # What waited at the last report of progress, when the next is due, and batches since.
+        self._waiting: AbstractSet[str] = frozenset()
+        self._progress_due = 0.0
+        self._batches = 0
         self._wakeup = asyncio.Event()
         # How many messages the server may still send for the open pulls.
         self._outstanding = 0
@@ -154,6 +162,8 @@ class Consumer:
         if self._outstanding < min(PULL // 2, self._buffer.capacity):
             await self._pull()
         self._wakeup.clear()
+        if time.monotonic() >= self._progress_due:
+            self._report_progress()
         if len(self._acks) >= _ACKS or time.monotonic() >= self._acks_due:
             await self._send_acks()
         while self._has_free_slot and (batch := self._buffer.take()):
@@ -171,8 +181,9 @@ class Consumer:
         for one in batch:
             # TERM: a rejected message is not delivered again (rule B18).
             body = _ACK if one.delivery.message is not None else _TERM
-            self._ack(one.reply, _AGAIN if one.delivery.sequence in failed else body)
+            self._ack(one.reply, _again(one) if one.delivery.sequence in failed else body)
         self._buffer.done(batch)
+        self._batches += 1
         self._report_turn(batch)
         del self._busy[id(batch)]
         self._wakeup.set()
@@ -182,6 +193,19 @@ class Consumer:
         if not self._acks:
             self._acks_due = time.monotonic() + ACK_WITHIN.total_seconds()
         self._acks.append((reply, body))
+
+    def _report_progress(self) -> None:
+        """Keep messages that wait here for long from being delivered to others.
+
+        Only a consumer that gets on with its work does so, however slow it is.
+        """
+        waiting = [one.reply for one in self._buffer.unhandled()]
+        if self._batches:
+            for reply in waiting:
+                if reply in self._waiting:
+                    self._ack(reply, _IN_PROGRESS)
+        self._waiting, self._batches = frozenset(waiting), 0
+        self._progress_due = time.monotonic() + _PROGRESS_EVERY.total_seconds()
 
     async def _send_acks(self) -> None:
         acks, self._acks, self._acks_due = self._acks, [], inf
@@ -307,6 +331,15 @@ async def _back_off(pause: timedelta) -> timedelta:
     """Sleep for the pause; return the next one."""
     await asyncio.sleep(min(pause, RETRY_PAUSE).total_seconds())
     return min(2 * pause, RETRY_PAUSE)
+
+
+def _again(one: Buffered) -> bytes:
+    """Ask for a message again, later with every time that it came."""
+    tokens = one.reply.split(".")
+    times = int(tokens[4] if len(tokens) == _OLD_TOKENS else tokens[6])
+    first, last = (span.total_seconds() for span in _AGAIN_AFTER)
+    delay = min(first * 2 ** min(times - 1, 10), last)
+    return b'-NAK {"delay": %d}' % (delay * _NANOSECONDS)
 
 
 def _read(msg: Msg) -> Delivery:

@@ -31,7 +31,9 @@ _NO_CONSUMER: Final = 10014
 _CHECKS: Final = 5
 _CHECK_EVERY: Final = timedelta(milliseconds=100)
 _SECOND_NS: Final = 1_000_000_000
-_ACK_WAIT: Final = timedelta(seconds=30)
+ACK_WAIT: Final = timedelta(seconds=10)
+"""When others get the messages of a process that was killed: sooner than its leases end. A process
+that lives tells the server of those that it has not handled yet."""
 _MAX_ACK_PENDING: Final = 5_000
 
 
@@ -302,7 +304,7 @@ async def consumer_info(bus: Bus, durable: str) -> dict[str, Any] | None:
 
 
 async def ensure_consumer(
-    bus: Bus, durable: str, filters: Sequence[str], *, start: int = 0
+    bus: Bus, durable: str, filters: Sequence[str], *, start: int = 0, shards: int = 1
 ) -> None:
     """Create a durable, or check the configuration of the one that exists; never change it.
 
@@ -311,6 +313,8 @@ async def ensure_consumer(
         durable: its name.
         filters: subjects, sorted.
         start: the first sequence to deliver; 0 for everything in the stream.
+        shards: of the snapshot: the messages of one that is away wait, and may not keep those of
+            the others from being delivered.
 
     Raises:
         BusError: it exists with another configuration.
@@ -318,8 +322,8 @@ async def ensure_consumer(
     wanted: dict[str, Any] = {
         "durable_name": durable,
         "ack_policy": "explicit",
-        "ack_wait": round(_ACK_WAIT.total_seconds() * _SECOND_NS),
-        "max_ack_pending": _MAX_ACK_PENDING,
+        "ack_wait": round(ACK_WAIT.total_seconds() * _SECOND_NS),
+        "max_ack_pending": _MAX_ACK_PENDING * shards,
         "max_deliver": -1,
         "filter_subjects": sorted(filters),
     }

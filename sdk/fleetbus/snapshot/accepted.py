@@ -30,6 +30,8 @@ class AcceptedClusters:
     def __init__(self, reader: SnapshotReader) -> None:
         self._reader = reader
         self._records: dict[str, ClusterRecord] = {}
+        self._is_read = False
+        """Whether the records of every shard were read once."""
         self._aliases: Mapping[str, tuple[str, ...]] = {}
         self._read_at = float("-inf")
 
@@ -65,13 +67,18 @@ class AcceptedClusters:
         now = time.monotonic()
         if now < self._read_at + _KEPT.total_seconds():
             return
+        why = "the accepted clusters cannot be read: the store does not answer"
         try:
-            records = await self._reader.clusters()
+            found = await self._reader.available_clusters()
         except RedisError as e:
-            why = f"the accepted clusters cannot be read: the store does not answer: {e}"
-            raise NotAccepted(0, "NotAccepted", why) from e
-        self._records = {record.name: record for record in records}
-        self._aliases = aliases_of(records)
+            raise NotAccepted(0, "NotAccepted", f"{why}: {e}") from e
+        if found.away and not self._is_read:  # any cluster may have a second name there
+            raise NotAccepted(0, "NotAccepted", f"{why}: a part of it is away")
+        # Of a shard that is away now the records of before count.
+        kept = [one for one in self._records.values() if found.is_away(one.name)]
+        self._is_read = True
+        self._records = {record.name: record for record in (*kept, *found.records)}
+        self._aliases = aliases_of(self._records.values())
         self._read_at = now
 
 

@@ -34,6 +34,7 @@ from fleetbus.intake.routing import Router
 from fleetbus.process import metrics
 from fleetbus.process.health import Health
 from fleetbus.snapshot.applied import AppliedEvents
+from fleetbus.snapshot.offsets.by_shard import ByShard
 from fleetbus.snapshot.offsets.checkpoint import OffsetCheckpoint
 from fleetbus.snapshot.offsets.checkpoint_store import Beside
 from fleetbus.snapshot.offsets.snapshot_settled import SnapshotSettled
@@ -123,6 +124,7 @@ class _Hosted:
             self._router, queue=self._recorded, record=self._record, reader=connections.reader
         )
         self._initial_sync = self._make_initial_sync(resyncs)
+        self._by_shard = ByShard(connections.keys, self._handle)
         self._checkpoint = OffsetCheckpoint(
             bus=connections.bus,
             redis=connections.redis,
@@ -130,7 +132,7 @@ class _Hosted:
             beside=Beside.queue(name),
             consumer=name,
             durable=self._durable,
-            handle=self._handle,
+            handle=self._by_shard.handle,
             on_return=self._initial_sync.enqueue_recent,
             is_rest_settled=SnapshotSettled(connections.redis, connections.keys).check,
         )
@@ -221,7 +223,7 @@ class _Hosted:
             self._connections.bus.nc,
             stream=STREAM,
             durable=durable,
-            handle=self._handle,
+            handle=self._by_shard.handle,
             buffer=buffer,
             on_turn=self._consumer_turn,
         )

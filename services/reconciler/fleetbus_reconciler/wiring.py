@@ -283,6 +283,7 @@ class _Parts:
                 bucket_bytes=settings.bucket_max_bytes,
                 replicas=settings.bus_replicas,
             ),
+            shards=self.keys.shards,
             resyncs=self.resyncs,
             read_again=(self.granter.read_again, self.consents.read_again),
         )

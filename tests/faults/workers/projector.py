@@ -10,5 +10,5 @@ from fleetbus_reconciler.main import main
 from support.processes.patch import replace
 
 if __name__ == "__main__":
-    replace(durables, "_ACK_WAIT", ACK_WAIT)
+    replace(durables, "ACK_WAIT", ACK_WAIT)
     sys.exit(main([]))

@@ -255,7 +255,7 @@ async def _main(controller: Controller) -> None:
 def main(folder: Path, worker: str, seed: int, longest: float, mutation: str = "") -> int:
     """Run until stopped."""
     replace(host, "QueuePolicy", lambda: POLICY)
-    replace(durables, "_ACK_WAIT", ACK_WAIT)
+    replace(durables, "ACK_WAIT", ACK_WAIT)
     armed = Armed(folder / f"{worker}.point")
     armed.listen()
     _keep_lease()

@@ -8,8 +8,11 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
+from redis.exceptions import RedisError
+
 from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.consume import Handle, PartlyHandled
+from fleetbus.errors import StoreError
 from fleetbus_proto.admission import cluster_of
 from fleetbus_proto.keys import SnapshotKeys
 
@@ -21,6 +24,9 @@ _AWAY: Final = timedelta(seconds=1)
 
 class ShardAway(Exception):
     """The server of a shard did not answer a moment ago."""
+
+
+_OF_STORE: Final = (RedisError, StoreError, ShardAway, OSError, TimeoutError)
 
 
 class ByShard:
@@ -52,6 +58,7 @@ class ByShard:
 
         Raises:
             PartlyHandled: the messages of a shard were not handled; there are several shards.
+            Exception: raised by the handler, and not about the store; all of it comes again.
         """
         if self._keys.shards == 1:
             await self._handle(deliveries)
@@ -63,11 +70,11 @@ class ByShard:
         failed: set[int] = set()
         cause: Exception | None = None
         for part, answer in zip(parts.values(), answers, strict=True):
-            if isinstance(answer, Exception):
+            if isinstance(answer, _OF_STORE):
                 failed |= {delivery.sequence for delivery in part}
                 cause = cause if cause and isinstance(answer, ShardAway) else answer
             elif answer is not None:
-                raise answer  # it was cancelled
+                raise answer
         if cause is not None:
             raise PartlyHandled(failed, cause)
 
@@ -77,7 +84,7 @@ class ByShard:
         try:
             async with asyncio.timeout(_PATIENCE.total_seconds()):
                 await self._handle(deliveries)
-        except Exception:
+        except _OF_STORE:
             self._away[shard] = time.monotonic() + _AWAY.total_seconds()
             raise
         self._away.pop(shard, None)

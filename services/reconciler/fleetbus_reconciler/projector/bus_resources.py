@@ -41,6 +41,7 @@ class BusResources:
         bus: a connection.
         kv: the bucket.
         limits: of stream and bucket, used when they are created.
+        shards: of the snapshot.
         resyncs: requests lists when the bucket was lost.
         read_again: called when the bucket was lost.
     """
@@ -51,12 +52,14 @@ class BusResources:
         bus: Bus,
         kv: KeyValue,
         limits: StreamLimits,
+        shards: int,
         resyncs: ResyncRequests,
         read_again: Sequence[Callable[[], None]],
     ) -> None:
         self._bus = bus
         self._kv = kv
         self._limits = limits
+        self._shards = shards
         self._resyncs = resyncs
         self._read_again = read_again
         # When the bucket was created; another one took its place if that changes.
@@ -94,7 +97,8 @@ class BusResources:
             try:
                 await ensure_stream(self._bus, self._limits)
                 bucket = await ensure_bucket(self._bus, self._limits)
-                await ensure_consumer(self._bus, PROJECTOR, list(STREAM_SUBJECTS))
+                subjects = list(STREAM_SUBJECTS)
+                await ensure_consumer(self._bus, PROJECTOR, subjects, shards=self._shards)
             except Misconfigured:
                 raise  # only a person can decide (rule B12)
             except BusError as e:
