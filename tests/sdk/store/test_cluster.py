@@ -119,7 +119,7 @@ async def test_notifications_come_through_whichever_node_was_subscribed(client: 
         for number in range(3):
             publish = "return redis.call('PUBLISH', KEYS[1], ARGV[1])"
             await cast("Any", client.eval(publish, 1, "{q:pods}:notify", str(number)))
-            message: Any = await subscription.get_message(timeout=5)
+            message = await cast("Any", subscription).get_message(timeout=5)
             assert message is not None
             assert message["data"] == str(number).encode()
 
