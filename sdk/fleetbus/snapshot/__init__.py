@@ -4,7 +4,7 @@ Its one write path is a Lua script (`SnapshotWriter.apply`), idempotent and guar
 every consumer may apply every event. Readers get the bytes that the API server sent.
 
     redis = await connect("redis://127.0.0.1:6379/0")
-    writer, reader = SnapshotWriter(redis), SnapshotReader(redis)
+    writer, reader = SnapshotWriter(redis, SnapshotKeys()), SnapshotReader(redis, SnapshotKeys())
     await writer.ensure_generation()                        # the projector, once at start
     await writer.put_cluster("eu1", ClusterRecord(name="eu1"))
     result = await writer.apply(events)

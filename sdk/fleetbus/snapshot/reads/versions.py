@@ -79,10 +79,15 @@ class Versions:
     async def _close_all(self, shards: Iterable[int], least: int) -> dict[int, _Closed]:
         numbers = list(shards)
         answers = await asyncio.gather(*(self._close_one(shard, least) for shard in numbers))
-        return dict(zip(numbers, answers, strict=True))
+        # First those that were set up with another number: some that we expect were never set up.
+        for raw, _, _ in sorted(answers, key=lambda answer: answer[0] is None):
+            check_generation(raw, self._keys)
+        return {
+            shard: _Closed((raw or b"").decode(), int(number), is_ahead == 1)
+            for shard, (raw, number, is_ahead) in zip(numbers, answers, strict=True)
+        }
 
-    async def _close_one(self, shard: int, least: int) -> _Closed:
+    async def _close_one(self, shard: int, least: int) -> tuple[bytes | None, bytes, int]:
         names = [self._keys.generation(shard), self._keys.counter(shard)]
         answer = await self._close(keys=names, args=[shard, self._keys.shards, least])
-        generation, closed, is_ahead = cast("tuple[bytes | None, bytes, int]", answer)
-        return _Closed(check_generation(generation, self._keys), int(closed), is_ahead == 1)
+        return cast("tuple[bytes | None, bytes, int]", answer)
