@@ -177,5 +177,6 @@ def _suggestion(text: str) -> str:
     except InvalidName:
         return ""
     named = with_plural(ResourceName(name.group, name.version, name.plural))
-    nearest = str(Resource(name.group, name.version, named.plural))
-    return "" if nearest == text else f"; did you mean {nearest!r}?"
+    if text == text.lower() and named.plural == name.plural:
+        return ""
+    return f"; did you mean {str(Resource(name.group, name.version, named.plural))!r}?"

@@ -10,11 +10,13 @@ import pytest
 
 from fleetbus.children.controller import Children
 from fleetbus.controller.controller import Controller
+from fleetbus.controller.watch import read_resource
 from fleetbus.decorator import Decorator
 from fleetbus.errors import ConfigError
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result
 from fleetbus.worker.host import check_controllers
+from fleetbus_proto.resources import parse_resource
 
 
 async def reconcile(_request: Request, _fleet: Fleet) -> Result | None:
@@ -187,3 +189,26 @@ def test_names_that_are_reserved_or_used_twice_are_refused() -> None:
 def test_the_place_of_a_controller_is_a_line_of_its_author(make: Callable[[], Controller]) -> None:
     file, _, line = make().place.rpartition(":")
     assert (file, line.isdigit()) == (__file__, True)
+
+
+@pytest.mark.parametrize(
+    "text", ["v1/pods", "core.v1.pods", "v1.apps.deployments", "apps.v1.deployments", "a.io/v1/pod"]
+)
+def test_every_form_of_a_plural_is_a_resource(text: str) -> None:
+    assert str(read_resource(text)) == str(parse_resource(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [
+        ("v1/Pod", "v1/pods"),
+        ("apps/v1/Deployment", "apps/v1/deployments"),
+        ("v1/pod", "v1/pods"),
+        ("core.v1.cm", "v1/configmaps"),
+    ],
+)
+def test_a_kind_a_singular_and_a_short_name_are_refused_with_the_plural(
+    text: str, nearest: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean '{nearest}'"):
+        read_resource(text)

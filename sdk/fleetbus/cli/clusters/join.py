@@ -50,7 +50,7 @@ def join_cluster(
     watcher += f" --context {context}" if context else ""
     next_ = (
         f"  {watcher}\n"
-        f"                                  watches it: nothing is known of it before\n"
+        f"                                  watches it, with FLEETBUS_NATS_URL set\n"
         f"  fleetbus clusters               shows whether its watcher is connected\n"
         f"  fleetbus get pods -c {name:<10} shows what runs there\n"
         f"  fleetbus unjoin {name:<15} removes it again; its objects stay"

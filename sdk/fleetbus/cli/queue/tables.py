@@ -193,12 +193,11 @@ def render_items(view: Mapping[str, Any]) -> str:
     if not view["items"]:
         return ""
     table = render_table(_ITEMS, [_row(one) for one in view["items"]])
+    if more := [f"{count} {state}" for state, count in view["itemsNotShown"].items() if count]:
+        table += f"\n… and {', '.join(more)}: `--limit` shows up to {MOST} of each state"
     if _is_stalled(view["items"]):
         table += f"\n\nItems are due and none runs: is a worker of {view['controller']} running?"
-    more = [f"{count} {state}" for state, count in view["itemsNotShown"].items() if count]
-    if not more:
-        return table
-    return f"{table}\n… and {', '.join(more)}: `--limit` shows up to {MOST} of each state"
+    return table
 
 
 def _is_stalled(items: Sequence[Mapping[str, Any]]) -> bool:
