@@ -31,8 +31,8 @@ _SLOW_STORE: Final = 0.1
 """So long a write to the store may take; else a worker would seldom be quicker."""
 
 
-def _edit(script: str, old: str, new: str) -> None:
-    """Change the text of one Lua script, or of all with an empty name.
+def _edit(old: str, new: str, *, only: Sequence[str] = ()) -> None:
+    """Change the text of all Lua scripts, or of some.
 
     Raises:
         LookupError: the text is not there any more, so the mutation would be none.
@@ -42,7 +42,7 @@ def _edit(script: str, old: str, new: str) -> None:
     @cache
     def edited(name: str) -> scripts.Script:
         found = load(name)
-        if script and name != script:
+        if only and name not in only:
             return found
         if old not in found.text:
             raise LookupError(f"{old!r} is not in {name}.lua")
@@ -55,7 +55,7 @@ def _edit(script: str, old: str, new: str) -> None:
 
 def no_fence_check() -> None:
     """Q4: whoever names a key may extend and end its lease."""
-    _edit("", "string.sub(value, 1, #fence + 1) ~= fence .. ' '", "false")
+    _edit("string.sub(value, 1, #fence + 1) ~= fence .. ' '", "false")
 
 
 def lease_never_extended() -> None:
@@ -98,7 +98,9 @@ def enqueue_before_apply() -> None:
 
 def done_drops_dirty() -> None:
     """Q1: what was added while a key was processed is taken for done."""
-    _edit("done", "    ready_if_dirty(item)", "    call('HDEL', DIRTY, item)")
+    kept = "  leave_note(item, note)\n"
+    old, new = kept + "  ready_if_dirty(item)", kept + "  call('HDEL', DIRTY, item)"
+    _edit(old, new, only=("add", "done"))
 
 
 def heartbeat_on_the_loop() -> None:
