@@ -62,7 +62,7 @@ class Rig:
 
     @property
     def reader(self) -> SnapshotReader:
-        return SnapshotReader(self.redis, SnapshotKeys())
+        return SnapshotReader(self.redis, SnapshotKeys(self.shared.shards))
 
     def start(self, name: str, body: Coroutine[Any, Any, None]) -> None:
         self._tasks[name] = asyncio.create_task(body, name=name)
@@ -178,6 +178,7 @@ async def fleet_rig(
     resources: Sequence[str] = RESOURCES,
     tokens: Mapping[str, str] | None = None,
     is_wide: bool = False,
+    shards: int = 1,
 ) -> AsyncGenerator[Rig]:
     """Emulated clusters of these names, and what the services need to join them.
 
@@ -190,6 +191,7 @@ async def fleet_rig(
             SharedSettings,
             nats_url=nats_url,
             redis_url=valkey_url,
+            shards=shards,
             hub_kubeconfig=kubeconfig if hub else None,
             hub_context=hub,
             hub_cluster=hub,
