@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
+from fleetbus.errors import NotAccepted
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.process.settings import SharedSettings, load_settings
-from fleetbus.snapshot import ListQuery, StoreEmpty
+from fleetbus.snapshot import ClusterRecord, ListQuery, StoreEmpty
+from fleetbus.snapshot.accepted import AcceptedClusters
 from fleetbus.snapshot.audit import Audits
 from fleetbus.snapshot.shards import WrongShards, check_shards, find_shards
 from fleetbus.snapshot.update_records import Records
@@ -133,3 +136,27 @@ async def test_p15_audits_of_all_shards_come_due(snapshot: Snapshot):
         await snapshot.redis.hset(snapshot.keys.audit(name, PODS, ""), mapping=fields)
     audits = Audits(snapshot.redis, snapshot.keys)
     assert sorted([one.cluster async for one in audits.due(timedelta())]) == sorted(CLUSTERS)
+
+
+async def test_d5_w13_who_is_accepted_stays_known_while_a_shard_is_away(
+    snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fleetbus.snapshot.accepted._KEPT", timedelta())
+    for name in CLUSTERS:
+        await snapshot.writer.put_cluster(name, ClusterRecord(name=name, uid=f"uid-of-{name}"))
+    accepted = AcceptedClusters(snapshot.reader)
+    assert await accepted.uid("us1") == "uid-of-us1"
+    lost = snapshot.keys.clusters(snapshot.keys.shard_of("us1"))
+    execute = cast("Any", snapshot.redis.execute_command)
+
+    async def failing(*args: Any, **options: Any) -> Any:
+        if lost in args:
+            raise RedisConnectionError("its server is away")
+        return await execute(*args, **options)
+
+    monkeypatch.setattr(snapshot.redis, "execute_command", failing)
+    await snapshot.writer.put_cluster("eu1", ClusterRecord(name="eu1", uid="another"))
+    assert await accepted.uid("eu1") == "another"
+    assert await accepted.uid("us1") == "uid-of-us1", "nobody else may have changed it"
+    with pytest.raises(NotAccepted, match="a part of it is away"):
+        await AcceptedClusters(snapshot.reader).uid("eu1")  # it may have another name there
