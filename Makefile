@@ -44,8 +44,8 @@ check: $(SYNCED) ## format, lint, types, layers, dependencies
 # Without bytecode each run compiles every test anew, and each of its processes every module of ours: ten seconds.
 test: export PYTHONDONTWRITEBYTECODE :=
 # Half of a run is waiting for real servers, so one process would leave the cores idle.
-test: $(SYNCED) ## the whole default suite, on real servers
-	$(RUN) pytest -n auto --maxprocesses 4 --dist worksteal
+test: $(SYNCED) ## the whole default suite, on real servers; STORE=redis, or the path of a server, for another store than Valkey
+	$(if $(STORE),FLEETBUS_DEV_STORE=$(STORE)) $(RUN) pytest -n auto --maxprocesses 4 --dist worksteal
 
 scenarios: $(SYNCED) ## the acceptance scenarios with the services' own timers, small and wide; the models of queue, snapshot and record in full; a NATS cluster without a quorum
 	FLEETBUS_TEST_FULL=1 $(RUN) pytest tests/scenarios tests/sdk/workqueue/test_model.py tests/sdk/snapshot/test_model.py tests/sdk/intake/test_record_model.py tests/sdk/bus/test_nats_cluster.py --timeout 600

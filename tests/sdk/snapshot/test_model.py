@@ -12,6 +12,8 @@ from support.stores.snapshot import Snapshot
 from support.stores.snapshot_sequences import CLUSTERS, compare_store, make_sequence, run_sequences
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from redis.asyncio import Redis
 
 SEQUENCES = 50
@@ -22,16 +24,23 @@ CHUNKS = 20 if os.environ.get("FLEETBUS_TEST_FULL") else 2
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 async def test_p1_to_p6_random_sequences_end_equal_to_the_model(redis: Redis, chunk: int):
-    snapshot = Snapshot(redis, shards=4 if chunk % 2 else 1)
+    rounds = range(chunk * ROUNDS_OF_SEQUENCES, (chunk + 1) * ROUNDS_OF_SEQUENCES)
+    await compare_sequences(Snapshot(redis, shards=4 if chunk % 2 else 1), rounds)
+
+
+@pytest.mark.stores("redis")
+async def test_p1_to_p6_some_sequences_end_equal_on_redis_too(redis: Redis):
+    await compare_sequences(Snapshot(redis), range(1))
+
+
+async def compare_sequences(snapshot: Snapshot, rounds: Sequence[int]) -> None:
     await snapshot.set_up(*CLUSTERS)
     completed = 0
-    for group in range(ROUNDS_OF_SEQUENCES):
-        first = (chunk * ROUNDS_OF_SEQUENCES + group) * SEQUENCES
+    for number in rounds:
+        first = number * SEQUENCES
         sequences = [make_sequence(seed) for seed in range(first, first + SEQUENCES)]
         await run_sequences(snapshot, sequences, random.Random(first))
         for sequence in sequences:
             await compare_store(snapshot, sequence)
         completed += sum(len(sequence.model.completed) for sequence in sequences)
-    assert completed > SEQUENCES * ROUNDS_OF_SEQUENCES / 10, (
-        "the sequences must reach completed epochs"
-    )
+    assert completed > SEQUENCES * len(rounds) / 10, "the sequences must reach completed epochs"

@@ -432,6 +432,16 @@ class QueueMachine(RuleBasedStateMachine):
 def test_q1_random_calls_agree_with_the_model(
     kind: str, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ):
+    compare(kind, valkey_url, WANTED, monkeypatch)
+
+
+@pytest.mark.stores("redis")
+def test_q1_a_few_random_calls_agree_on_redis_too(valkey_url: str, monkeypatch: pytest.MonkeyPatch):
+    compare("redis", valkey_url, 2 * STEPS, monkeypatch)
+
+
+def compare(kind: str, valkey_url: str, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make at least so many random calls."""
     for module in (scripts, outages):  # its bounds have a test of their own
         monkeypatch.setattr(module, "jitter", lambda: JITTER)
     with asyncio.Runner() as runner:
@@ -445,14 +455,14 @@ def test_q1_random_calls_agree_with_the_model(
                 self.rig = new_rig(kind, redis)
 
         chosen = settings(
-            max_examples=max(1, min(WANTED // STEPS, 100)),
+            max_examples=max(1, min(wanted // STEPS, 100)),
             stateful_step_count=STEPS,
             deadline=None,
             database=None,
             suppress_health_check=[HealthCheck.too_slow],
         )
         try:
-            while Machine.steps < WANTED:
+            while Machine.steps < wanted:
                 run_state_machine_as_test(Machine, settings=chosen)
         finally:
             runner.run(redis.aclose())

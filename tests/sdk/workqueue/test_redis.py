@@ -336,6 +336,7 @@ async def test_p9_a_server_that_is_gone_is_an_error_and_nothing_else(tmp_path: P
         await queue.aclose()
 
 
+@pytest.mark.stores("valkey", "redis")
 async def test_p9_a_full_store_refuses_adds_and_lets_work_end(redis: Redis, queue: RedisQueue):
     await queue.add([Add(A)])
     leases = await queue.take(1)

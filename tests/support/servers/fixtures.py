@@ -8,6 +8,8 @@ after the other. A test that breaks a server takes `store`, or starts one of its
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import gc
 import inspect
 import socket
@@ -22,7 +24,9 @@ from redis.backoff import NoBackoff
 
 from fleetbus_devfleet.processes.servers import (
     NatsServer,
+    ServerMissingError,
     ValkeyServer,
+    find_valkey_server,
     nats_server_blocking,
     valkey_server,
     valkey_server_blocking,
@@ -60,10 +64,39 @@ def nats_process(servers_folder: Path) -> Generator[NatsServer]:
 
 
 @pytest.fixture(scope="session")
-def valkey_process(servers_folder: Path) -> Generator[ValkeyServer]:
-    """The shared Valkey; use `valkey_url` or `redis` unless you need its process."""
-    with valkey_server_blocking(dir=servers_folder / "valkey") as server:
-        yield server
+def store_processes(servers_folder: Path) -> Generator[Callable[[str], ValkeyServer]]:
+    """The shared stores, by which one: each is started when it is first needed."""
+    with contextlib.ExitStack() as running:
+
+        @functools.cache
+        def start(which: str) -> ValkeyServer:
+            folder = servers_folder / f"store-{which}"
+            return running.enter_context(valkey_server_blocking(dir=folder, which=which))
+
+        yield start
+
+
+def is_installed(which: str) -> bool:
+    """Whether a store is there: `valkey` or `redis`."""
+    try:
+        find_valkey_server(which)
+    except ServerMissingError:
+        return False
+    return True
+
+
+@pytest.fixture
+def valkey_process(
+    request: pytest.FixtureRequest, store_processes: Callable[[str], ValkeyServer]
+) -> ValkeyServer:
+    """The shared store; use `valkey_url` or `redis` unless you need its process.
+
+    It is Valkey, or what FLEETBUS_DEV_STORE names, or what the marker `stores` of the test does.
+    """
+    try:
+        return store_processes(getattr(request, "param", ""))
+    except ServerMissingError as e:
+        pytest.skip(str(e))
 
 
 @pytest.fixture
