@@ -70,7 +70,7 @@ class SnapshotKeys:
 
     def shard_of(self, cluster: str) -> int:
         """The shard of a cluster; this never changes, as other languages must compute it, too."""
-        return crc32(cluster.encode()) % self.shards
+        return crc32(cluster.encode()) % self.shards if self.shards > 1 else 0
 
     def _in(self, shard: int) -> str:
         return f"fleetbus:{{fleet:{shard}}}"

@@ -6,13 +6,14 @@ import pathlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
 from msgspec.structs import replace
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from structlog.testing import capture_logs
 
 from fleetbus.clusters.info import ClusterInfo
@@ -192,7 +193,7 @@ async def test_w13_a_store_that_lost_everything_takes_no_uid_off_the_hub(
 
 @asynccontextmanager
 async def hub_with_a_cluster(
-    redis: Redis, folder: pathlib.Path
+    redis: Redis, folder: pathlib.Path, *, shards: int = 1
 ) -> AsyncGenerator[tuple[Cluster, Callable[[], ClusterStatus]]]:
     hub = Cluster("hub")
     hub.create("apiextensions.k8s.io/v1/customresourcedefinitions", yaml.safe_load(CRD.read_text()))
@@ -212,7 +213,7 @@ async def hub_with_a_cluster(
         servers.write_kubeconfig(path)
         info = ClusterInfo(name="hub", hub=True, provider="cluster", config=read_kube_config(path))
         clusters = Clusters([], hub=info)
-        snapshot = Snapshot(redis)
+        snapshot = Snapshot(redis, shards=shards)
         await snapshot.set_up("hub")
         try:
             yield (
@@ -227,6 +228,41 @@ async def hub_with_a_cluster(
 
 def writes(hub: Cluster) -> int:
     return sum(1 for logged in hub.requests if logged.verb == "patch")
+
+
+async def test_p16_a_cluster_whose_shard_is_away_says_so_until_that_is_back(
+    redis: Redis, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hub_with_a_cluster(redis, tmp_path, shards=4) as (hub, make_status):
+        snapshot, status, is_away = Snapshot(redis, shards=4), make_status(), True
+        await snapshot.writer.put_cluster(
+            "hub", ClusterRecord(name="hub", connected=True, reported_at=now())
+        )
+        await snapshot.writer.put_resource_state("hub", pods(ResourceState.SYNCED))
+        await status.write_all()
+        lost = snapshot.keys.clusters(snapshot.keys.shard_of("hub"))
+        execute = cast("Any", redis.execute_command)
+
+        async def failing(*args: Any, **options: Any) -> Any:
+            if is_away and lost in args:
+                raise RedisConnectionError("its server is away")
+            return await execute(*args, **options)
+
+        monkeypatch.setattr(redis, "execute_command", failing)
+        before = writes(hub)
+        for _ in range(2):
+            await status.write_all()
+        found = hub.get(CLUSTERS, None, "hub")
+        assert found is not None
+        conditions = conditions_of(found["status"])
+        assert conditions["Synced"] == ("False", "StoreAway")
+        assert conditions["Connected"] == ("True", "Connected"), "as it was"
+        assert writes(hub) == before + 1, "written once"
+        is_away = False
+        await status.write_all()
+        found = hub.get(CLUSTERS, None, "hub")
+        assert found is not None
+        assert conditions_of(found["status"])["Synced"] == ("True", "AllListed")
 
 
 async def test_p17_a_change_is_written_once_and_an_idle_fleet_sees_no_write(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any, cast
 
@@ -15,6 +17,7 @@ from fleetbus.bus.consume import PartlyHandled
 from fleetbus.bus.durables import PROJECTOR
 from fleetbus.snapshot.offsets.by_shard import ByShard
 from fleetbus.snapshot.records import ResourceState
+from fleetbus.workqueue import QueueUnavailableError
 from fleetbus_proto.keys import SnapshotKeys
 from support.eventually import eventually
 from support.rigs.projector import ProjectorRig, heartbeat, projector_rig
@@ -139,6 +142,64 @@ async def test_p9_a_shard_that_is_away_holds_up_no_other_and_nothing_is_lost(
     }
 
 
+async def test_p9_a_projector_starts_while_a_shard_is_away_and_sets_it_up_later(
+    sharded: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = sharded
+    redis, is_away = rig.connections.redis, True
+    execute = cast("Any", redis.execute_command)
+
+    async def failing(*args: Any, **options: Any) -> Any:
+        if is_away and any(isinstance(one, str) and f"{{fleet:{LOST}}}" in one for one in args):
+            raise RedisConnectionError("its server is away")
+        return await execute(*args, **options)
+
+    monkeypatch.setattr(redis, "execute_command", failing)
+    rig.provider.tell(*CLUSTERS)
+    rig.start()
+    others = {"eu1", "hub", "a"}
+    await eventually(lambda: rig.has_members(*others))
+    await rig.publish(*(source.added("a", 10) for source in sources()))
+    for name in others:
+        await eventually(partial(has, rig, name, 10))
+    is_away = False
+    await eventually(lambda: rig.has_members(*CLUSTERS))
+    await eventually(partial(has, rig, "us1", 10))
+    await eventually(rig.is_through)
+
+
+async def test_p9_a_shard_that_hangs_is_waited_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fleetbus.snapshot.offsets.by_shard._PATIENCE", timedelta(milliseconds=100))
+    handled: list[int] = []
+
+    async def handle(deliveries: Sequence[Delivery]) -> None:
+        if any(".us1." in one.subject for one in deliveries):
+            await asyncio.Event().wait()
+        handled.extend(one.sequence for one in deliveries)
+
+    with pytest.raises(PartlyHandled) as caught:
+        await ByShard(KEYS, handle).handle(batch_of(CLUSTERS))
+    assert caught.value.failed == {1}
+    assert sorted(handled) == [0, 2, 3]
+
+
+async def test_p9_what_is_no_matter_of_a_shard_comes_again_as_a_whole() -> None:
+    async def handle(_deliveries: Sequence[Delivery]) -> None:
+        raise QueueUnavailableError("the queue is away")
+
+    with pytest.raises(QueueUnavailableError):
+        await ByShard(KEYS, handle).handle(batch_of(CLUSTERS))
+
+
+def batch_of(clusters: Sequence[str]) -> list[Delivery]:
+    return [
+        Delivery(None, number, f"fleetbus.events.{name}.core.pods.prod.web.added", {})
+        for number, name in enumerate(clusters)
+    ]
+
+
 async def has(rig: ProjectorRig, cluster: str, version: int) -> bool:
     return await rig.snapshot.version("a", cluster=cluster) == str(version)
 
@@ -152,10 +213,7 @@ async def test_p9_a_batch_says_which_messages_were_not_handled() -> None:
         handled.extend(one.subject for one in deliveries)
 
     by_shard = ByShard(KEYS, handle)
-    batch = [
-        Delivery(None, number, f"fleetbus.events.{name}.core.pods.prod.web.added", {})
-        for number, name in enumerate((*CLUSTERS, *CLUSTERS))
-    ]
+    batch = batch_of((*CLUSTERS, *CLUSTERS))
     with pytest.raises(PartlyHandled, match="its server is away") as caught:
         await by_shard.handle(batch)
     assert caught.value.failed == {1, 5}

@@ -236,26 +236,33 @@ class SnapshotWriter:
     # --- generations ----------------------------------------------------------------------------
 
     async def ensure_generation(self) -> set[int]:
-        """Set up the shards that are empty (rule P13); returns which were.
+        """Set up the shards that are empty, as far as they answer (P13); returns which were.
 
         Raises:
             WrongShards: a shard was set up with another number of them; nothing was written.
-            redis.exceptions.RedisError: the store is away, or a part of it; may be repeated.
+            redis.exceptions.RedisError: the store is away; may be repeated.
         """
         await check_shards(self._redis, self.keys)
-        empty: set[int] = set()
-        for shard in range(self.keys.shards):
-            held, is_fresh = await self._set_up(
-                keys=_names_of_feed(self.keys, shard),
-                args=[
-                    make_generation(secrets.token_hex(8), self.keys),
-                    *(secrets.token_hex(8), shard, self.keys.shards),
-                ],
-            )
-            check_generation(held, self.keys)
-            if is_fresh:
-                empty.add(shard)
-        return empty
+        shards = range(self.keys.shards)
+        answers = await asyncio.gather(*map(self._set_up_one, shards), return_exceptions=True)
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        for error in errors:
+            is_of_shard = isinstance(error, redis.exceptions.RedisError)
+            if len(errors) == len(answers) or not is_of_shard:
+                raise error
+        return {shard for shard, is_fresh in zip(shards, answers, strict=True) if is_fresh is True}
+
+    async def _set_up_one(self, shard: int) -> bool:
+        keys = self.keys
+        held, is_fresh = await self._set_up(
+            keys=_names_of_feed(keys, shard),
+            args=[
+                *(make_generation(secrets.token_hex(8), keys), secrets.token_hex(8)),
+                *(shard, keys.shards),
+            ],
+        )
+        check_generation(held, keys)
+        return bool(is_fresh)
 
 
 class _Batch:
