@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -141,6 +142,7 @@ class Recorder:
     def since(self, name: str, before: Usage) -> None:
         cores = self._fleet.cores_since(before)
         self.spans[name] = Span(name, before.at, time.time(), cores)
+        print(f"{name}: {cores}", file=sys.stderr)
 
 
 # --- phases -------------------------------------------------------------------------------------
@@ -167,6 +169,7 @@ async def first_sync(fleet: LargeFleet, sizes: Sizes) -> dict[str, Any]:
     idle = fleet.usage()
     await asyncio.sleep(sizes.seconds)
     memory = fleet.memory()
+    print(f"first sync: {objects} objects in {seconds:.0f} s", file=sys.stderr)
     return {
         "clusters": sizes.clusters,
         "objects": objects,
