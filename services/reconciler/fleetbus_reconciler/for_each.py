@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
-AT_ONCE: Final = 32
-"""Few enough connections, where each needs one of its own."""
+AT_ONCE: Final = 128
+"""Most heartbeats of a batch, so that they take as long as one; and no more requests to API servers
+than a process may have open."""
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -23,14 +24,16 @@ async def for_each(items: Iterable[A], do: Callable[[A], Awaitable[T]]) -> list[
     Raises:
         Exception: of one item, once no call is under way. It has stopped few of the others.
     """
-    waiting = iter(enumerate(items))
+    listed = list(items)
+    waiting = iter(enumerate(listed))
     found: dict[int, T] = {}
 
     async def work() -> None:
         for index, item in waiting:
             found[index] = await do(item)
 
-    for outcome in await asyncio.gather(*(work() for _ in range(AT_ONCE)), return_exceptions=True):
+    workers = [work() for _ in range(min(AT_ONCE, len(listed)))]
+    for outcome in await asyncio.gather(*workers, return_exceptions=True):
         if outcome is not None:
             raise outcome
-    return [found[index] for index in sorted(found)]
+    return [found[index] for index in range(len(listed))]

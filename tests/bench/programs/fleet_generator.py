@@ -29,7 +29,8 @@ from fleetbus_proto.subjects import CONTROL_GRANTS
 
 _TICK = 0.005
 _AT_ONCE = 500
-_LISTS_AT_ONCE = 16
+_LISTS_AT_ONCE = 64
+"""As eight processes of the pool: more than the projector grants at once."""
 _CONTROL = "fleetbus.control.*"
 
 
