@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final
@@ -140,6 +141,8 @@ class _Hosted:
         self._worker_turn = health.liveness(f"worker {name}", _TURN_WITHIN)
         self._weights = QueueWeights()
         self._rejected = RejectedMessages(name, connections.fleet.has)
+        self._with_series: set[str] = set()
+        """Clusters whose metrics exist: to look all of them up takes longer than most events."""
         self._is_fleet_awaited = False
         metrics.create_controller_metrics(name)
         health.ready_when(
@@ -258,14 +261,20 @@ class _Hosted:
         for delivery in deliveries:
             if delivery.message is None:
                 self._rejected.record(delivery)
-        for cluster in filter(self._connections.fleet.has, {event.cluster for event in events}):
-            metrics.create_cluster_metrics(name, cluster)
+        self._create_series({event.cluster for event in events})
+
+    def _create_series(self, clusters: AbstractSet[str]) -> None:
+        """Create the metrics of clusters of the fleet that have none yet."""
+        for cluster in filter(self._connections.fleet.has, clusters - self._with_series):
+            metrics.create_cluster_metrics(self._controller.name, cluster)
+            self._with_series.add(cluster)
 
     def _note_fleet(self) -> None:
         now = {info.name: info for info in self._connections.clusters.all()}
         self._queue.weigh(self._weights.read(now.values()))
         for name in self._initial_sync.note_fleet(now):
             metrics.drop_cluster_metrics(self._controller.name, name)
+            self._with_series.discard(name)
             self._rejected.forget_cluster(name)
 
 
