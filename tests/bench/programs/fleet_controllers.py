@@ -30,7 +30,7 @@ async def note(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
 
 
 def make(name: str, selector: str) -> fleetbus.Controller:
-    made = fleetbus.Controller(name, concurrency=16)
+    made = fleetbus.Controller(name, concurrency=32)
     made.watch(PODS, selector=selector)
     made.reconcile(note)
     return made

@@ -38,7 +38,7 @@ _STOP_PATIENCE: Final = timedelta(seconds=30)
 _READY: Final = timedelta(hours=1)
 """Workers are ready when all objects have been looked at once by each controller."""
 _LOOK: Final = 0.2
-_UNDER_WAY: Final = 16
+_UNDER_WAY: Final = 32
 """A controller that has no more to do than this keeps up with the changes."""
 
 
