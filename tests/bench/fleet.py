@@ -420,7 +420,8 @@ def show(report: dict[str, Any]) -> None:
         print(f"  cores: {span['cores']}")
         print(f"  CPU, us per change: {span['cpu_us_per_change']}")
         for what in ("stored on the bus", "bare subscriber", "snapshot", "reconcile"):
-            print(f"  {what:18} {span[what]}")
+            if span[what]["samples"]:
+                print(f"  {what:18} {span[what]}")
     print(f"one more controller: {report['one_more_controller']}")
     print(f"one cluster joins with {sizes['joining']} objects in {report['joined_seconds']} s;")
     print(f"  p99 of the others times {report['p99_moved_by_a_join']}; target < 2")
