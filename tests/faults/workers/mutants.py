@@ -98,8 +98,7 @@ def enqueue_before_apply() -> None:
 
 def done_drops_dirty() -> None:
     """Q1: what was added while a key was processed is taken for done."""
-    kept = "  leave_note(item, note)\n"
-    old, new = kept + "  ready_if_dirty(item)", kept + "  call('HDEL', DIRTY, item)"
+    old, new = "make_ready(item, parse_dirty(dirty[i]))", "call('HDEL', DIRTY, item)"
     _edit(old, new, only=("add", "done"))
 
 

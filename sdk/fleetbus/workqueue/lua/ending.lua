@@ -7,18 +7,6 @@
 -- those of record_read.lua.
 -- It returns the indices, from 0, of the items that are refused, and where the next argument is.
 
-local has_notes = call('EXISTS', NOTES) == 1
-
-local function leave_note(item, note)
-  if note ~= '' then
-    call('HSET', NOTES, item, note)
-    call('ZADD', NOTED, whole(NOW), item)
-  elseif has_notes then
-    call('HDEL', NOTES, item)
-    call('ZREM', NOTED, item)
-  end
-end
-
 -- A run that ends without counted failures was a success: its cluster answers (Q9).
 local function end_outage(item)
   local cluster = cluster_of(item)
@@ -31,14 +19,78 @@ local function slice(list, first, last)
   return {unpack(list, first, last)}
 end
 
-local function end_run(item, fence, note)
-  if has_outages then end_outage(item) end
-  end_lease(item, fence)
-  call('HDEL', RECLAIMS, item)  -- its owner has survived the run (Q7)
-  leave_note(item, note)
-  ready_if_dirty(item)
-  local is_waiting = call('HEXISTS', DIRTY, item) == 1 or call('ZSCORE', DELAYED, item)
-  if has_causes and not is_waiting then call('HDEL', CAUSES, item) end
+-- Of each item the places are known of its arguments: item, fence, note. Those whose lease is held
+-- under this fence, and the indices of the others.
+local function split_refused(first, items)
+  local ended, refused, names, known = {}, {}, {}, {}
+  for n = 0, items - 1 do names[n + 1] = ARGV[first + 3 * n] end
+  local held = items > 0 and call('HMGET', PROCESSING, unpack(names)) or {}
+  for n = 0, items - 1 do
+    local at = first + 3 * n
+    local item, prefix = ARGV[at], ARGV[at + 1] .. ' '
+    if held[n + 1] and string.sub(held[n + 1], 1, #prefix) == prefix and not known[item] then
+      ended[#ended + 1], known[item] = at, true
+    else
+      refused[#refused + 1] = n
+    end
+  end
+  return ended, refused
+end
+
+local function leave_notes(ended)
+  local notes, times, without = {}, {}, {}
+  for _, at in ipairs(ended) do
+    local item, note = ARGV[at], ARGV[at + 2]
+    if note ~= '' then
+      notes[#notes + 1], notes[#notes + 2] = item, note
+      times[#times + 1], times[#times + 2] = whole(NOW), item
+    else
+      without[#without + 1] = item
+    end
+  end
+  if #without > 0 and call('EXISTS', NOTES) == 1 then
+    call('HDEL', NOTES, unpack(without))
+    call('ZREM', NOTED, unpack(without))
+  end
+  if #notes > 0 then
+    call('HSET', NOTES, unpack(notes))
+    call('ZADD', NOTED, unpack(times))
+  end
+end
+
+local function make_ready_again(names)
+  local dirty = call('HMGET', DIRTY, unpack(names))
+  for i, item in ipairs(names) do
+    if dirty[i] then make_ready(item, parse_dirty(dirty[i])) end
+    local is_waiting = not has_causes or dirty[i] or call('ZSCORE', DELAYED, item)
+    if not is_waiting then call('HDEL', CAUSES, item) end
+  end
+end
+
+local function end_leases(ended)
+  local names, takes = {}, {}
+  for i, at in ipairs(ended) do
+    names[i] = ARGV[at]
+    local token = token_of(ARGV[at + 1])
+    takes[token] = (takes[token] or 0) + 1
+    if has_outages then
+      end_outage(ARGV[at])
+      end_probe(ARGV[at], ARGV[at + 1])
+    end
+  end
+  call('HDEL', PROCESSING, unpack(names))
+  call('ZREM', LEASES, unpack(names))
+  call('HDEL', SUSPECTS, unpack(names))
+  call('HDEL', RECLAIMS, unpack(names))  -- their owner has survived the runs (Q7)
+  for token, count in pairs(takes) do
+    if call('HINCRBY', TAKES, token, -count) <= 0 then call('HDEL', TAKES, token) end
+  end
+  if call('EXISTS', LEASES) == 0 then
+    call('DEL', LIVENESS)
+    forget_time_if_idle()
+  end
+  leave_notes(ended)
+  make_ready_again(names)
 end
 
 local function end_runs(at)
@@ -51,14 +103,7 @@ local function end_runs(at)
   if runs > 0 then
     note_last_runs(KEYS[25], KEYS[26], slice(ARGV, first_run, first_run + runs - 1))
   end
-  local refused = {}
-  for n = 0, items - 1 do
-    local i = first + 3 * n
-    if held_under(ARGV[i], ARGV[i + 1]) then
-      end_run(ARGV[i], ARGV[i + 1], ARGV[i + 2])
-    else
-      refused[#refused + 1] = n
-    end
-  end
+  local ended, refused = split_refused(first, items)
+  if #ended > 0 then end_leases(ended) end
   return refused, first_run + runs
 end

@@ -1,4 +1,4 @@
-"""An add that takes besides leaves the same queue as an add and a take (rules Q1, Q4, Q9)."""
+"""Many items at once, and an add that takes, leave the queue as single steps do (Q1, Q4, Q9)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from redis.asyncio import Redis
 
 from fleetbus.reconcile import Request
-from fleetbus.workqueue.queue import Add, Backoff, Priority, QueuePolicy
-from fleetbus.workqueue.scripts import Limits, Transitions
+from fleetbus.workqueue.queue import Add, Backoff, Lease, Priority, QueuePolicy
+from fleetbus.workqueue.scripts import Ending, Limits, Transitions
 
 CLUSTERS = ("eu1", "us1")
 _LONG = Backoff(timedelta(hours=1), 1, timedelta(hours=1))
@@ -24,7 +24,7 @@ _GENERATION = re.compile(rb"tok-\w+")
 
 
 class OneOfTwo:
-    """One of two queues to which the same happens, in one step or in two."""
+    """One of two queues to which the same happens, in one step or item by item."""
 
     def __init__(self, redis: Redis, name: str, *, in_one_step: bool) -> None:
         self._redis = redis
@@ -44,18 +44,33 @@ class OneOfTwo:
             taking = self._calls.taking(token, 5, limits)
             *_, taken = await self._calls.add(items, taking).send(self._redis)
             return self._shown(taken)
-        await self._calls.add(items).send(self._redis)
+        for item in items:
+            await self._calls.add([item]).send(self._redis)
         return self._shown(await self._calls.take(token, 5, limits).send(self._redis))
 
     async def delay(self, number: int) -> None:
         await self._calls.add_after(self._request(number), POLICY.lease).send(self._redis)
 
+    async def end(self, count: int) -> None:
+        """End so many leases, every other one with a note."""
+        leases = await self._leases(count)
+        notes = {lease.request: b"note" for lease in leases[::2]}
+        batches = [leases] if self._in_one_step else [[lease] for lease in leases]
+        for batch in batches:
+            answer = await self._calls.done(Ending(batch, notes)).send(self._redis)
+            assert answer[0] == []
+
     async def fail(self) -> None:
         """Let one lease end because its cluster was unreachable: its breaker opens."""
-        processing, _ = await self._calls.list_held(100).send(self._redis)
-        for item, fence, _ in sorted(processing)[:1]:
-            lease = cast("Any", SimpleNamespace(request=self._calls.request(item), fence=fence))
+        for lease in await self._leases(1):
             await self._calls.retry(lease, unreachable=True).send(self._redis)
+
+    async def _leases(self, count: int) -> list[Lease]:
+        processing, _ = await self._calls.list_held(100).send(self._redis)
+        return [
+            cast("Any", SimpleNamespace(request=self._calls.request(item), fence=fence.decode()))
+            for item, fence, _ in sorted(processing)[:count]
+        ]
 
     async def dump(self) -> dict[str, Any]:
         """All keys, with times and generations made equal."""
@@ -106,5 +121,7 @@ async def test_q1_the_same_leases_and_the_same_queue(redis: Redis, seed: int):
                 await queue.delay(99)
             elif happens < 0.15:
                 await queue.fail()
+            elif happens < 0.7:
+                await queue.end(3)
         one, two = [await queue.dump() for queue in both if step % 4 == 3] or ({}, {})
         assert one == two, (step, adds)
