@@ -27,6 +27,7 @@ from fleetbus.bus.batch import Batch, Outgoing, Pace
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.patches.header_encoding import to_block
 from fleetbus.process.cancellation import cancel_and_wait
+from fleetbus.process.log_once import LogOnce
 
 log = structlog.get_logger()
 
@@ -99,6 +100,7 @@ class Window:
         self._batches_after = 0.0  # the time from which they may be used
         self._pace = Pace()
         self._has_logged_refusal = False  # that the server refuses batches
+        self._log_once = LogOnce()
         self._overdue = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -368,6 +370,7 @@ class Window:
             self._overdue.clear()
             self._give_up()
             self._forget_batches()
+            self._warn()
             await self._resend()
 
     def _next_tick(self) -> float:
@@ -383,6 +386,13 @@ class Window:
             log.warning("publishes_given_up", count=len(late))
         for token in late:
             self._settle(token, GAVE_UP)
+
+    def _warn(self) -> None:
+        """Log that nothing is stored, as while a NATS cluster has no quorum."""
+        oldest = self.oldest_age.total_seconds()
+        if oldest > self._deadline and self._bus.is_connected and self._log_once.should_log():
+            count = len(self._pending)
+            log.warning("publishes_unanswered", count=count, oldest_seconds=round(oldest, 1))
 
     def _forget_batches(self) -> None:
         """Drop batches without an answer whose messages are all settled."""

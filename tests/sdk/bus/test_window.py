@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from nats.aio.msg import Msg
+from structlog.testing import capture_logs
 
 from fleetbus.bus.acks import Ack
 from fleetbus.bus.connection import Bus, connected
@@ -120,6 +121,21 @@ async def test_b4_a_message_without_an_answer_is_given_up_in_time(bus: Bus):
         ack = await window.send(SUBJECT, b"x", {"Nats-Msg-Id": "1"})
         assert ack.error is not None
         assert window.in_flight == 0
+
+
+async def test_b4_messages_that_nobody_acknowledges_are_reported_once(bus: Bus):
+    with capture_logs() as logs:
+        async with open_window(bus, deadline=timedelta(seconds=0.1)) as window:
+            await window.publish(SUBJECT, b"x", {"Nats-Msg-Id": "1"}, ignore)
+            await window.publish(SUBJECT, b"x", {"Nats-Msg-Id": "2"}, ignore)
+
+            def warnings() -> list[int]:
+                lines = [line for line in logs if line["event"] == "publishes_unanswered"]
+                return [line["count"] for line in lines]
+
+            await eventually(warnings)
+            await asyncio.sleep(0.3)
+            assert warnings() == [2]
 
 
 async def test_a_wrong_expectation_is_settled_at_once(bus: Bus):
