@@ -119,7 +119,7 @@ async def stream_info(bus: Bus, name: str = STREAM) -> dict[str, Any] | None:
 
 
 class Misconfigured(BusError):
-    """A stream, bucket or server is not as it must be; only a person can change that (B12)."""
+    """A stream, bucket or server is not as it must be; only a person can change that (rule B12)."""
 
 
 class ApiError(BusError):

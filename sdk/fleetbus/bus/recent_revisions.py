@@ -40,12 +40,14 @@ class RecentRevisions:
         self._seen: dict[str, _Seen] = {}
 
     def note(self, key: str, revision: int, *, may_be_deleted: bool = False) -> None:
-        """Record that a key has at least this revision, which may be that of its deletion."""
+        """Record that a key has at least this revision, which may be that of its deletion.
+
+        It is what the leader said, or was read and not outdated: if it is lower than before, the
+        bucket was lost and began again.
+        """
         now = self._clock()
         self._drop_old(now)
-        known = self._seen.pop(key, None)
-        if known is not None and known.revision > revision:
-            revision, may_be_deleted = known.revision, known.may_be_deleted
+        self._seen.pop(key, None)
         self._seen[key] = _Seen(revision, now, may_be_deleted)
 
     def is_outdated(self, key: str, found: int) -> bool:
