@@ -31,8 +31,10 @@ _WITHOUT_KEY: Final = frozenset(
         *("PING", "PUBLISH", "ROLE", "SAVE", "SCAN", "SCRIPT", "SLOWLOG", "TIME", "WAIT"),
     }
 )
-_EVERYWHERE: Final = frozenset({"SCRIPT LOAD", "SCRIPT FLUSH", "FLUSHALL", "FLUSHDB"})
-"""Sent to every master that answers: a script is loaded before it is known who needs it."""
+_EVERYWHERE: Final = frozenset(
+    {"SCRIPT LOAD", "SCRIPT FLUSH", "FLUSHALL", "FLUSHDB", "DBSIZE", "KEYS"}
+)
+"""Sent to every master."""
 _SCRIPTS: Final = frozenset({"EVAL", "EVALSHA"})
 _AWAY: Final = (
     *(errors.ConnectionError, errors.TimeoutError, errors.ClusterDownError),
@@ -92,11 +94,17 @@ class ClusterRedis(Redis):
             *(node.execute_command(*args, **options) for node in self.masters),
             return_exceptions=True,
         )
+        failed = [answer for answer in answers if isinstance(answer, BaseException)]
         found = [answer for answer in answers if not isinstance(answer, BaseException)]
-        if found:
-            return found[0]
-        self._topology.suspect()
-        raise next(iter(answers), errors.ClusterDownError("no server of the Cluster is known"))
+        # A script is loaded where that is possible: it is not known here who needs it.
+        if failed and not (found and args[0] == "SCRIPT LOAD"):
+            self._topology.suspect()
+            raise failed[0]
+        if not found:
+            raise errors.ClusterDownError("no server of the Cluster is known")
+        if args[0] == "DBSIZE":
+            return sum(found)
+        return [key for keys in found for key in keys] if args[0] == "KEYS" else found[0]
 
     async def follow(self, slot: int | None, send: Callable[..., Awaitable[T]]) -> T:
         """Send something to the master of a slot, and where that redirects it to.

@@ -11,8 +11,12 @@ import pytest
 import redis.exceptions as errors
 
 from fleetbus.errors import StoreError
+from fleetbus.reconcile import Request
 from fleetbus.store.cluster import ClusterRedis, slot_of
 from fleetbus.store.connection import connect
+from fleetbus.workqueue import Add, QueuePolicy, RedisQueue
+from fleetbus.workqueue.heartbeat import connect_blocking
+from fleetbus.workqueue.scripts import Transitions
 from fleetbus_devfleet.processes.servers import valkey_server
 from support.eventually import eventually
 from support.servers.valkey_cluster import ValkeyCluster, ask, port_of, valkey_cluster
@@ -56,6 +60,32 @@ async def test_commands_pipelines_and_scripts_reach_the_master_of_their_keys(cli
     assert all([await master.dbsize() for master in masters]), "every master holds keys"
     found = [key async for key in cast("Any", client).scan_iter("{fleet:*", count=10)]
     assert len(found) == 2 * len(TAGS)
+
+
+async def test_questions_about_all_keys_are_answered_by_all_masters(client: Redis):
+    for tag in TAGS:
+        await client.set(f"{tag}:a", "x")
+    assert await client.dbsize() == len(TAGS)
+    found = cast("list[bytes]", await client.keys("{fleet:*"))
+    assert sorted(found) == sorted(f"{tag}:a".encode() for tag in TAGS)
+    await client.flushdb()
+    assert await client.dbsize() == 0
+
+
+async def test_the_thread_that_extends_leases_reaches_the_queue(
+    cluster: ValkeyCluster, client: Redis
+):
+    queue, policy = RedisQueue(client, "pods"), QueuePolicy()
+    await queue.add([Add(Request("pods", "eu1", "ns", "a"))])
+    leases = await queue.take(1)
+    blocking = connect_blocking(cluster.url, policy)
+    try:
+        extend = Transitions("pods", policy).extend(leases)
+        assert await asyncio.to_thread(extend.send_blocking, blocking) == []
+        await queue.done(leases)
+        assert await asyncio.to_thread(extend.send_blocking, blocking) == [0], "it is lost"
+    finally:
+        blocking.close()
 
 
 async def test_a_transaction_goes_to_one_master_and_is_refused_across_hash_tags(client: Redis):
