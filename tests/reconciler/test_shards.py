@@ -14,14 +14,19 @@ from structlog.testing import capture_logs
 
 from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.consume import PartlyHandled
-from fleetbus.bus.durables import PROJECTOR
+from fleetbus.bus.durables import PROJECTOR, BoundDurable
 from fleetbus.snapshot.offsets.by_shard import ByShard
+from fleetbus.snapshot.offsets.checkpoint import OffsetCheckpoint
+from fleetbus.snapshot.offsets.checkpoint_store import Beside
+from fleetbus.snapshot.offsets.snapshot_settled import SnapshotSettled
 from fleetbus.snapshot.records import ResourceState
+from fleetbus.snapshot.shards import WrongShards
 from fleetbus.workqueue import QueueUnavailableError
 from fleetbus_proto.keys import SnapshotKeys
+from fleetbus_proto.subjects import STREAM_SUBJECTS
 from support.eventually import eventually
 from support.rigs.projector import ProjectorRig, heartbeat, projector_rig
-from support.stores.snapshot import Source
+from support.stores.snapshot import Snapshot, Source
 
 CLUSTERS = ("eu1", "us1", "hub", "a")
 """One in each of four shards."""
@@ -198,6 +203,59 @@ def batch_of(clusters: Sequence[str]) -> list[Delivery]:
         Delivery(None, number, f"fleetbus.events.{name}.core.pods.prod.web.added", {})
         for number, name in enumerate(clusters)
     ]
+
+
+async def test_p16_a_controller_stops_once_the_snapshot_has_another_number_of_shards(
+    sharded: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "fleetbus.snapshot.offsets.checkpoint.CHECK_EVERY", timedelta(milliseconds=50)
+    )
+    rig = sharded
+    await synced(rig)
+
+    async def handle(_deliveries: Sequence[Delivery]) -> None: ...
+
+    checkpoint = OffsetCheckpoint(
+        bus=rig.bus,
+        redis=rig.redis,
+        keys=KEYS,
+        beside=Beside.queue("pods"),
+        consumer="pods",
+        durable=BoundDurable(STREAM_SUBJECTS, PROJECTOR),
+        handle=handle,
+        is_rest_settled=SnapshotSettled(rig.redis, KEYS).check,
+    )
+    running = asyncio.create_task(checkpoint.run())
+    try:
+        await eventually(lambda: checkpoint.is_settled)
+        await rig.redis.hset(KEYS.offset_checkpoint(LOST, PROJECTOR), "run", "the server before")
+        await eventually(lambda: checkpoint.is_settled)  # its queue is on the same server
+        await rig.stop()
+        await rig.redis.delete(*[key for key in await rig.snapshot.all_keys() if "{fleet" in key])
+        await eventually(lambda: not checkpoint.is_settled)  # there is no snapshot
+        await Snapshot(rig.redis, shards=2).set_up(*CLUSTERS)
+        await asyncio.sleep(0.2)  # some checks
+        assert not checkpoint.is_settled
+        with pytest.raises(WrongShards, match="FLEETBUS_SHARDS=2"):
+            await checkpoint.check()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_p11_a_controller_waits_for_a_shard_on_another_server_that_lost_writes(
+    sharded: ProjectorRig,
+) -> None:
+    rig = sharded
+    await synced(rig)
+    await rig.stop()
+    settled = SnapshotSettled(rig.redis, KEYS)
+    assert await settled.check("the server of the queue")
+    await rig.redis.hset(KEYS.offset_checkpoint(LOST, PROJECTOR), "run", "the server before")
+    assert not await settled.check("the server of the queue")
+    rig.start()
+    await eventually(lambda: settled.check("the server of the queue"))
 
 
 async def has(rig: ProjectorRig, cluster: str, version: int) -> bool:

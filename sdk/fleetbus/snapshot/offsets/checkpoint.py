@@ -46,6 +46,7 @@ from fleetbus.snapshot.offsets.checkpoint_store import (
     claimed,
 )
 from fleetbus.snapshot.offsets.stream_end import StreamEnd
+from fleetbus.snapshot.shards import WrongShards
 from fleetbus_proto.keys import SnapshotKeys
 
 log = structlog.get_logger()
@@ -203,6 +204,8 @@ class OffsetCheckpoint:
                 self._log_once.reset()
             except (FleetbusError, RedisError) as e:
                 # NATS or Redis is away: the next check finds what is missed meanwhile.
+                if isinstance(e, WrongShards):  # what is read now is of other clusters
+                    self._settled.clear()
                 if self._log_once.should_log(str(e)):
                     names = {"consumer": self._consumer, "beside": self._beside.name}
                     log.warning("offset_checkpoint_failed", **names, error=str(e))
