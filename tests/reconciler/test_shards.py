@@ -177,17 +177,40 @@ async def test_p9_a_shard_that_hangs_is_waited_for_a_while_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("fleetbus.snapshot.offsets.by_shard._PATIENCE", timedelta(milliseconds=100))
+    monkeypatch.setattr(
+        "fleetbus.snapshot.offsets.by_shard._PROBE_EVERY", timedelta(milliseconds=20)
+    )
     handled: list[int] = []
+    answers = asyncio.Event()
 
     async def handle(deliveries: Sequence[Delivery]) -> None:
         if any(".us1." in one.subject for one in deliveries):
-            await asyncio.Event().wait()
+            await answers.wait()
         handled.extend(one.sequence for one in deliveries)
 
-    with pytest.raises(PartlyHandled) as caught:
-        await ByShard(KEYS, handle).handle(batch_of(CLUSTERS))
-    assert caught.value.failed == {1}
-    assert sorted(handled) == [0, 2, 3]
+    by_shard = ByShard(KEYS, handle, probe=lambda _shard: answers.wait())
+    try:
+        with pytest.raises(PartlyHandled) as caught:
+            await by_shard.handle(batch_of(CLUSTERS))
+        assert caught.value.failed == {1}
+        assert sorted(handled) == [0, 2, 3]
+        async with asyncio.timeout(0.05):  # now nobody waits for it any more
+            with pytest.raises(PartlyHandled, match="does not answer"):
+                await by_shard.handle(batch_of(CLUSTERS))
+        answers.set()
+        handled.clear()
+        await eventually(lambda: is_handled(by_shard))
+        assert 1 in handled
+    finally:
+        await by_shard.aclose()
+
+
+async def is_handled(by_shard: ByShard) -> bool:
+    try:
+        await by_shard.handle(batch_of(CLUSTERS))
+    except PartlyHandled:
+        return False
+    return True
 
 
 async def test_p9_what_is_no_matter_of_a_shard_comes_again_as_a_whole() -> None:
@@ -195,7 +218,10 @@ async def test_p9_what_is_no_matter_of_a_shard_comes_again_as_a_whole() -> None:
         raise QueueUnavailableError("the queue is away")
 
     with pytest.raises(QueueUnavailableError):
-        await ByShard(KEYS, handle).handle(batch_of(CLUSTERS))
+        await ByShard(KEYS, handle, probe=answer).handle(batch_of(CLUSTERS))
+
+
+async def answer(_shard: int) -> None: ...
 
 
 def batch_of(clusters: Sequence[str]) -> list[Delivery]:
@@ -270,7 +296,7 @@ async def test_p9_a_batch_says_which_messages_were_not_handled() -> None:
             raise RedisConnectionError("its server is away")
         handled.extend(one.subject for one in deliveries)
 
-    by_shard = ByShard(KEYS, handle)
+    by_shard = ByShard(KEYS, handle, probe=answer)
     batch = batch_of((*CLUSTERS, *CLUSTERS))
     with pytest.raises(PartlyHandled, match="its server is away") as caught:
         await by_shard.handle(batch)
@@ -278,3 +304,4 @@ async def test_p9_a_batch_says_which_messages_were_not_handled() -> None:
     assert len(handled) == 6
     with pytest.raises(PartlyHandled, match="does not answer"):
         await by_shard.handle(batch)  # not tried again at once
+    await by_shard.aclose()

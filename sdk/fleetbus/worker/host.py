@@ -125,7 +125,10 @@ class _Hosted:
             self._router, queue=self._recorded, record=self._record, reader=connections.reader
         )
         self._initial_sync = self._make_initial_sync(resyncs)
-        self._by_shard = ByShard(connections.keys, self._handle)
+        redis, keys = connections.redis, connections.keys
+        self._by_shard = ByShard(
+            keys, self._handle, probe=lambda shard: redis.get(keys.generation(shard))
+        )
         self._checkpoint = OffsetCheckpoint(
             bus=connections.bus,
             redis=connections.redis,
@@ -196,6 +199,7 @@ class _Hosted:
                 for loop in background_loops(self._controller, self._queue, fleet):
                     group.create_task(loop, name=f"loop of {name}")
         finally:
+            await self._by_shard.aclose()
             await self._queue.aclose()
 
     async def _consume(self) -> None:

@@ -101,7 +101,12 @@ async def _consume(parts: _Parts, turn: Callable[[], None]) -> None:
         is_open[shard] = is_open[shard] or parts.checkpoints[shard].is_settled
         return is_open[shard]
 
-    by_shard = ByShard(parts.keys, parts.projector.handle, is_open=open_shard)
+    by_shard = ByShard(
+        parts.keys,
+        parts.projector.handle,
+        probe=lambda shard: parts.redis.get(parts.keys.generation(shard)),
+        is_open=open_shard,
+    )
 
     def note(deliveries: Sequence[Delivery], failed: AbstractSet[int] = frozenset()) -> None:
         handled = [one.sequence for one in deliveries if one.sequence not in failed]
@@ -120,7 +125,10 @@ async def _consume(parts: _Parts, turn: Callable[[], None]) -> None:
     while not any(map(open_shard, range(parts.keys.shards))):
         await parts.checkpoints[0].settled(_RETRY)
         turn()
-    await consumer.run()
+    try:
+        await consumer.run()
+    finally:
+        await by_shard.aclose()
 
 
 class _Parts:

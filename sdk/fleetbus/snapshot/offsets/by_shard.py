@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 
@@ -18,12 +18,12 @@ from fleetbus_proto.keys import SnapshotKeys
 
 _PATIENCE: Final = timedelta(seconds=10)
 """How long the others wait for a shard whose server does not answer."""
-_AWAY: Final = timedelta(seconds=1)
-"""How long a shard that failed is not tried again."""
+_PROBE_EVERY: Final = timedelta(seconds=1)
+"""How often a shard that failed is asked whether it answers again."""
 
 
 class ShardAway(Exception):
-    """The server of a shard did not answer a moment ago."""
+    """The server of a shard has not answered since it failed."""
 
 
 _OF_STORE: Final = (RedisError, StoreError, ShardAway, OSError, TimeoutError)
@@ -37,6 +37,7 @@ class ByShard:
     Args:
         keys: the shards.
         handle: handles messages about clusters of one shard.
+        probe: asks a shard anything; raises while it is away.
         is_open: whether the messages of a shard may be handled.
     """
 
@@ -45,13 +46,23 @@ class ByShard:
         keys: SnapshotKeys,
         handle: Handle,
         *,
+        probe: Callable[[int], Awaitable[object]],
         is_open: Callable[[int], bool] = lambda _shard: True,
     ) -> None:
         self._keys = keys
         self._handle = handle
+        self._probe = probe
         self._is_open = is_open
-        # When each shard that failed may be tried again.
-        self._away: dict[int, float] = {}
+        # The shards that failed, and the task that waits until each answers again: a server that
+        # hangs would else hold up the others with every batch.
+        self._away: dict[int, asyncio.Task[None]] = {}
+
+    async def aclose(self) -> None:
+        """Stop waiting for shards."""
+        tasks = list(self._away.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def handle(self, deliveries: Sequence[Delivery]) -> None:
         """Handle a batch.
@@ -79,15 +90,26 @@ class ByShard:
             raise PartlyHandled(failed, cause)
 
     async def _handle_part(self, shard: int, deliveries: Sequence[Delivery]) -> None:
-        if not self._is_open(shard) or time.monotonic() < self._away.get(shard, 0.0):
+        if not self._is_open(shard) or shard in self._away:
             raise ShardAway(f"shard {shard} of the snapshot does not answer")
         try:
             async with asyncio.timeout(_PATIENCE.total_seconds()):
                 await self._handle(deliveries)
         except _OF_STORE:
-            self._away[shard] = time.monotonic() + _AWAY.total_seconds()
+            if shard not in self._away:
+                waiting = self._wait_for(shard)
+                self._away[shard] = asyncio.create_task(waiting, name=f"probe shard {shard}")
             raise
-        self._away.pop(shard, None)
+
+    async def _wait_for(self, shard: int) -> None:
+        is_away = True
+        while is_away:
+            await asyncio.sleep(_PROBE_EVERY.total_seconds())
+            with suppress(*_OF_STORE):
+                async with asyncio.timeout(_PATIENCE.total_seconds()):
+                    await self._probe(shard)
+                is_away = False
+        del self._away[shard]
 
 
 def split_by_shard(keys: SnapshotKeys, deliveries: Sequence[Delivery]) -> dict[int, list[Delivery]]:
