@@ -21,7 +21,7 @@ from fleetbus.bus.key_value import DECODE_ERRORS, KeyValue
 from fleetbus.errors import BusError
 from fleetbus_proto.keys import KV_BUCKET, kv_controller
 from fleetbus_proto.resources import Resource
-from fleetbus_proto.subjects import EVENTS_ALL, STREAM, events_filter
+from fleetbus_proto.subjects import EVENTS_ALL, STREAM, STREAM_SUBJECTS, events_filter
 
 log = structlog.get_logger()
 
@@ -247,7 +247,18 @@ async def _filters_of(bus: Bus, durable: str) -> list[str] | None:
 
 
 def _echoed_filters(config: Mapping[str, Any]) -> list[str]:
-    return sorted(config.get("filter_subjects") or [config.get("filter_subject", "")])
+    one = config.get("filter_subject", "")
+    return sorted(config.get("filter_subjects") or ([one] if one else []))
+
+
+def _as_filters(subjects: Iterable[str]) -> list[str]:
+    """The filters for these subjects; none for all of the stream.
+
+    With several filters, nats-server looks through all subjects of a block of the stream for each
+    message of a backlog: 0.9 ms of CPU, where a consumer without a filter takes 0.01 ms.
+    """
+    found = sorted(subjects)
+    return [] if found == sorted(STREAM_SUBJECTS) else found
 
 
 async def _read(kv: KeyValue, controller: str) -> tuple[Registration | None, int]:
@@ -311,7 +322,7 @@ async def ensure_consumer(
     Args:
         bus: a connection.
         durable: its name.
-        filters: subjects, sorted.
+        filters: subjects; those of the stream stand for no filter.
         start: the first sequence to deliver; 0 for everything in the stream.
         shards: of the snapshot: the messages of one that is away wait, and may not keep those of
             the others from being delivered.
@@ -325,7 +336,7 @@ async def ensure_consumer(
         "ack_wait": round(ACK_WAIT.total_seconds() * _SECOND_NS),
         "max_ack_pending": _MAX_ACK_PENDING * shards,
         "max_deliver": -1,
-        "filter_subjects": sorted(filters),
+        "filter_subjects": _as_filters(filters),
     }
     info = await consumer_info(bus, durable)
     if info is None:
@@ -338,9 +349,8 @@ async def ensure_consumer(
             {"stream_name": STREAM, "config": {**wanted, **where}, "action": "create"},
         )
     config = cast("dict[str, Any]", info["config"])
-    check_echo(
-        f"consumer {durable}", wanted, {**config, "filter_subjects": _echoed_filters(config)}
-    )
+    echoed = {**config, "filter_subjects": _as_filters(_echoed_filters(config))}
+    check_echo(f"consumer {durable}", wanted, echoed)
 
 
 async def delete_consumer(bus: Bus, durable: str) -> None:

@@ -206,6 +206,14 @@ async def test_p12_a_new_durable_of_an_idle_fleet_has_nothing_to_deliver(bus: Bu
     assert info["num_pending"] == 0
 
 
+async def test_a_durable_of_the_whole_stream_has_no_filter(bus: Bus) -> None:
+    """NATS takes many times as long to read a backlog for a consumer with several filters."""
+    info = await consumer_info(bus, PROJECTOR)
+    assert info is not None
+    assert not {"filter_subject", "filter_subjects"} & info["config"].keys()
+    await ensure_consumer(bus, PROJECTOR, list(STREAM_SUBJECTS))
+
+
 async def test_b12_a_durable_with_another_configuration_is_refused_and_not_changed(
     bus: Bus,
 ) -> None:
