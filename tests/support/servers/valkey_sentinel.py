@@ -41,10 +41,6 @@ class ValkeyWithSentinel:
         _, port = await ask(self.sentinel, "SENTINEL GET-MASTER-ADDR-BY-NAME", NAME)
         return self.first if int(port) == port_of(self.first) else self.replica
 
-    async def is_in_sync(self) -> bool:
-        found = await ask(self.replica, "INFO", "replication")
-        return b"master_link_status:up" in found
-
     async def knows_replica(self) -> bool:
         return len(await ask(self.sentinel, "SENTINEL REPLICAS", NAME)) == 1
 
@@ -58,6 +54,10 @@ class ValkeyWithSentinel:
             return b"role:master" in await ask(self.replica, "INFO", "replication")
 
         await eventually(is_replaced, timedelta(seconds=30))
+
+
+async def _is_in_sync(replica: ValkeyServer) -> bool:
+    return b"master_link_status:up" in await ask(replica, "INFO", "replication")
 
 
 @asynccontextmanager
@@ -91,8 +91,9 @@ async def valkey_with_sentinel(folder: Path) -> AsyncGenerator[ValkeyWithSentine
         replica = await stack.enter_async_context(
             valkey_server(dir=folder / "replica", options=[*options, "0"])
         )
+        await eventually(lambda: _is_in_sync(replica))
+        # Now: a Sentinel asks a master for its replicas at once, and then every ten seconds.
         sentinel = await stack.enter_async_context(_sentinel(folder / "sentinel", first))
         found = ValkeyWithSentinel(first, replica, sentinel)
-        await eventually(found.is_in_sync)
         await eventually(found.knows_replica, timedelta(seconds=20))
         yield found
