@@ -20,6 +20,7 @@ from fleetbus.workqueue.scripts import Transitions
 from fleetbus_devfleet.processes.servers import valkey_server
 from support.eventually import eventually
 from support.servers.valkey_cluster import ValkeyCluster, ask, port_of, valkey_cluster
+from support.stores.snapshot import Snapshot, Source
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -152,6 +153,27 @@ async def test_notifications_come_through_whichever_node_was_subscribed(client: 
             message = await cast("Any", subscription).get_message(timeout=5)
             assert message is not None
             assert message["data"] == str(number).encode()
+
+
+async def test_s8_the_rights_that_the_page_of_the_store_lists_suffice(cluster: ValkeyCluster):
+    page = (Path(__file__).parents[3] / "docs" / "store.md").read_text(encoding="utf-8")
+    [command] = [line for line in page.splitlines() if line.startswith("ACL SETUSER")]
+    for server in cluster.masters:
+        await ask(server, "FLUSHALL")
+        await ask(server, *command.split())
+    client = await connect(cluster.url.replace("://", "://fleetbus:secret@"))
+    try:
+        snapshot = Snapshot(client, shards=4)
+        await snapshot.set_up("eu1", "us1")
+        sources = [Source(cluster=name) for name in ("eu1", "us1")]
+        await snapshot.apply(*(source.added("web", 5) for source in sources))
+        assert await snapshot.names(clusters=["eu1", "us1"]) == ["web", "web"]
+        with pytest.raises(errors.NoPermissionError):
+            await client.set("of another program", "x")
+    finally:
+        await client.aclose()
+        for server in cluster.masters:
+            await ask(server, "ACL DELUSER", "fleetbus")
 
 
 async def test_a_cluster_that_lost_a_master_serves_the_other_slots_and_says_so_for_its_own(
