@@ -9,13 +9,18 @@ part of `make scenarios` only.
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
+from redis.exceptions import RedisError
 
 from fleetbus_proto import keys
+from fleetbus_proto.keys import SnapshotKeys
 from support.eventually import eventually
 from support.rigs.copies import WITHIN, Copies, copies_rig
+from support.rigs.fleet import Rig, fleet_rig, pod
 from support.rigs.scenario import FULL
 from support.servers.valkey_cluster import kill_and_fail_over, valkey_cluster
 from support.servers.valkey_sentinel import valkey_with_sentinel
@@ -73,3 +78,53 @@ async def test_p16_the_master_that_sentinels_name_is_killed_and_replaced_by_its_
             await servers.kill_and_fail_over()
 
         await under_load(copies, asyncio.create_task(fail_over()))
+
+
+async def test_p9_a_master_without_a_replica_is_missed_by_the_clusters_of_its_shards_only(
+    tmp_path: Path, nats_url: str
+) -> None:
+    names = ("eu1", "us1", "hub", "a")
+    async with (
+        valkey_cluster(tmp_path, appendonly=True) as servers,
+        fleet_rig(
+            *names,
+            folder=tmp_path,
+            nats_url=nats_url,
+            valkey_url=servers.url,
+            resources=("v1/pods",),
+            shards=SHARDS,
+        ) as rig,
+    ):
+        rig.start_reconciler()
+        for name in names:
+            rig.clusters[name].create("v1/pods", pod("p"), "default")
+            rig.start_watcher(name)
+        await rig.synced("core/pods")
+        held = SnapshotKeys(SHARDS)
+        places = {name: held.clusters(held.shard_of(name)) for name in names}
+        lost = await servers.owner_of(places["us1"])
+        missed = [name for name in names if await servers.owner_of(places[name]) is lost]
+        others = [name for name in names if name not in missed]
+        assert others
+        lost.kill()
+        for number in range(10):
+            changed = {"metadata": {"labels": {"n": f"{number}"}}}
+            for name in names:
+                rig.clusters[name].patch("v1/pods", "default", "p", changed)
+            for name in others:
+                await eventually(partial(has, rig, name), timedelta(seconds=5))
+        await lost.restart()
+        for name in missed:
+            await eventually(partial(has, rig, name), WITHIN)
+        await rig.synced("core/pods", within=WITHIN)
+
+
+async def has(rig: Rig, name: str) -> bool:
+    """Whether the snapshot has the pod as it is."""
+    wanted = rig.clusters[name].get("v1/pods", "default", "p")
+    try:
+        entry = await rig.reader.get(name, "core/pods", "default", "p")
+    except RedisError:
+        return False
+    assert wanted is not None
+    return entry is not None and entry.resource_version == wanted["metadata"]["resourceVersion"]
