@@ -73,6 +73,12 @@ class Sizes:
         return max(self.objects // self.clusters, 1)
 
     @property
+    def names_of_controllers(self) -> list[str]:
+        """The names of all controllers."""
+        kinds = {"wide": self.wide, "narrow": self.few}
+        return [f"{kind}-{number}" for kind, count in kinds.items() for number in range(count)]
+
+    @property
     def few(self) -> int:
         """How many controllers select few objects."""
         return self.controllers - self.wide
@@ -282,6 +288,8 @@ async def measure_fleet(folder: Path, sizes: Sizes) -> dict[str, Any]:
         rebuilt = await lose_store(fleet, recorder, sizes)
         sent = await fleet.stop_generator(GENERATOR)
         wrong = await differences(fleet, sent)
+        await fleet.drained(sizes.names_of_controllers, sizes.drain)
+        await asyncio.sleep(sizes.settle)
         await recorder.over("idle", sizes.seconds)
         reconciles = await fleet.stop_workers()
     if wrong or sent.failed or fleet.observer.lost:
