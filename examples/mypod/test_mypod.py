@@ -59,6 +59,8 @@ async def test_the_example_is_applied_repaired_and_taken_away(
     assert first is not None
     assert first["metadata"]["annotations"]["example"] == "example"
 
+    # The distributor applies at once, perhaps before the cluster was listed for the first time.
+    await rig.synced("core/pods", "core/configmaps")
     t2 = rig.clusters["t2"]
     t2.delete(PODS, "default", "multicluster-pod", grace=0)
 
