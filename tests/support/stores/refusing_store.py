@@ -79,7 +79,11 @@ class RefusingStore:
             await eventually(self._is_blocked)
             yield
             await self.do("SCRIPT", "KILL")
+            await eventually(self._is_free)  # it ends a moment after the answer
         await self.do("CONFIG", "SET", "busy-reply-threshold", "5000")
+
+    async def _is_free(self) -> bool:
+        return not await self._is_blocked()
 
     async def _is_blocked(self) -> bool:
         try:
