@@ -97,8 +97,10 @@ class KubeClient:
     async def aclose(self) -> None:
         """Close every connection; from now on every request is refused as `Unreachable`."""
         self._closed = True
-        await self.discovery.aclose()
-        await self.close_connections()
+        try:
+            await self.discovery.aclose()
+        finally:
+            await self.close_connections()
 
     def use(self, config: KubeConfig | None) -> None:
         """Use other access data for the same API server from now on; open requests continue."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Final
 from weakref import WeakSet
 
@@ -66,9 +67,11 @@ class Sessions:
         """Close every connection; the next request opens new ones."""
         sessions = (self._shared, self._alone)
         self._shared = self._alone = None
-        for session in sessions:
-            if session is not None:
-                await session.close()
+        # A stack, as whoever is cancelled while one session closes must still close the other.
+        async with AsyncExitStack() as closing:
+            for session in sessions:
+                if session is not None:
+                    closing.push_async_callback(session.close)
 
 
 class _VerifyingConnector(aiohttp.TCPConnector):
