@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 from fleetbus.bus.addresses import split_addresses
 from fleetbus.bus.patches.advertised_servers import ConfiguredServersClient
 from fleetbus.bus.patches.header_parsing import FastHeadersClient
-from fleetbus.bus.patches.reconnect_tasks import cancel_abandoned_tasks
+from fleetbus.bus.patches.failed_reconnects import close_failed_attempt
 from fleetbus.bus.patches.writelines import patch_writelines
 from fleetbus.errors import BusError
 from fleetbus.process.cancellation import cancel_and_wait, cancellable, patch_wait_for
@@ -217,7 +217,7 @@ class _Callbacks:
         )
 
     async def _on_error(self, error: Exception) -> None:
-        cancel_abandoned_tasks(self._bus.nc)
+        close_failed_attempt(self._bus.nc)
         text = str(error) or type(error).__name__
         if "permissions violation" in text.lower() or "authorization" in text.lower():
             # Otherwise the caller would only ever see timeouts (rule B13).

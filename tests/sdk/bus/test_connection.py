@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import struct
 import traceback
@@ -272,6 +273,35 @@ async def test_b14_a_server_that_leaves_in_the_middle_of_a_reconnect_leaves_no_t
         await bus.nc.subscribe("x")
         await eventually(lambda: len(made) > 5 and bus.is_connected)
         assert sorted(tasks_of(bus.nc)) == ["_flusher", "_ping_interval", "_read_loop"]
+
+
+async def test_b14_a_reconnect_that_is_refused_leaves_no_socket():
+    """nats-py forgets the socket of an attempt whose handshake failed; a leak fails the test."""
+    greeting = {"version": "2.12.0", "max_payload": 2**20, "headers": True, "server_id": "one"}
+    made: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        made.append(len(made))
+        writer.write(b"INFO " + orjson.dumps(greeting) + b"\r\n")
+        await reader.readuntil(b"PING\r\n")
+        if made[-1] in range(1, 4):
+            writer.write(b"-ERR 'Server Is Full'\r\n")
+            await reader.read()  # until the client closes the connection
+        else:
+            writer.write(b"PONG\r\n")
+            if made[-1] == 0:
+                abort(writer)
+        while line := await reader.readline():
+            if line == b"PING\r\n":
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    async with (
+        await asyncio.start_server(serve, "127.0.0.1", 0) as server,
+        connected(f"nats://127.0.0.1:{port_of(server)}", name="test") as bus,
+    ):
+        await eventually(lambda: len(made) > 4 and bus.is_connected)
+    gc.collect()
 
 
 def abort(writer: asyncio.StreamWriter) -> None:
