@@ -49,7 +49,7 @@ def check_generation(raw: bytes | None, keys: SnapshotKeys) -> str:
         WrongShards: it was set up with another number of shards.
     """
     if raw is None:
-        raise StoreEmpty("the snapshot's store is empty: no generation (P13)")
+        raise _store_is_empty()
     generation = raw.decode()
     if shards_in(generation) != keys.shards:
         raise _wrong(shards_in(generation), keys)
@@ -60,10 +60,14 @@ def refusal(error: ResponseError, keys: SnapshotKeys) -> StoreError | None:
     """Translate a script's refusal of a shard; None for any other error."""
     text = str(error)
     if _EMPTY in text:
-        return StoreEmpty("the snapshot's store is empty: no generation (P13)")
+        return _store_is_empty()
     if _WRONG in text:
         return _wrong(shards_in(text), keys)
     return None
+
+
+def _store_is_empty() -> StoreEmpty:
+    return StoreEmpty("the snapshot's store is empty: no generation (P13)")
 
 
 def _wrong(found: int, keys: SnapshotKeys) -> WrongShards:

@@ -177,18 +177,17 @@ class _ClusterPipeline(Pipeline):
             return []
         slots = {slot for words, _ in stack if (slot := slot_of(words)) is not None}
         if len(slots) <= 1:
-            return await self._send_to(next(iter(slots), None), stack, raise_on_error)
-        if self.is_transaction:
+            replies = await self._send_to(next(iter(slots), None), stack)
+        elif self.is_transaction:
             raise errors.DataError("the keys of a transaction must share a hash tag")
-        replies = await self._divide(stack)
+        else:
+            replies = await self._divide(stack)
         error = next((reply for reply in replies if isinstance(reply, Exception)), None)
         if raise_on_error and error is not None:
             raise error
         return replies
 
-    async def _send_to(
-        self, slot: int | None, stack: Sequence[Any], raise_on_error: bool
-    ) -> list[Any]:
+    async def _send_to(self, slot: int | None, stack: Sequence[Any]) -> list[Any]:
         async def send(node: MultiplexingRedis, *, is_asking: bool) -> list[Any]:
             if is_asking:  # each command has to ask for itself
                 raise errors.TryAgainError("the slot is being moved")
@@ -197,14 +196,8 @@ class _ClusterPipeline(Pipeline):
                 pipe.execute_command(*words, **options)
             return await pipe.execute(raise_on_error=False)
 
-        if not self.is_transaction:
-            replies = await self._follow_each(await self._client.follow(slot, send), stack)
-        else:
-            replies = await self._client.follow(slot, send)
-        error = next((reply for reply in replies if isinstance(reply, Exception)), None)
-        if raise_on_error and error is not None:
-            raise error
-        return replies
+        replies = await self._client.follow(slot, send)
+        return replies if self.is_transaction else await self._follow_each(replies, stack)
 
     async def _divide(self, stack: Sequence[Any]) -> list[Any]:
         """Send the commands of each slot together, those of all slots at the same time."""
@@ -213,7 +206,7 @@ class _ClusterPipeline(Pipeline):
             groups.setdefault(slot_of(words), []).append(at)
         parts = [[stack[at] for at in places] for places in groups.values()]
         answers = await asyncio.gather(
-            *(self._send_to(slot, part, False) for slot, part in zip(groups, parts, strict=True)),
+            *(self._send_to(slot, part) for slot, part in zip(groups, parts, strict=True)),
             return_exceptions=True,
         )
         replies: list[Any] = [None] * len(stack)

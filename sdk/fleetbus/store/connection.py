@@ -83,10 +83,8 @@ async def connect(url: str, *, answer_within: timedelta = _ANSWER_WITHIN) -> Red
 
 
 def _make(url: str, answer_within: timedelta) -> MultiplexingRedis | ClusterRedis:
-    address, options = (
-        parse_address(url),
-        _OPTIONS | {"socket_timeout": answer_within.total_seconds()},
-    )
+    address = parse_address(url)
+    options = _OPTIONS | {"socket_timeout": answer_within.total_seconds()}
     if isinstance(address, ClusterAddress):
         return ClusterRedis(address.nodes, partial(_make_node, address, options))
     if isinstance(address, SentinelAddress):

@@ -138,13 +138,15 @@ def bent(draw: st.DrawFn, place: str) -> JsonObject:
         try:
             for step in above:
                 target = target[step]
+            if isinstance(target, dict) and isinstance(last, int):
+                continue  # an earlier change put an object where the list was
             change = draw(st.sampled_from(["set", "drop", "add"]))
             if change == "drop":
                 del target[last]
             elif change == "add" and isinstance(target, dict):
-                target[draw(names)] = draw(values)
+                target[draw(names)] = copy.deepcopy(draw(values))
             else:
-                target[last] = draw(values)
+                target[last] = copy.deepcopy(draw(values))
         except (KeyError, IndexError, TypeError):
             continue  # an earlier change took the place away
     return found

@@ -55,7 +55,7 @@ def _edit(old: str, new: str, *, only: Sequence[str] = ()) -> None:
 
 def no_fence_check() -> None:
     """Q4: whoever names a key may extend and end its lease."""
-    _edit("string.sub(value, 1, #fence + 1) ~= fence .. ' '", "false")
+    _edit("string.sub(value, 1, #fence + 1) == fence .. ' '", "true")
 
 
 def lease_never_extended() -> None:

@@ -55,6 +55,11 @@ async def list_controllers(redis: Redis) -> list[str]:
     return sorted(names)
 
 
+def count_items(count: int) -> str:
+    """Say how many items, like "1 item"."""
+    return f"{count} item{'' if count == 1 else 's'}"
+
+
 async def open_queue(redis: Redis, controller: str) -> RedisQueue:
     """Open the queue of a controller.
 

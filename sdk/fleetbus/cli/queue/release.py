@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from redis.asyncio import Redis
 
-from fleetbus.cli.queue.queues import open_queue, read_request, refuse, run_on_store
+from fleetbus.cli.queue.queues import count_items, open_queue, read_request, refuse, run_on_store
 from fleetbus.errors import ConfigError
 from fleetbus.reconcile import Request
 from fleetbus.workqueue.redis import RedisQueue
@@ -38,7 +38,7 @@ def release_items(words: Sequence[str], *, every: bool, redis_url: str | None) -
 
 async def _release_all(queue: RedisQueue) -> int:
     released = await release_quarantined(queue)
-    print(f"released {released} item{'' if released == 1 else 's'}")
+    print(f"released {count_items(released)}")
     return 0
 
 

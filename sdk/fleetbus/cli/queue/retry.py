@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from redis.asyncio import Redis
 
-from fleetbus.cli.queue.queues import open_queue, read_request, refuse, run_on_store
+from fleetbus.cli.queue.queues import count_items, open_queue, read_request, refuse, run_on_store
 from fleetbus.cli.queue.release import release_quarantined
 from fleetbus.errors import ConfigError
 from fleetbus.reconcile import Request
@@ -32,7 +32,7 @@ def retry_items(words: Sequence[str], *, every: bool, redis_url: str | None) -> 
         queue = await open_queue(redis, controller)
         if not requests:
             count = await run_now(redis, controller) + await release_quarantined(queue)
-            print(f"due now: {_items(count)}" if count else await _why_none(redis, controller))
+            print(f"due now: {count_items(count)}" if count else await _why_none(redis, controller))
             return 0
         retried = [await _retry(redis, queue, request) for request in requests]
         return int(not all(retried))
@@ -49,11 +49,7 @@ async def _why_none(redis: Redis, controller: str) -> str:
         return "nothing to retry"
     are = "is" if due == 1 else "are"
     hint = "" if found.counts["processing"] else f": is a worker of {controller} running?"
-    return f"nothing to retry: {_items(due)} {are} due already{hint}"
-
-
-def _items(count: int) -> str:
-    return f"{count} item{'' if count == 1 else 's'}"
+    return f"nothing to retry: {count_items(due)} {are} due already{hint}"
 
 
 async def _retry(redis: Redis, queue: RedisQueue, request: Request) -> bool:

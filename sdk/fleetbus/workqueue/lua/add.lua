@@ -118,10 +118,7 @@ local function take_directly(places)
   end
   if #items == 0 then return false end
   local fence, answer = lease(items, dirty, {})
-  table.insert(answer, 1, fence)
-  table.insert(answer, 1, 0)
-  table.insert(answer, 1, -1)
-  return answer
+  return answer_with(-1, false, fence, answer)
 end
 
 local places, is_plain = places_of_items()

@@ -27,8 +27,8 @@ local function split_refused(first, items)
   local held = items > 0 and call('HMGET', PROCESSING, unpack(names)) or {}
   for n = 0, items - 1 do
     local at = first + 3 * n
-    local item, prefix = ARGV[at], ARGV[at + 1] .. ' '
-    if held[n + 1] and string.sub(held[n + 1], 1, #prefix) == prefix and not known[item] then
+    local item = ARGV[at]
+    if has_fence(held[n + 1], ARGV[at + 1]) and not known[item] then
       ended[#ended + 1], known[item] = at, true
     else
       refused[#refused + 1] = n
@@ -67,28 +67,14 @@ local function make_ready_again(names)
   end
 end
 
-local function end_leases(ended)
-  local names, takes = {}, {}
+local function end_finished(ended)
+  local names, fences = {}, {}
   for i, at in ipairs(ended) do
-    names[i] = ARGV[at]
-    local token = token_of(ARGV[at + 1])
-    takes[token] = (takes[token] or 0) + 1
-    if has_outages then
-      end_outage(ARGV[at])
-      end_probe(ARGV[at], ARGV[at + 1])
-    end
+    names[i], fences[i] = ARGV[at], ARGV[at + 1]
+    if has_outages then end_outage(names[i]) end
   end
-  call('HDEL', PROCESSING, unpack(names))
-  call('ZREM', LEASES, unpack(names))
-  call('HDEL', SUSPECTS, unpack(names))
+  end_leases(names, fences)
   call('HDEL', RECLAIMS, unpack(names))  -- their owner has survived the runs (Q7)
-  for token, count in pairs(takes) do
-    if call('HINCRBY', TAKES, token, -count) <= 0 then call('HDEL', TAKES, token) end
-  end
-  if call('EXISTS', LEASES) == 0 then
-    call('DEL', LIVENESS)
-    forget_time_if_idle()
-  end
   leave_notes(ended)
   make_ready_again(names)
 end
@@ -104,6 +90,6 @@ local function end_runs(at)
     note_last_runs(KEYS[25], KEYS[26], slice(ARGV, first_run, first_run + runs - 1))
   end
   local ended, refused = split_refused(first, items)
-  if #ended > 0 then end_leases(ended) end
+  if #ended > 0 then end_finished(ended) end
   return refused, first_run + runs
 end

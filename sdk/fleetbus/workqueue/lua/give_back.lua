@@ -11,7 +11,7 @@ for i = 2, #ARGV, 2 do
   local record = held_under(item, fence)
   if record then
     local _, band, since, trigger, trace = parse_processing(record)
-    end_lease(item, fence)
+    end_leases({item}, {fence})
     return_to_queue(item, band, since, trigger, trace)
   else
     refused[#refused + 1] = i / 2 - 1

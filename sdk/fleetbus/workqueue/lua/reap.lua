@@ -40,7 +40,7 @@ end
 
 local function recover(item)
   local fence, band, since, trigger, trace = parse_processing(call('HGET', PROCESSING, item))
-  end_lease(item, fence)
+  end_leases({item}, {fence})
   local is_deadly = quarantine_if_deadly(item)
   return_to_queue(item, band, since, trigger, trace)
   return is_deadly

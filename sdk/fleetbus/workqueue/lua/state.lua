@@ -345,11 +345,15 @@ local function parse_processing(value)
   return fence, tonumber(band), tonumber(since), trigger, trace
 end
 
--- The record of an item under exactly this fence; nil if another owner has it, or nobody.
-local function held_under(item, fence)
+-- Whether this value of PROCESSING, false if there is none, is of exactly this fence: otherwise
+-- another owner has the item, or nobody.
+local function has_fence(value, fence)
+  return value and string.sub(value, 1, #fence + 1) == fence .. ' '
+end
+
+local function held_under(item, fence)  -- the value; nil if it is not of this fence
   local value = call('HGET', PROCESSING, item)
-  if not value or string.sub(value, 1, #fence + 1) ~= fence .. ' ' then return nil end
-  return value
+  return has_fence(value, fence) and value or nil
 end
 
 -- A run that did not happen: the item is dirty again, in its old place.
@@ -363,13 +367,20 @@ local function token_of(fence)
   return string.match(fence, '^%d+%.([^.]+)%.')
 end
 
-local function end_lease(item, fence)
-  call('HDEL', PROCESSING, item)
-  call('ZREM', LEASES, item)
-  call('HDEL', SUSPECTS, item)
-  local token = token_of(fence)
-  if has_outages then end_probe(item, fence) end
-  if call('HINCRBY', TAKES, token, -1) <= 0 then call('HDEL', TAKES, token) end
+-- Ends the leases of items, which were taken under these fences.
+local function end_leases(items, fences)
+  local takes = {}
+  for i, item in ipairs(items) do
+    local token = token_of(fences[i])
+    takes[token] = (takes[token] or 0) + 1
+    if has_outages then end_probe(item, fences[i]) end
+  end
+  call('HDEL', PROCESSING, unpack(items))
+  call('ZREM', LEASES, unpack(items))
+  call('HDEL', SUSPECTS, unpack(items))
+  for token, count in pairs(takes) do
+    if call('HINCRBY', TAKES, token, -count) <= 0 then call('HDEL', TAKES, token) end
+  end
   if call('EXISTS', LEASES) == 0 then
     call('DEL', LIVENESS)
     forget_time_if_idle()

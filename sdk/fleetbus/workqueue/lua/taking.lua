@@ -270,6 +270,13 @@ local function start(items, probing)
   return fence, answer
 end
 
+local function answer_with(due, is_at_capacity, fence, answer)
+  table.insert(answer, 1, fence)
+  table.insert(answer, 1, is_at_capacity and 1 or 0)
+  table.insert(answer, 1, due)
+  return answer
+end
+
 local function take_items(at)
   local fence, answer, is_at_capacity, taken = '', {}, false, 0
   read_limits(at)
@@ -286,15 +293,12 @@ local function take_items(at)
       call('HSET', LIVENESS, 'at_capacity', 1)
     end
   end
-  table.insert(answer, 1, fence)
-  table.insert(answer, 1, is_at_capacity and 1 or 0)
   local due = -1
   if taken < LIMIT then
     -- Behind so many that were delayed there may be one that is ready.
     due = put_off >= PROMOTED and 0 or until_due()
   end
-  table.insert(answer, 1, due)
-  return answer
+  return answer_with(due, is_at_capacity, fence, answer)
 end
 
 -- For scripts that end with the arguments of a waiting taker, if the process has one.
