@@ -41,14 +41,17 @@ check: $(SYNCED) ## format, lint, types, layers, dependencies
 	for m in $(MEMBERS); do (cd $$m && $(RUN) --project $(CURDIR) deptry . >/dev/null 2>$(CURDIR)/.venv/deptry.log || { cat $(CURDIR)/.venv/deptry.log; exit 1; }); done
 	$(RUN) pyright
 
+test: PYTEST := $(if $(STORE),FLEETBUS_DEV_STORE=$(STORE)) $(RUN) pytest
+# Among thousands of tests on real servers some wait in vain for a machine that is busy with the others. What
+# failed runs once more, alone, up to the first that fails again; both are in the output.
+test: ONCE_MORE = { test $$? -eq 1 && echo "make test: what failed, once more and alone:" && $(PYTEST) --last-failed --last-failed-no-failures=none --exitfirst; }
 # Without bytecode each run compiles every test anew, and each of its processes every module of ours: ten seconds.
 test: export PYTHONDONTWRITEBYTECODE :=
-# Half of a run is waiting for real servers, so one process would leave the cores idle.
 test: $(SYNCED) ## the whole default suite, on real servers; STORE=redis, or the path of a server, for another store than Valkey
-	$(if $(STORE),FLEETBUS_DEV_STORE=$(STORE)) $(RUN) pytest -n auto --maxprocesses 4 --dist worksteal
+	$(PYTEST) -n auto --dist worksteal || $(ONCE_MORE)
 
 scenarios: $(SYNCED) ## the acceptance scenarios with the services' own timers, small and wide; the models of queue, snapshot and record in full; a NATS cluster without a quorum
-	FLEETBUS_TEST_FULL=1 $(RUN) pytest tests/scenarios tests/sdk/workqueue/test_model.py tests/sdk/snapshot/test_model.py tests/sdk/intake/test_record_model.py tests/sdk/bus/test_nats_cluster.py --timeout 600
+	FLEETBUS_TEST_FULL=1 $(RUN) pytest tests/scenarios tests/bench tests/faults/test_campaigns_run.py tests/sdk/workqueue/test_model.py tests/sdk/snapshot/test_model.py tests/sdk/intake/test_record_model.py tests/sdk/bus/test_nats_cluster.py --timeout 600
 
 conformance: $(SYNCED) ## how faithful the emulated API servers are: cases, and probes of real ones
 	$(RUN) python tests/run.py conformance

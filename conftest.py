@@ -62,6 +62,12 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Three processes for two cores: a third of a run is waiting for real servers."""
+    cores = os.cpu_count() or 1
+    return min(cores + (cores + 1) // 2, 4)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what is marked `stores` on each of them; what is for Redis alone is skipped without."""
     marker = metafunc.definition.get_closest_marker("stores")

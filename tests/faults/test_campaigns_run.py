@@ -1,4 +1,7 @@
-"""Both campaigns still run: a few seconds of each, with all of their processes."""
+"""Both campaigns still run: a few seconds of each, with all of their processes.
+
+CI runs a minute of each anyhow (`make faults-cut`, `make faults-workers-cut`), so `make test` does not.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,12 @@ from faults.watchers.campaign import Plan, run
 from faults.watchers.main import check_phase
 from faults.workers.campaign import WorkerPlan, run_workers
 from faults.workers.main import check
+from support.rigs.scenario import FULL
 
-# Services start and stop, which takes long where cores are few.
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [
+    pytest.mark.skipif(not FULL, reason="`.ci/run` runs a minute of each"),
+    pytest.mark.timeout(180),  # services start and stop, which takes long where cores are few
+]
 
 
 async def phases_of(found: AsyncGenerator[Path]) -> list[Path]:
