@@ -15,8 +15,8 @@ from nats.aio.msg import Msg
 
 from fleetbus.bus.addresses import split_addresses
 from fleetbus.bus.patches.advertised_servers import ConfiguredServersClient
-from fleetbus.bus.patches.header_parsing import FastHeadersClient
 from fleetbus.bus.patches.failed_reconnects import close_failed_attempt
+from fleetbus.bus.patches.header_parsing import FastHeadersClient
 from fleetbus.bus.patches.writelines import patch_writelines
 from fleetbus.errors import BusError
 from fleetbus.process.cancellation import cancel_and_wait, cancellable, patch_wait_for
