@@ -1,6 +1,6 @@
 """Both campaigns still run: a few seconds of each, with all of their processes.
 
-CI runs a minute of each anyhow (`make faults-cut`, `make faults-workers-cut`): `make test` does not.
+CI runs a minute of each (`make faults-cut`, `make faults-workers-cut`), so `make test` does not.
 """
 
 from __future__ import annotations
