@@ -80,8 +80,11 @@ e2e: $(SYNCED) ## on three real control planes of Kubernetes, half an hour; need
 golden: $(SYNCED) ## write the golden vectors of the wire contract anew
 	$(RUN) pytest tests/proto --update-golden
 
+reference: $(SYNCED) ## write docs/reference anew from the code
+	$(RUN) python tests/run.py reference
+
 format: $(SYNCED) ## let ruff mend what it can
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
 
-.PHONY: help install demo up down check test scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut e2e golden format
+.PHONY: help install demo up down check test scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut e2e golden reference format

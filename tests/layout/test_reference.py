@@ -1,0 +1,16 @@
+"""docs/reference is what the code says."""
+
+from __future__ import annotations
+
+import pytest
+
+from reference.main import FOLDER, PAGES, text_of
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_what_the_code_says(name: str):
+    assert (FOLDER / name).read_text(encoding="utf-8") == text_of(name), "run `make reference`"
+
+
+def test_every_page_is_made_from_the_code():
+    assert {path.name for path in FOLDER.glob("*.md")} == set(PAGES)
