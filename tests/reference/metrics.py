@@ -31,8 +31,8 @@ def page() -> str:
     parts = [
         "# Metrics\n",
         (
-            "Every component serves its metrics at `/metrics` of its health server, in the text format"
-            " of Prometheus."
+            "Every component serves its metrics at `/metrics` of its health server, in the text"
+            " format of Prometheus."
         ),
         "A `cluster` label has names of clusters of the fleet only, or is empty.\n",
     ]
