@@ -10,13 +10,13 @@ import yaml
 
 from reference.tables import code, table
 
-_FOLDER: Final = Path(__file__).parents[2] / "charts" / "fleetbus" / "crds"
+_CHART: Final = Path(__file__).parents[2] / "charts" / "fleetbus"
 
 
 def page() -> str:
     """Write the page."""
     parts = ["# Custom resources\n", "`kubectl explain` shows the same on a cluster.\n"]
-    for path in sorted(_FOLDER.glob("*.yaml")):
+    for path in sorted(_CHART.rglob("crds/*.yaml")):
         definition = yaml.safe_load(path.read_text(encoding="utf-8"))
         parts += _resource(definition["spec"])
     return "\n".join(parts)
