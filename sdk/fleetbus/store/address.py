@@ -75,6 +75,8 @@ def parse_address(url: str) -> SentinelAddress | ClusterAddress | None:
         options = parse_qs(parts.query, strict_parsing=bool(parts.query))
     except ValueError:  # its message may quote the password
         raise _invalid(url, _FORMS) from None
+    if parts.fragment or "@" in parts.path:  # it ends the hosts too early: quote nothing
+        raise _invalid(url, f"write / ? # and @ in a password as %2F %3F %23 and %40; {_FORMS}")
     userinfo, _, hosts = parts.netloc.rpartition("@")
     username, _, password = userinfo.partition(":")
     credentials = Credentials(unquote(username), unquote(password))
@@ -114,7 +116,8 @@ def _place(url: str, text: str, default: int) -> Place:
     except ValueError:
         host, port = None, 0
     if not host or not 0 < port <= _LAST_PORT:
-        raise _invalid(url, f"{text!r} is no host with a port; {_FORMS}")
+        # Not quoted: before an unescaped / or ? of a password, its beginning looks like a port.
+        raise _invalid(url, f"a host, or the number of its port, is invalid; {_FORMS}")
     return host, port
 
 
