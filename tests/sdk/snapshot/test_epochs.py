@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+import redis.exceptions
 
 from fleetbus.kube.selectors import LabelSelector
 from support.stores.snapshot import PODS, Snapshot, Source, body_of, full_store
@@ -82,6 +83,25 @@ async def test_p5_the_epoch_is_complete_when_a_late_object_comes_last(snapshot: 
     result = await snapshot.writer.apply([FIRST.listed("db", 6)])
     assert result.completed == [state.epoch]
     assert (state.epoch.kind, state.epoch.rank.id) == ("Pod", 1)
+
+
+async def test_p5_a_write_that_breaks_off_completes_no_epoch(snapshot: Snapshot):
+    first = await snapshot.run_epoch(FIRST, web=5, db=6)
+    await snapshot.writer.sweeps.finish(first.epoch)
+    await snapshot.apply(SECOND.listed("web", 5))
+    await snapshot.writer.end_epoch(SECOND.end(2))
+    # The script fails in the middle, as it also does in a slot that is being moved.
+    broken = snapshot.keys.labels("eu1", PODS, "app=web")
+    await snapshot.redis.set(broken, "of another program")
+    labelled = SECOND.modified("web", 300, metadata={"labels": {"app": "web"}})
+    late = [SECOND.listed("db", 6), labelled]
+    with pytest.raises(redis.exceptions.ResponseError, match=r"wrong kind of value"):
+        await snapshot.apply(*late)
+    assert await snapshot.writer.sweeps.find_pending("eu1") == [], "db is not marked yet"
+    await snapshot.redis.delete(broken)
+    await snapshot.apply(*late)
+    [completed] = await snapshot.writer.sweeps.find_pending("eu1")
+    assert await snapshot.sweep(completed) == []
 
 
 async def test_p5_a_redelivered_end_of_a_complete_epoch_is_complete_again(snapshot: Snapshot):

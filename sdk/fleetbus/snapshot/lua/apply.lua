@@ -102,7 +102,7 @@ local function state_of(lineage)
     redis.call('HSET', lineage.epochs, 'incarnation', lineage.incarnation, 'uid', lineage.uid)
     redis.call('SADD', lineage.scopes, lineage.resource .. '|' .. lineage.scope)
     state.incarnation, state.floor, state.version, state.id = lineage.incarnation, '', '', ''
-    state.counts, state.ends, state.dirty = {}, {}, {}
+    state.counts, state.ends, state.dirty, state.completed_by = {}, {}, {}, nil
   end
   return state
 end
@@ -127,15 +127,23 @@ end
 
 -- An epoch is complete when its end marker is stored and its count is reached, in either order (P5).
 local function complete_if_counted(lineage, state)
-  local rank = lineage.rank
-  if state.counts[rank] ~= state.ends[rank] then return false end
-  state.version, state.id = lineage.version, lineage.id
+  if state.counts[lineage.rank] ~= state.ends[lineage.rank] then return end
+  state.version, state.id, state.completed_by = lineage.version, lineage.id, lineage
   if newer(lineage.version, state.floor) then state.floor = lineage.version end -- P4
-  forget_epochs_up_to(lineage)
-  redis.call('HSET', lineage.epochs, 'completed', rank, 'floor', state.floor,
-    'version', lineage.served_version, 'kind', lineage.kind)
   completed[#completed + 1] = lineage.index
-  return true
+end
+
+-- Last: should this script ever break off, as on a key of a wrong type or in a slot that is being
+-- moved, no epoch is complete whose marks are not stored; a sweep would take its objects for gone.
+local function save_completed()
+  for epochs, state in pairs(states) do
+    local lineage = state.completed_by
+    if lineage then
+      forget_epochs_up_to(lineage)
+      redis.call('HSET', epochs, 'completed', lineage.rank, 'floor', state.floor,
+        'version', lineage.served_version, 'kind', lineage.kind)
+    end
+  end
 end
 
 local function count_key(lineage, state)
@@ -345,6 +353,7 @@ local function run()
   end
   save_guards()
   save_counts()
+  save_completed()
   return { table.concat(outcomes), completed, counted }
 end
 
