@@ -26,7 +26,7 @@ from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_watcher.settings import WatcherSettings
 from support.stores.snapshot import Snapshot
 
-CRD = pathlib.Path(__file__).parents[2] / "charts" / "fleetbus" / "crds" / "clusters.yaml"
+CRD = pathlib.Path(__file__).parents[2] / "charts" / "fleetbus" / "files" / "crds" / "clusters.yaml"
 CLUSTERS = "fleetbus.dev/v1alpha1/clusters"
 
 

@@ -262,6 +262,29 @@ async def test_b12_a_projector_that_finds_drifted_configuration_refuses_and_chan
     assert info["config"]["storage"] == "memory"
 
 
+async def test_s5_durables_of_subscribers_are_created_and_one_that_differs_stops_nothing(
+    rig: ProjectorRig,
+) -> None:
+    eu1, us1 = "fleetbus.events.eu1.>", "fleetbus.events.us1.>"
+    rig.settings["subscribers"] = [{"durable": "audit", "subjects": [eu1]}]
+    await rig.started("eu1")
+    await rig.stop()
+    rig.settings["subscribers"] = [
+        {"durable": "audit", "subjects": [us1]},
+        {"durable": "other", "subjects": [eu1, us1]},
+    ]
+    with capture_logs() as logs:
+        rig.start()
+        await eventually(lambda: consumer_info(rig.bus, "other"))
+    assert {one["durable"] for one in logs if one["event"] == "subscriber_drifted"} == {"audit"}
+    audit = await consumer_info(rig.bus, "audit")
+    other = await consumer_info(rig.bus, "other")
+    assert audit is not None
+    assert other is not None
+    assert audit["config"]["filter_subject"] == eu1
+    assert other["config"]["filter_subjects"] == [eu1, us1]
+
+
 async def test_b12_one_controllers_garbage_does_not_keep_the_others_from_their_durables(
     rig: ProjectorRig,
 ) -> None:

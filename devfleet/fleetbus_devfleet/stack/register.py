@@ -49,7 +49,7 @@ def read_crds() -> list[dict[str, Any]]:
     Raises:
         PlanError: there are none.
     """
-    folder = _REPOSITORY / "charts" / "fleetbus" / "crds"
+    folder = _REPOSITORY / "charts" / "fleetbus" / "files" / "crds"
     documents = [
         document
         for path in sorted(folder.glob("*.yaml"))

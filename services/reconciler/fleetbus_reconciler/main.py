@@ -47,7 +47,7 @@ async def run(
     if not hosted and not settings.projector:
         raise ConfigError("nothing to run: no module is named and the projector is off")
     async with (
-        connect(shared, name="reconciler") as connections,
+        connect(shared, name=settings.name) as connections,
         checks.serve(shared.health_host, shared.health_port, shared.health_port_file),
         asyncio.TaskGroup() as group,
     ):

@@ -5,13 +5,26 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from fleetbus.clusters.leaving import NAMESPACE
 from fleetbus.process.settings import Duration
 
 PositiveDuration = Annotated[Duration, Field(gt=timedelta())]
 _SILENCE_CHECK_INTERVAL: Final = timedelta(seconds=5)
+
+
+class Subscriber(BaseModel):
+    """A durable consumer for a program that is no controller."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    durable: Annotated[str, Field(pattern=r"^[-_a-zA-Z0-9]+$")]
+    """Its name."""
+
+    subjects: Annotated[tuple[str, ...], Field(min_length=1)]
+    """What it delivers, like `fleetbus.events.eu1.>`."""
 
 
 class ReconcilerSettings(BaseSettings):
@@ -23,6 +36,17 @@ class ReconcilerSettings(BaseSettings):
         use_attribute_docstrings=True,
         extra="ignore",
     )
+
+    name: str = Field(default="reconciler", pattern=r"^[-_a-zA-Z0-9]+(\.[-_a-zA-Z0-9]+)*$")
+    """Name of the connection to NATS, whose inbox is `_INBOX.<name>`: processes with rights of
+    their own need names of their own, or one could read the answers to another (rule S4)."""
+
+    namespace: str = NAMESPACE
+    """The namespace of fleetbus on the hub, where the records of unjoined clusters are."""
+
+    subscribers: tuple[Subscriber, ...] = ()
+    """Durable consumers for programs of others, as a JSON list of {durable, subjects}: the
+    projector creates them, because who may create one may read everything (rule S5)."""
 
     modules: list[str] = Field(default_factory=list)
     """Python files or module names that define controllers, as a JSON list."""

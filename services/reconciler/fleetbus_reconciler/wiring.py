@@ -267,7 +267,10 @@ class _Parts:
     @cached_property
     def status(self) -> ClusterStatus:
         return ClusterStatus(
-            clusters=self.clusters, reader=self.reader, stale_after=self.settings.silent_after
+            clusters=self.clusters,
+            reader=self.reader,
+            stale_after=self.settings.silent_after,
+            namespace=self.settings.namespace,
         )
 
     @cached_property
@@ -292,6 +295,7 @@ class _Parts:
                 replicas=settings.bus_replicas,
             ),
             shards=self.keys.shards,
+            subscribers=settings.subscribers,
             resyncs=self.resyncs,
             read_again=(self.granter.read_again, self.consents.read_again),
         )

@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 import yaml
 
-_FOLDER: Final = pathlib.Path(__file__).parents[3] / "charts" / "fleetbus" / "crds"
+_FOLDER: Final = pathlib.Path(__file__).parents[3] / "charts" / "fleetbus" / "files" / "crds"
 
 
 def crds() -> list[dict[str, Any]]:

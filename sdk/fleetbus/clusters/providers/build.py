@@ -117,8 +117,8 @@ def _kubeconfig(options: Mapping[str, Any], _hub: KubeConfig | None) -> Provider
 
 
 def _cluster(options: Mapping[str, Any], hub: KubeConfig | None) -> Provider:
-    _check_options("cluster", options, set())
-    return ClusterProvider(hub)
+    _check_options("cluster", options, {"namespace"})
+    return ClusterProvider(hub, _optional("cluster", options, "namespace"))
 
 
 def _secrets(options: Mapping[str, Any], hub: KubeConfig | None) -> Provider:

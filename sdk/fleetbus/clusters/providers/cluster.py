@@ -32,12 +32,15 @@ class ClusterProvider:
 
     Args:
         hub: access data of the hub; None means the pod's service account.
+        namespace: Secrets are read only there, so that RBAC can be limited to it (rule S7); empty
+            means every namespace.
     """
 
     name = "cluster"
 
-    def __init__(self, hub: KubeConfig | None) -> None:
+    def __init__(self, hub: KubeConfig | None, namespace: str = "") -> None:
         self._hub = hub
+        self._namespace = namespace
         self._kubeconfigs = SecretReader(read_kubeconfig)
         self._skipped = SkippedEntries(self.name)
 
@@ -48,7 +51,7 @@ class ClusterProvider:
         """
         targets = [
             WatchTarget(parse_resource(CLUSTERS)),
-            WatchTarget(parse_resource(SECRETS), label_selector=KUBECONFIG_LABEL),
+            WatchTarget(parse_resource(SECRETS), self._namespace, label_selector=KUBECONFIG_LABEL),
         ]
         return watch_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
 

@@ -16,7 +16,7 @@ from typing import Final, cast
 import structlog
 from prometheus_client import Gauge
 
-from fleetbus.clusters.leaving import LeaveRecords
+from fleetbus.clusters.leaving import NAMESPACE, LeaveRecords
 from fleetbus.clusters.providers.cluster import CLUSTERS
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import FleetbusError, NotFound
@@ -49,17 +49,23 @@ class ClusterStatus:
         clusters: the registry, and the client of the hub.
         reader: the snapshot.
         stale_after: how long a cluster without heartbeats is not stale.
+        namespace: of fleetbus on the hub, where the leave records are.
     """
 
     def __init__(
-        self, *, clusters: Clusters, reader: SnapshotReader, stale_after: timedelta
+        self,
+        *,
+        clusters: Clusters,
+        reader: SnapshotReader,
+        stale_after: timedelta,
+        namespace: str = NAMESPACE,
     ) -> None:
         self._clusters = clusters
         self._reader = reader
         self._stale_after = stale_after
         # Cluster → its other names, at the last look.
         self._aliases: Mapping[str, tuple[str, ...]] = {}
-        self._leave_records = LeaveRecords()
+        self._leave_records = LeaveRecords(namespace)
         # The status last written, or found written: cluster → status without its times.
         self._written: dict[str, Object] = {}
         self._counted_at: dict[str, float] = {}

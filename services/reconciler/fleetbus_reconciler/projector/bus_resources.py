@@ -25,6 +25,7 @@ from fleetbus.errors import BusError
 from fleetbus.process.log_once import LogOnce
 from fleetbus_proto.subjects import STREAM_SUBJECTS
 from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
+from fleetbus_reconciler.settings import Subscriber
 
 log = structlog.get_logger()
 
@@ -42,6 +43,7 @@ class BusResources:
         kv: the bucket.
         limits: of stream and bucket, used when they are created.
         shards: of the snapshot.
+        subscribers: durables for programs of others (rule S5).
         resyncs: requests lists when the bucket was lost.
         read_again: called when the bucket was lost.
     """
@@ -53,6 +55,7 @@ class BusResources:
         kv: KeyValue,
         limits: StreamLimits,
         shards: int,
+        subscribers: Sequence[Subscriber] = (),
         resyncs: ResyncRequests,
         read_again: Sequence[Callable[[], None]],
     ) -> None:
@@ -60,6 +63,7 @@ class BusResources:
         self._kv = kv
         self._limits = limits
         self._shards = shards
+        self._subscribers = subscribers
         self._resyncs = resyncs
         self._read_again = read_again
         # When the bucket was created; another one took its place if that changes.
@@ -99,6 +103,8 @@ class BusResources:
                 bucket = await ensure_bucket(self._bus, self._limits)
                 subjects = list(STREAM_SUBJECTS)
                 await ensure_consumer(self._bus, PROJECTOR, subjects, shards=self._shards)
+                for subscriber in self._subscribers:
+                    await self._ensure_subscriber(subscriber)
             except Misconfigured:
                 raise  # only a person can decide (rule B12)
             except BusError as e:
@@ -108,6 +114,15 @@ class BusResources:
             else:
                 BUCKET_BYTES.set(bucket["state"]["bytes"])
                 return str(bucket["created"])
+
+    async def _ensure_subscriber(self, subscriber: Subscriber) -> None:
+        """Create a durable; one that delivers something else is left to its subscriber."""
+        try:
+            await ensure_consumer(self._bus, subscriber.durable, subscriber.subjects)
+        except Misconfigured as e:
+            # Changed subjects of one subscriber may not stop the projector; a new name takes them.
+            if self._log_once.should_log(str(e)):
+                log.error("subscriber_drifted", durable=subscriber.durable, error=str(e))
 
     async def serve_registrations(self) -> None:
         """Create the durables that controllers register, when they do and every few seconds."""

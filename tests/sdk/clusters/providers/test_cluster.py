@@ -14,19 +14,25 @@ from aiohttp import web
 
 from fleetbus.clusters import access as access_module
 from fleetbus.clusters.access import SecretReader, read_kubeconfig
+from fleetbus.clusters.providers.build import build_provider
 from fleetbus.clusters.providers.cluster import JOINED_UID, ClusterProvider, infos_of
 from fleetbus.kube.connection.config import KubeConfig, read_upload, server_of
+from fleetbus.process.settings import ProviderSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
 
 @asynccontextmanager
-async def _hub(items: list[dict[str, Any]]) -> AsyncGenerator[KubeConfig]:
+async def _hub(
+    items: list[dict[str, Any]], asked: set[str] | None = None
+) -> AsyncGenerator[KubeConfig]:
     """A hub that lists the same items whatever it is asked for, and never ends a watch."""
     closing = asyncio.Event()
 
     async def answer(request: web.Request) -> web.StreamResponse:
+        if asked is not None:
+            asked.add(request.path)
         if "watch" in request.query:
             await closing.wait()
         listed = {"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}}
@@ -84,6 +90,18 @@ async def test_the_cluster_with_the_address_of_the_hub_is_the_hub():
             infos = await anext(sets)
     assert {info.name for info in infos if info.hub} == {"main"}
     assert {info.name for info in infos} >= {"main", "eu1"}
+
+
+async def test_s7_secrets_are_read_in_the_namespace_of_the_option_only():
+    asked: set[str] = set()
+    async with _hub([], asked) as hub:
+        options = {"type": "cluster", "namespace": "fleet"}
+        provider = build_provider(ProviderSettings.model_validate(options), hub)
+        async with aclosing(provider.cluster_sets()) as sets, asyncio.timeout(5):
+            await anext(sets)
+    assert {path for path in asked if path.endswith("secrets")} == {
+        "/api/v1/namespaces/fleet/secrets"
+    }
 
 
 JOINED: dict[str, Any] = {"annotations": {JOINED_UID: "joined"}}
