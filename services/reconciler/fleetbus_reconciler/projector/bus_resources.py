@@ -122,7 +122,7 @@ class BusResources:
         except Misconfigured as e:
             # Changed subjects of one subscriber may not stop the projector; a new name takes them.
             if self._log_once.should_log(str(e)):
-                log.error("subscriber_drifted", durable=subscriber.durable, error=str(e))
+                log.warning("subscriber_drifted", durable=subscriber.durable, error=str(e))
 
     async def serve_registrations(self) -> None:
         """Create the durables that controllers register, when they do and every few seconds."""
