@@ -24,7 +24,7 @@ class Subscriber(BaseModel):
     """Its name."""
 
     subjects: Annotated[tuple[str, ...], Field(min_length=1)]
-    """What it delivers, like `fleetbus.events.eu1.>`."""
+    """The subjects that it delivers, like `fleetbus.events.eu1.>`."""
 
 
 class ReconcilerSettings(BaseSettings):
