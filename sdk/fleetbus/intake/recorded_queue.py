@@ -7,7 +7,7 @@ it was enqueued, and nothing is enqueued for a state that another process has ov
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Protocol
@@ -193,7 +193,10 @@ class RecordedRedisQueue:
             refused = await joined.join(ended)
             if refused is not None:
                 return refused
-        return await self._queue.done_recorded(self._ending(ended))
+        lost: list[Lease] = []
+        for part in _divide(ended):
+            lost += await self._queue.done_recorded(self._ending(part))
+        return lost
 
     def _ending(self, ended: Ended) -> Ending:
         return Ending(
@@ -202,3 +205,16 @@ class RecordedRedisQueue:
             self._record.read_rows(ended.successes),
             self._record.last_runs.rows(ended.last_runs),
         )
+
+
+def _divide(ended: Ended) -> Iterator[Ended]:
+    """Divide what is too much for one call (rule P16); what runs leave comes first (rule Q12)."""
+    leases, successes, last_runs = ended.leases, ended.successes, ended.last_runs
+    if max(map(len, (leases, successes, last_runs))) <= CHUNK:
+        yield ended
+        return
+    for at in range(0, max(len(successes), len(last_runs)), CHUNK):
+        until = at + CHUNK
+        yield Ended((), {}, successes[at:until], last_runs[at:until])
+    for at in range(0, len(leases), CHUNK):
+        yield Ended(leases[at : at + CHUNK], ended.notes, (), ())

@@ -179,26 +179,17 @@ class RedisQueue:
         self, leases: Sequence[Lease], notes: Mapping[Request, bytes] | None = None
     ) -> list[Lease]:
         """See `Queue.done`."""
-        return await self.done_recorded(Ending(leases, notes or {}))
+        refused: list[Lease] = []
+        for batch in _batches(leases):
+            refused += await self.done_recorded(Ending(batch, notes or {}))
+        return refused
 
     async def done_recorded(self, ending: Ending) -> list[Lease]:
-        """Like `done`; before that, in the same step, store what the runs left (rule Q12).
-
-        Args:
-            ending: any number of leases.
-        """
+        """Like `done`; before that, in the same step, store what the runs left (rule Q12)."""
         check_notes(ending.notes)
-        refused: list[Lease] = []
-        # Without leases there may still be something to store.
-        has_rows = ending.reads.values or ending.runs.values
-        for batch in list(_batches(ending.leases)) or ([[]] if has_rows else []):
-            part = ending._replace(leases=batch)
-            [indexes] = await self._send_taking(
-                lambda taking, part=part: self._calls.done(part, taking)
-            )
-            refused += [batch[index] for index in indexes]
+        [refused] = await self._send_taking(lambda taking: self._calls.done(ending, taking))
         self._notify_if_at_capacity(ending.leases)
-        return refused
+        return [ending.leases[index] for index in refused]
 
     async def give_back(self, leases: Sequence[Lease]) -> list[Lease]:
         """See `Queue.give_back`."""

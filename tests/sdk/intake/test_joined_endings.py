@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
 
@@ -13,9 +14,10 @@ from redis.backoff import NoBackoff
 from redis.exceptions import OutOfMemoryError
 
 from fleetbus.controller.controller import Controller
+from fleetbus.intake.last_runs import LastRun, LastRuns
 from fleetbus.intake.record import NEVER, Change, LastSeen, Record, StoredRecord
 from fleetbus.intake.recorded_queue import Ended, RecordedRedisQueue
-from fleetbus.reconcile import Request
+from fleetbus.reconcile import Outcome, Request
 from fleetbus.run.current import ObjectRef, Run
 from fleetbus.workqueue import RedisQueue
 from fleetbus.workqueue.errors import QueueUnavailableError
@@ -192,3 +194,19 @@ async def test_an_ending_that_comes_too_late_for_the_call_is_its_own(
     await recorded.add([(Add(B), ref(B))], [seen(B)])
     assert await ending == []
     assert [one.request for one in await queue.take(10)] == [B]
+
+
+async def test_p16_the_ends_of_very_many_runs_are_divided_among_calls(
+    redis: Redis, queue: RedisQueue, recorded: RecordedRedisQueue
+):
+    many = [Request("copier", "eu1", "prod", f"run-{number}") for number in range(3_000)]
+    await queue.add([Add(request) for request in many])
+    leases = [lease for _ in range(6) for lease in await queue.take(500)]
+    last = LastRun(outcome=Outcome.DONE, attempt=1, queued=1, started=2, ended=3, worker="h-1")
+    ended = over(*leases, reads=True)
+    ended = replace(ended, last_runs=[(request, last) for request in many])
+    assert await recorded.done(ended) == []
+    assert await held(queue) == []
+    stored = await Record(redis, Controller("copier")).load([ref(many[0]), ref(many[-1])])
+    assert {one.read for one in stored.values()} == {(7, "10")}
+    assert await LastRuns(redis, "copier").get(many[-1]) == last

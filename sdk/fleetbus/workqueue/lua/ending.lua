@@ -15,8 +15,10 @@ local function end_outage(item)
   close_breaker(cluster)
 end
 
-local function slice(list, first, last)
-  return {unpack(list, first, last)}
+local function slice(list, first, last)  -- unpack() refuses more than 8,000
+  local part = {}
+  for at = first, last do part[at - first + 1] = list[at] end
+  return part
 end
 
 -- Of each item the places are known of its arguments: item, fence, note. Those whose lease is held
