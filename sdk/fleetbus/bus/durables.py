@@ -317,7 +317,10 @@ async def consumer_info(bus: Bus, durable: str) -> dict[str, Any] | None:
 async def ensure_consumer(
     bus: Bus, durable: str, filters: Sequence[str], *, start: int = 0, shards: int = 1
 ) -> None:
-    """Create a durable, or check the configuration of the one that exists; never change it.
+    """Create a durable, or check the configuration of the one that exists (rule B12).
+
+    Of that only the limit of messages without an acknowledgement is changed: the server does it in
+    place, and the number of shards may be another one than when the durable was created.
 
     Args:
         bus: a connection.
@@ -343,14 +346,20 @@ async def ensure_consumer(
         where: dict[str, Any] = {"deliver_policy": "all"}
         if start:
             where = {"deliver_policy": "by_start_sequence", "opt_start_seq": start}
-        info = await call_jetstream(
-            bus,
-            f"CONSUMER.CREATE.{STREAM}.{durable}",
-            {"stream_name": STREAM, "config": {**wanted, **where}, "action": "create"},
-        )
+        info = await _put_consumer(bus, {**wanted, **where}, "create")
     config = cast("dict[str, Any]", info["config"])
+    limit = {"max_ack_pending": wanted.pop("max_ack_pending")}
     echoed = {**config, "filter_subjects": _as_filters(_echoed_filters(config))}
     check_echo(f"consumer {durable}", wanted, echoed)
+    if config["max_ack_pending"] != limit["max_ack_pending"]:
+        await _put_consumer(bus, {**config, **limit}, "update")
+        log.info("consumer_limit_changed", durable=durable, **limit)
+
+
+async def _put_consumer(bus: Bus, config: Mapping[str, Any], action: str) -> dict[str, Any]:
+    where = f"CONSUMER.CREATE.{STREAM}.{config['durable_name']}"
+    body = {"stream_name": STREAM, "config": config, "action": action}
+    return await call_jetstream(bus, where, body)
 
 
 async def delete_consumer(bus: Bus, durable: str) -> None:

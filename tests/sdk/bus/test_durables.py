@@ -232,6 +232,20 @@ async def test_b12_a_durable_with_another_configuration_is_refused_and_not_chang
     assert info["config"]["max_deliver"] == 3
 
 
+async def test_b12_the_limit_of_the_projector_follows_the_number_of_shards_and_nothing_is_forgotten(
+    bus: Bus,
+) -> None:
+    await ensure_consumer(bus, "sharded", PODS, start=7, shards=4)
+    before = await consumer_info(bus, "sharded")
+    await ensure_consumer(bus, "sharded", PODS, shards=2)
+    after = await consumer_info(bus, "sharded")
+    assert before is not None
+    assert after is not None
+    assert before["config"].pop("max_ack_pending") == 2 * after["config"].pop("max_ack_pending")
+    assert after["config"] == before["config"]
+    assert (after["created"], after["ack_floor"]) == (before["created"], before["ack_floor"])
+
+
 async def test_an_unreadable_registration_is_as_good_as_none_and_is_written_again(
     bus: Bus,
 ) -> None:
