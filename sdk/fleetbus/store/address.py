@@ -10,6 +10,7 @@ those of the Sentinels follow as `?sentinel_username=…&sentinel_password=…`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -82,19 +83,31 @@ def parse_address(url: str) -> SentinelAddress | ClusterAddress | None:
     credentials = Credentials(unquote(username), unquote(password))
     path = [unquote(part) for part in parts.path.strip("/").split("/") if part]
     is_tls = protocol == "rediss"
-    if kind == "cluster":
-        if options or path not in ([], ["0"]):
-            raise _invalid(url, "a Cluster has only the database 0, and no options")
-        return ClusterAddress(_places(url, hosts, _REDIS_PORT), credentials, is_tls)
+    if kind == "sentinel":
+        given = {name: values[-1] for name, values in options.items()}
+        return _of_sentinels(url, hosts, path, given, credentials, is_tls=is_tls)
+    if options or path not in ([], ["0"]):
+        raise _invalid(url, "a Cluster has only the database 0, and no options")
+    return ClusterAddress(_places(url, hosts, _REDIS_PORT), credentials, is_tls)
+
+
+def _of_sentinels(
+    url: str,
+    hosts: str,
+    path: Sequence[str],
+    options: dict[str, str],
+    credentials: Credentials,
+    *,
+    is_tls: bool,
+) -> SentinelAddress:
     master, *database = path or [""]
     if not master or len(database) > 1 or not all(map(str.isdigit, database)):
-        raise _invalid(url, f"the name of the master is missing, or is no path; {_FORMS}")
-    given = {name: values[-1] for name, values in options.items()}
+        raise _invalid(url, f"the hosts must be followed by /MASTER or /MASTER/DATABASE; {_FORMS}")
     of_sentinels = Credentials(
-        given.pop("sentinel_username", ""), given.pop("sentinel_password", "")
+        options.pop("sentinel_username", ""), options.pop("sentinel_password", "")
     )
-    if given:
-        raise _invalid(url, f"unknown options: {', '.join(sorted(given))}")
+    if options:
+        raise _invalid(url, f"unknown options: {', '.join(sorted(options))}")
     return SentinelAddress(
         _places(url, hosts, _SENTINEL_PORT),
         master,

@@ -66,8 +66,8 @@ async def connect(url: str, *, answer_within: timedelta = _ANSWER_WITHIN) -> Red
         answer_within: how long a server may take for one answer.
 
     Raises:
-        StoreError: invalid address, no answer, a refusal, older than 7, a replica, or a
-            `maxmemory-policy` that evicts.
+        StoreError: invalid address, no answer, a refusal, older than 7, a replica, a node of a
+            Cluster without its scheme, or a `maxmemory-policy` that evicts.
     """
     patch_wait_for()
     client = _make(url, answer_within)
@@ -113,7 +113,9 @@ def _make_node(cluster: ClusterAddress, options: dict[str, Any], place: Place) -
 
 async def _check(client: MultiplexingRedis | ClusterRedis) -> None:
     if isinstance(client, MultiplexingRedis):
-        check_server(await _info(client))
+        info = await _info(client)
+        check_server(info)
+        _check_alone(info)
         await _try_to_write(client)
         client.refusals.is_logging = True
         return
@@ -175,6 +177,14 @@ def check_server(info: dict[str, Any]) -> None:
         raise StoreError(
             f"the Redis server is a replica of {primary}, which takes no writes;"
             " the address must lead to the primary"
+        )
+
+
+def _check_alone(info: dict[str, Any]) -> None:
+    """Refuse a node of a Cluster as a single server: it would redirect most commands."""
+    if (info.get("server_mode") or info.get("redis_mode")) == "cluster":
+        raise StoreError(
+            "the Redis server is a node of a Cluster: write redis+cluster:// instead of redis://"
         )
 
 

@@ -16,13 +16,12 @@ from fleetbus.process.log_once import LogOnce
 log = structlog.get_logger()
 
 _IS_REPLICA: Final = "it is a replica: the address must lead to the primary"
-_ADDRESS: Final = "`redis://user:password@host:6379/0`"
 _BY_CLASS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.ReadOnlyError, _IS_REPLICA),
     (errors.MasterDownError, _IS_REPLICA),
     (errors.BusyLoadingError, "it reads its data from disk, and answers when it is done"),
     (errors.NoPermissionError, "give its user the rights that docs/store.md lists"),
-    (errors.AuthenticationError, f"check user and password of the address, {_ADDRESS}"),
+    (errors.AuthenticationError, "check user and password in the address"),
     (errors.InvalidResponse, "what listens there is no Redis or Valkey: check host and port"),
 )
 _BY_TEXT: Final = (
@@ -30,6 +29,8 @@ _BY_TEXT: Final = (
     ("NOREPLICAS", "start its replicas, or lower its `min-replicas-to-write`"),
     ("BUSY ", "a script of another program blocks it: `redis-cli SCRIPT KILL` ends one"),
     ("max number of clients", "raise its `maxclients`, or close connections of other programs"),
+    ("'SENTINEL'", "what listens there is no Sentinel: check host and port"),
+    ("cluster support disabled", "it is in no Cluster: write redis:// instead of redis+cluster://"),
     ("DB index is out of range", "the number at the end of the address is too high"),
 )
 

@@ -215,6 +215,19 @@ async def test_a_cluster_without_any_node_and_one_without_all_slots_are_refused(
             await connect(alone.url.replace("redis://", "redis+cluster://"))
 
 
+async def test_an_address_in_the_form_of_another_kind_of_store_says_which_to_write(
+    cluster: ValkeyCluster, valkey_url: str
+):
+    host = valkey_url.removeprefix("redis://").partition("/")[0]
+    for url, why in (
+        (cluster.masters[0].url, r"a node of a Cluster: write redis\+cluster://"),
+        (f"redis+cluster://{host}", "in no Cluster: write redis://"),
+        (f"redis+sentinel://{host}/store", "no Sentinel: check host and port"),
+    ):
+        with pytest.raises(StoreError, match=why):
+            await connect(url)
+
+
 def test_the_slot_of_a_command_is_that_of_its_first_key():
     assert slot_of(("GET", "foo")) == 12182
     assert slot_of(("EVALSHA", "digest", 1, "foo", "bar")) == 12182

@@ -39,9 +39,11 @@ def run_on_store(redis_url: str | None, call: Callable[[Redis], Awaitable[int]])
 
     try:
         return asyncio.run(main())
-    except (StoreError, QueueUnavailableError, RedisError) as e:
+    except StoreError as e:
         print(f"fleetbus: {e}", file=sys.stderr)
-        return 1
+    except (QueueUnavailableError, RedisError) as e:
+        print(f"fleetbus: the store does not answer, or refuses: {e}", file=sys.stderr)
+    return 1
 
 
 async def list_controllers(redis: Redis) -> list[str]:
