@@ -9,7 +9,7 @@ import signal
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
 import pytest
@@ -33,16 +33,30 @@ _START = timedelta(seconds=30)
 COMMAND = Path(sys.executable).parent / "fleetbus-query-api"
 
 
-async def test_it_refuses_to_listen_beyond_loopback():
+UNPROTECTED: list[tuple[dict[str, Any], str]] = [
+    ({"authentication": "none"}, "anybody could read the fleet"),
+    ({"authentication": "none", "tls_terminated": True}, "anybody could read the fleet"),
+    ({}, "clear text"),
+    ({"tls_cert_file": "a.crt"}, "set both or none"),
+    ({"tls_key_file": "a.key"}, "set both or none"),
+    ({"tls_terminated": True, "tls_cert_file": "a", "tls_key_file": "b"}, "set one of them"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), UNPROTECTED)
+def test_a1_it_refuses_to_listen_beyond_loopback_without_a_token_and_tls(
+    settings: dict[str, Any], message: str
+):
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.com"):  # noqa: S104 -- refused
-        with pytest.raises(ConfigError, match="loopback"):
-            await run(SharedSettings(), QueryApiSettings(host=host))
+        with pytest.raises(ConfigError, match=message):
+            listen(QueryApiSettings(host=host, **settings))
 
 
 def test_the_command_refuses_it_with_status_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("FLEETBUS_QUERY_API_HOST", "0.0.0.0")  # noqa: S104 -- refused
+    monkeypatch.setenv("FLEETBUS_QUERY_API_AUTHENTICATION", "none")
     assert status_of(main, []) == 2
     assert "FLEETBUS_QUERY_API_HOST" in one_line(capsys)
 
@@ -51,7 +65,7 @@ async def test_a_port_in_use_is_one_message(api: QueryApi):
     port = int(api.url.rpartition(":")[2])
 
     with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
-        await run(SharedSettings(), QueryApiSettings(port=port))
+        await run(SharedSettings(), QueryApiSettings(port=port, authentication="none"))
 
 
 async def test_the_command_serves_tells_its_health_and_ends_on_sigterm(
@@ -61,7 +75,12 @@ async def test_the_command_serves_tells_its_health_and_ends_on_sigterm(
     env = {name: str(tmp_path / file) for name, file in ports.items()}
     process = await asyncio.create_subprocess_exec(
         COMMAND,
-        env={**os.environ, "FLEETBUS_REDIS_URL": valkey_url, **env},
+        env={
+            **os.environ,
+            "FLEETBUS_REDIS_URL": valkey_url,
+            "FLEETBUS_QUERY_API_AUTHENTICATION": "none",
+            **env,
+        },
         stderr=asyncio.subprocess.PIPE,
     )
     try:

@@ -118,7 +118,7 @@ async def test_a8_invented_addresses_fill_a_table_of_bounded_size(
             assert await statuses(client, 1) == [200]
         async with limited.client("127.0.0.1") as flood:
             assert await statuses(flood, 1) == [200 if number == 0 else 429], "still known"
-    assert len(limited.limits._users) == 10  # pyright: ignore[reportPrivateUsage]
+    assert len(limited.limits.users) == 10
 
 
 async def test_a8_an_invented_token_is_no_other_user():
@@ -143,7 +143,11 @@ async def test_a8_a_flood_from_one_address_starves_no_other(
 ):
     await api.add_cluster("c1")
     (folder := tmp_path / "limited").mkdir()
-    settings = {"user_requests_per_second": 5, "user_request_burst": 10, "user_concurrency": 4}
+    settings: dict[str, Any] = {
+        "user_requests_per_second": 5,
+        "user_request_burst": 10,
+        "user_concurrency": 4,
+    }
     async with (
         served(valkey_url, folder, **settings) as url,
         client_from("127.0.0.1", url) as flood,
@@ -174,7 +178,7 @@ async def test_a8_the_command_line_asks_again_when_it_may(
     monkeypatch.setattr(api_client, "_PAGE", 1)
     monkeypatch.setattr("fleetbus.cli.api_client.time.sleep", wait)
     (folder := tmp_path / "limited").mkdir()
-    settings = {"user_requests_per_second": 25, "user_request_burst": 1}
+    settings: dict[str, Any] = {"user_requests_per_second": 25, "user_request_burst": 1}
     async with served(valkey_url, folder, **settings) as url:
         client = api_client.ApiClient(Target(api_url=url))
         found = await asyncio.to_thread(client.list, "pods", {}, 0)

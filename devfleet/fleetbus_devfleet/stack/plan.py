@@ -205,6 +205,7 @@ def services(plan: StackPlan, *, nats_url: str, redis_url: str) -> list[Part]:
         # Its typed models cost each process more than a second to load, and nobody here uses them.
         "FLEETBUS_LIGHT_KUBE": "1",
         "FLEETBUS_QUERY_API_PORT": "0",
+        "FLEETBUS_QUERY_API_AUTHENTICATION": "none",  # it listens on loopback
         # Everybody here is one user, that of 127.0.0.1, and the demo's stopwatch asks all the time.
         "FLEETBUS_QUERY_API_USER_REQUESTS_PER_SECOND": "1000",
         "FLEETBUS_QUERY_API_USER_REQUEST_BURST": "1000",

@@ -8,6 +8,10 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Query
 from starlette.responses import Response
 
 from fleetbus.snapshot import SnapshotReader
+from fleetbus_query_api.access.authenticate import Authenticator
+from fleetbus_query_api.access.authorise import Access
+from fleetbus_query_api.access.middleware import Authentication
+from fleetbus_query_api.access.user import RequestUser
 from fleetbus_query_api.answers.catalog import Catalog
 from fleetbus_query_api.answers.cluster_listing import ClusterListing
 from fleetbus_query_api.answers.mro_v1 import v1_router
@@ -34,6 +38,9 @@ The objects of all clusters, as the snapshot has them. Read-only: anything but G
 Every answer shows how fresh it is: `freshness` by cluster, and in `incomplete` the clusters whose
 part may lack something or be outdated.
 
+Every request needs a bearer token, and shows what its user may read: what they may not read is
+answered like what does not exist.
+
 A resource is named as with kubectl: `pods`, `po`, `deployments.apps`, `v1/pods`,
 `apps/v1/deployments`, `networking.k8s.io/v1/ingresses`.
 """
@@ -43,18 +50,26 @@ _None = Annotated[NoParameters, Query()]
 
 
 def create_app(
-    *, reader: SnapshotReader, settings: QueryApiSettings, catalog: Catalog | None = None
+    *,
+    reader: SnapshotReader,
+    settings: QueryApiSettings,
+    access: Access,
+    authenticator: Authenticator | None,
+    catalog: Catalog | None = None,
 ) -> FastAPI:
     """Build the application over one snapshot.
 
     Args:
         reader: the snapshot.
         settings: the limits of one user.
+        access: decides what a user may read.
+        authenticator: knows the users of tokens; None if everybody is let in.
         catalog: resolves resource names; made from the reader if it is not given.
     """
     known = catalog or Catalog(reader)
     slices = TimeSlices()
-    listing = ObjectListing(reader=reader, catalog=known, slices=slices)
+    listing = ObjectListing(reader=reader, catalog=known, slices=slices, access=access)
+    clusters = ClusterListing(reader=reader, access=access)
     app = FastAPI(
         title="fleetbus query API",
         version="1",
@@ -63,13 +78,14 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.include_router(_cluster_router(ClusterListing(reader=reader)))
+    app.include_router(_cluster_router(clusters))
     app.include_router(_object_router(listing))
-    app.include_router(v1_router(reader=reader, catalog=known, listing=listing, slices=slices))
+    app.include_router(v1_router(reader=reader, clusters=clusters, listing=listing, slices=slices))
     add_problem_handlers(app)
     app.add_middleware(ListConcurrency)
     app.add_middleware(UserLimits, settings=settings)
-    app.add_middleware(RequestGate)
+    app.add_middleware(Authentication, authenticator=authenticator, settings=settings)
+    app.add_middleware(RequestGate, only_loopback=authenticator is None)
     return app
 
 
@@ -79,14 +95,14 @@ def _cluster_router(view: ClusterListing) -> APIRouter:
     )
 
     @router.get("/clusters", responses=_answers(ClusterListModel))
-    async def list_clusters(_: _None) -> Response:
+    async def list_clusters(user: RequestUser, _: _None) -> Response:
         """List the clusters of the fleet."""
-        return json_response(await view.list())
+        return json_response(await view.list(user))
 
     @router.get("/clusters/{name}", responses=_answers(ClusterDetailModel, 404))
-    async def get_cluster(name: str, _: _None) -> Response:
+    async def get_cluster(name: str, user: RequestUser, _: _None) -> Response:
         """Show one cluster and what is known of its resources."""
-        return json_response(await view.get(name))
+        return json_response(await view.get(user, name))
 
     return router
 
@@ -96,10 +112,10 @@ def _object_router(listing: ObjectListing) -> APIRouter:
 
     @router.get("/resources/{resource:path}", responses=_answers(ListModel, 404, 410))
     async def list_objects(
-        resource: _Resource, asked: Annotated[ListParameters, Query()]
+        resource: _Resource, user: RequestUser, asked: Annotated[ListParameters, Query()]
     ) -> Response:
         """List the objects of a resource in all clusters, or in some."""
-        return json_response(await listing.list(resource, asked))
+        return json_response(await listing.list(user, resource, asked))
 
     @router.get(
         "/objects/{cluster}/{resource:path}/{namespace}/{name}",
@@ -110,11 +126,12 @@ def _object_router(listing: ObjectListing) -> APIRouter:
         resource: _Resource,
         namespace: Annotated[str, Path(description="`-` for an object without a namespace.")],
         name: str,
+        user: RequestUser,
         _: _None,
     ) -> Response:
         """Show one object."""
         space = "" if namespace == "-" else namespace
-        return json_response(await listing.get(cluster, resource, space, name))
+        return json_response(await listing.get(user, cluster, resource, space, name))
 
     return router
 
@@ -125,6 +142,8 @@ def _answers(model: type[Any], *statuses: int) -> dict[int | str, dict[str, Any]
     `default` replaces the form of errors of FastAPI, which we never send.
     """
     problem = {"application/problem+json": {"schema": ProblemModel.model_json_schema()}}
-    problems = {status: {"content": problem} for status in (400, *statuses, 405, 421, 429, 503)}
+    problems = {
+        status: {"content": problem} for status in (400, 401, *statuses, 405, 421, 429, 503)
+    }
     default = {"description": "Any other error", "content": problem}
     return {200: {"model": model}, **problems, "default": default}

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import structlog
 import uvloop
 
+from fleetbus.kube.connection.config import import_light
 from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
@@ -21,9 +22,10 @@ from fleetbus.process.settings import (
 from fleetbus.snapshot import SnapshotReader, connect
 from fleetbus.snapshot.shards import check_shards
 from fleetbus_proto.keys import SnapshotKeys
+from fleetbus_query_api.access.guard import guarded
 from fleetbus_query_api.app import create_app
 from fleetbus_query_api.probe import StoreProbe
-from fleetbus_query_api.serve import listen, serve
+from fleetbus_query_api.serve import listen, load_tls, serve
 from fleetbus_query_api.settings import QueryApiSettings
 
 log = structlog.get_logger()
@@ -35,15 +37,17 @@ async def run(
     """Serve the query API until cancelled.
 
     Args:
-        shared: how to reach Redis.
-        settings: where to listen, and the limits of one user.
+        shared: how to reach Redis and the hub.
+        settings: where to listen, who may read what, and the limits of one user.
         health: checks of the process; made here if it is not given.
 
     Raises:
-        ConfigError: the address is not allowed, or cannot be bound.
+        ConfigError: the address is not protected, or cannot be bound; the certificate cannot be
+            loaded; there is no access data of the hub.
         StoreError: Redis is unusable, or holds another number of shards.
     """
     checks = health or Health()
+    tls = load_tls(settings)
     with listen(settings) as listener:
         redis = await connect(shared.redis_url)
         try:
@@ -51,12 +55,20 @@ async def run(
             await check_shards(redis, keys)
             reader = SnapshotReader(redis, keys)
             probe = StoreProbe(reader=reader, health=checks)
-            app = create_app(reader=reader, settings=settings)
             async with (
+                guarded(shared, settings, reader) as guard,
                 checks.serve(shared.health_host, shared.health_port, shared.health_port_file),
                 asyncio.TaskGroup() as group,
             ):
-                group.create_task(serve(app, listener), name="http")
+                app = create_app(
+                    reader=reader,
+                    settings=settings,
+                    access=guard.access,
+                    authenticator=guard.authenticator,
+                )
+                if guard.clusters is not None:
+                    group.create_task(guard.clusters.run(), name="clusters")
+                group.create_task(serve(app, listener, tls), name="http")
                 group.create_task(probe.run(), name="store-probe")
                 host, port = listener.getsockname()[:2]
                 await asyncio.to_thread(write_port_file, settings.port_file, port)
@@ -69,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command `fleetbus-query-api`."""
     parser = argparse.ArgumentParser(
         prog="fleetbus-query-api",
-        description="Serves the objects of the fleet from the snapshot, over HTTP on loopback; "
+        description="Serves the objects of the fleet from the snapshot, over HTTP; "
         "settings are environment variables FLEETBUS_… and FLEETBUS_QUERY_API_….",
     )
     parser.parse_args(argv)
@@ -79,6 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _main() -> None:
     shared = load_settings(SharedSettings)
     settings = load_settings(QueryApiSettings)
+    import_light()  # no user code runs here, so the typed models need not be loaded
     set_up_logs(shared.log_format, shared.log_level)
     tell_unknown_settings(QueryApiSettings)
     await run_until_stopped(query_api=run(shared, settings))

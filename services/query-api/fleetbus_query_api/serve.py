@@ -16,6 +16,7 @@ from fleetbus.errors import ConfigError
 from fleetbus_query_api.limits.gate import is_loopback
 from fleetbus_query_api.limits.large_answers import SlowReaderProtocol
 from fleetbus_query_api.settings import QueryApiSettings
+from fleetbus_query_api.tls import ServerTls
 
 log = structlog.get_logger()
 
@@ -75,13 +76,9 @@ def listen(settings: QueryApiSettings) -> socket.socket:
     """Open a listening socket, which queues connections until `serve` accepts them.
 
     Raises:
-        ConfigError: the address is not a loopback address, or cannot be bound.
+        ConfigError: the settings do not protect the address, or it cannot be bound.
     """
-    if not is_loopback(settings.host):
-        raise ConfigError(
-            f"setting FLEETBUS_QUERY_API_HOST: {settings.host!r} is not a loopback address. This "
-            "version does not authenticate, so it listens on loopback only"
-        )
+    _check_protection(settings)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         listener = socket.create_server(
@@ -94,7 +91,50 @@ def listen(settings: QueryApiSettings) -> socket.socket:
     return listener
 
 
-async def serve(app: FastAPI, listener: socket.socket) -> None:
+def _check_protection(settings: QueryApiSettings) -> None:
+    """Refuse to show the fleet, or tokens, to whoever is on the network.
+
+    Raises:
+        ConfigError: a setting is missing, or contradicts another one.
+    """
+    if (settings.tls_cert_file is None) != (settings.tls_key_file is None):
+        raise ConfigError(
+            "settings FLEETBUS_QUERY_API_TLS_CERT_FILE and FLEETBUS_QUERY_API_TLS_KEY_FILE: "
+            "one of them is set; set both or none"
+        )
+    if settings.tls_cert_file is not None and settings.tls_terminated:
+        raise ConfigError(
+            "setting FLEETBUS_QUERY_API_TLS_TERMINATED: a proxy speaks TLS, but "
+            "FLEETBUS_QUERY_API_TLS_CERT_FILE is set, too; set one of them"
+        )
+    if is_loopback(settings.host):
+        return
+    where = f"setting FLEETBUS_QUERY_API_HOST: {settings.host!r} is not a loopback address"
+    if settings.authentication == "none":
+        raise ConfigError(
+            f"{where}; with FLEETBUS_QUERY_API_AUTHENTICATION=none anybody could read the fleet: "
+            "set it to token"
+        )
+    if settings.tls_cert_file is None and not settings.tls_terminated:
+        raise ConfigError(
+            f"{where}; tokens would be sent in clear text: set FLEETBUS_QUERY_API_TLS_CERT_FILE and"
+            " FLEETBUS_QUERY_API_TLS_KEY_FILE, or FLEETBUS_QUERY_API_TLS_TERMINATED=true behind a"
+            " proxy that speaks TLS"
+        )
+
+
+def load_tls(settings: QueryApiSettings) -> ServerTls | None:
+    """Load the certificate; None to serve plain HTTP.
+
+    Raises:
+        ConfigError: it cannot be loaded.
+    """
+    if settings.tls_cert_file is None or settings.tls_key_file is None:
+        return None
+    return ServerTls(settings.tls_cert_file, settings.tls_key_file)
+
+
+async def serve(app: FastAPI, listener: socket.socket, tls: ServerTls | None = None) -> None:
     """Serve until cancelled; pending requests are answered first."""
     config = uvicorn.Config(
         app,
@@ -103,8 +143,11 @@ async def serve(app: FastAPI, listener: socket.socket) -> None:
         lifespan="off",
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # a client could invent its address, and have no limit
         log_config=None,
     )
+    config.load()
+    config.ssl = tls.context if tls is not None else None
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="uvicorn")
     try:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import pathlib
+from datetime import timedelta
+from typing import Final, Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from fleetbus.process.settings import Duration
+
+_NEVER: Final = timedelta(0)
+
 
 class QueryApiSettings(BaseSettings):
-    """Where the query API listens, and the limits of one user."""
+    """Where the query API listens, who may read what, and the limits of one user."""
 
     model_config = SettingsConfigDict(
         env_prefix="FLEETBUS_QUERY_API_",
@@ -19,8 +25,7 @@ class QueryApiSettings(BaseSettings):
     )
 
     host: str = "127.0.0.1"
-    """Address to listen on. Only loopback: there is no authentication, so whoever reaches the port
-    can read the whole fleet."""
+    """Address to listen on. Any but loopback needs authentication and TLS."""
 
     port: int = Field(default=0, ge=0, le=65535)
     """Port to listen on; 0 takes a free one."""
@@ -28,9 +33,38 @@ class QueryApiSettings(BaseSettings):
     port_file: pathlib.Path | None = None
     """File that the chosen port is written to, for whoever started the process."""
 
+    tls_cert_file: pathlib.Path | None = None
+    """PEM file with the server's certificate and its chain, read anew when it changes."""
+
+    tls_key_file: pathlib.Path | None = None
+    """PEM file with the private key of that certificate, without a passphrase."""
+
+    tls_terminated: bool = False
+    """Whether a proxy in front speaks TLS with the clients, so that this process need not: an
+    Ingress or a sidecar. Whoever reaches the port past the proxy sends tokens in clear text."""
+
+    authentication: Literal["token", "none"] = "token"
+    """`token`: every request needs a bearer token that the hub accepts. `none`: whoever reaches the
+    port can read the whole fleet; only on loopback, for development."""
+
+    audience: str = Field(default="fleetbus", min_length=1, max_length=1024)
+    """Audience that tokens must be issued for; else a token meant for something else would do."""
+
+    authority: Literal["hub", "member"] = "hub"
+    """Whose RBAC decides what a user may read in a cluster: the hub's, or that cluster's own."""
+
+    token_cache: Duration = Field(default=timedelta(minutes=2), ge=_NEVER, le=timedelta(minutes=2))
+    """How long a valid token is not reviewed again; a revoked one is good for so long."""
+
+    allow_cache: Duration = Field(default=timedelta(minutes=5), ge=_NEVER, le=timedelta(minutes=5))
+    """How long an allowed access is not reviewed again; a revoked right is good for so long."""
+
+    deny_cache: Duration = Field(default=timedelta(seconds=30), ge=_NEVER, le=timedelta(seconds=30))
+    """How long a denied access is not reviewed again; a new right may take so long."""
+
     user_requests_per_second: float = Field(default=20, gt=0)
-    """Requests of one user per second, over time; more are answered 429. A user is a client
-    address, as there is no authentication."""
+    """Requests of one user per second, over time; more are answered 429. Without authentication a
+    user is a client address; with it, an address may send as many that carry no known token."""
 
     user_request_burst: int = Field(default=200, ge=1)
     """Requests that an idle user may send at once: a web page or a script sends a few dozen, and

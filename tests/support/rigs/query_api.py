@@ -55,21 +55,28 @@ class Ended(NamedTuple):
 
 
 @asynccontextmanager
-async def served(redis_url: str, folder: Path, **settings: Any) -> AsyncGenerator[str]:
+async def served(
+    redis_url: str, folder: Path, *, shared: dict[str, Any] | None = None, **settings: Any
+) -> AsyncGenerator[str]:
     """A query API in this process; yields its URL.
 
-    Unless the settings say else, tests may ask as often as they like.
+    Unless the settings say else, nobody authenticates, and tests may ask as often as they like.
     """
     port_file = folder / "query-api.port"
-    often: dict[str, Any] = {"user_requests_per_second": 1e6, **settings}
+    often: dict[str, Any] = {
+        "user_requests_per_second": 1e6,
+        "authentication": "none",
+        **settings,
+    }
     chosen = QueryApiSettings(port_file=port_file, **often)
-    shared = SharedSettings(redis_url=redis_url)
-    running = asyncio.create_task(run(shared, chosen))
+    reach = SharedSettings(redis_url=redis_url, **(shared or {}))
+    running = asyncio.create_task(run(reach, chosen))
     try:
         await eventually(lambda: running.done() or port_file.exists())
         if running.done():
             running.result()
-        yield f"http://127.0.0.1:{port_file.read_text().strip()}"
+        scheme = "https" if chosen.tls_cert_file else "http"
+        yield f"{scheme}://127.0.0.1:{port_file.read_text().strip()}"
     finally:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -15,6 +15,8 @@ from fleetbus.snapshot import (
     ResourceState,
     SnapshotReader,
 )
+from fleetbus_query_api.access.authorise import Access, Right
+from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.catalog import read_generation
 from fleetbus_query_api.answers.problem import NotFoundProblem
 from fleetbus_query_api.answers.render import render_freshness, render_list, render_one_freshness
@@ -25,22 +27,25 @@ class ClusterListing:
 
     Args:
         reader: the snapshot.
+        access: decides which clusters a user may see.
     """
 
-    def __init__(self, *, reader: SnapshotReader) -> None:
+    def __init__(self, *, reader: SnapshotReader, access: Access) -> None:
         self._reader = reader
+        self._access = access
 
-    async def list(self) -> bytes:
-        """List all clusters, by name.
+    async def list(self, user: User) -> bytes:
+        """List the clusters that the user may see, by name.
 
         Raises:
             StoreEmpty: the fleet is unknown (rule P13).
+            UnavailableProblem: the hub does not decide.
         """
         await read_generation(self._reader)
         now = datetime.now(UTC)
         items: list[bytes] = []
         freshness: dict[str, Freshness] = {}
-        for record in await self._reader.clusters():
+        for record in await self._visible(user):
             resources = await self._reader.resources(record.name)
             freshness[record.name] = cluster_freshness(record, resources, now)
             items.append(
@@ -48,22 +53,26 @@ class ClusterListing:
             )
         return render_list(items, render_freshness(freshness))
 
-    async def get(self, name: str) -> bytes:
+    async def get(self, user: User, name: str) -> bytes:
         """Show one cluster with its resources.
 
         Raises:
-            NotFoundProblem: it is not in the fleet.
+            NotFoundProblem: it is not in the fleet, or the user may not see it.
             StoreEmpty: the fleet is unknown (rule P13).
+            UnavailableProblem: the hub does not decide.
         """
         await read_generation(self._reader)
-        record = await self._reader.cluster(name)
+        record = None
+        if await self._access.authorise(user, Right("get"), [name]):
+            record = await self._reader.cluster(name)
         if record is None:
-            raise NotFoundProblem(f"no cluster {name!r} is in the fleet")
+            hint = "" if self._access.is_open else ", or you may not see it"
+            raise NotFoundProblem(f"no cluster {name!r} is in the fleet{hint}")
         now = datetime.now(UTC)
         resources = await self._reader.resources(name)
         freshness = cluster_freshness(record, resources, now)
         rows = [
-            _render_resource(known, record, await self._reader.count(name, known.key), now)
+            _render_resource(known, record, await self._count(user, name, known), now)
             for known in resources
         ]
         content = {
@@ -73,15 +82,31 @@ class ClusterListing:
         }
         return msgspec.json.encode(content)
 
-    async def records(self, name: str = "") -> Sequence[tuple[ClusterRecord, Freshness]]:
-        """Read the records of all clusters, or of one, with their freshness.
+    async def _count(self, user: User, cluster: str, known: ResourceRecord) -> int | None:
+        """Count the objects of a resource; None if the user may not list all of them (rule A2)."""
+        right = Right("list", known.group, known.plural)
+        if not await self._access.authorise(user, right, [cluster]):
+            return None
+        return await self._reader.count(cluster, known.key)
+
+    async def _visible(self, user: User) -> Sequence[ClusterRecord]:
+        records = await self._reader.clusters()
+        names = [record.name for record in records]
+        visible = await self._access.authorise(user, Right("list"), names)
+        return [record for record in records if record.name in visible]
+
+    async def records(
+        self, user: User, name: str = ""
+    ) -> Sequence[tuple[ClusterRecord, Freshness]]:
+        """Read the records of the clusters that a user may see, or of one, with their freshness.
 
         Raises:
             StoreEmpty: the fleet is unknown (rule P13).
+            UnavailableProblem: the hub does not decide.
         """
         await read_generation(self._reader)
         now = datetime.now(UTC)
-        records = await self._reader.clusters()
+        records = await self._visible(user)
         return [
             (record, cluster_freshness(record, await self._reader.resources(record.name), now))
             for record in records
@@ -132,7 +157,7 @@ def _render(
 
 
 def _render_resource(
-    known: ResourceRecord, record: ClusterRecord, objects: int, now: datetime
+    known: ResourceRecord, record: ClusterRecord, objects: int | None, now: datetime
 ) -> dict[str, Any]:
     return {
         "group": known.group,

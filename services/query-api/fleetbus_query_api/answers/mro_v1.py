@@ -21,11 +21,12 @@ from starlette.responses import Response, StreamingResponse
 
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.snapshot import Entry, Freshness, ListQuery, SnapshotReader
-from fleetbus_query_api.answers.catalog import Catalog
+from fleetbus_query_api.access.user import RequestUser, User
 from fleetbus_query_api.answers.cluster_listing import ClusterListing
-from fleetbus_query_api.answers.object_listing import ObjectListing
+from fleetbus_query_api.answers.object_listing import ObjectListing, members_of
 from fleetbus_query_api.answers.parameters import check_repeats, require_few
 from fleetbus_query_api.answers.problem import BadRequestProblem
+from fleetbus_query_api.answers.readable import Selection
 from fleetbus_query_api.answers.render import FIXED_HEADERS, SLICE, body_of, json_response
 from fleetbus_query_api.limits.time_slices import TimeSlices
 
@@ -104,38 +105,37 @@ def _read_limit(text: str) -> int:
 
 
 def v1_router(
-    *, reader: SnapshotReader, catalog: Catalog, listing: ObjectListing, slices: TimeSlices
+    *, reader: SnapshotReader, clusters: ClusterListing, listing: ObjectListing, slices: TimeSlices
 ) -> APIRouter:
     """Build the routes below /v1."""
     router = APIRouter(prefix="/v1", tags=["multi_resource_operator"])
-    newest = _NewestObjects(reader=reader, catalog=catalog, listing=listing, slices=slices)
-    clusters = ClusterListing(reader=reader)
+    newest = _NewestObjects(reader=reader, listing=listing, slices=slices)
 
     @router.get("/list", openapi_extra=_OPENAPI)
-    async def list_objects(request: Request) -> Response:
+    async def list_objects(request: Request, user: RequestUser) -> Response:
         """List objects, newest first."""
-        return await newest.answer(request, _object)
+        return await newest.answer(request, user, _object)
 
     @router.get("/list_with_cluster", openapi_extra=_OPENAPI)
-    async def list_with_cluster(request: Request) -> Response:
+    async def list_with_cluster(request: Request, user: RequestUser) -> Response:
         """List objects, newest first, each with the name of its cluster."""
-        return await newest.answer(request, _object_with_cluster)
+        return await newest.answer(request, user, _object_with_cluster)
 
     @router.get("/list_cluster")
-    async def list_clusters(request: Request) -> Response:
+    async def list_clusters(request: Request, user: RequestUser) -> Response:
         """List clusters."""
-        return await _list_clusters(clusters, request.query_params.multi_items())
+        return await _list_clusters(clusters, user, request.query_params.multi_items())
 
     return router
 
 
 async def _list_clusters(
-    clusters: ClusterListing, parameters: Sequence[tuple[str, str]]
+    clusters: ClusterListing, user: User, parameters: Sequence[tuple[str, str]]
 ) -> Response:
     check_repeats([name for name, _ in parameters])
     if unknown := {name for name, _ in parameters} - {"name"}:
         raise BadRequestProblem(f"unknown query parameter {min(unknown)[:80]!r}")
-    found = await clusters.records(dict(parameters).get("name", ""))
+    found = await clusters.records(user, dict(parameters).get("name", ""))
     rows = [
         {
             "name": record.name,
@@ -158,25 +158,30 @@ class _NewestObjects:
         self,
         *,
         reader: SnapshotReader,
-        catalog: Catalog,
         listing: ObjectListing,
         slices: TimeSlices,
     ) -> None:
         self._reader = reader
-        self._catalog = catalog
         self._listing = listing
         self._slices = slices
 
-    async def answer(self, request: Request, render: Callable[[Entry], bytes]) -> Response:
+    async def answer(
+        self, request: Request, user: User, render: Callable[[Entry], bytes]
+    ) -> Response:
         """Answer with an array of objects."""
         asked = V1Query.read(request.query_params.multi_items())
-        fleet = await self._catalog.fleet()
-        known = fleet.find(asked.gvr)
-        clusters = [asked.cluster] if asked.cluster else list(fleet.clusters)
-        freshness = await self._listing.freshness(fleet, clusters, known, asked.namespace)
+        wanted = Selection(
+            verb="list",
+            resource=asked.gvr,
+            clusters=[asked.cluster] if asked.cluster else [],
+            namespace=asked.namespace,
+        )
+        readable = await self._listing.find(user, wanted)
+        resource = readable.known.key
+        freshness = await self._listing.freshness(readable, asked.namespace)
         query = ListQuery(
-            clusters=[name for name in clusters if name in fleet.clusters],
-            resource=known.key,
+            clusters=members_of(readable),
+            resource=resource,
             namespace=asked.namespace or None,
             name=asked.name or None,
             labels=asked.labels or None,
@@ -185,7 +190,7 @@ class _NewestObjects:
         )
         rows = await self._find(query, asked.limit)
         return StreamingResponse(
-            self._stream(request, known.key, rows, render),
+            self._stream(request, resource, rows, render),
             headers={**FIXED_HEADERS, **_incomplete_header(freshness)},
             media_type="application/json",
         )

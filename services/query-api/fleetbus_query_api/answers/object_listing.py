@@ -19,14 +19,17 @@ from fleetbus.snapshot import (
 )
 from fleetbus.snapshot.reads.paging import Position, write_token
 from fleetbus_proto import keys
-from fleetbus_query_api.answers.catalog import (
-    Catalog,
-    KnownFleet,
-    KnownResource,
-    read_generation,
-)
+from fleetbus_query_api.access.authorise import Access
+from fleetbus_query_api.access.user import User
+from fleetbus_query_api.answers.catalog import Catalog, KnownResource, read_generation
 from fleetbus_query_api.answers.parameters import ListParameters, require_few
 from fleetbus_query_api.answers.problem import NotFoundProblem
+from fleetbus_query_api.answers.readable import (
+    UNREADABLE,
+    Readable,
+    ReadableResources,
+    Selection,
+)
 from fleetbus_query_api.answers.render import (
     body_of,
     render_freshness,
@@ -63,15 +66,18 @@ class ObjectListing:
         reader: the snapshot.
         catalog: resolves resource names.
         slices: run the matching of objects.
+        access: decides what a user may read.
     """
 
-    def __init__(self, *, reader: SnapshotReader, catalog: Catalog, slices: TimeSlices) -> None:
+    def __init__(
+        self, *, reader: SnapshotReader, catalog: Catalog, slices: TimeSlices, access: Access
+    ) -> None:
         self._reader = reader
-        self._catalog = catalog
         self._slices = slices
+        self._readable = ReadableResources(catalog=catalog, access=access)
 
-    async def list(self, resource: str, asked: ListParameters) -> bytes:
-        """List one page of a resource, over clusters.
+    async def list(self, user: User, resource: str, asked: ListParameters) -> bytes:
+        """List one page of a resource, over the clusters in which the user may list it.
 
         Raises:
             BadRequestProblem: a selector has too many requirements.
@@ -79,19 +85,25 @@ class ObjectListing:
             InvalidSelector: a selector is malformed.
             InvalidToken: the continue token is malformed.
             ExpiredToken: the continue token is of a lost store.
-            NotFoundProblem: no cluster has this resource.
+            NotFoundProblem: no cluster has this resource, or the user may list it in none.
         """
         fields = FieldSelector.parse(asked.field_selector)
         labels = LabelSelector.parse(asked.label_selector)
         require_few("fieldSelector", len(fields.requirements))
         require_few("labelSelector", len(labels.requirements))
-        fleet = await self._catalog.fleet()
-        known = fleet.find(resource)
-        clusters = sorted(set(asked.cluster)) or list(fleet.clusters)
+        readable = await self.find(
+            user,
+            Selection(
+                verb="list",
+                resource=resource,
+                clusters=asked.cluster,
+                namespace=asked.namespace,
+            ),
+        )
+        known = readable.known
         # Freshness first: rows read after it are at least as fresh as it says (rule A4).
-        freshness = await self.freshness(fleet, clusters, known, asked.namespace)
-        members = [name for name in clusters if name in fleet.clusters]
-        query, rest = _push_down(_query(members, known, asked, labels), fields)
+        freshness = await self.freshness(readable, asked.namespace)
+        query, rest = _push_down(_query(members_of(readable), known, asked, labels), fields)
         found = await self._scan(query, rest) if rest else _Found(await self._page(query), {})
         return render_list(
             map(render_item, found.page.entries),
@@ -104,34 +116,45 @@ class ObjectListing:
             },
         )
 
-    async def get(self, cluster: str, resource: str, namespace: str, name: str) -> bytes:
+    async def get(
+        self, user: User, cluster: str, resource: str, namespace: str, name: str
+    ) -> bytes:
         """Get one object.
 
         Raises:
             InvalidName: the resource name is malformed.
-            NotFoundProblem: no such resource, cluster or object; it has the freshness.
+            NotFoundProblem: no such resource, cluster or object, or the user may not read it; with
+                the freshness if they may.
         """
-        fleet = await self._catalog.fleet()
-        known = fleet.find(resource)
-        freshness = render_freshness(await self.freshness(fleet, [cluster], known, namespace))
+        wanted = Selection(
+            verb="get", resource=resource, clusters=[cluster], namespace=namespace, name=name
+        )
+        readable = await self.find(user, wanted)
+        known = readable.known
+        freshness = render_freshness(await self.freshness(readable, namespace))
         entry = None
-        if cluster in fleet.clusters:
+        if members_of(readable):
             entry = await self._reader.get(cluster, known.key, namespace, name)
         if entry is None:
             # One answer for an absent cluster, namespace and name (rule A2).
             raise NotFoundProblem("the snapshot has no such object", **freshness)
         return render_one(render_item(entry), {"resource": describe_resource(known), **freshness})
 
-    async def freshness(
-        self, fleet: KnownFleet, clusters: Sequence[str], known: KnownResource, namespace: str = ""
-    ) -> dict[str, Freshness]:
-        """The freshness of a resource in each cluster (rule A4)."""
-        members = [name for name in clusters if name in fleet.clusters]
+    async def find(self, user: User, wanted: Selection) -> Readable:
+        """Find what the user may read; see `ReadableResources.find`."""
+        return await self._readable.find(user, wanted)
+
+    async def freshness(self, readable: Readable, namespace: str = "") -> dict[str, Freshness]:
+        """The freshness of a resource in each cluster that the answer names (rule A4)."""
+        fleet, known = readable.fleet, readable.known
+        members = members_of(readable)
         found = await self._reader.freshness(members, known.key, namespace=namespace)
         for name in members:
             if fleet.lacks(name, known.key):
                 found[name] = replace(found[name], reason="not watched there")
-        return {name: found.get(name, _NOT_A_MEMBER) for name in clusters}
+        named = {name: found.get(name, _NOT_A_MEMBER) for name in readable.clusters}
+        named |= dict.fromkeys(readable.left_out, UNREADABLE)
+        return dict(sorted(named.items()))
 
     async def _page(self, query: ListQuery) -> Page:
         """Read a page within `MAX_PAGE_BYTES`: a larger one is read again with fewer objects."""
@@ -205,6 +228,11 @@ class _MatchingPage:
         self.entries.append(entry)
         self._size = size
         return True
+
+
+def members_of(readable: Readable) -> list[str]:
+    """The clusters of the fleet that the user may read."""
+    return [name for name in readable.clusters if name in readable.fleet.clusters]
 
 
 def describe_resource(known: KnownResource) -> dict[str, Any]:

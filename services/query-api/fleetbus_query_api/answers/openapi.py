@@ -120,7 +120,8 @@ class ClusterResourceModel(FreshnessModel):
     plural: str
     kind: str
     namespaced: bool
-    objects: int
+    objects: int | None
+    """How many there are; null if you may not list all of them."""
     lastReceived: str  # noqa: N815 -- as in the answer
     """When the last byte of its list or watch came; a quiet resource may have none for long."""
 

@@ -2,6 +2,7 @@
 
 Problem
 ├── BadRequestProblem         400: the request is invalid
+├── UnauthorizedProblem       401: there is no token, or it is not accepted (rule A3)
 ├── NotFoundProblem           404: no such resource, cluster or object
 ├── MethodNotAllowedProblem   405: anything but GET (rule A7)
 ├── GoneProblem               410: the continue token has expired: the store was lost since
@@ -59,8 +60,24 @@ class BadRequestProblem(Problem):
     status = 400
 
 
+class UnauthorizedProblem(Problem):
+    """There is no bearer token, or the hub does not accept it (rule A3).
+
+    Args:
+        detail: what to do.
+        is_token_invalid: whether there was one.
+    """
+
+    status = 401
+
+    def __init__(self, detail: str, *, is_token_invalid: bool = False) -> None:
+        super().__init__(detail)
+        error = ', error="invalid_token"' if is_token_invalid else ""
+        self.headers = {"WWW-Authenticate": f'Bearer realm="fleetbus"{error}'}
+
+
 class NotFoundProblem(Problem):
-    """No such resource, cluster or object."""
+    """No such resource, cluster or object, or the user may not read it (rule A2)."""
 
     status = 404
 

@@ -1,4 +1,8 @@
-"""Refuses requests other than GET (rule A7), and Host headers of other machines."""
+"""Refuses requests other than GET (rule A7), and Host headers of other machines.
+
+Host headers matter only where nobody authenticates: a token is never sent by itself, so a web page
+that points its own name at us has none.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +23,32 @@ class RequestGate:
 
     Args:
         app: the application behind it.
+        only_loopback: whether the Host header must be a name of this machine.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, only_loopback: bool) -> None:
         self._app = app
+        self._only_loopback = only_loopback
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request pass, or refuse it."""
-        problem = _find_problem(scope) if scope["type"] == "http" else None
+        problem = self._find_problem(scope) if scope["type"] == "http" else None
         if problem is None:
             await self._app(scope, receive, send)
         else:
             await render_problem(str(scope["path"]), problem)(scope, receive, send)
+
+    def _find_problem(self, scope: Scope) -> Problem | None:
+        if scope["method"] != "GET":
+            return MethodNotAllowedProblem("the query API is read-only: use GET")
+        host = _host_of(scope) if self._only_loopback else ""
+        if host and not is_loopback(host):
+            # DNS rebinding: a web page may point its own name at 127.0.0.1 and read through a
+            # visitor.
+            return MisdirectedProblem(
+                "this API answers only under localhost and loopback addresses"
+            )
+        return None
 
 
 def is_loopback(host: str) -> bool:
@@ -39,16 +57,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host.lower() == "localhost"
-
-
-def _find_problem(scope: Scope) -> Problem | None:
-    if scope["method"] != "GET":
-        return MethodNotAllowedProblem("the query API is read-only: use GET")
-    host = _host_of(scope)
-    if host and not is_loopback(host):
-        # DNS rebinding: a web page may point its own name at 127.0.0.1 and read through a visitor.
-        return MisdirectedProblem("this API answers only under localhost and loopback addresses")
-    return None
 
 
 def _host_of(scope: Scope) -> str:

@@ -1,0 +1,1 @@
+"""Finds out who sends a request, and what they may read (rules A1 to A3)."""

@@ -1,0 +1,165 @@
+"""Finds the user of a bearer token by a TokenReview of the hub (rule A3)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+import msgspec
+import structlog
+from starlette.types import Scope
+
+from fleetbus.errors import ConfigError, KubeError
+from fleetbus.kube.client import KubeClient
+from fleetbus.process.log_once import LogOnce
+from fleetbus_query_api.access.cache import ExpiringCache
+from fleetbus_query_api.access.reviews import TokenOwner, review_token
+from fleetbus_query_api.access.user import User
+from fleetbus_query_api.answers.problem import UnauthorizedProblem, UnavailableProblem
+
+log = structlog.get_logger()
+
+_CAPACITY: Final = 10_000
+_INVALID_FOR: Final = timedelta(seconds=10)
+_MAX_TOKEN: Final = 16 * 1024
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+_ANONYMOUS: Final = "system:anonymous"
+_UNAUTHENTICATED: Final = "system:unauthenticated"
+_HOW: Final = "send `Authorization: Bearer <token>`"
+
+
+class _Outcome(NamedTuple):
+    """The user of a token, or why it is not accepted."""
+
+    user: User | None
+    refusal: str = ""
+
+
+class _Claims(msgspec.Struct):
+    exp: float | None = None
+
+
+class Authenticator:
+    """Knows the users of tokens for a while, by a keyed hash: no token is kept.
+
+    Args:
+        hub: the client of the hub.
+        audience: that tokens must be issued for.
+        keep: how long a valid token is not reviewed again.
+    """
+
+    def __init__(
+        self,
+        *,
+        hub: KubeClient,
+        audience: str,
+        keep: timedelta,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._hub = hub
+        self._audience = audience
+        self._keep = keep
+        self._key = secrets.token_bytes(32)  # hashes of two processes cannot be compared
+        self._known: ExpiringCache[bytes, _Outcome] = ExpiringCache(_CAPACITY, clock)
+        self._failing = LogOnce()
+
+    def find_known(self, token: str) -> User | None:
+        """The user of a token that was reviewed a while ago, without asking the hub.
+
+        Raises:
+            UnauthorizedProblem: the hub has just refused the token.
+        """
+        outcome = self._known.get(self._hash(token))
+        return None if outcome is None else _user_of(outcome)
+
+    async def authenticate(self, token: str) -> User:
+        """The user of a token.
+
+        Raises:
+            UnauthorizedProblem: the hub does not accept the token, or not for this audience.
+            UnavailableProblem: the hub did not review it.
+        """
+        try:
+            owner = await review_token(self._hub, token, self._audience)
+        except (KubeError, ConfigError) as e:
+            if self._failing.should_log(text := str(e).replace(token, "…")):
+                log.warning("token_review_failed", error=text)
+            raise UnavailableProblem(
+                "your token cannot be verified: the hub's API server does not answer the query API"
+                " or refuses it; the log of the query API has the reason. Try again"
+            ) from None
+        outcome = self._evaluate(owner)
+        keep = _INVALID_FOR if outcome.user is None else min(self._keep, _remaining(token))
+        if keep > timedelta():
+            self._known.put(self._hash(token), outcome, keep)
+        return _user_of(outcome)
+
+    def _evaluate(self, owner: TokenOwner) -> _Outcome:
+        user = owner.user
+        if user is None:
+            return _Outcome(None, self._refusal(owner.error))
+        if user.name == _ANONYMOUS or _UNAUTHENTICATED in user.groups:
+            return _Outcome(None, self._refusal(""))
+        if self._audience not in owner.audiences:
+            # Also from an authenticator that knows no audiences: any token would pass (rule A3).
+            return _Outcome(None, self._refusal("audience"))
+        return _Outcome(user)
+
+    def _refusal(self, error: str) -> str:
+        renew = f"`kubectl create token <serviceaccount> --audience={self._audience}` issues one"
+        if "expired" in error:
+            return f"the token has expired; get a new one: {renew}"
+        if "audience" in error:
+            return f"the token is not issued for the audience {self._audience!r}; {renew}"
+        return (
+            "the hub does not accept the token: it is invalid, has expired, was revoked, or is not"
+            f" issued for the audience {self._audience!r}; {renew}"
+        )
+
+    def _hash(self, token: str) -> bytes:
+        return hashlib.blake2b(token.encode(), key=self._key, digest_size=32).digest()
+
+
+def read_token(scope: Scope) -> str:
+    """The bearer token of a request.
+
+    Raises:
+        UnauthorizedProblem: it has none, two, or one that no server issues.
+    """
+    found = [value for name, value in scope["headers"] if name == b"authorization"]
+    if not found:
+        raise UnauthorizedProblem(f"a token is required: {_HOW}")
+    if len(found) > 1:
+        raise UnauthorizedProblem(f"there are {len(found)} Authorization headers: {_HOW} once")
+    scheme, _, token = found[0].decode("latin-1").partition(" ")
+    token = token.strip()
+    if scheme.lower() != "bearer" or len(token) > _MAX_TOKEN or not _TOKEN.fullmatch(token):
+        raise UnauthorizedProblem(f"the Authorization header is not a bearer token: {_HOW}")
+    return token
+
+
+def _user_of(outcome: _Outcome) -> User:
+    if outcome.user is None:
+        raise UnauthorizedProblem(outcome.refusal, is_token_invalid=True)
+    return outcome.user
+
+
+def _remaining(token: str) -> timedelta:
+    """How long a JWT is valid: it must not live on in the cache; other tokens do not tell."""
+    parts = token.split(".")
+    if len(parts) != 3:  # noqa: PLR2004 -- header, claims, signature
+        return timedelta.max
+    try:
+        raw = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+        expires = msgspec.json.decode(raw, type=_Claims).exp
+    except (ValueError, msgspec.DecodeError):
+        return timedelta.max
+    if expires is None:
+        return timedelta.max
+    return timedelta(seconds=max(0.0, min(expires - time.time(), 1e6)))

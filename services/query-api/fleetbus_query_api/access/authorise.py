@@ -1,0 +1,281 @@
+"""Decides what a user may read, by SubjectAccessReviews (rules A1, A3).
+
+Everything that is read goes through `authorise`, with a right and the clusters it is needed in. A
+decision depends on the names that were asked for, never on whether they exist (rule A2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final, NamedTuple, Protocol
+
+import structlog
+
+from fleetbus.clusters.registry import Clusters
+from fleetbus.errors import ClusterNotFound, ConfigError, KubeError, NotEngaged
+from fleetbus.kube.client import KubeClient
+from fleetbus.process.log_once import LogOnce
+from fleetbus_proto.resources import CORE
+from fleetbus_query_api.access.cache import ExpiringCache
+from fleetbus_query_api.access.reviews import Attributes, review_access
+from fleetbus_query_api.access.user import User
+from fleetbus_query_api.answers.problem import UnavailableProblem
+
+log = structlog.get_logger()
+
+_CAPACITY: Final = 100_000
+_PER_REQUEST: Final = 16
+_AT_A_TIME: Final = 64
+_MEMBER_WITHIN: Final = timedelta(seconds=3)
+_AWAY_FOR: Final = timedelta(seconds=5)
+_FLEET: Final = "fleetbus.dev"
+_CLUSTERS: Final = "clusters"
+_OF_HUB: Final = "hub:"
+_SYSTEM: Final = "system:"
+_AUTHENTICATED: Final = "system:authenticated"
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """A right to read objects of a resource, or with no resource the clusters themselves.
+
+    Attributes:
+        verb: `get` or `list`.
+        group: of the resource; `core` for the core group.
+        namespace: the only one; empty for all.
+        name: of the object, where only one is read.
+    """
+
+    verb: str
+    group: str = ""
+    plural: str = ""
+    namespace: str = ""
+    name: str = ""
+
+    @property
+    def resource(self) -> str:
+        """The name of the resource as in RBAC on the hub: `pods`, `deployments.apps`."""
+        return self.plural if self.group == CORE else f"{self.plural}.{self.group}"
+
+
+class Access(Protocol):
+    """Decides what a user may read."""
+
+    is_open: bool
+    """Whether everybody may read everything, so that an error may tell what there is."""
+
+    async def authorise(
+        self, user: User, right: Right, clusters: Collection[str]
+    ) -> Collection[str]:
+        """Those of the clusters in which the user has a right.
+
+        Raises:
+            UnavailableProblem: the hub does not decide.
+        """
+        ...
+
+
+class OpenAccess:
+    """Lets everybody read everything: on loopback, in development."""
+
+    is_open = True
+
+    async def authorise(
+        self, user: User, right: Right, clusters: Collection[str]
+    ) -> Collection[str]:
+        """All of the clusters."""
+        del user, right
+        return clusters
+
+
+class _Case(NamedTuple):
+    """What one review decides; the key of the cache.
+
+    Attributes:
+        at: the cluster whose API server decides; empty for the hub.
+    """
+
+    at: str
+    user: User
+    attributes: Attributes
+
+
+class Decisions:
+    """Makes reviews, and keeps their outcomes for a while.
+
+    Args:
+        allow: how long an allow is kept.
+        deny: how long a deny is kept.
+        clock: a monotonic clock in seconds.
+    """
+
+    def __init__(
+        self, *, allow: timedelta, deny: timedelta, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._allow = allow
+        self._deny = deny
+        self._known: ExpiringCache[_Case, bool] = ExpiringCache(_CAPACITY, clock)
+        self._turns = asyncio.Semaphore(_AT_A_TIME)
+
+    async def decide(self, client: Callable[[], KubeClient], case: _Case) -> bool:
+        """Whether a user may do something.
+
+        Raises:
+            FleetbusError: the API server cannot be asked, or does not decide.
+        """
+        known = self._known.get(case)
+        if known is not None:
+            return known
+        async with self._turns:
+            known = self._known.get(case)  # another request may have asked meanwhile
+            if known is None:
+                known = await review_access(client(), case.user, case.attributes)
+                self._known.put(case, known, self._allow if known else self._deny)
+        return known
+
+    def deny(self, case: _Case, keep: timedelta) -> None:
+        """Deny for so long, without a review."""
+        self._known.put(case, value=False, keep=min(keep, self._deny))
+
+
+class HubAccess:
+    """Lets the RBAC of the hub decide.
+
+    The right `list` on pods in namespace `a` of cluster `eu1` is `list` on the subresource `pods`
+    of the Cluster `eu1` in namespace `a`: one review names all of them, so rights in one cluster
+    and rights in one namespace never combine to more than what was granted.
+
+    Args:
+        hub: the client of the hub.
+        decisions: makes the reviews.
+    """
+
+    is_open = False
+
+    def __init__(self, *, hub: KubeClient, decisions: Decisions) -> None:
+        self._hub = hub
+        self._decisions = decisions
+        self._failing = LogOnce()
+
+    async def authorise(
+        self, user: User, right: Right, clusters: Collection[str]
+    ) -> Collection[str]:
+        """Those of the clusters in which the user has a right on the hub; see `Access`."""
+        everywhere = Attributes(
+            verb=right.verb,
+            group=_FLEET,
+            resource=_CLUSTERS,
+            subresource=right.resource if right.plural else "",
+            namespace=right.namespace,
+        )
+        if not clusters or await self._decide(user, everywhere):
+            return clusters
+        asked = {name: replace(everywhere, name=name) for name in clusters if name}
+        return await _granted(
+            {name: self._decide(user, attributes) for name, attributes in asked.items()}
+        )
+
+    async def _decide(self, user: User, attributes: Attributes) -> bool:
+        try:
+            return await self._decisions.decide(lambda: self._hub, _Case("", user, attributes))
+        except (KubeError, ConfigError) as e:
+            if self._failing.should_log(str(e)):
+                log.warning("access_review_failed", error=str(e))
+            raise UnavailableProblem(
+                "your rights cannot be checked: the hub's API server does not answer the query API"
+                " or refuses it; the log of the query API has the reason. Try again"
+            ) from None
+
+
+class MemberAccess:
+    """Lets the RBAC of each cluster decide, for users who may `get` its Cluster on the hub.
+
+    A cluster that does not answer denies. Names that the hub itself gives out, like those of its
+    ServiceAccounts, mean others in a member, and get a prefix there.
+
+    Args:
+        hub: decides who may know of which cluster.
+        clusters: have the clients of the members.
+        decisions: makes the reviews.
+    """
+
+    is_open = False
+
+    def __init__(self, *, hub: HubAccess, clusters: Clusters, decisions: Decisions) -> None:
+        self._hub = hub
+        self._clusters = clusters
+        self._decisions = decisions
+        self._failing = LogOnce()
+
+    async def authorise(
+        self, user: User, right: Right, clusters: Collection[str]
+    ) -> Collection[str]:
+        """Those of the clusters in which the user has a right there; see `Access`."""
+        if not right.plural:
+            return await self._hub.authorise(user, right, clusters)
+        # First: else the time that an answer takes would tell which clusters there are (rule A2).
+        visible = await self._hub.authorise(user, Right("get"), clusters)
+        attributes = Attributes(
+            verb=right.verb,
+            group="" if right.group == CORE else right.group,
+            resource=right.plural,
+            namespace=right.namespace,
+            name=right.name,
+        )
+        return await _granted({name: self._decide(user, name, attributes) for name in visible})
+
+    async def _decide(self, user: User, cluster: str, attributes: Attributes) -> bool:
+        is_hub = bool(cluster) and cluster == self._clusters.hub
+        case = _Case(cluster, user if is_hub else _as_foreigner(user), attributes)
+        try:
+            async with asyncio.timeout(_MEMBER_WITHIN.total_seconds()):
+                return await self._decisions.decide(lambda: self._clusters.client(cluster), case)
+        except ClusterNotFound:
+            pass
+        except (KubeError, ConfigError, NotEngaged, TimeoutError) as e:
+            text = str(e) or "no answer in time"
+            if self._failing.should_log(text, key=cluster):
+                log.warning("access_review_failed", cluster=cluster, error=text)
+        self._decisions.deny(case, _AWAY_FOR)
+        return False
+
+
+async def _granted(reviews: Mapping[str, Coroutine[Any, Any, bool]]) -> set[str]:
+    """The names whose reviews allow; so many of a request are made at a time.
+
+    Raises:
+        UnavailableProblem: one was not decided.
+    """
+    turns = asyncio.Semaphore(_PER_REQUEST)
+
+    async def decide(review: Coroutine[Any, Any, bool]) -> bool | UnavailableProblem:
+        async with turns:
+            try:
+                return await review
+            except UnavailableProblem as e:
+                return e
+
+    found = await asyncio.gather(*map(decide, reviews.values()))
+    for outcome in found:
+        if isinstance(outcome, UnavailableProblem):
+            raise outcome
+    return {name for name, allowed in zip(reviews, found, strict=True) if allowed}
+
+
+def _as_foreigner(user: User) -> User:
+    """The user as a member sees them: `system:` names of the hub mean nobody there."""
+    return replace(
+        user,
+        name=_mark(user.name),
+        groups=tuple(
+            sorted(each if each == _AUTHENTICATED else _mark(each) for each in user.groups)
+        ),
+    )
+
+
+def _mark(name: str) -> str:
+    return f"{_OF_HUB}{name}" if name.startswith(_SYSTEM) else name

@@ -1,0 +1,112 @@
+"""Resolves the resource of a request, and the clusters in which the user may read it (rule A2)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from fleetbus.snapshot import Freshness, ResourceState
+from fleetbus_proto.resources import CORE, parse_resource_name
+from fleetbus_query_api.access.authorise import Access, Right
+from fleetbus_query_api.access.user import User
+from fleetbus_query_api.answers.catalog import Catalog, KnownFleet, KnownResource
+from fleetbus_query_api.answers.problem import NotFoundProblem
+
+UNREADABLE: Final = Freshness(
+    ResourceState.UNKNOWN,
+    None,
+    is_complete=False,
+    reason="not in the fleet, or you may not read it there",
+)
+"""Of a cluster that the user has named, or may know of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """What a user may read of a resource.
+
+    Attributes:
+        clusters: by name; those that were named need not be in the fleet.
+        left_out: further ones that the answer names, because the user did, or may know of them.
+    """
+
+    fleet: KnownFleet
+    known: KnownResource
+    clusters: Sequence[str]
+    left_out: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What a user wants to read; an empty field selects all.
+
+    Attributes:
+        resource: as the user wrote it.
+        clusters: their names.
+    """
+
+    verb: str
+    resource: str
+    clusters: Collection[str] = field(default=())
+    namespace: str = ""
+    name: str = ""
+
+    def right_to(self, group: str, plural: str) -> Right:
+        """The right that it takes."""
+        return Right(self.verb, group, plural, self.namespace, self.name)
+
+
+class ReadableResources:
+    """Finds what a user may read.
+
+    Args:
+        catalog: resolves resource names.
+        access: decides.
+    """
+
+    def __init__(self, *, catalog: Catalog, access: Access) -> None:
+        self._catalog = catalog
+        self._access = access
+
+    async def find(self, user: User, wanted: Selection) -> Readable:
+        """Find the resource, and the clusters in which the user may read it.
+
+        Raises:
+            InvalidName: the resource name is malformed.
+            NotFoundProblem: no cluster has the resource, or the user may read it in none.
+            StoreEmpty: the fleet is unknown (rule P13).
+            UnavailableProblem: the hub does not decide.
+        """
+        fleet = await self._catalog.fleet()
+        asked = sorted(set(wanted.clusters)) or sorted(fleet.clusters)
+        try:
+            known = fleet.find(wanted.resource)
+        except NotFoundProblem:
+            if self._access.is_open:
+                raise
+            await self._review_unknown(user, wanted, asked)
+            raise _no_resource(wanted) from None
+        right = wanted.right_to(known.group, known.plural)
+        allowed = await self._access.authorise(user, right, asked)
+        if not allowed and not self._access.is_open:
+            raise _no_resource(wanted)
+        left_out = [name for name in asked if name not in allowed]
+        if left_out and not wanted.clusters:
+            visible = await self._access.authorise(user, Right("list"), left_out)
+            left_out = [name for name in left_out if name in visible]
+        return Readable(fleet, known, [name for name in asked if name in allowed], left_out)
+
+    async def _review_unknown(self, user: User, wanted: Selection, asked: Sequence[str]) -> None:
+        """Ask what would be asked if there were such a resource: the time must not tell (A2)."""
+        name = parse_resource_name(wanted.resource.lower())[-1]
+        await self._access.authorise(user, wanted.right_to(name.group or CORE, name.plural), asked)
+
+
+def _no_resource(wanted: Selection) -> NotFoundProblem:
+    """One answer for an unknown resource and for one that the user may not read."""
+    where = "" if wanted.namespace else "; if you have rights in one namespace only, name it"
+    return NotFoundProblem(
+        f"{wanted.resource[:200]}: no such resource is in the fleet, or you may not"
+        f" {wanted.verb} it there{where}"
+    )
