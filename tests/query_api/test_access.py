@@ -1,0 +1,307 @@
+"""Rules A1 to A3: what rights hide, how long decisions are kept, and who is away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fleetbus.errors import ConfigError
+from fleetbus_emulator.apiserver import Hang, User
+from fleetbus_query_api.access import authorise
+from support.rigs.query_api import QueryApi
+from support.rigs.secured_api import RBAC, grant, rule, secured_api
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+    from redis.asyncio import Redis
+
+    from support.rigs.secured_api import SecuredApi
+
+LIST = "/fleet/v1/resources/pods"
+PODS = rule("get list", "fleetbus.dev", "clusters/pods")
+EU1 = rule("get list", "fleetbus.dev", "clusters/pods", names=("eu1",))
+CLUSTERS = rule("get list", "fleetbus.dev", "clusters")
+BRIEF = {"token_cache": timedelta(0), "allow_cache": timedelta(0), "deny_cache": timedelta(0)}
+
+
+@pytest.fixture
+async def api(redis: Redis, valkey_url: str, tmp_path: Path) -> AsyncGenerator[SecuredApi]:
+    async with secured_api(redis, valkey_url, tmp_path) as found:
+        yield found
+
+
+async def pages(api: SecuredApi, token: str, **query: Any) -> list[dict[str, Any]]:
+    """All pages of a list, without what differs from one moment to the next."""
+    found: list[dict[str, Any]] = []
+    more: dict[str, str] = {}
+    while True:
+        body = (await api.get(token, LIST, limit="1", **query, **more)).json()
+        for known in body["freshness"].values():
+            known["ageSeconds"] = None
+        found.append(body)
+        if not body["continue"]:
+            return found
+        more = {"continue": body["continue"]}
+
+
+async def test_a2_counts_and_pages_are_equal_with_and_without_forbidden_objects(api: SecuredApi):
+    await api.start()
+    token = api.user("ann")
+    grant(api.hub, "ann", EU1)
+    before = await pages(api, token)
+    selected = await pages(api, token, fieldSelector="metadata.name!=x")
+    fill = QueryApi("", api.client, api.snapshot, version=1000)
+    await fill.add_cluster("ap1")
+    for number in range(3):
+        for cluster in ("ap1", "us1"):
+            await fill.add(cluster, "core/pods", f"more-{number}", namespace="prod")
+    await asyncio.sleep(1.1)  # the catalog keeps the fleet for a second
+
+    after = await pages(api, token)
+
+    assert [page["remaining"] for page in before] == [1, 0]
+    for body in (*before, *after):
+        del body["resourceVersion"]
+    assert after == before
+    after = await pages(api, token, fieldSelector="metadata.name!=x")
+    assert [page["items"] for page in after] == [page["items"] for page in selected]
+    assert all(page["freshness"].keys() == {"eu1"} for page in (*before, *after))
+
+
+async def test_a2_a_cluster_is_named_as_left_out_only_to_who_named_it_or_may_know_it(
+    api: SecuredApi,
+):
+    await api.start()
+    ann, bob = api.user("ann"), api.user("bob")
+    for user in ("ann", "bob"):
+        grant(api.hub, user, EU1)
+    grant(api.hub, "bob", CLUSTERS)
+
+    assert (await api.get(ann, LIST)).json()["incomplete"] == []
+    assert (await api.get(bob, LIST)).json()["incomplete"] == ["us1"]
+    named = (await api.get(ann, LIST, cluster="eu1,none,us1")).json()
+    assert named["incomplete"] == ["none", "us1"]
+    assert named["freshness"]["none"] == named["freshness"]["us1"]
+    assert {item["cluster"] for item in named["items"]} == {"eu1"}
+
+
+async def test_a2_what_is_forbidden_is_answered_like_what_is_absent(api: SecuredApi):
+    await api.start(**BRIEF)
+    token = api.user("ann")
+    grant(api.hub, "ann", EU1, namespace="prod")
+    alike = [
+        ("/fleet/v1/objects/us1/pods/prod/prod-1", "/fleet/v1/objects/none/pods/prod/prod-1"),
+        ("/fleet/v1/objects/eu1/pods/test/test-1", "/fleet/v1/objects/eu1/pods/none/test-1"),
+        ("/fleet/v1/clusters/us1", "/fleet/v1/clusters/none"),
+        (f"{LIST}?cluster=us1&namespace=prod", f"{LIST}?cluster=none&namespace=prod"),
+        ("/fleet/v1/resources/configmaps", "/fleet/v1/resources/widgets"),
+        ("/fleet/v1/objects/eu1/configmaps/prod/a", "/fleet/v1/objects/eu1/widgets/prod/a"),
+        ("/v1/list?gvr=configmaps", "/v1/list?gvr=widgets"),
+    ]
+    for pair in alike:
+        seen: list[tuple[int, str, int]] = []
+        for path in pair:
+            before = api.reviews("subjectaccessreviews")
+            answer = await api.get(token, path)
+            text = answer.text
+            for word in ("us1", "none", "test", "configmaps", "widgets"):
+                text = text.replace(word, "x")
+            # As many reviews, so as much time.
+            seen.append((answer.status_code, text, api.reviews("subjectaccessreviews") - before))
+        assert seen[0] == seen[1], pair
+        assert seen[0][0] == 404
+
+
+async def test_a2_the_count_of_a_resource_needs_the_right_to_list_it(api: SecuredApi):
+    await api.start()
+    grant(api.hub, "ann", CLUSTERS, PODS)
+    body = (await api.get(api.user("ann"), "/fleet/v1/clusters/eu1")).json()
+    assert {each["plural"]: each["objects"] for each in body["resources"]} == {
+        "configmaps": None,
+        "pods": 2,
+    }
+
+
+async def test_a3_rights_in_a_cluster_and_in_a_namespace_do_not_combine(api: SecuredApi):
+    """A review of the Cluster and one of the namespace would allow all four combinations."""
+    await api.start()
+    token = api.user("ann")
+    us1 = rule("get list", "fleetbus.dev", "clusters/pods", names=("us1",))
+    grant(api.hub, "ann", EU1, namespace="prod")
+    grant(api.hub, "ann", us1, namespace="test")
+    assert await api.names(token, namespace="prod") == ["eu1/prod-1"]
+    assert await api.names(token, namespace="test") == ["us1/test-1"]
+    assert (await api.get(token, LIST)).status_code == 404
+
+
+async def test_a3_a_list_costs_few_reviews_and_the_next_one_none(api: SecuredApi):
+    await api.start()
+    token = api.user("ann")
+    grant(api.hub, "ann", PODS)
+    for _ in range(3):
+        assert len(await api.names(token)) == 4
+    assert api.reviews("subjectaccessreviews") == 1
+    assert api.reviews("tokenreviews") == 1
+
+
+async def test_a3_users_of_one_name_with_other_groups_or_uid_share_no_decision(api: SecuredApi):
+    await api.start()
+    grant(api.hub, "ann", PODS)
+    binding = api.hub.list(f"{RBAC}/clusterrolebindings")
+    role = next(b["roleRef"]["name"] for b in binding if b["metadata"]["name"].startswith("ann"))
+    ref = {"kind": "ClusterRole", "name": role}
+    subjects = [{"kind": "Group", "name": "devs"}]
+    api.hub.create(
+        f"{RBAC}/clusterrolebindings",
+        {"metadata": {"name": "devs"}, "roleRef": ref, "subjects": subjects},
+    )
+    users = [
+        User("eve", ("devs",)),
+        User("eve"),
+        User("eve", ("devs",), "u1"),
+        User("eve", (), "u2"),
+    ]
+    statuses: list[int] = []
+    for number, user in enumerate(users):
+        api.hub.credentials.add_token(f"eve-{number}", user, audiences=("fleetbus",))
+        statuses.append((await api.get(f"eve-{number}", LIST)).status_code)
+    assert statuses == [200, 404, 200, 404]
+
+
+async def test_a3_what_is_revoked_ends_when_the_cache_does(api: SecuredApi):
+    keep = timedelta(seconds=1)
+    await api.start(token_cache=keep, allow_cache=keep, deny_cache=timedelta(0))
+    token = api.user("ann")
+    assert (await api.get(token, LIST)).status_code == 404
+    grant(api.hub, "ann", PODS)
+    assert (await api.get(token, LIST)).status_code == 200, "a new right counts at once"
+    allowed_at = time.monotonic()
+    for binding in api.hub.list(f"{RBAC}/clusterrolebindings"):
+        if binding["metadata"]["name"].startswith("ann"):
+            api.hub.delete(f"{RBAC}/clusterrolebindings", None, binding["metadata"]["name"])
+    answer = await api.get(token, LIST)
+    assert answer.status_code == 200 or time.monotonic() - allowed_at > 1, "it is kept"
+    await asyncio.sleep(1.1)
+    assert (await api.get(token, LIST)).status_code == 404
+    api.hub.credentials.revoke_token(token)
+    await asyncio.sleep(1.1)
+    assert (await api.get(token, LIST)).status_code == 401
+
+
+async def test_a3_the_caches_cannot_be_set_longer_than_the_rule_allows(api: SecuredApi):
+    for name, most in (("token_cache", 120), ("allow_cache", 300), ("deny_cache", 30)):
+        with pytest.raises(ValueError, match=name):
+            await api.start(**{name: timedelta(seconds=most + 1)})
+
+
+async def test_a3_without_the_hub_what_is_known_goes_on_and_the_rest_is_503(api: SecuredApi):
+    await api.start()
+    ann, bob = api.user("ann"), api.user("bob")
+    grant(api.hub, "ann", PODS)
+    assert len(await api.names(ann)) == 4
+    await api.servers.stop("hub")
+
+    assert len(await api.names(ann)) == 4
+    unknown = await api.get(bob, LIST)
+    assert unknown.status_code == 503
+    assert "your token cannot be verified" in unknown.json()["detail"]
+    undecided = await api.get(ann, "/fleet/v1/resources/configmaps")
+    assert undecided.status_code == 503
+    assert "your rights cannot be checked" in undecided.json()["detail"]
+    assert ann not in unknown.text + undecided.text
+
+
+async def test_a3_a_hub_that_refuses_reviews_is_503_and_not_401(api: SecuredApi):
+    await api.start()
+    for binding in api.hub.list(f"{RBAC}/clusterrolebindings"):
+        if binding["metadata"]["name"].startswith("query-api"):
+            api.hub.delete(f"{RBAC}/clusterrolebindings", None, binding["metadata"]["name"])
+    assert (await api.get(api.user("ann"), LIST)).status_code == 503
+
+
+async def test_a3_with_authority_member_the_cluster_decides_and_one_that_is_away_denies(
+    api: SecuredApi, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(authorise, "_MEMBER_WITHIN", timedelta(seconds=0.5))
+    await api.start(authority="member", **BRIEF)
+    token = api.user("ann")
+    pods = rule("get list", "", "pods")
+    grant(api.hub, "ann", CLUSTERS, PODS)
+    assert (await api.get(token, LIST)).status_code == 404, "a right on the hub is none there"
+    grant(api.members["eu1"], "ann", pods)
+    grant(api.members["us1"], "ann", pods, namespace="test")
+    assert await api.names(token) == ["eu1/prod-1", "eu1/test-1"]
+    assert await api.names(token, namespace="test") == ["eu1/test-1", "us1/test-1"]
+
+    api.members["us1"].faults.add(Hang(), verb="create")
+    assert await api.names(token, namespace="test") == ["eu1/test-1"]
+    await api.servers.stop("eu1")
+    answer = await api.get(token, LIST, namespace="test")
+    assert answer.status_code == 404
+
+
+async def test_a3_with_authority_member_who_may_not_see_the_cluster_has_no_right_in_it(
+    api: SecuredApi,
+):
+    await api.start(authority="member", **BRIEF)
+    grant(api.members["eu1"], "ann", rule("get list", "", "pods"))
+    assert (await api.get(api.user("ann"), LIST)).status_code == 404
+    assert api.reviews("subjectaccessreviews", at="eu1") == 0, "the time would tell"
+
+
+async def test_a3_a_service_account_of_the_hub_is_not_that_of_a_member(api: SecuredApi):
+    """Else whoever may create a ServiceAccount on the hub takes the rights of its namesake."""
+    await api.start(authority="member", **BRIEF)
+    account = "system:serviceaccount:flux-system:flux"
+    api.hub.credentials.add_token(
+        "t", User(account, ("system:masters", "system:authenticated")), audiences=("fleetbus",)
+    )
+    grant(api.members["eu1"], account, rule("get list", "", "pods"))
+    assert (await api.get("t", LIST)).status_code == 404
+    grant(api.members["eu1"], f"hub:{account}", rule("get list", "", "pods"))
+    assert await api.names("t") == ["eu1/prod-1", "eu1/test-1"]
+
+
+async def test_a8_a_user_has_one_limit_from_all_addresses_and_bad_tokens_have_their_own(
+    api: SecuredApi,
+):
+    await api.start(user_request_burst=3, user_requests_per_second=0.01)
+    ann, bob = api.user("ann"), api.user("bob")
+    path = "/fleet/v1/clusters"
+    assert [(await api.get(ann, path)).status_code for _ in range(4)] == [200] * 3 + [429]
+    assert (await api.get(bob, path)).status_code == 200
+    invented = [(await api.get(f"no-{number}", path)).status_code for number in range(3)]
+    assert invented == [401, 429, 429], "the first tokens of ann and bob counted, too"
+    assert [(await api.get("", path)).status_code] == [429]
+    assert (await api.get(bob, path)).status_code == 200, "a known token has no such limit"
+    assert api.reviews("tokenreviews") == 3
+
+
+async def test_a_jwt_is_not_known_longer_than_it_is_valid(api: SecuredApi):
+    await api.start()
+    api.hub.create("v1/serviceaccounts", {"metadata": {"name": "ci"}}, "prod")
+    token = api.hub.credentials.account_token(
+        "prod", "ci", audiences=("fleetbus",), lifetime=timedelta(seconds=-1)
+    )
+    for _ in range(2):  # API servers accept it for a minute more
+        assert (await api.get(token, "/fleet/v1/clusters")).status_code == 200
+    assert api.reviews("tokenreviews") == 2
+
+
+async def test_a_token_for_another_audience_says_which_one_is_needed(api: SecuredApi):
+    await api.start(audience="https://fleet.example")
+    answer = await api.get(api.user("ann", audiences=("fleetbus",)), LIST)
+    assert answer.status_code == 401
+    assert "--audience=https://fleet.example" in answer.json()["detail"]
+
+
+async def test_a_kubeconfig_that_is_missing_is_a_clear_error(api: SecuredApi):
+    (api.folder / "kubeconfig").unlink()
+    with pytest.raises(ConfigError, match="kubeconfig"):
+        await api.start()

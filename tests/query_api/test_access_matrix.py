@@ -1,0 +1,147 @@
+"""Rules A1 to A3: every endpoint of a real process, with every kind of credential.
+
+Without the call of `authorise` in a route, its rows of users without rights fail; a route without a
+row fails the first test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fleetbus_devfleet.processes.children import Child
+from support.rigs.secured_api import grant, rule, secured_api
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    import httpx
+    from redis.asyncio import Redis
+
+    from support.rigs.secured_api import SecuredApi
+
+COMMAND = Path(sys.executable).parent / "fleetbus-query-api"
+CLUSTERS = "/fleet/v1/clusters"
+LIST = "/fleet/v1/resources/pods"
+V1 = "/v1/list"
+
+# path, and what it answers: without rights, with a right on pods in prod of eu1, with all rights.
+# A number is a status, anything else what is shown.
+MATRIX: list[tuple[str, Any, Any, Any]] = [
+    ("/openapi.json", 200, 200, 200),
+    ("/nowhere", 404, 404, 404),
+    (CLUSTERS, [], [], ["eu1", "us1"]),
+    (f"{CLUSTERS}/eu1", 404, 404, 200),
+    (f"{CLUSTERS}/none", 404, 404, 404),
+    (LIST, 404, 404, ["eu1/prod-1", "eu1/test-1", "us1/prod-1", "us1/test-1"]),
+    (f"{LIST}?namespace=prod", 404, ["eu1/prod-1"], ["eu1/prod-1", "us1/prod-1"]),
+    (f"{LIST}?namespace=prod&cluster=us1", 404, 404, ["us1/prod-1"]),
+    (f"{LIST}?namespace=prod&cluster=none", 404, 404, []),
+    (f"{LIST}?namespace=test", 404, 404, ["eu1/test-1", "us1/test-1"]),
+    (f"{LIST}?fieldSelector=metadata.namespace=prod", 404, 404, ["eu1/prod-1", "us1/prod-1"]),
+    ("/fleet/v1/resources/configmaps?namespace=prod", 404, 404, ["eu1/prod-c", "us1/prod-c"]),
+    ("/fleet/v1/resources/widgets?namespace=prod", 404, 404, 404),
+    ("/fleet/v1/objects/eu1/pods/prod/prod-1", 404, 200, 200),
+    ("/fleet/v1/objects/eu1/pods/prod/none", 404, 404, 404),
+    ("/fleet/v1/objects/eu1/pods/test/test-1", 404, 404, 200),
+    ("/fleet/v1/objects/eu1/pods/-/prod-1", 404, 404, 404),
+    ("/fleet/v1/objects/us1/pods/prod/prod-1", 404, 404, 200),
+    ("/fleet/v1/objects/eu1/configmaps/prod/prod-c", 404, 404, 200),
+    (f"{V1}?gvr=pods&namespace=prod", 404, ["prod-1"], ["prod-1", "prod-1"]),
+    (f"{V1}?gvr=pods&namespace=prod&cluster=us1", 404, 404, ["prod-1"]),
+    (f"{V1}?gvr=pods", 404, 404, ["prod-1", "prod-1", "test-1", "test-1"]),
+    (f"{V1}_with_cluster?gvr=pods&namespace=prod", 404, ["prod-1"], ["prod-1", "prod-1"]),
+    (f"{V1}_with_cluster?gvr=pods", 404, 404, ["prod-1", "prod-1", "test-1", "test-1"]),
+    (f"{V1}_cluster", [], [], ["eu1", "us1"]),
+    (f"{V1}_cluster?name=eu1", [], [], ["eu1"]),
+]
+
+
+@pytest.fixture
+async def api(redis: Redis, valkey_url: str, tmp_path: Path) -> AsyncGenerator[SecuredApi]:
+    async with secured_api(redis, valkey_url, tmp_path) as found:
+        port = tmp_path / "port"
+        shared = {name: str(value) for name, value in found.shared.items() if name != "providers"}
+        environment = {f"FLEETBUS_{name.upper()}": value for name, value in shared.items()} | {
+            "FLEETBUS_REDIS_URL": valkey_url,
+            "FLEETBUS_PROVIDERS": json.dumps(found.shared["providers"]),
+            "FLEETBUS_QUERY_API_PORT_FILE": str(port),
+            "FLEETBUS_QUERY_API_USER_REQUESTS_PER_SECOND": "100000",
+        }
+        log = tmp_path / "query-api.log"
+        child = Child("query-api", [str(COMMAND)], log=log, env=os.environ | environment)
+        try:
+            await child.wait_until(port.exists, within=timedelta(seconds=30))
+            yield await found.use(f"http://127.0.0.1:{port.read_text().strip()}")
+        finally:
+            await child.stop()
+        assert "token-of-" not in log.read_text(), "a token is in the log"
+
+
+def shown(answer: httpx.Response) -> Any:
+    """The names that an answer shows; its status if it shows no list."""
+    body = answer.json()
+    if answer.status_code != 200 or (isinstance(body, dict) and "items" not in body):
+        return answer.status_code
+    items = body["items"] if isinstance(body, dict) else body
+    return sorted(map(_name_of, items))
+
+
+def _name_of(item: dict[str, Any]) -> str:
+    if "name" in item:
+        return item["name"]
+    tree = item.get("object") or item.get("Object") or item
+    name = tree["metadata"]["name"]
+    return f"{item['cluster']}/{name}" if "cluster" in item else name
+
+
+async def test_a1_every_endpoint_with_every_credential(api: SecuredApi):
+    refused = {
+        "no token": "",
+        "an unknown token": "invented",
+        "a token for the API server": api.user("wrong", audiences=("https://kubernetes.default",)),
+        "an expired token": api.expired("late"),
+    }
+    nobody, narrow, reader = (api.user(name) for name in ("nobody", "narrow", "reader"))
+    own = rule("get list", "fleetbus.dev", "clusters/pods", names=("eu1",))
+    grant(api.hub, "narrow", own, namespace="prod")
+    everything = ("clusters", "clusters/pods", "clusters/configmaps")
+    grant(api.hub, "reader", rule("get list", "fleetbus.dev", *everything))
+    # Rights on objects of the hub itself are none on those of its fleet.
+    grant(api.hub, "nobody", rule("get list", "", "pods", "configmaps"))
+
+    paths = (await api.get(reader, "/openapi.json")).json()["paths"]
+    covered = {path.split("?")[0] for path, *_ in MATRIX}
+    for path in paths:
+        fixed = path.split("{")[0]
+        assert any(c == path or ("{" in path and c.startswith(fixed)) for c in covered), path
+
+    for path, without, some, everywhere in MATRIX:
+        for what, token in refused.items():
+            answer = await api.get(token, path)
+            assert answer.status_code == 401, (what, path)
+            assert answer.headers["www-authenticate"].startswith("Bearer "), (what, path)
+            assert token not in answer.text or not token
+        for token, expected in ((nobody, without), (narrow, some), (reader, everywhere)):
+            answer = await api.get(token, path)
+            assert shown(answer) == expected, (token, path, answer.text)
+
+
+async def test_a3_other_authorization_headers_are_401(api: SecuredApi):
+    token = api.user("ann")
+    for value in ("Basic YTpi", "Bearer", token, f"Bearer {token} {token}", "Bearer é"):
+        answer = await api.client.get(LIST, headers={b"Authorization": value.encode("latin-1")})
+        assert answer.status_code == 401, value
+    twice = [("Authorization", f"Bearer {token}")] * 2
+    assert (await api.client.get(LIST, headers=twice)).status_code == 401
+    answer = await api.client.get(
+        CLUSTERS,
+        headers={"Authorization": f"Bearer {api.user('bob')}", "Impersonate-User": "ann"},
+    )
+    assert shown(answer) == [], "the header means nothing here"
