@@ -11,7 +11,7 @@ import os
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -86,10 +86,10 @@ async def api(redis: Redis, valkey_url: str, tmp_path: Path) -> AsyncGenerator[S
 
 def shown(answer: httpx.Response) -> Any:
     """The names that an answer shows; its status if it shows no list."""
-    body = answer.json()
+    body: Any = answer.json()
     if answer.status_code != 200 or (isinstance(body, dict) and "items" not in body):
         return answer.status_code
-    items = body["items"] if isinstance(body, dict) else body
+    items = cast("list[Any]", body["items"] if isinstance(body, dict) else body)
     return sorted(map(_name_of, items))
 
 

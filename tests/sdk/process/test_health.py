@@ -9,6 +9,8 @@ from datetime import timedelta
 
 import httpx
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from prometheus_client import CollectorRegistry, Counter
 from structlog.testing import capture_logs
 
@@ -54,6 +56,18 @@ async def test_a_failing_check_is_named_with_its_reason(health: Health, client: 
     wrong = ""
     assert (await client.get("/readyz")).status_code == 200
     assert health.is_ready
+
+
+async def test_a_reason_is_shown_to_loopback_only(health: Health):
+    """A problem may name addresses, and anybody who reaches the port of a pod may ask."""
+    health.ready_when("store", lambda: "10.0.0.7 refused")
+    request = make_mocked_request("GET", "/readyz").clone(remote="192.0.2.1")
+    answer = await health._answer(request)  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(answer, web.Response)
+    assert (answer.status, answer.text) == (
+        503,
+        "store: failed; the reason is shown to loopback only\n",
+    )
 
 
 async def test_readiness_and_liveness_are_asked_apart(health: Health, client: httpx.AsyncClient):

@@ -100,7 +100,8 @@ class SecuredApi:
     def user(self, name: str, **options: Any) -> str:
         """A token of a user."""
         token = f"token-of-{name}"
-        self.hub.credentials.add_token(token, name, **{"audiences": (AUDIENCE,), **options})
+        chosen: dict[str, Any] = {"audiences": (AUDIENCE,), **options}
+        self.hub.credentials.add_token(token, name, **chosen)
         return token
 
     def expired(self, name: str) -> str:

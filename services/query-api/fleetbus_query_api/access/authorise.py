@@ -93,7 +93,7 @@ class OpenAccess:
 
 
 class _Case(NamedTuple):
-    """What one review decides; the key of the cache.
+    """The subject of one review; the key of the cache.
 
     Attributes:
         at: the cluster whose API server decides; empty for the hub.

@@ -58,7 +58,7 @@ class TokenOwner:
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What a SubjectAccessReview asks about; an empty namespace or name means all."""
+    """The subject of a SubjectAccessReview; an empty namespace or name means all."""
 
     verb: str
     group: str

@@ -24,7 +24,7 @@ UNREADABLE: Final = Freshness(
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """What a user may read of a resource.
+    """The readable part of a resource.
 
     Attributes:
         clusters: by name; those that were named need not be in the fleet.
@@ -39,7 +39,7 @@ class Readable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What a user wants to read; an empty field selects all.
+    """The objects that a user asks for; an empty field selects all.
 
     Attributes:
         resource: as the user wrote it.
