@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final, cast
 
 from fleetbus.snapshot import SnapshotReader
+from fleetbus_query_api.access.authorise import OpenAccess
 from fleetbus_query_api.app import create_app
 from fleetbus_query_api.settings import QueryApiSettings
 from reference.tables import code, table
@@ -16,7 +17,12 @@ _METHODS: Final = ("get", "post", "put", "patch", "delete")
 def page() -> str:
     """Write the page."""
     # Nothing is read: only the routes are looked at.
-    app = create_app(reader=cast("SnapshotReader", None), settings=QueryApiSettings())
+    app = create_app(
+        reader=cast("SnapshotReader", None),
+        settings=QueryApiSettings(),
+        access=OpenAccess(),
+        authenticator=None,
+    )
     document = app.openapi()
     parts = [
         "# Query API\n",
