@@ -50,29 +50,8 @@ async def ensure_stream(bus: Bus, limits: StreamLimits | None = None) -> dict[st
             cannot store as many replicas.
         BusError: it may not exist yet; to be repeated.
     """
-    chosen = limits or StreamLimits()
-    return await _ensure(
-        bus,
-        {
-            "name": STREAM,
-            "subjects": list(STREAM_SUBJECTS),
-            "retention": "limits",
-            "storage": "file",
-            "discard": "old",
-            "max_age": round(chosen.max_age.total_seconds() * _SECOND_NS),
-            "max_bytes": chosen.max_bytes,
-            "max_msgs": -1,
-            "max_msgs_per_subject": -1,
-            "max_consumers": -1,
-            "duplicate_window": 120 * _SECOND_NS,
-            "num_replicas": chosen.replicas,
-            "deny_delete": True,
-            "deny_purge": True,
-            "allow_direct": True,
-            "allow_msg_ttl": True,
-        },
-        allow_atomic=True,  # optional: an older stream without it works too (`fleetbus.bus.batch`)
-    )
+    # Optional: an older stream without it works too (`fleetbus.bus.batch`).
+    return await _ensure(bus, _stream_config(limits or StreamLimits()), allow_atomic=True)
 
 
 async def ensure_bucket(bus: Bus, limits: StreamLimits | None = None) -> dict[str, Any]:
@@ -81,31 +60,25 @@ async def ensure_bucket(bus: Bus, limits: StreamLimits | None = None) -> dict[st
     Raises:
         Misconfigured, BusError: as for `ensure_stream`.
     """
-    chosen = limits or StreamLimits()
-    return await _ensure(
-        bus,
-        {
-            "name": f"KV_{KV_BUCKET}",
-            "subjects": [f"$KV.{KV_BUCKET}.>"],
-            "retention": "limits",
-            "storage": "file",
-            "discard": "new",
-            "max_age": 0,
-            "max_msgs": -1,
-            "max_msgs_per_subject": 1,
-            "max_consumers": -1,
-            "duplicate_window": 120 * _SECOND_NS,
-            "num_replicas": chosen.replicas,
-            "deny_delete": True,
-            "allow_direct": True,  # without it a direct read fails with "no responders"
-            # A header `Nats-Rollup: all` would let any watcher empty the bucket of the fleet (S3).
-            "allow_rollup_hdrs": False,
-            "allow_msg_ttl": True,
-            # A watcher may write anything below its cluster, and the stream is on the same disk.
-            "max_bytes": chosen.bucket_bytes,
-            "max_msg_size": _MOST_VALUE_BYTES,
-        },
-    )
+    return await _ensure(bus, _bucket_config(limits or StreamLimits()))
+
+
+def check_stream(config: Mapping[str, Any]) -> None:
+    """Check the configuration of the stream, apart from the limits that an operator sets.
+
+    Raises:
+        Misconfigured: a field differs.
+    """
+    check_echo(f"stream {STREAM}", _stream_config(_limits_of(config)), config)
+
+
+def check_bucket(config: Mapping[str, Any]) -> None:
+    """Check the configuration of the bucket, apart from the limits that an operator sets.
+
+    Raises:
+        Misconfigured: a field differs.
+    """
+    check_echo(f"stream KV_{KV_BUCKET}", _bucket_config(_limits_of(config)), config)
 
 
 async def stream_info(bus: Bus, name: str = STREAM) -> dict[str, Any] | None:
@@ -128,6 +101,61 @@ class ApiError(BusError):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
+
+
+def _stream_config(limits: StreamLimits) -> dict[str, Any]:
+    return {
+        "name": STREAM,
+        "subjects": list(STREAM_SUBJECTS),
+        "retention": "limits",
+        "storage": "file",
+        "discard": "old",
+        "max_age": round(limits.max_age.total_seconds() * _SECOND_NS),
+        "max_bytes": limits.max_bytes,
+        "max_msgs": -1,
+        "max_msgs_per_subject": -1,
+        "max_consumers": -1,
+        "duplicate_window": 120 * _SECOND_NS,
+        "num_replicas": limits.replicas,
+        "deny_delete": True,
+        "deny_purge": True,
+        "allow_direct": True,
+        "allow_msg_ttl": True,
+    }
+
+
+def _bucket_config(limits: StreamLimits) -> dict[str, Any]:
+    return {
+        "name": f"KV_{KV_BUCKET}",
+        "subjects": [f"$KV.{KV_BUCKET}.>"],
+        "retention": "limits",
+        "storage": "file",
+        "discard": "new",
+        "max_age": 0,
+        "max_msgs": -1,
+        "max_msgs_per_subject": 1,
+        "max_consumers": -1,
+        "duplicate_window": 120 * _SECOND_NS,
+        "num_replicas": limits.replicas,
+        "deny_delete": True,
+        "allow_direct": True,  # without it a direct read fails with "no responders"
+        # A header `Nats-Rollup: all` would let any watcher empty the bucket of the fleet (S3).
+        "allow_rollup_hdrs": False,
+        "allow_msg_ttl": True,
+        # A watcher may write anything below its cluster, and the stream is on the same disk.
+        "max_bytes": limits.bucket_bytes,
+        "max_msg_size": _MOST_VALUE_BYTES,
+    }
+
+
+def _limits_of(config: Mapping[str, Any]) -> StreamLimits:
+    most = int(config.get("max_bytes", -1))
+    return StreamLimits(
+        max_bytes=most,
+        max_age=timedelta(seconds=int(config.get("max_age", 0)) / _SECOND_NS),
+        replicas=int(config.get("num_replicas", 1)),
+        bucket_bytes=most,
+    )
 
 
 async def _ensure(bus: Bus, wanted: Mapping[str, Any], **at_creation: bool) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import typer
 
 from fleetbus.cli.clusters import commands as clusters
 from fleetbus.cli.deletions import commands as deletions
+from fleetbus.cli.doctor import commands as doctor
 from fleetbus.cli.events import commands as events
 from fleetbus.cli.new import new
 from fleetbus.cli.objects import commands as objects
@@ -34,6 +35,7 @@ app.command()(objects.describe)
 app.command()(events.events)
 app.command()(events.explain)
 app.command()(deletions.fuse)
+app.command()(doctor.doctor)
 app.command()(clusters.join)
 app.command()(clusters.unjoin)
 app.command()(new)

@@ -1,0 +1,47 @@
+"""Checks of the clusters, by what the snapshot knows of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from fleetbus.cli.doctor.findings import Finding, error, ok, warning
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
+
+_NAMED: Final = 3
+_GOOD: Final = frozenset({ResourceState.SYNCED})
+
+
+async def check_clusters(reader: SnapshotReader) -> AsyncIterator[Finding]:
+    """Check every cluster of the fleet.
+
+    Raises:
+        redis.exceptions.RedisError: no shard answers.
+    """
+    known = await reader.available_clusters()
+    if not known.records and not known.away:
+        yield warning("clusters", "the fleet has no clusters", "add one with `fleetbus join`")
+    for record in sorted(known.records, key=lambda record: record.name):
+        for finding in _cluster(record, await reader.resources(record.name)):
+            yield finding
+
+
+def _cluster(record: ClusterRecord, resources: Sequence[ResourceRecord]) -> Iterator[Finding]:
+    about = f"cluster {record.name}"
+    for entry in record.invalid[:_NAMED]:
+        yield warning(about, f"its watch spec has an invalid entry: {entry}", "correct the entry")
+    if silent := record.why_silent(datetime.now(UTC)):
+        advice = f"is a watcher of {record.name} running, and does its API server answer?"
+        yield error(about, silent, advice)
+        return
+    bad = [one for one in resources if one.state not in _GOOD]
+    for one in bad[:_NAMED]:
+        advice = "look into the watcher's log; a missing right is in the message"
+        yield warning(about, f"{one.key} is {one.state}: {one.reason or 'not listed yet'}", advice)
+    if len(bad) > _NAMED:
+        more = f"and {len(bad) - _NAMED} more resources are not synced"
+        yield warning(about, more, f"see `fleetbus clusters` and `fleetbus describe {record.name}`")
+    if not bad:
+        yield ok(about, f"answers; {len(resources)} resources are synced")

@@ -1,0 +1,43 @@
+"""What a check has found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """Works, but something will fail later, or is less safe than it should be."""
+    ERROR = "error"
+    """Something does not work now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the answer."""
+
+    about: str
+    """The part that was checked, like `stream` or `cluster eu1`."""
+    severity: Severity
+    message: str
+    advice: str = ""
+    """What to do; empty if nothing needs to be done."""
+
+
+def ok(about: str, message: str) -> Finding:
+    """Report that a part is as it should be."""
+    return Finding(about, Severity.OK, message)
+
+
+def warning(about: str, message: str, advice: str) -> Finding:
+    """Report what will fail later."""
+    return Finding(about, Severity.WARNING, message, advice)
+
+
+def error(about: str, message: str, advice: str) -> Finding:
+    """Report what does not work."""
+    return Finding(about, Severity.ERROR, message, advice)
