@@ -102,7 +102,7 @@ async def test_messages_that_nobody_reads_are_counted(bus: Bus):
     }
 
 
-async def test_b17_a_stream_too_small_for_an_hour_of_events_is_told(bus: Bus):
+async def test_b17_a_stream_too_small_for_an_hour_of_events_is_reported(bus: Bus):
     await ensure_stream(bus, StreamLimits(max_bytes=2**16))
     await ensure_bucket(bus)
     for _ in range(40):
@@ -126,7 +126,7 @@ async def test_a_store_as_it_should_be_is_not_blamed(snapshot: Snapshot, redis: 
     assert await found(check_store(redis, snapshot.keys)) == {}
 
 
-async def test_p16_a_store_that_is_nearly_full_is_told(snapshot: Snapshot, redis: Redis):
+async def test_p16_a_store_that_is_nearly_full_is_reported(snapshot: Snapshot, redis: Redis):
     used = int((await cast("Any", redis).info("memory"))["used_memory"])
     await cast("Any", redis).config_set("maxmemory", str(int(used / 0.85)))
     assert (await found(check_store(redis, snapshot.keys)))["store"].startswith("warning: uses")
@@ -135,7 +135,7 @@ async def test_p16_a_store_that_is_nearly_full_is_told(snapshot: Snapshot, redis
 # --- clusters -----------------------------------------------------------------------------------
 
 
-async def test_a_fleet_without_clusters_is_told(redis: Redis):
+async def test_a_fleet_without_clusters_is_reported(redis: Redis):
     empty = Snapshot(redis)
     await empty.set_up()
     assert await found(check_clusters(empty.reader)) == {
@@ -158,8 +158,8 @@ async def test_a_cluster_is_blamed_for_its_own_faults_only(snapshot: Snapshot):
         "cluster us1": "error: no route to host"
     }
     await snapshot.writer.put_resource_state("eu1", bad)
-    told = await found(check_clusters(snapshot.reader))
-    assert told["cluster eu1"] == "warning: core/pods is degraded: forbidden: pods"
+    reported = await found(check_clusters(snapshot.reader))
+    assert reported["cluster eu1"] == "warning: core/pods is degraded: forbidden: pods"
 
 
 # --- the command --------------------------------------------------------------------------------
