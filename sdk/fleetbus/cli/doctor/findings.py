@@ -1,4 +1,4 @@
-"""What a check has found."""
+"""The findings of the doctor: one line of its answer each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Finding:
     severity: Severity
     message: str
     advice: str = ""
-    """What to do; empty if nothing needs to be done."""
+    """The next step for a person; empty if there is none."""
 
 
 def ok(about: str, message: str) -> Finding:

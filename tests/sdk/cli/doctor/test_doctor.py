@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 async def found(checks: AsyncIterator[Finding]) -> dict[str, str]:
-    """What is not right: by what it is about, how bad it is and what was found."""
+    """Everything that is not right: severity and message, by the part that it is about."""
     bad = [one async for one in checks if one.severity is not Severity.OK]
     assert all(one.advice for one in bad)
     return {one.about: f"{one.severity}: {one.message}" for one in bad}
