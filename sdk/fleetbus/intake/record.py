@@ -3,8 +3,8 @@
 Another consumer may have applied an event first, so the snapshot says nothing about this
 controller. Its own record does: which version it saw last and whom that woke, which of its watches
 that version matched, and which version a successful reconcile has read. It is kept beside the
-controller's queue and written after the requests were enqueued: it is never ahead of the queue,
-also in a store that was set back.
+controller's queue and written in the step that enqueues (`RecordedQueue`): neither is ever ahead of
+the other, also in a store that was set back.
 """
 
 from __future__ import annotations

@@ -156,11 +156,13 @@ class RecordedRedisQueue:
         changed = {change.ref for change in changes}
         await self._queue.add([add for add, ref in adds if ref not in changed])
         conflicts: set[ObjectRef] = set()
-        for at in range(0, len(changes) or bool(joined.ended), CHUNK):
-            chunk = changes[at : at + CHUNK]
+        chunks = [changes[at : at + CHUNK] for at in range(0, len(changes), CHUNK)]
+        if joined.ended and not chunks:
+            chunks = [[]]
+        for number, chunk in enumerate(chunks):
             refs = {change.ref for change in chunk}
             its = [one for one in adds if one[1] in refs]
-            conflicts |= await self._add_chunk(its, chunk, joined if at == 0 else _Joined())
+            conflicts |= await self._add_chunk(its, chunk, joined if number == 0 else _Joined())
         return conflicts
 
     async def _add_chunk(

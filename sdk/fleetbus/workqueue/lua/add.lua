@@ -96,9 +96,10 @@ end
 local function is_all_there_is(places)
   if #places == 0 or rest > #ARGV or not WAS_IDLE or has_joined then return false end
   if has_outages or has_causes then return false end
-  read_limits(rest)
   -- A taker that limits clusters by name may have no capacity for one of them.
-  if #ARGV > rest + 3 or #places > math.min(LIMIT, DEFAULT) then return false end
+  if #ARGV > rest + 3 then return false end
+  read_limits(rest)
+  if #places > math.min(LIMIT, DEFAULT) then return false end
   return call('EXISTS', DELAYED, QUARANTINE) == 0
 end
 

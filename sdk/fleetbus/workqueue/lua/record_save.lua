@@ -10,11 +10,6 @@
 -- runs receive `left`. What was seen begins with
 -- '<incarnation>/<resourceVersion>\n' of the deletion if that is all that was seen.
 
-local function split_record(held)
-  if not held then return '', '' end
-  return string.match(held, '^([^\n]*)\n(.*)$')
-end
-
 -- The objects (from 1) that another process has written meanwhile: as a list, and as a set.
 local function find_conflicts(hashes, rows)
   local list, set = {}, {}
