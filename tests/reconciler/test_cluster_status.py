@@ -20,7 +20,7 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.kube.connection.config import read_kube_config
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
-from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_emulator.apiserver import Cluster, Fail, serve
 from fleetbus_reconciler.fleet_status.cluster_status import ClusterStatus, cluster_status
 from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_watcher.settings import WatcherSettings
@@ -250,7 +250,8 @@ async def test_p16_a_cluster_whose_shard_is_away_says_so_until_that_is_back(
 
         monkeypatch.setattr(redis, "execute_command", failing)
         before = writes(hub)
-        for _ in range(2):
+        hub.faults.add(Fail(403), verb="patch", resource="clusters", count=1)
+        for _ in range(3):  # the first is refused, which may not keep others from being written
             await status.write_all()
         found = hub.get(CLUSTERS, None, "hub")
         assert found is not None

@@ -158,7 +158,7 @@ class RecordedRedisQueue:
         conflicts: set[ObjectRef] = set()
         chunks = [changes[at : at + CHUNK] for at in range(0, len(changes), CHUNK)]
         if joined.ended and not chunks:
-            chunks = [[]]
+            chunks.append(changes)
         for number, chunk in enumerate(chunks):
             refs = {change.ref for change in chunk}
             its = [one for one in adds if one[1] in refs]

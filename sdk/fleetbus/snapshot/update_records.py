@@ -79,15 +79,7 @@ async def _update_once(
     held = Records(_cluster_decoder.decode(old), resources)
     wanted = change(held)
     new = old if wanted.cluster == held.cluster else msgspec.json.encode(wanted.cluster)
-    changed = [
-        part
-        for key, record in wanted.resources.items()
-        if record != resources.get(key)
-        for part in (key, raw.get(key.encode(), b""), msgspec.json.encode(record))
-    ]
-    for key in wanted.removed:
-        if (value := raw.get(key.encode())) is not None:
-            changed += (key, value, b"")
+    changed = _changed_fields(raw, held, wanted)
     if new == old and not changed:
         return _WRITTEN
     names = [keys.generation(shard), keys.clusters(shard), keys.resources(cluster)]
@@ -100,3 +92,17 @@ async def _update_once(
             keys=names, args=[cast("bytes", generation), cluster, old, new, rank, *changed]
         )
     )
+
+
+def _changed_fields(
+    raw: Mapping[bytes, bytes], held: Records, wanted: Records
+) -> list[str | bytes]:
+    """Of each resource that changes its key, its old value and its new one; empty for none."""
+    changed: list[str | bytes] = []
+    for key, record in wanted.resources.items():
+        if record != held.resources.get(key):
+            changed += (key, raw.get(key.encode(), b""), msgspec.json.encode(record))
+    for key in wanted.removed:
+        if (value := raw.get(key.encode())) is not None:
+            changed += (key, value, b"")
+    return changed

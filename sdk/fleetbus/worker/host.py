@@ -113,7 +113,8 @@ class _Hosted:
         self._record = Record(connections.redis, controller)
         self._recorded = RecordedRedisQueue(self._queue, self._record)
         self._recent = RecentEvents(controller.own_resource)
-        self._applied = AppliedEvents(writer=connections.writer, reader=connections.reader)
+        reader = connections.reader
+        self._applied = AppliedEvents(writer=connections.writer, reader=reader)
         resyncs = PendingResyncs()
         self._router = Router(
             controller,
@@ -122,24 +123,11 @@ class _Hosted:
             schedule_resync=resyncs.add,
         )
         self._intake = Intake(
-            self._router, queue=self._recorded, record=self._record, reader=connections.reader
+            self._router, queue=self._recorded, record=self._record, reader=reader
         )
         self._initial_sync = self._make_initial_sync(resyncs)
-        redis, keys = connections.redis, connections.keys
-        self._by_shard = ByShard(
-            keys, self._handle, probe=lambda shard: redis.get(keys.generation(shard))
-        )
-        self._checkpoint = OffsetCheckpoint(
-            bus=connections.bus,
-            redis=connections.redis,
-            keys=connections.keys,
-            beside=Beside.queue(name),
-            consumer=name,
-            durable=self._durable,
-            handle=self._by_shard.handle,
-            on_return=self._initial_sync.enqueue_recent,
-            is_rest_settled=SnapshotSettled(connections.redis, connections.keys).check,
-        )
+        self._by_shard = ByShard(connections.keys, self._handle, probe=reader.probe)
+        self._checkpoint = self._make_checkpoint()
         self._consumer_turn = health.liveness(f"consumer {name}", _TURN_WITHIN)
         self._worker_turn = health.liveness(f"worker {name}", _TURN_WITHIN)
         self._weights = QueueWeights()
@@ -168,6 +156,20 @@ class _Hosted:
             intake=self._intake,
             full=full,
             resyncs=resyncs,
+        )
+
+    def _make_checkpoint(self) -> OffsetCheckpoint:
+        redis, keys = self._connections.redis, self._connections.keys
+        return OffsetCheckpoint(
+            bus=self._connections.bus,
+            redis=redis,
+            keys=keys,
+            beside=Beside.queue(self._controller.name),
+            consumer=self._controller.name,
+            durable=self._durable,
+            handle=self._by_shard.handle,
+            on_return=self._initial_sync.enqueue_recent,
+            is_rest_settled=SnapshotSettled(redis, keys).check,
         )
 
     def _make_worker(self) -> Worker:

@@ -99,9 +99,7 @@ class Worker:
         name = controller.name
         self._controller = controller
         self._own = controller.own_resource
-        self._queue = queue
-        self._recent = recent
-        self._fleet = fleet
+        self._queue, self._fleet, self._recent = queue, fleet, recent
         self._drain_within = drain
         self._before_take, self._on_turn, self._on_run_end = before_take, on_turn, on_run_end
         self._heartbeat = make_heartbeat(self._cancel_lost)
@@ -115,13 +113,7 @@ class Worker:
         self._free = asyncio.Semaphore(controller.concurrency)
         self._slots = Slots(controller.concurrency, controller.max_per_cluster)
         self._reaper = Reaper(controller=name, queue=queue, fleet=fleet, slots=self._slots)
-        self._releases = Releases(
-            controller=name,
-            queue=queue,
-            heartbeat=self._heartbeat,
-            end=recorded.done if recorded else self._done,
-            until_add=recorded.until_add if recorded else None,
-        )
+        self._releases = self._make_releases(recorded)
         self._running: dict[_Key, asyncio.Task[None]] = {}
         self._lost: set[_Key] = set()
         self._finished: dict[_Key, Finished] = {}
@@ -231,6 +223,15 @@ class Worker:
         self._lost.discard(key)
         self._slots.free(lease, is_success=finished.success is not None)
         self._free.release()
+
+    def _make_releases(self, recorded: RecordedQueue | None) -> Releases:
+        return Releases(
+            controller=self._controller.name,
+            queue=self._queue,
+            heartbeat=self._heartbeat,
+            end=recorded.done if recorded else self._done,
+            until_add=recorded.until_add if recorded else None,
+        )
 
     async def _done(self, ended: Ended) -> list[Lease]:
         return await self._queue.done(ended.leases, ended.notes)

@@ -104,7 +104,7 @@ async def _consume(parts: _Parts, turn: Callable[[], None]) -> None:
     by_shard = ByShard(
         parts.keys,
         parts.projector.handle,
-        probe=lambda shard: parts.redis.get(parts.keys.generation(shard)),
+        probe=parts.reader.probe,
         is_open=open_shard,
     )
 

@@ -48,14 +48,17 @@ def join_cluster(
 
     watcher = f"fleetbus-watcher --cluster {name} --kubeconfig {file}"
     watcher += f" --context {context}" if context else ""
-    next_ = (
+    return _on_hub(hub, work, f"cluster {name} joined the fleet\n{_next_steps(name, watcher)}")
+
+
+def _next_steps(name: str, watcher: str) -> str:
+    return (
         f"  {watcher}\n"
         f"                                  watches it, with FLEETBUS_NATS_URL set\n"
         f"  fleetbus clusters               shows whether its watcher is connected\n"
         f"  fleetbus get pods -c {name:<10} shows what runs there\n"
         f"  fleetbus unjoin {name:<15} removes it again; its objects stay"
     )
-    return _on_hub(hub, work, f"cluster {name} joined the fleet\n{next_}")
 
 
 def unjoin_cluster(name: str, *, hub: Hub, namespace: str) -> int:

@@ -150,8 +150,7 @@ class OffsetCheckpoint:
         self._bound = durable
         self._durable = ""
         self._end = StreamEnd()
-        self._settled = asyncio.Event()
-        self._wake = asyncio.Event()
+        self._settled, self._wake = asyncio.Event(), asyncio.Event()
         self._log_once = LogOnce()
         self._quiet_until = float("-inf")
         # Generation and offset of the last check: a store that holds less was rolled back.

@@ -397,6 +397,10 @@ class SnapshotReader:
                 check_generation(raw, self._keys)
         return {shard for shard, raw in found.items() if raw is None}
 
+    async def probe(self, shard: int) -> None:
+        """Ask a shard anything; raises while its server is away."""
+        await self._redis.get(self._keys.generation(shard))
+
     async def _ask_shards(
         self, command: Callable[[str], Any], key: Callable[[int], str]
     ) -> dict[int, Any]:

@@ -98,9 +98,7 @@ class ClusterStatus:
             [record for record in found.records if record.name in wanted],
             lambda record: self._write(client, record, self._aliases.get(record.name, ())),
         )
-        for name in wanted:
-            if found.is_away(name) and self._written.get(name) != _STORE_AWAY:
-                await self._mark_away(client, name)
+        await for_each(filter(found.is_away, wanted), lambda name: self._mark_away(client, name))
 
     def _compare_names(self, records: Iterable[ClusterRecord]) -> Mapping[str, tuple[str, ...]]:
         """The other names of each cluster; new ones are logged.
@@ -133,13 +131,21 @@ class ClusterStatus:
 
     async def _mark_away(self, client: KubeClient, name: str) -> None:
         """Show that nobody knows the state of a cluster, because its shard does not answer."""
-        found = await client.get(CLUSTERS, "", name)
-        held = cast("list[Object]", ((found or {}).get("status") or {}).get("conditions") or [])
-        others = [one for one in held if one.get("type") != "Synced"]
-        conditions = _with_times([*others, _STORE_AWAY], held)
-        status = {"status": {"conditions": conditions}}
-        await client.patch(CLUSTERS, "", name, status, subresource="status")
-        self._written[name] = _STORE_AWAY
+        if self._written.get(name) == _STORE_AWAY:
+            return
+        try:
+            found = await client.get(CLUSTERS, "", name)
+            if found is None:
+                return  # it has just left
+            held = cast("list[Object]", (found.get("status") or {}).get("conditions") or [])
+            others = [one for one in held if one.get("type") != "Synced"]
+            conditions = _with_times([*others, _STORE_AWAY], held)
+            status = {"status": {"conditions": conditions}}
+            await client.patch(CLUSTERS, "", name, status, subresource="status")
+        except FleetbusError as e:
+            log.warning("cluster_status_not_written", cluster=name, error=str(e))
+        else:
+            self._written[name] = _STORE_AWAY
 
     async def _patch(self, client: KubeClient, record: ClusterRecord, status: Object) -> None:
         try:
