@@ -115,13 +115,12 @@ class MultiplexingRedis(Redis):
             answer.set_exception(reply)
 
     async def _explain(self, command: Command, error: Exception) -> None:
+        explained = error
         try:
             explained = await self.explain(command.words, error)
-        except asyncio.CancelledError:
-            command.answer.cancel()
-            raise
-        if not command.answer.done():
-            command.answer.set_exception(explained)
+        finally:  # the client may be closed meanwhile
+            if not command.answer.done():
+                command.answer.set_exception(explained)
 
     async def _ask_at_once(self, commands: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
         replies = await self.execute_together(commands)

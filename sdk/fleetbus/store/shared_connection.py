@@ -162,7 +162,7 @@ class SharedConnection(asyncio.Protocol):
             connection = await self._pool.get_connection()
         except asyncio.CancelledError:
             self._is_connecting = False
-            self._cancel(self._waiting)
+            self._fail(self._waiting, _closed())
             raise
         except Exception as e:  # noqa: BLE001 -- the callers decide
             self._is_connecting = False
@@ -219,18 +219,21 @@ class SharedConnection(asyncio.Protocol):
     # --- the end ----------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Close, after waiting a moment for outstanding answers."""
-        self._cancel(self._waiting)
+        """Close, after waiting a moment for outstanding answers.
+
+        Commands without an answer fail. They are not cancelled: a node of a Cluster is closed while
+        the tasks that ask it go on, and these would end as if they had been stopped themselves.
+        """
+        self._fail(self._waiting, _closed())
         if self._outstanding:
             answers = [command.answer for command in self._outstanding]
             await asyncio.wait(answers, timeout=_PATIENCE.total_seconds())
-        self._cancel(self._waiting)
-        self._cancel(self._outstanding)
+        self._fail(self._waiting, _closed())
         if self._watchdog is not None:
             self._watchdog.cancel()
         for task in self._tasks:  # that connects
             task.cancel()
-        self._disconnect(errors.ConnectionError("the client is closed"))
+        self._disconnect(_closed())
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _fail(self, commands: deque[Command], error: Exception) -> None:
@@ -240,6 +243,6 @@ class SharedConnection(asyncio.Protocol):
             # A copy for each: a traceback grows with every frame that lets it through.
             self._settle(command, copy.copy(error))
 
-    def _cancel(self, commands: deque[Command]) -> None:
-        while commands:
-            commands.popleft().answer.cancel()
+
+def _closed() -> Exception:
+    return errors.ConnectionError("the client is closed")

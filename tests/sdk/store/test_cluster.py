@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncGenerator, Generator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,6 +15,7 @@ import redis.exceptions as errors
 
 from fleetbus.errors import StoreError
 from fleetbus.reconcile import Request
+from fleetbus.store import shared_connection, topology
 from fleetbus.store.cluster import ClusterRedis, slot_of
 from fleetbus.store.connection import connect
 from fleetbus.workqueue import Add, QueuePolicy, RedisQueue
@@ -226,6 +230,38 @@ async def test_an_address_in_the_form_of_another_kind_of_store_says_which_to_wri
     ):
         with pytest.raises(StoreError, match=why):
             await connect(url)
+
+
+async def test_commands_at_a_node_that_is_replaced_fail_and_cancel_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # A task whose call raised CancelledError would end as if it had been stopped.
+    monkeypatch.setattr(topology, "_ANSWER_WITHIN", timedelta(milliseconds=100))
+    monkeypatch.setattr(shared_connection, "_PATIENCE", timedelta(milliseconds=100))
+    options = ["--cluster-enabled", "yes"]
+    async with (
+        valkey_server(dir=tmp_path / "old", options=options) as old,
+        valkey_server(dir=tmp_path / "new", options=options) as new,
+    ):
+        for server in (old, new):
+            await ask(server, "CLUSTER ADDSLOTSRANGE", "0", "16383")
+        client = cast("ClusterRedis", await connect(ValkeyCluster([old, new]).url))
+        [node] = client.masters  # each of them says that it holds all slots
+        port = node.connection_pool.connection_kwargs["port"]
+        lost = next(server for server in (old, new) if port_of(server) == port)
+        os.kill(lost.pid, signal.SIGSTOP)
+        try:
+            sent = asyncio.ensure_future(client.get("a"))
+            await asyncio.sleep(0.02)
+            unsent = asyncio.ensure_future(client.get("a"))
+            await asyncio.sleep(0)
+            await client.discover()
+            found = await asyncio.gather(sent, unsent, return_exceptions=True)
+            assert [type(one) for one in found] == [errors.ConnectionError] * 2
+            assert client.masters != [node]
+        finally:
+            os.kill(lost.pid, signal.SIGCONT)
+            await client.aclose()
 
 
 def test_the_slot_of_a_command_is_that_of_its_first_key():
