@@ -55,6 +55,9 @@ _Item = TypeVar("_Item")
 _LEASE_FIELDS = 9
 _STOP_PATIENCE = 2.0
 """Seconds that a cancelled take waits for the answer of the store."""
+_RETURN_AFTER = (0.0, 0.1, 0.4)
+"""Pauses in seconds before attempts to give back what a cancelled call took: a long call has a
+connection of its own, so the attempt may overtake it."""
 
 
 @dataclass(eq=False)
@@ -385,9 +388,13 @@ class RedisQueue:
         task.add_done_callback(self._returning.discard)
 
     async def _return_taken(self, token: str) -> None:
-        with suppress(QueueUnavailableError):  # then the reaper recovers them
-            answer = await self._send(self._calls.take(token, 0))
-            await self._read_taken(answer, 0, time.monotonic(), -1)
+        for pause in _RETURN_AFTER:
+            await asyncio.sleep(pause)
+            with suppress(QueueUnavailableError):  # then the reaper recovers them
+                answer = await self._send(self._calls.take(token, 0))
+                await self._read_taken(answer, 0, time.monotonic(), -1)
+                if answer[2]:  # the fence
+                    return
 
     async def _await_take(self, taking: Coroutine[Any, Any, list[Lease]]) -> list[Lease]:
         """Await a take; if cancelled meanwhile, wait for its answer and give the leases back.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from fleetbus.store.connection import connect
 from fleetbus.workqueue import Add, QueueUnavailableError, RedisQueue
 from fleetbus_proto import keys
 from support.eventually import eventually
@@ -155,6 +156,23 @@ async def test_q11_if_the_caller_is_cancelled_what_was_taken_is_given_back(
         [lease] = await asyncio.wait_for(taking, timeout=1)
     assert lease.request == A
     assert await queue.done([lease]) == []
+
+
+async def test_q11_what_a_cancelled_call_takes_after_it_was_asked_for_is_given_back(
+    queue: RedisQueue, valkey_url: str
+):
+    many = [Add(named(f"n{number}")) for number in range(40)]
+    client = await connect(valkey_url)  # its long calls have a connection of their own
+    other = RedisQueue(client, "copier")
+    async with waiting(other, limit=len(many)) as taking:
+        adding = asyncio.create_task(other.add(many))
+        await asyncio.sleep(0)
+        adding.cancel()
+        taken = await asyncio.wait_for(taking, timeout=5)
+    await other.aclose()
+    await client.aclose()
+    assert len(taken) == len(many), "nobody holds one of them"
+    assert await queue.done(taken) == []
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
