@@ -1,7 +1,7 @@
 """Keeps the objects of the last moment, as events brought them, for the runs that they wake.
 
 Most runs begin by reading the object that woke them, a moment after this process has enqueued them
-for it. The snapshot has that state, or a newer one that will wake the request again (rule P10); so
+for it. The snapshot had that state then, and a newer one will wake the request again (rule P10); so
 this first read costs no call.
 """
 
@@ -42,7 +42,11 @@ class RecentEvents:
         self._bytes = 0
 
     def note(self, events: Iterable[Event]) -> None:
-        """Keep the objects of events that are about to be enqueued."""
+        """Keep the objects of events that are about to be enqueued.
+
+        Args:
+            events: states that the snapshot has now. One that was delivered again may be older.
+        """
         now = time.monotonic()
         for event in events:
             if event.resource_key != self._resource:

@@ -11,12 +11,13 @@ import asyncio
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
+from fleetbus.snapshot.outcomes import ApplyOutcome
 from fleetbus_proto.versions import is_comparable, version_key
 
 if TYPE_CHECKING:
-    from fleetbus.snapshot.reads.reader import ObjectVersion, SnapshotReader
+    from fleetbus.snapshot.reads.reader import SnapshotReader
     from fleetbus.snapshot.write import SnapshotWriter
     from fleetbus_proto.events import Event
 
@@ -27,6 +28,7 @@ _MISSES: Final = 3
 """Batches in a row that the projector did not apply in time: it is away, or far behind."""
 _WITHOUT: Final = timedelta(seconds=2)
 """For how long nobody waits for it then."""
+_STANDING: Final = frozenset({ApplyOutcome.APPLIED, ApplyOutcome.SAME})
 
 
 class AppliedEvents:
@@ -43,29 +45,35 @@ class AppliedEvents:
         self._misses = 0
         self._alone_until = 0.0
 
-    async def ensure(self, events: Sequence[Event]) -> None:
+    async def ensure(self, events: Sequence[Event]) -> list[Event]:
         """Return once the snapshot has these events, or newer states of their objects.
+
+        Returns:
+            The events that are what the snapshot had then: it had nothing newer of their objects.
 
         Raises:
             StoreEmpty: as `SnapshotWriter.apply`.
             StoreFull: as `SnapshotWriter.apply`.
             redis.exceptions.RedisError: as `SnapshotWriter.apply`.
         """
-        missing = events
+        missing, standing = events, cast("list[Event]", [])
         if time.monotonic() >= self._alone_until:
             for pause in PAUSES:
                 if pause:
                     await asyncio.sleep(pause)
-                missing = await self._missing(missing)
+                missing = await self._missing(missing, standing)
                 if not missing:
                     self._misses = 0
-                    return
+                    return standing
             self._misses += 1
             if self._misses >= _MISSES:
                 self._alone_until = time.monotonic() + _WITHOUT.total_seconds()
-        await self._writer.apply(missing)
+        outcomes = (await self._writer.apply(missing)).outcomes
+        applied = zip(missing, outcomes, strict=True)
+        return standing + [event for event, outcome in applied if outcome in _STANDING]
 
-    async def _missing(self, events: Sequence[Event]) -> list[Event]:
+    async def _missing(self, events: Sequence[Event], standing: list[Event]) -> list[Event]:
+        """Find the events that the snapshot lacks; adds to `standing` what it has as it is."""
         places: dict[tuple[str, str], list[Event]] = {}
         for event in events:
             places.setdefault((event.cluster, event.resource_key), []).append(event)
@@ -76,14 +84,16 @@ class AppliedEvents:
             )
         )
         held = dict(zip(places, found, strict=True))
-        return [event for event in events if not _is_applied(event, held)]
-
-
-def _is_applied(
-    event: Event, held: dict[tuple[str, str], dict[tuple[str, str], ObjectVersion]]
-) -> bool:
-    standing = held[event.cluster, event.resource_key].get((event.namespace, event.name))
-    if standing is None or not is_comparable(event.resource_version):
-        return False
-    version = (event.incarnation.number, version_key(event.resource_version))
-    return (standing.incarnation, version_key(standing.resource_version)) >= version
+        missing: list[Event] = []
+        for event in events:
+            entry = held[event.cluster, event.resource_key].get((event.namespace, event.name))
+            if entry is None or not is_comparable(event.resource_version):
+                missing.append(event)
+                continue
+            version = (event.incarnation.number, version_key(event.resource_version))
+            has = (entry.incarnation, version_key(entry.resource_version))
+            if has < version:
+                missing.append(event)
+            elif has == version:
+                standing.append(event)
+        return missing

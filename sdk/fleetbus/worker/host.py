@@ -259,15 +259,17 @@ class _Hosted:
         consumed = tracing.Consumed(name, events, traces)
         # Nothing is refused for a cluster that this process does not know yet: the worker retries
         # a request whose cluster is not engaged, and ends one whose cluster has left.
-        self._recent.note(events)
         with consumed.enqueuing() as carried:
-            applied = self._applied.ensure(events)
-            await self._intake.take(events, traces=carried, after=applied)
+            await self._intake.take(events, traces=carried, after=self._ensure_applied(events))
         metrics.EVENTS_CONSUMED.labels(name).inc(len(deliveries))
         for delivery in deliveries:
             if delivery.message is None:
                 self._rejected.record(delivery)
         self._create_series({event.cluster for event in events})
+
+    async def _ensure_applied(self, events: Sequence[Event]) -> None:
+        # An event may come again when its object has changed since, or is gone: no run may read it.
+        self._recent.note(await self._applied.ensure(events))
 
     def _create_series(self, clusters: AbstractSet[str]) -> None:
         """Create the metrics of clusters of the fleet that have none yet."""

@@ -98,6 +98,17 @@ async def test_p9_it_waits_for_a_projector_that_is_a_moment_later(watched: Watch
     assert watched.by_controller == []
 
 
+async def test_p10_only_events_that_the_snapshot_has_as_they_are_are_returned(
+    watched: Watched,
+):
+    await watched.snapshot.apply(EU.added("a", 7), EU.added("b", 7), EU.deleted("b", 8))
+    old, as_it_is, new = EU.added("a", 6), EU.added("a", 7), EU.modified("a", 8)
+    buried = EU.added("b", 7)
+    assert await watched.check.ensure([old, as_it_is, buried]) == [as_it_is]
+    assert await watched.check.ensure([old, new, buried]) == [new], "applied by the controller"
+    assert await watched.check.ensure([old, new, buried]) == [new], "applied already"
+
+
 async def test_only_what_is_missing_is_applied(watched: Watched):
     await watched.snapshot.apply(EU.added("a", 7))
     await watched.check.ensure([EU.added("a", 7), EU.added("b", 8)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -22,6 +22,7 @@ from fleetbus.reconcile import Request
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.workqueue import Add, RedisQueue
 from fleetbus_proto.keys import SnapshotKeys, queue, queue_checkpoint, queue_replay_claim
+from fleetbus_proto.subjects import STREAM, Verb, event_subject
 from support.eventually import eventually
 from support.rigs.fleet import Recorder, Rig, pod
 from support.rigs.projector import shorten_checks
@@ -132,6 +133,34 @@ async def test_p9_pending_resyncs_of_several_clusters_outlive_a_store_that_fails
             await rig.redis.rename(f"aside:{key}", key)
         await eventually(lambda: recorder.of("a", "default", "p"), within=SOON)
         await eventually(lambda: recorder.of("b", "default", "p"), within=SOON)
+
+
+async def test_p10_an_old_event_that_comes_again_is_not_what_the_run_reads(
+    open_rig: OpenRig,
+) -> None:
+    rig = await open_rig("a")
+    controller = Controller("pods")
+    controller.watch(PODS)
+    recorder = Recorder(controller, PODS)
+    rig.start_reconciler(controller)
+    rig.start_watcher("a")
+    await rig.synced("core/pods")
+    rig.clusters["a"].create(PODS, pod("doomed"), "default")
+    await eventually(lambda: recorder.of("a", "default", "doomed"), within=SOON)
+    rig.clusters["a"].delete(PODS, "default", "doomed")
+    await eventually(lambda: recorder.of("a", "default", "doomed")[-1].object is None, within=SOON)
+    await rig.quiet("pods")
+    recorder.runs.clear()
+    async with connected(rig.shared.nats_url, name="test") as bus:
+        stream = bus.nc.jetstream()
+        added = event_subject("a", "core", "pods", "default", "doomed", Verb.ADDED)
+        old = await stream.get_last_msg(STREAM, added)
+        sent = cast("dict[str, str]", old.headers)
+        del sent["Nats-Msg-Id"]
+        await stream.publish(added, old.data or b"", headers=sent)
+    await eventually(lambda: recorder.of("a", "default", "doomed"), within=SOON)
+    await rig.quiet("pods")
+    assert {run.object is None for run in recorder.runs} == {True}, "it is deleted"
 
 
 async def test_p8_a_map_is_asked_about_each_state_that_waited(open_rig: OpenRig) -> None:
