@@ -23,6 +23,7 @@ from redis.asyncio.connection import AbstractConnection, ConnectionPool
 MAX_BATCH: Final = 100
 """Commands in one write."""
 ANSWER_WITHIN: Final = timedelta(seconds=30)
+"""Unless the connections of the pool have a `socket_timeout`."""
 _PATIENCE: Final = timedelta(seconds=2)
 _INCOMPLETE: Final = object()
 
@@ -52,6 +53,8 @@ class SharedConnection(asyncio.Protocol):
     def __init__(self, pool: ConnectionPool, settle: Callable[[Command, Any], None]) -> None:
         self._pool = pool
         self._settle = settle
+        limit = pool.connection_kwargs.get("socket_timeout")
+        self._answer_within: float = limit or ANSWER_WITHIN.total_seconds()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[Command] = deque()
         self._outstanding: deque[Command] = deque()
@@ -101,19 +104,19 @@ class SharedConnection(asyncio.Protocol):
         loop = cast("asyncio.AbstractEventLoop", self._loop)
         self._active_at = loop.time()
         if self._watchdog is None:
-            self._watchdog = loop.call_later(ANSWER_WITHIN.total_seconds(), self._check_answers)
+            self._watchdog = loop.call_later(self._answer_within, self._check_answers)
 
     def _check_answers(self) -> None:
         self._watchdog = None
         if not self._outstanding:
             return
         loop = cast("asyncio.AbstractEventLoop", self._loop)
-        left = self._active_at + ANSWER_WITHIN.total_seconds() - loop.time()
+        left = self._active_at + self._answer_within - loop.time()
         if left > 0:
             self._watchdog = loop.call_later(left, self._check_answers)
         else:
-            limit = ANSWER_WITHIN.total_seconds()
-            self._disconnect(errors.TimeoutError(f"no answer within {limit:g} seconds"))
+            text = f"no answer within {self._answer_within:g} seconds"
+            self._disconnect(errors.TimeoutError(text))
 
     # --- receiving --------------------------------------------------------------------------------
 

@@ -102,7 +102,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def served_by(serve: Serve) -> AsyncGenerator[MultiplexingRedis]:
+async def served_by(serve: Serve, *, answer_within: float = 5) -> AsyncGenerator[MultiplexingRedis]:
     """A client of a server that answers as `serve` says once the client has introduced itself."""
 
     async def introduced(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -118,7 +118,8 @@ async def served_by(serve: Serve) -> AsyncGenerator[MultiplexingRedis]:
 
     server = await asyncio.start_server(introduced, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    client = MultiplexingRedis(port=port, protocol=2, retry=Retry(NoBackoff(), 0))
+    options: dict[str, Any] = {"socket_timeout": answer_within, "retry": Retry(NoBackoff(), 0)}
+    client = MultiplexingRedis(port=port, protocol=2, **options)
     try:
         yield client
     finally:
@@ -168,8 +169,7 @@ async def test_q11_a_connection_that_ends_fails_what_was_sent_and_nothing_is_sen
     assert waiting == 3, "what was not sent yet goes over the next connection"
 
 
-async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shared_connection, "ANSWER_WITHIN", timedelta(milliseconds=50))
+async def test_a_server_that_never_answers_is_given_up_when_its_client_says():
     seen = 0
 
     async def answer_the_second(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -178,20 +178,18 @@ async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.Monke
         if seen > 1:
             writer.write(b":2\r\n")
 
-    async with served_by(answer_the_second) as client:
+    async with served_by(answer_the_second, answer_within=0.05) as client:
         with pytest.raises(errors.TimeoutError, match="no answer within 0"):
             await client.incr("n")
         assert await client.incr("n") == 2
 
 
-async def test_slow_answers_are_waited_for_as_long_as_some_come(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shared_connection, "ANSWER_WITHIN", timedelta(milliseconds=400))
-
+async def test_slow_answers_are_waited_for_as_long_as_some_come():
     async def answer_slowly(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.12)
         writer.write(b":1\r\n")
 
-    async with served_by(answer_slowly) as client:
+    async with served_by(answer_slowly, answer_within=0.4) as client:
         assert await asyncio.gather(*(client.incr("n") for _ in range(5))) == [1] * 5
 
 
