@@ -13,6 +13,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from fleetbus.process.cancellation import cancellable
+from fleetbus.process.log_once import LogOnce
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -76,6 +77,7 @@ class Subscription:
         self._redis = redis
         self._channel = channel
         self._task: asyncio.Task[None] | None = None
+        self._log_once = LogOnce()
 
     def start(self) -> None:
         """Begin to listen, if it has not."""
@@ -96,7 +98,8 @@ class Subscription:
                 await self._listen_once()
             except (RedisError, OSError) as error:
                 # Takers go on polling; the next subscription notifies them, so nothing is missed.
-                _log.warning("queue_subscription_lost", channel=self._channel, error=str(error))
+                if self._log_once.should_log(str(error)):
+                    _log.warning("queue_subscription_lost", channel=self._channel, error=str(error))
                 await asyncio.sleep(POLL)
 
     async def _listen_once(self) -> None:

@@ -22,6 +22,7 @@ from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import FleetbusError, NotFound
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.process.clock import rfc3339
+from fleetbus.process.log_once import LogOnce
 from fleetbus.snapshot.accepted import aliases_of
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
@@ -69,6 +70,7 @@ class ClusterStatus:
         # The status last written, or found written: cluster → status without its times.
         self._written: dict[str, Object] = {}
         self._counted_at: dict[str, float] = {}
+        self._log_once = LogOnce()
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -77,7 +79,8 @@ class ClusterStatus:
             try:
                 await self.write_all()
             except Exception as e:  # noqa: BLE001 -- the hub or Redis is away: try again
-                log.warning("cluster_status_not_written", error=str(e))
+                if self._log_once.should_log(str(e)):
+                    log.warning("cluster_status_not_written", error=str(e))
 
     async def write_all(self) -> None:
         """Write the status of every Cluster object where it has changed."""
@@ -89,6 +92,7 @@ class ClusterStatus:
         for name in self._written.keys() - wanted:
             del self._written[name]
             self._counted_at.pop(name, None)
+            self._log_once.reset(name)
         if not hub or not wanted:
             return
         client = self._clusters.client(hub)
@@ -127,7 +131,7 @@ class ClusterStatus:
         try:
             await self._patch(client, record, status)
         except FleetbusError as e:
-            log.warning("cluster_status_not_written", cluster=record.name, error=str(e))
+            self._warn(record.name, e)
 
     async def _mark_away(self, client: KubeClient, name: str) -> None:
         """Show that nobody knows the state of a cluster, because its shard does not answer."""
@@ -143,9 +147,13 @@ class ClusterStatus:
             status = {"status": {"conditions": conditions}}
             await client.patch(CLUSTERS, "", name, status, subresource="status")
         except FleetbusError as e:
-            log.warning("cluster_status_not_written", cluster=name, error=str(e))
+            self._warn(name, e)
         else:
             self._written[name] = _STORE_AWAY
+
+    def _warn(self, cluster: str, error: FleetbusError) -> None:
+        if self._log_once.should_log(str(error), key=cluster):
+            log.warning("cluster_status_not_written", cluster=cluster, error=str(error))
 
     async def _patch(self, client: KubeClient, record: ClusterRecord, status: Object) -> None:
         try:

@@ -12,6 +12,7 @@ from typing import Final, NoReturn
 import structlog
 from prometheus_client import Counter
 
+from fleetbus.process.log_once import LogOnce
 from fleetbus.snapshot.audit import Audit, AuditDecision, Audits, Finding, FindingKind, PageResult
 from fleetbus_proto.events import AuditPage, Heartbeat
 from fleetbus_proto.resources import Resource
@@ -58,6 +59,7 @@ class AuditEvaluator:
         self._resyncs = resyncs
         self._tombstones = tombstones
         self._wait = wait
+        self._log_once = LogOnce()
         # Where the last audit found differences that no list of the same history can repair.
         self._ahead: set[tuple[str, str, str]] = set()
 
@@ -98,7 +100,8 @@ class AuditEvaluator:
             try:
                 await self._evaluate_due()
             except Exception as e:  # noqa: BLE001 -- Redis or NATS is away: try again
-                log.warning("audits_not_evaluated", error=str(e))
+                if self._log_once.should_log(str(e)):
+                    log.warning("audits_not_evaluated", error=str(e))
 
     async def _evaluate_due(self) -> None:
         async for audit in self._audits.due(self._wait):

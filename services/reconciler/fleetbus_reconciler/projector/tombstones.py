@@ -18,6 +18,7 @@ from prometheus_client import Counter
 from redis.exceptions import RedisError
 
 from fleetbus.errors import StoreError
+from fleetbus.process.log_once import LogOnce
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.snapshot.write import SnapshotWriter
@@ -52,6 +53,7 @@ class TombstoneCollector:
         self._noted = asyncio.Event()
         self._checked_at = float("-inf")
         self._were_full: AbstractSet[int] = frozenset()
+        self._log_once = LogOnce()
 
     def note_risen_floor(self, cluster: str, resource: str) -> None:
         """Collect the tombstones of this resource soon: its floor has risen."""
@@ -68,7 +70,8 @@ class TombstoneCollector:
             try:
                 await self._turn()
             except (RedisError, StoreError, OSError) as e:  # the store is away: try again
-                log.warning("tombstones_not_freed", error=str(e))
+                if self._log_once.should_log(str(e)):
+                    log.warning("tombstones_not_freed", error=str(e))
                 await asyncio.sleep(_TICK.total_seconds())
 
     async def _turn(self) -> None:
