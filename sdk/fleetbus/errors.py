@@ -2,6 +2,7 @@
 
 FleetbusError
 ├── ConfigError            the configuration is wrong; the message names file and field
+├── CredentialsError       a file with credentials is unusable; names setting and file
 ├── ClusterNotFound        the cluster left the fleet, or never was in it
 ├── NotEngaged             the cluster is in the fleet but not usable yet
 ├── NotSynced              no complete list of this resource has been seen yet (rule P14)
@@ -37,6 +38,10 @@ class FleetbusError(Exception):
 
 class ConfigError(FleetbusError):
     """The configuration is wrong; the message names the file and the field."""
+
+
+class CredentialsError(FleetbusError):
+    """A file with credentials is unusable; the message names setting and file, not the content."""
 
 
 class ClusterNotFound(FleetbusError):

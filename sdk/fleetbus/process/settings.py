@@ -10,14 +10,16 @@ from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Self, TypeVar
 
 import structlog
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from fleetbus.bus.access import NatsAccess, nats_access
 from fleetbus.errors import ConfigError
 from fleetbus.process.logs import LogFormat, LogLevel
+from fleetbus.store.access import StoreAccess, store_access
 
 S = TypeVar("S", bound=BaseSettings)
 log = structlog.get_logger()
@@ -74,13 +76,60 @@ class AddressSettings(BaseSettings):
 
 
 class SharedSettings(AddressSettings):
-    """The addresses of the hub, NATS and Redis, and the health server and logs of the process."""
+    """The addresses of the hub, NATS and Redis, and the health server and logs of the process.
 
-    nats_url: str = "nats://127.0.0.1:4222"
-    """Address of NATS."""
+    All files with credentials and certificates are read anew for each connection.
+    """
 
-    redis_url: str = "redis://127.0.0.1:6379/0"
-    """Address of Redis or Valkey."""
+    nats_url: str = Field(default="nats://127.0.0.1:4222", repr=False)
+    """Addresses of NATS, separated by commas; `tls://` refuses servers without TLS."""
+
+    nats_creds_file: pathlib.Path | None = None
+    """A .creds file, with user JWT and seed; at most one way to log in is set."""
+
+    nats_nkey_file: pathlib.Path | None = None
+    """A file with the seed of an nkey."""
+
+    nats_username: str = ""
+    """User of NATS; needs the next."""
+
+    nats_password_file: pathlib.Path | None = None
+    """A file with that user's password."""
+
+    nats_ca_file: pathlib.Path | None = None
+    """The CA certificates that sign the servers' certificates, in PEM; by default those that the
+    machine trusts. Servers without TLS are then refused."""
+
+    nats_cert_file: pathlib.Path | None = None
+    """Our certificate for TLS, in PEM; needs the next."""
+
+    nats_key_file: pathlib.Path | None = None
+    """The unencrypted key of that certificate."""
+
+    redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
+    """Address of Redis or Valkey; `rediss` instead of `redis` uses TLS."""
+
+    redis_username: str = ""
+    """ACL user; needs the next. Empty means the default user."""
+
+    redis_password_file: pathlib.Path | None = None
+    """A file with that user's password."""
+
+    redis_sentinel_username: str = ""
+    """ACL user of the Sentinels; needs the next."""
+
+    redis_sentinel_password_file: pathlib.Path | None = None
+    """A file with the password for the Sentinels."""
+
+    redis_ca_file: pathlib.Path | None = None
+    """The CA certificates that sign the servers' certificates, in PEM; by default those that the
+    machine trusts."""
+
+    redis_cert_file: pathlib.Path | None = None
+    """Our certificate for TLS, in PEM; needs the next."""
+
+    redis_key_file: pathlib.Path | None = None
+    """The unencrypted key of that certificate."""
 
     shards: int = Field(default=1, ge=1, le=MAX_SHARDS)
     """Shards of the snapshot, the same for all processes and fixed when it is set up: each is held
@@ -114,6 +163,34 @@ class SharedSettings(AddressSettings):
 
     log_level: LogLevel = "info"
     """`debug`, `info`, `warning` or `error`."""
+
+    @model_validator(mode="after")
+    def _check_access(self) -> Self:
+        _ = self.nats, self.store
+        return self
+
+    @property
+    def nats(self) -> NatsAccess:
+        """The address of NATS and the files to log in with.
+
+        Raises:
+            ConfigError: contradicting settings; not after the settings were loaded.
+        """
+        return nats_access(_with_prefix(self, "nats_"))
+
+    @property
+    def store(self) -> StoreAccess:
+        """The address of Redis or Valkey and the files to log in with.
+
+        Raises:
+            ConfigError: contradicting settings; not after the settings were loaded.
+        """
+        return store_access(_with_prefix(self, "redis_"))
+
+
+def _with_prefix(settings: SharedSettings, prefix: str) -> dict[str, Any]:
+    names = [name for name in SharedSettings.model_fields if name.startswith(prefix)]
+    return {name.removeprefix(prefix): getattr(settings, name) for name in names}
 
 
 def load_settings(kind: type[S], **given: Any) -> S:
