@@ -36,7 +36,7 @@ class NatsAccess:
     nkey: SecretFile | None = None
     username: str = ""
     password: SecretFile | None = None
-    tls: TlsFiles = TlsFiles()
+    tls: TlsFiles = field(default_factory=TlsFiles)
 
     @property
     def shown(self) -> str:

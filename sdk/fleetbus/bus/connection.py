@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Final, NoReturn, cast
+from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 import nats.errors
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from fleetbus.bus.access import NatsAccess
 from fleetbus.bus.addresses import split_addresses
+from fleetbus.bus.login import LoginClient, describe_refusal, is_refusal
 from fleetbus.bus.patches.advertised_servers import ConfiguredServersClient
 from fleetbus.bus.patches.failed_reconnects import close_failed_attempt
 from fleetbus.bus.patches.header_parsing import FastHeadersClient
@@ -21,7 +23,9 @@ from fleetbus.bus.patches.writelines import patch_writelines
 from fleetbus.errors import BusError
 from fleetbus.process.cancellation import cancel_and_wait, cancellable, patch_wait_for
 from fleetbus.process.log_once import LogOnce
-from fleetbus.process.redact import without_secrets
+
+if TYPE_CHECKING:
+    from fleetbus.process.health import Health
 
 log = structlog.get_logger()
 
@@ -54,6 +58,7 @@ class Bus:
         self.disconnects = 0
         self._failure = failure
         self._online = asyncio.Event()
+        self._trouble = "not connected yet"
         self._on_reconnect: list[Callable[[], None]] = []
 
     @property
@@ -71,6 +76,10 @@ class Bus:
         """The largest message that this server takes, in bytes, headers included (rule B11)."""
         return self.nc.max_payload
 
+    def trouble(self) -> str:
+        """Why the client is not connected; empty while it is."""
+        return "" if self.is_connected else self._trouble
+
     async def wait_connected(self) -> None:
         """Wait until the client is connected."""
         await self._online.wait()
@@ -81,7 +90,7 @@ class Bus:
         return lambda: self._on_reconnect.remove(callback)
 
     async def failure(self) -> NoReturn:
-        """Wait for a failure that does not pass: refused credentials, a forbidden subject (B13).
+        """Wait for a failure that does not pass by itself: a forbidden subject (rule B13).
 
         Raises:
             BusError: always, at the end.
@@ -130,6 +139,11 @@ class Bus:
         """Note that the connection is lost."""
         self.disconnects += 1
         self._online.clear()
+        self._trouble = "disconnected"
+
+    def note_trouble(self, text: str) -> None:
+        """Note why an attempt to connect has failed."""
+        self._trouble = text
 
     def mark_connected(self, *, again: bool) -> None:
         """Note that the connection is there; after a reconnect, run the callbacks."""
@@ -139,28 +153,39 @@ class Bus:
                 callback()
 
 
-class _Client(FastHeadersClient, ConfiguredServersClient): ...
+class _Client(FastHeadersClient, ConfiguredServersClient, LoginClient): ...
 
 
 @asynccontextmanager
-async def connected(url: str, *, name: str) -> AsyncGenerator[Bus]:
+async def connected(
+    access: NatsAccess | str, *, name: str, health: Health | None = None
+) -> AsyncGenerator[Bus]:
     """Connect and check the server's version; wait for ever for a server that is down.
 
+    Files with credentials are read at each attempt. While they are refused or unusable a service is
+    not ready and tries again, with pauses of up to 5 s; a command, without `health`, fails.
+
     Args:
-        url: one address, or several of one cluster, separated by commas.
+        access: the address and files to log in with; or only addresses, separated by commas.
         name: who we are, like `watcher.eu1`; also the prefix of our inbox.
+        health: becomes not ready while there is no connection.
 
     Raises:
-        BusError: the server is too old, or refuses our credentials.
+        BusError: the server is too old; or, without `health`, we cannot log in.
     """
+    if isinstance(access, str):
+        access = NatsAccess(url=access)
     patch_wait_for()
     patch_writelines()
     failure: asyncio.Future[BusError] = asyncio.get_running_loop().create_future()
     nc = _Client()
+    nc.access = access
     bus = Bus(nc, failure)
-    shown = without_secrets(url)
-    callbacks = _Callbacks(bus, failure, name=name, address=shown)
-    opening = asyncio.create_task(callbacks.connect(url), name="nats-connect")
+    shown = access.shown
+    callbacks = _Callbacks(bus, failure, name=name, access=access, is_patient=health is not None)
+    if health is not None:
+        health.ready_when("nats", bus.trouble)
+    opening = asyncio.create_task(callbacks.connect(), name="nats-connect")
     try:
         await asyncio.wait([opening, failure], return_when=asyncio.FIRST_COMPLETED)
         if failure.done():
@@ -188,23 +213,32 @@ class _Callbacks:
         bus: the connection.
         failure: set once for what does not pass by itself.
         name: the name of the connection.
-        address: the server's address without credentials, for messages.
+        access: the address and what we log in with.
+        is_patient: whether a first login that is refused is tried again.
     """
 
     def __init__(
-        self, bus: Bus, failure: asyncio.Future[BusError], *, name: str, address: str
+        self,
+        bus: Bus,
+        failure: asyncio.Future[BusError],
+        *,
+        name: str,
+        access: NatsAccess,
+        is_patient: bool,
     ) -> None:
         self._bus = bus
         self._failure = failure
         self._name = name
-        self._address = address
+        self._access = access
+        self._address = access.shown
+        self._is_patient = is_patient
         # The client retries four times a second, and each attempt is an error.
         self._log_once = LogOnce()
 
-    async def connect(self, url: str) -> None:
+    async def connect(self) -> None:
         """Connect the client, and keep it connected."""
         await self._bus.nc.connect(
-            split_addresses(url),
+            split_addresses(self._access.url),
             name=self._name,
             error_cb=self._on_error,
             disconnected_cb=self._on_disconnect,
@@ -219,10 +253,17 @@ class _Callbacks:
     async def _on_error(self, error: Exception) -> None:
         close_failed_attempt(self._bus.nc)
         text = str(error) or type(error).__name__
-        if "permissions violation" in text.lower() or "authorization" in text.lower():
+        if "permissions violation" in text.lower():
             # Otherwise the caller would only ever see timeouts (rule B13).
             self._fail(f"refuses {self._name}: {error}")
-        elif self._log_once.should_log(text):
+            return
+        if is_refusal(error):
+            text = f"refuses {self._name}: {describe_refusal(error, self._access)}"
+            if not self._is_patient and not self._was_connected:
+                self._fail(text)
+                return
+        self._bus.note_trouble(text)
+        if self._log_once.should_log(text):
             log.warning("nats_error", url=self._address, error=text)
 
     async def _on_disconnect(self) -> None:
@@ -234,6 +275,10 @@ class _Callbacks:
         self._bus.mark_connected(again=True)
         self._log_once.reset()
         log.info("nats_reconnected", url=self._address)
+
+    @property
+    def _was_connected(self) -> bool:
+        return self._bus.is_connected or self._bus.disconnects > 0
 
     async def _on_close(self) -> None:
         self._bus.mark_disconnected()

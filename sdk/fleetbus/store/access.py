@@ -29,7 +29,7 @@ class StoreAccess:
     password: SecretFile | None = None
     sentinel_username: str = ""
     sentinel_password: SecretFile | None = None
-    tls: TlsFiles = TlsFiles()
+    tls: TlsFiles = field(default_factory=TlsFiles)
 
     @property
     def shown(self) -> str:

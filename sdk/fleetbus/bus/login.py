@@ -1,0 +1,152 @@
+"""Logs in to NATS with files that are read anew at each attempt (rules B13, S2).
+
+nats-py reads user and password once, keeps the TLS context that it was given, and closes for good
+when a running connection is refused, which is how a server ends those whose credentials were
+rotated. Here each attempt uses what the files hold now, and a refused client goes on trying.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import random
+import re
+import ssl
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final, cast
+
+import nats.errors
+import nkeys
+from nats.aio.client import Client
+
+from fleetbus.bus.access import NatsAccess
+from fleetbus.errors import CredentialsError
+from fleetbus.process.secret_files import SecretFile
+
+_REFUSAL: Final = re.compile(
+    r"authori[sz]ation|authentication|credentials|tls required|nkeys", re.IGNORECASE
+)
+"""In the errors of a server that refuses whoever connects, or is connected."""
+_PERMISSIONS: Final = "permissions violation"
+_FIRST_PAUSE: Final = timedelta(milliseconds=250)
+_LONGEST_PAUSE: Final = timedelta(seconds=5)
+_ALERT: Final = "ALERT"
+"""In the reason of an SSLError if the server refuses our certificate."""
+
+
+class LoginError(nats.errors.Error):
+    """We cannot log in as things are; nats-py tries again."""
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether somebody has to mend credentials or certificates, here or at the server."""
+    if isinstance(error, LoginError | ssl.SSLError):
+        return True
+    text = str(error)
+    return _PERMISSIONS not in text.lower() and _REFUSAL.search(text) is not None
+
+
+def describe_refusal(error: Exception, access: NatsAccess) -> str:
+    """Name the settings and files to check, never their content."""
+    if isinstance(error, LoginError):
+        return str(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        check = access.tls.ca or "FLEETBUS_NATS_CA_FILE, which is not set"
+        return f"the server's certificate is not accepted: {error.verify_message}; check {check}"
+    if isinstance(error, ssl.SSLError) and _ALERT in (error.reason or ""):
+        check = access.tls.cert or "FLEETBUS_NATS_CERT_FILE, which is not set"
+        return f"the server refuses our certificate: {error.reason}; check {check}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS fails: {error.reason or error}"
+    return f"{error}; {access.hint()}"
+
+
+class LoginClient(Client):
+    """nats-py's client, which reads its credentials anew at each attempt.
+
+    Attributes:
+        access: set before `connect`.
+    """
+
+    access: NatsAccess
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._refusals = 0
+        """One after another."""
+
+    async def _select_next_server(self) -> None:
+        if self._refusals:
+            pause = _FIRST_PAUSE * 2 ** min(self._refusals, 10)
+            longest = min(pause, _LONGEST_PAUSE).total_seconds()
+            await asyncio.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 -- no secret
+        await super()._select_next_server()
+
+    async def _process_connect_init(self) -> None:
+        try:
+            self._prepare_login()
+            await super()._process_connect_init()
+            if not self.is_connected:  # nats-py takes an end of the connection for an answer
+                raise LoginError(f"the server ended the login; {self.access.hint()}")
+        except Exception as e:
+            self._refusals = self._refusals + 1 if is_refusal(e) else 0
+            raise
+        self._refusals = 0
+
+    def _prepare_login(self) -> None:
+        """Read all files that are set.
+
+        Raises:
+            LoginError: one is unusable.
+        """
+        access = self.access
+        try:
+            if access.needs_tls:
+                self.options["tls"] = access.tls.make_context()
+            if access.creds is not None:
+                jwt, seed = access.read_creds()
+                self._signature_cb = _signer(access.creds, seed)[1]
+                self._user_jwt_cb = jwt.encode
+            elif access.nkey is not None:
+                public, self._signature_cb = _signer(access.nkey, access.nkey.read())
+                self._public_nkey = public
+            elif access.password is not None:
+                self.options["user"] = access.username
+                self.options["password"] = access.password.read()
+        except CredentialsError as e:
+            raise LoginError(str(e)) from None
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        if initial_connection and self.access.needs_tls and not info.get("tls_required"):
+            if not info.get("tls_available"):
+                # Credentials would go over the wire as they are.
+                raise LoginError("the server offers no TLS, which the settings demand")
+            info["tls_required"] = True  # nats-py reads it after this
+        await super()._process_info(info, initial_connection)
+
+    async def _process_err(self, err_msg: str) -> None:
+        error = nats.errors.Error(f"nats: {err_msg.strip(chr(39))}")
+        if not is_refusal(error):
+            await super()._process_err(err_msg)
+            return
+        await self._error_cb(error)
+        await self._process_op_err(error)
+
+
+def _signer(file: SecretFile, seed: str) -> tuple[str, Callable[[str], bytes]]:
+    """The public key of a seed, and what signs a server's nonce with it.
+
+    Raises:
+        CredentialsError: it is no seed.
+    """
+    try:
+        pair: Any = cast("Any", nkeys).from_seed(bytearray(seed.strip().encode()))
+        public = str(pair.public_key.decode())
+    except (nkeys.NkeysError, ValueError):
+        raise CredentialsError(f"{file}: not the seed of an nkey") from None
+
+    def sign(nonce: str) -> bytes:
+        return base64.b64encode(pair.sign(nonce.encode()))
+
+    return public, sign
