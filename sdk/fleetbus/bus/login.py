@@ -87,12 +87,15 @@ class LoginClient(Client):
         try:
             self._prepare_login()
             await super()._process_connect_init()
-            if not self.is_connected:  # nats-py takes an end of the connection for an answer
-                raise LoginError(f"the server ended the login; {self.access.hint()}")
+            self._require_answer()
         except Exception as e:
             self._refusals = self._refusals + 1 if is_refusal(e) else 0
             raise
         self._refusals = 0
+
+    def _require_answer(self) -> None:
+        if not self.is_connected:  # nats-py takes the end of the connection for an answer
+            raise LoginError(f"the server ended the login; {self.access.hint()}")
 
     def _prepare_login(self) -> None:
         """Read all files that are set.

@@ -10,14 +10,16 @@ from fleetbus.store.connection import connect
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+    from fleetbus.store.access import StoreAccess
+
 PATIENCE: Final = timedelta(seconds=5)
 """How long one answer of the store may take; no command asks for much at once."""
 
 
-async def connect_store(url: str) -> Redis:
+async def connect_store(access: StoreAccess) -> Redis:
     """Connect; the caller closes the client.
 
     Raises:
         StoreError: as `connect`; also if the server accepts and does not answer.
     """
-    return await connect(url, answer_within=PATIENCE)
+    return await connect(access, answer_within=PATIENCE)

@@ -2,7 +2,8 @@
 
 The first of these that has an address wins: flags; the dev stack in the folder given by --dir;
 FLEETBUS_API_URL, FLEETBUS_NATS_URL, FLEETBUS_REDIS_URL; a dev stack in this folder or a parent;
-~/.fleetbus/config.yaml; the config file of multi_resource_operator.
+~/.fleetbus/config.yaml; the config file of multi_resource_operator. Credentials are those of the
+same place; with the address of a flag, those of the environment.
 """
 
 from __future__ import annotations
@@ -10,15 +11,21 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, cast
 
 import yaml
 
+from fleetbus.bus.access import NATS_FIELDS, NatsAccess, nats_access
 from fleetbus.errors import ConfigError
+from fleetbus.store.access import STORE_FIELDS, StoreAccess, store_access
 
 _FIELDS: Final = ("api_url", "nats_url", "redis_url", "token", "ca")
+_LOGIN_FIELDS: Final = (
+    *(f"nats_{name}" for name in NATS_FIELDS),
+    *(f"redis_{name}" for name in STORE_FIELDS),
+)
 _DEV: Final = pathlib.Path(".fleetbus") / "dev"
 DEV_STATE: Final = "stack.json"
 """The state file of a dev stack."""
@@ -30,9 +37,9 @@ class Target:
     """Addresses of one fleet; an unknown one is empty."""
 
     api_url: str = ""
-    nats_url: str = ""
-    redis_url: str = ""
-    token: str = ""
+    nats_url: str = field(default="", repr=False)
+    redis_url: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
     ca: str = ""
     kubeconfig: str = ""
     """The kubeconfig of the dev stack."""
@@ -40,6 +47,26 @@ class Target:
     """The hub of the dev stack; its name is also the context in `kubeconfig`."""
     state_file: str = ""
     """The dev stack's state file, rewritten whenever its addresses change."""
+    nats_values: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    """`nats_creds_file` and so on, from where the address of NATS is from."""
+    redis_values: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    """The same for Redis."""
+
+    def require_nats(self) -> NatsAccess:
+        """Return the address of NATS and what to log in with.
+
+        Raises:
+            ConfigError: it is unknown, or settings contradict each other.
+        """
+        return nats_access({**self.nats_values, "url": self.require("nats_url")})
+
+    def require_store(self) -> StoreAccess:
+        """Return the address of Redis and what to log in with.
+
+        Raises:
+            ConfigError: it is unknown, or settings contradict each other.
+        """
+        return store_access({**self.redis_values, "url": self.require("redis_url")})
 
     def require(self, field: str) -> str:
         """Return an address that a command needs.
@@ -77,19 +104,34 @@ def resolve_target(
         ConfigError: no dev stack runs in that folder, or a config file cannot be read.
     """
     given = {"api_url": api_url, "nats_url": nats_url, "redis_url": redis_url}
+    logins = {name: os.environ.get(f"FLEETBUS_{name.upper()}", "") for name in _LOGIN_FIELDS}
     sources: list[Mapping[str, Any]] = [
-        {name: value for name, value in given.items() if value},
+        logins | {name: value for name, value in given.items() if value},
         _named_dev_stack(folder) if folder is not None else {},
-        {name: os.environ.get(f"FLEETBUS_{name.upper()}", "") for name in _FIELDS},
+        logins | {name: os.environ.get(f"FLEETBUS_{name.upper()}", "") for name in _FIELDS},
         _dev_stack(),
         _read_yaml(_config_file()),
         _mro_config(),
     ]
     found = {
-        field.name: next((str(s[field.name]) for s in sources if s.get(field.name)), "")
-        for field in fields(Target)
+        one.name: next((str(s[one.name]) for s in sources if s.get(one.name)), "")
+        for one in fields(Target)
+        if not one.name.endswith("_values")
     }
-    return Target(**found)
+    return Target(
+        **found,
+        nats_values=_login_of(sources, "nats_", NATS_FIELDS),
+        redis_values=_login_of(sources, "redis_", STORE_FIELDS),
+    )
+
+
+def _login_of(
+    sources: Sequence[Mapping[str, Any]], prefix: str, names: Sequence[str]
+) -> dict[str, Any]:
+    """What the source of an address logs in with: no other server sees those credentials."""
+    having = (source for source in sources if source.get(f"{prefix}url"))
+    source = next(having, cast("Mapping[str, Any]", {}))
+    return {name: source.get(f"{prefix}{name}") for name in names}
 
 
 def _named_dev_stack(folder: pathlib.Path) -> Mapping[str, Any]:

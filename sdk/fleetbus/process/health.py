@@ -43,6 +43,11 @@ class Health:
         """Register a readiness check."""
         self._ready[name] = check
 
+    def starting(self) -> Callable[[], None]:
+        """Be not ready until the returned function is called: not all checks are registered yet."""
+        self._ready["start"] = lambda: "not started yet"
+        return lambda: self._ready.pop("start", None) and None
+
     def liveness(self, name: str, within: timedelta) -> Callable[[], None]:
         """Register a loop, which calls the returned function at least every `within`.
 

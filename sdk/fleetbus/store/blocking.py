@@ -8,33 +8,38 @@ import redis
 from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel
 
-from fleetbus.store.address import ClusterAddress, SentinelAddress, parse_address
-from fleetbus.store.sentinel import authentication
+from fleetbus.store.access import StoreAccess
+from fleetbus.store.address import ClusterAddress, Credentials, SentinelAddress, parse_address
+from fleetbus.store.login import authentication_of, sentinel_authentication, tls_options
 
 
-def make_blocking(url: str, **options: Any) -> redis.Redis:
+def make_blocking(access: StoreAccess | str, **options: Any) -> redis.Redis:
     """Make a client of one server, of the master that Sentinels name, or of a Cluster.
 
     A Cluster's client is made when it is first used, as it connects at once.
 
     Args:
-        url: see `fleetbus.store.address`.
+        access: where the store is, and what to log in with; or only its address.
         options: of each connection.
 
     Raises:
         StoreError: invalid address.
     """
-    address = parse_address(url)
+    if isinstance(access, str):
+        access = StoreAccess(url=access)
+    options |= tls_options(access.tls)
+    address = parse_address(access.url)
     if isinstance(address, SentinelAddress):
         if address.is_tls:
             options["ssl"] = True
-        of_sentinels = {**options, **authentication(address.sentinel_credentials)}
+        of_sentinels = options | sentinel_authentication(access, address.sentinel_credentials)
         sentinel: Any = Sentinel(address.sentinels, sentinel_kwargs=of_sentinels, **options)
-        of_master = {"db": address.database, **authentication(address.credentials)}
+        of_master = {"db": address.database, **authentication_of(access, address.credentials)}
         return cast("redis.Redis", sentinel.master_for(address.master, **of_master))
     if isinstance(address, ClusterAddress):
+        options |= authentication_of(access, address.credentials)
         return cast("redis.Redis", _LazyCluster(address, options))
-    return redis.Redis.from_url(url, **options)
+    return redis.Redis.from_url(access.url, **options, **authentication_of(access, Credentials()))
 
 
 class _LazyCluster:
@@ -48,7 +53,7 @@ class _LazyCluster:
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """See `redis.Redis.execute_command`."""
         if self._client is None:
-            given: dict[str, Any] = {**self._options, **authentication(self._address.credentials)}
+            given = dict(self._options)
             if self._address.is_tls:
                 given["ssl"] = True
             nodes = [ClusterNode(*place) for place in self._address.nodes]

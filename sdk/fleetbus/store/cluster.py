@@ -60,6 +60,11 @@ class ClusterRedis(Redis):
         """The clients of the masters, as far as they are known."""
         return self._topology.masters
 
+    @property
+    def trouble(self) -> str:
+        """Why no connection to a master can be made, as far as it was tried; or empty."""
+        return next((node.trouble for node in self.masters if node.trouble), "")
+
     async def discover(self) -> None:
         """Find the masters.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import redis.exceptions
 import structlog
@@ -23,13 +24,24 @@ from redis.backoff import NoBackoff
 
 from fleetbus.errors import StoreError
 from fleetbus.process.cancellation import cancellable, patch_wait_for
-from fleetbus.process.redact import without_secrets
-from fleetbus.store.address import ClusterAddress, Place, SentinelAddress, parse_address
+from fleetbus.process.log_once import LogOnce
+from fleetbus.store.access import StoreAccess
+from fleetbus.store.address import (
+    ClusterAddress,
+    Credentials,
+    Place,
+    SentinelAddress,
+    parse_address,
+)
 from fleetbus.store.cluster import ClusterRedis
+from fleetbus.store.login import authentication_of, reading_tls
 from fleetbus.store.multiplexing import MultiplexingRedis, pack
 from fleetbus.store.refusals import hint_for
-from fleetbus.store.sentinel import MasterPool, authentication
+from fleetbus.store.sentinel import MasterPool
 from fleetbus_proto.keys import SnapshotKeys
+
+if TYPE_CHECKING:
+    from fleetbus.process.health import Health
 
 log = structlog.get_logger()
 
@@ -43,6 +55,8 @@ _OPTIONS: Final[dict[str, Any]] = {
 }
 """Of every connection."""
 _ANSWER_WITHIN: Final = timedelta(seconds=30)
+_FIRST_PAUSE: Final = timedelta(milliseconds=250)
+_LONGEST_PAUSE: Final = timedelta(seconds=5)
 _CHECK_WITHIN: Final = timedelta(seconds=20)
 """A dozen commands, each of which may take a second on a slow server."""
 
@@ -55,56 +69,95 @@ class StoreEmpty(StoreError):
     """
 
 
-async def connect(url: str, *, answer_within: timedelta = _ANSWER_WITHIN) -> Redis:
+async def connect(
+    access: StoreAccess | str, *, answer_within: timedelta = _ANSWER_WITHIN
+) -> MultiplexingRedis | ClusterRedis:
     """Connect, and check that the servers can hold the snapshot; the caller closes the client.
 
     The client never repeats a command by itself: over a broken connection the default of redis-py
     would send a script eleven times. Answers are bytes.
 
     Args:
-        url: of one server, of Sentinels or of a Cluster, see `fleetbus.store.address`.
+        access: where the store is, and what to log in with; or only the address of one server, of
+            Sentinels or of a Cluster, see `fleetbus.store.address`.
         answer_within: how long a server may take for one answer.
 
     Raises:
         StoreError: invalid address, no answer, a refusal, older than 7, a replica, a node of a
             Cluster without its scheme, or a `maxmemory-policy` that evicts.
     """
+    if isinstance(access, str):
+        access = StoreAccess(url=access)
     patch_wait_for()
-    client = _make(url, answer_within)
+    client = _make(access, answer_within)
     try:
         async with asyncio.timeout(_CHECK_WITHIN.total_seconds()):
             await _check(client)
     except BaseException as e:
         await client.aclose()
         if isinstance(e, redis.exceptions.RedisError | TimeoutError):
-            raise StoreError(f"Redis at {without_secrets(url)} {_describe(e)}") from e
+            raise StoreError(f"Redis at {access.shown} {_describe(e)}") from e
         raise
     return client
 
 
-def _make(url: str, answer_within: timedelta) -> MultiplexingRedis | ClusterRedis:
-    address = parse_address(url)
+async def connect_patiently(
+    access: StoreAccess, health: Health
+) -> MultiplexingRedis | ClusterRedis:
+    """Connect like `connect`, and try again until the store can be used.
+
+    Somebody mends credentials, addresses and servers while a service waits and is not ready. It is
+    not ready later either, while no connection can be made.
+
+    Raises:
+        StoreError: the address is invalid.
+    """
+    await _make(access, _ANSWER_WITHIN).aclose()
+    trouble = "not connected yet"
+    health.ready_when("redis", lambda: trouble)
+    log_once = LogOnce()
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            client = await connect(access)
+        except StoreError as e:
+            trouble = str(e)
+            if log_once.should_log(trouble):
+                log.warning("store_unusable", error=trouble)
+        else:
+            break
+        await asyncio.sleep(pause.total_seconds() * random.uniform(0.5, 1))  # noqa: S311 -- jitter
+        pause = min(2 * pause, _LONGEST_PAUSE)
+    health.ready_when("redis", lambda: client.trouble)
+    return client
+
+
+def _make(access: StoreAccess, answer_within: timedelta) -> MultiplexingRedis | ClusterRedis:
+    address = parse_address(access.url)
     options = _OPTIONS | {"socket_timeout": answer_within.total_seconds()}
     if isinstance(address, ClusterAddress):
-        return ClusterRedis(address.nodes, partial(_make_node, address, options))
+        return ClusterRedis(address.nodes, partial(_make_node, address, access, options))
     if isinstance(address, SentinelAddress):
-        return _multiplexing(MasterPool(address, packing, options))
-    return _multiplexing(_pool(url, options))
+        return _multiplexing(MasterPool(address, access, packing, options))
+    return _multiplexing(_pool(access, options))
 
 
 def _multiplexing(pool: ConnectionPool) -> MultiplexingRedis:
     return cast("MultiplexingRedis", MultiplexingRedis.from_pool(pool))
 
 
-def _make_node(cluster: ClusterAddress, options: dict[str, Any], place: Place) -> MultiplexingRedis:
+def _make_node(
+    cluster: ClusterAddress, access: StoreAccess, options: dict[str, Any], place: Place
+) -> MultiplexingRedis:
     host, port = place
     given: dict[str, Any] = {
         **options,
-        **authentication(cluster.credentials),
+        **authentication_of(access, cluster.credentials),
         "host": host,
         "port": port,
     }
-    connections = packing(SSLConnection if cluster.is_tls else Connection)
+    plain = SSLConnection if cluster.is_tls else Connection
+    connections = packing(reading_tls(plain, access.tls))
     pool = BlockingConnectionPool(_CONNECTIONS, connection_class=connections, **given)
     node = _multiplexing(pool)
     node.refusals.is_logging = True
@@ -145,12 +198,13 @@ def _with_hint(error: Exception) -> str:
     return f"{str(error).rstrip('.')}; {hint}" if hint else str(error)
 
 
-def _pool(url: str, options: dict[str, Any]) -> BlockingConnectionPool:
+def _pool(access: StoreAccess, options: dict[str, Any]) -> BlockingConnectionPool:
+    given = options | authentication_of(access, Credentials())  # redis-py reads the address's
     try:
-        pool = BlockingConnectionPool.from_url(url, max_connections=_CONNECTIONS, **options)
+        pool = BlockingConnectionPool.from_url(access.url, max_connections=_CONNECTIONS, **given)
     except ValueError:  # its message quotes the address, which may hold a password
-        raise StoreError(f"Redis at {without_secrets(url)}: invalid address") from None
-    pool.connection_class = packing(pool.connection_class)
+        raise StoreError(f"Redis at {access.shown}: invalid address") from None
+    pool.connection_class = packing(reading_tls(pool.connection_class, access.tls))
     return pool
 
 

@@ -46,6 +46,11 @@ class MultiplexingRedis(Redis):
         self._explaining: set[asyncio.Task[None]] = set()
         self.refusals = Refusals()
 
+    @property
+    def trouble(self) -> str:
+        """Why no connection can be made, as far as it was tried; or empty."""
+        return self._short.trouble
+
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
         """See `Redis.pipeline`."""
         return _MultiplexedPipeline(self, transaction, shard_hint)

@@ -16,15 +16,21 @@ from fleetbus.process.log_once import LogOnce
 log = structlog.get_logger()
 
 _IS_REPLICA: Final = "it is a replica: the address must lead to the primary"
+_LOGIN: Final = (
+    "check FLEETBUS_REDIS_USERNAME and the file of FLEETBUS_REDIS_PASSWORD_FILE, or user and"
+    " password of the address, `redis://user:password@host:6379/0`"
+)
 _BY_CLASS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.ReadOnlyError, _IS_REPLICA),
     (errors.MasterDownError, _IS_REPLICA),
     (errors.BusyLoadingError, "it reads its data from disk, and answers when it is done"),
     (errors.NoPermissionError, "give its user the rights that docs/store.md lists"),
-    (errors.AuthenticationError, "check user and password in the address"),
+    (errors.AuthenticationError, _LOGIN),
     (errors.InvalidResponse, "what listens there is no Redis or Valkey: check host and port"),
 )
 _BY_TEXT: Final = (
+    ("CERTIFICATE_VERIFY_FAILED", "check the CA certificates of FLEETBUS_REDIS_CA_FILE"),
+    ("_ALERT_", "it refuses our certificate: check FLEETBUS_REDIS_CERT_FILE"),
     ("MISCONF", "make room on its disk, or see in its log why it cannot save"),
     ("NOREPLICAS", "start its replicas, or lower its `min-replicas-to-write`"),
     ("BUSY ", "a script of another program blocks it: `redis-cli SCRIPT KILL` ends one"),

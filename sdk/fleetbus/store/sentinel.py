@@ -12,7 +12,9 @@ from redis.asyncio.sentinel import (
     SentinelManagedSSLConnection,
 )
 
-from fleetbus.store.address import Credentials, SentinelAddress
+from fleetbus.store.access import StoreAccess
+from fleetbus.store.address import SentinelAddress
+from fleetbus.store.login import authentication_of, reading_tls, sentinel_authentication
 
 
 class MasterPool(SentinelConnectionPool):
@@ -20,32 +22,32 @@ class MasterPool(SentinelConnectionPool):
 
     Args:
         address: the Sentinels, and the name of the master.
+        access: what to log in with.
         pack: makes a class of connections that packs commands quickly.
         options: of all connections.
     """
 
-    def __init__(self, address: SentinelAddress, pack: Any, options: dict[str, Any]) -> None:
+    def __init__(
+        self, address: SentinelAddress, access: StoreAccess, pack: Any, options: dict[str, Any]
+    ) -> None:
         plain = SentinelManagedSSLConnection if address.is_tls else SentinelManagedConnection
-        of_sentinels = options | authentication(address.sentinel_credentials)
+        of_sentinels = options | sentinel_authentication(access, address.sentinel_credentials)
         if address.is_tls:
             of_sentinels["ssl"] = True
         super().__init__(
             address.master,
             Sentinel(address.sentinels, sentinel_kwargs=of_sentinels),
-            connection_class=pack(plain),
+            connection_class=pack(reading_tls(plain, access.tls)),
             db=address.database,
             **options,
-            **authentication(address.credentials),
+            **authentication_of(access, address.credentials),
         )
+        for sentinel in cast("list[Redis]", self.sentinel_manager.sentinels):
+            pool = sentinel.connection_pool
+            pool.connection_class = reading_tls(pool.connection_class, access.tls)
 
     async def aclose(self) -> None:
         """Close all connections."""
         for sentinel in cast("list[Redis]", self.sentinel_manager.sentinels):
             await sentinel.aclose()
         await super().aclose()
-
-
-def authentication(credentials: Credentials) -> dict[str, str]:
-    """The options of a connection that authenticates, as redis-py names them."""
-    given = {"username": credentials.username, "password": credentials.password}
-    return {name: value for name, value in given.items() if value}

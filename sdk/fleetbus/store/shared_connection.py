@@ -48,6 +48,9 @@ class SharedConnection(asyncio.Protocol):
     Args:
         pool: makes connections.
         settle: called with a command and its reply, which may be an error.
+
+    Attributes:
+        trouble: why the last attempt to connect failed; empty if it did not.
     """
 
     def __init__(self, pool: ConnectionPool, settle: Callable[[Command, Any], None]) -> None:
@@ -55,6 +58,7 @@ class SharedConnection(asyncio.Protocol):
         self._settle = settle
         limit = pool.connection_kwargs.get("socket_timeout")
         self._answer_within: float = limit or ANSWER_WITHIN.total_seconds()
+        self.trouble = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[Command] = deque()
         self._outstanding: deque[Command] = deque()
@@ -169,9 +173,11 @@ class SharedConnection(asyncio.Protocol):
             raise
         except Exception as e:  # noqa: BLE001 -- the callers decide
             self._is_connecting = False
+            self.trouble = str(e)
             self._fail(self._waiting, e)
             return
         self._is_connecting = False
+        self.trouble = ""
         self._take_over(connection)
         self._send()
 

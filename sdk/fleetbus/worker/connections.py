@@ -13,6 +13,7 @@ from fleetbus.bus.key_value import KeyValue
 from fleetbus.clusters.providers.build import build_clusters
 from fleetbus.clusters.registry import Clusters
 from fleetbus.fleet.fleet import Fleet
+from fleetbus.process.health import Health
 from fleetbus.process.settings import SharedSettings
 from fleetbus.snapshot.accepted import AcceptedClusters
 from fleetbus.snapshot.reads.reader import SnapshotReader
@@ -38,7 +39,9 @@ class Connections:
 
 
 @asynccontextmanager
-async def connect(settings: SharedSettings, *, name: str) -> AsyncGenerator[Connections]:
+async def connect(
+    settings: SharedSettings, *, name: str, health: Health | None = None
+) -> AsyncGenerator[Connections]:
     """Connect to NATS and Redis and build the cluster registry.
 
     The caller runs `connections.clusters.run()`.
@@ -46,18 +49,21 @@ async def connect(settings: SharedSettings, *, name: str) -> AsyncGenerator[Conn
     Args:
         settings: where they are.
         name: who we are, like `reconciler`.
+        health: of a service, which is not ready and tries again while it cannot connect; a command
+            has none, and fails.
 
     Raises:
         ConfigError: the providers cannot be built.
-        StoreError: Redis is unusable, or holds another number of shards.
-        BusError: NATS is unusable.
+        StoreError: Redis holds another number of shards; or, without `health`, it is unusable.
+        BusError: NATS is too old; or, without `health`, it refuses us.
     """
     clusters = build_clusters(settings)
-    redis = await store.connect(settings.redis_url)
+    access = settings.store
+    redis = await (store.connect_patiently(access, health) if health else store.connect(access))
     keys = SnapshotKeys(settings.shards)
     try:
         await check_shards(redis, keys)
-        async with connected(settings.nats_url, name=name) as bus:
+        async with connected(settings.nats, name=name, health=health) as bus:
             reader = SnapshotReader(redis, keys)
             clusters.verify_identities(AcceptedClusters(reader))
             yield Connections(

@@ -173,12 +173,12 @@ class _Hosted:
         )
 
     def _make_worker(self) -> Worker:
-        url, name = self._connections.settings.redis_url, self._controller.name
+        access, name = self._connections.settings.store, self._controller.name
         return Worker(
             controller=self._controller,
             queue=self._queue,
             make_heartbeat=lambda on_lost: Heartbeat(
-                connect_blocking(url, self._policy), name, policy=self._policy, on_lost=on_lost
+                connect_blocking(access, self._policy), name, policy=self._policy, on_lost=on_lost
             ),
             fleet=self._connections.fleet,
             record=self._record,

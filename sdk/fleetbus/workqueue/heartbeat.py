@@ -27,6 +27,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from fleetbus.process.error_text import render
+from fleetbus.store.access import StoreAccess
 from fleetbus.store.blocking import make_blocking
 from fleetbus.workqueue.queue import BATCH, Lease, QueuePolicy
 from fleetbus.workqueue.scripts import Transitions
@@ -41,11 +42,11 @@ _EXIT_CODE: Final = 70  # EX_SOFTWARE
 _log = structlog.get_logger(__name__)
 
 
-def connect_blocking(url: str, policy: QueuePolicy) -> redis.Redis:
+def connect_blocking(access: StoreAccess | str, policy: QueuePolicy) -> redis.Redis:
     """Make a client for the thread: it never sends twice, and each call ends within the margin."""
     seconds = policy.lease.total_seconds() / 10
     return make_blocking(
-        url, retry=Retry(NoBackoff(), 0), socket_timeout=seconds, socket_connect_timeout=seconds
+        access, retry=Retry(NoBackoff(), 0), socket_timeout=seconds, socket_connect_timeout=seconds
     )
 
 

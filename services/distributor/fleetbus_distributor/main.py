@@ -45,9 +45,10 @@ async def run(
         health: checks of the process; made here if it is not given.
     """
     checks = health or Health()
+    started = checks.starting()
     async with (
-        connect(shared, name=NAME) as connections,
         checks.serve(shared.health_host, shared.health_port, shared.health_port_file),
+        connect(shared, name=NAME, health=checks) as connections,
         aclosing(RedisQueue(connections.redis, NAME)) as for_all,
         aclosing(RedisQueue(connections.redis, TARGETS)) as for_one,
         asyncio.TaskGroup() as outer,
@@ -69,6 +70,7 @@ async def run(
             group.create_task(changes.run(), name="fleet changes")
             group.create_task(sweep.run(), name="orphans")
             group.create_task(run_controllers(controllers, connections, checks), name="controllers")
+            started()
             log.info("distributor_started", hub=shared.hub_cluster)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 import structlog
 import uvloop
@@ -19,8 +20,9 @@ from fleetbus.process.settings import (
     tell_unknown_settings,
     write_port_file,
 )
-from fleetbus.snapshot import SnapshotReader, connect
+from fleetbus.snapshot import SnapshotReader
 from fleetbus.snapshot.shards import check_shards
+from fleetbus.store.connection import connect_patiently
 from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_query_api.access.guard import guarded
 from fleetbus_query_api.app import create_app
@@ -48,8 +50,13 @@ async def run(
     """
     checks = health or Health()
     tls = load_tls(settings)
-    with listen(settings) as listener:
-        redis = await connect(shared.redis_url)
+    started = checks.starting()
+    async with AsyncExitStack() as stack:
+        listener = stack.enter_context(listen(settings))
+        await stack.enter_async_context(
+            checks.serve(shared.health_host, shared.health_port, shared.health_port_file)
+        )
+        redis = await connect_patiently(shared.store, checks)
         try:
             keys = SnapshotKeys(shared.shards)
             await check_shards(redis, keys)
@@ -57,7 +64,6 @@ async def run(
             probe = StoreProbe(reader=reader, health=checks)
             async with (
                 guarded(shared, settings, reader) as guard,
-                checks.serve(shared.health_host, shared.health_port, shared.health_port_file),
                 asyncio.TaskGroup() as group,
             ):
                 app = create_app(
@@ -72,6 +78,7 @@ async def run(
                 group.create_task(probe.run(), name="store-probe")
                 host, port = listener.getsockname()[:2]
                 await asyncio.to_thread(write_port_file, settings.port_file, port)
+                started()
                 log.info("query_api_started", host=host, port=port)
         finally:
             await redis.aclose()

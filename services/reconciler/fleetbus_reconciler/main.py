@@ -46,9 +46,10 @@ async def run(
     hosted = load_usable(settings.modules, controllers, checks)
     if not hosted and not settings.projector:
         raise ConfigError("nothing to run: no module is named and the projector is off")
+    started = checks.starting()
     async with (
-        connect(shared, name=settings.name) as connections,
         checks.serve(shared.health_host, shared.health_port, shared.health_port_file),
+        connect(shared, name=settings.name, health=checks) as connections,
         asyncio.TaskGroup() as group,
     ):
         group.create_task(connections.clusters.run(), name="clusters")
@@ -56,6 +57,7 @@ async def run(
             group.create_task(run_projector(connections, settings, checks), name="projector")
         if hosted:
             group.create_task(run_controllers(hosted, connections, checks), name="controllers")
+        started()
         log.info("reconciler_started", controllers=[c.name for c in hosted])
 
 

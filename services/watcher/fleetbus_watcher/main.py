@@ -69,27 +69,29 @@ async def run(
     """
     config = config or _config_of(settings)
     user_agent = f"fleetbus-watcher/{settings.replica}"
+    health = Health()
+    started = health.starting()
     async with (
+        health.serve(shared.health_host, shared.health_port, shared.health_port_file),
         KubeClient(config, user_agent=user_agent) as client,
-        connected(shared.nats_url, name=f"watcher.{settings.cluster}") as bus,
+        connected(shared.nats, name=f"watcher.{settings.cluster}", health=health) as bus,
         open_window(bus) as window,
     ):
         lists = ProcessLists(settings.lists_at_once)
         heartbeats = build_cluster(settings, client, bus=bus, window=window, lists=lists)
         watcher = heartbeats.watcher
-        health = Health()
         health.ready_when("sync", watcher.unsettled)
         health.ready_when("access", partial(_refused, watcher))
-        async with health.serve(shared.health_host, shared.health_port, shared.health_port_file):
-            try:
-                await run_group(
-                    cluster=watcher.run(),
-                    heartbeats=heartbeats.run(),
-                    bus=bus.failure(),
-                    liveness=_report_liveness(health, settings.cluster, window),
-                )
-            finally:
-                await _stop(settings, bus, window, heartbeats)
+        started()
+        try:
+            await run_group(
+                cluster=watcher.run(),
+                heartbeats=heartbeats.run(),
+                bus=bus.failure(),
+                liveness=_report_liveness(health, settings.cluster, window),
+            )
+        finally:
+            await _stop(settings, bus, window, heartbeats)
 
 
 async def run_pool(settings: WatcherSettings, pool: PoolSettings, shared: SharedSettings) -> None:
@@ -105,9 +107,12 @@ async def run_pool(settings: WatcherSettings, pool: PoolSettings, shared: Shared
         ConfigError: a provider is invalid or missing, or the member's name cannot be used.
     """
     clusters = _pool_clusters(settings, shared)
+    health = Health()
+    started = health.starting()
     async with (
+        health.serve(shared.health_host, shared.health_port, shared.health_port_file),
         # No cluster's name begins like this, so no cluster's watcher has the rights to our inbox.
-        connected(shared.nats_url, name=f"_pool.{settings.replica}") as bus,
+        connected(shared.nats, name=f"_pool.{settings.replica}", health=health) as bus,
         open_window(bus) as window,
     ):
         lists = ProcessLists(pool.lists_at_once)
@@ -121,17 +126,16 @@ async def run_pool(settings: WatcherSettings, pool: PoolSettings, shared: Shared
             bus=bus,
             create_runner=partial(ClusterRunner, context=context),
         )
-        health = Health()
         health.ready_when("pool", member.waiting)
         health.ready_when("sync", member.unsettled)
         beat = health.liveness("pool", _HANGS_AFTER)
-        async with health.serve(shared.health_host, shared.health_port, shared.health_port_file):
-            await run_group(
-                clusters=clusters.run(),
-                pool=member.run(beat),
-                bus=bus.failure(),
-                liveness=_report_liveness(health, _ALL, window),
-            )
+        started()
+        await run_group(
+            clusters=clusters.run(),
+            pool=member.run(beat),
+            bus=bus.failure(),
+            liveness=_report_liveness(health, _ALL, window),
+        )
 
 
 def _pool_clusters(settings: WatcherSettings, shared: SharedSettings) -> Clusters:

@@ -12,6 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 import fleetbus
+from fleetbus.bus.access import NatsAccess
 from fleetbus.cli.events import explain as explaining
 from fleetbus.cli.events.explain import ExplainQuery, explain_object, gather
 from fleetbus.cli.events.explain_text import is_unknown, render, with_summary
@@ -66,10 +67,11 @@ class Desk:
     """Asks, and reads the answer."""
 
     def __init__(self, rig: Rig) -> None:
-        self._urls = {"nats_url": rig.shared.nats_url, "redis_url": rig.shared.redis_url}
+        self._shared = rig.shared
 
-    async def explain(self, query: ExplainQuery, **urls: str) -> View:
-        return await gather(query, **(self._urls | urls))
+    async def explain(self, query: ExplainQuery, *, nats_url: str = "") -> View:
+        nats = NatsAccess(url=nats_url) if nats_url else self._shared.nats
+        return await gather(query, store=self._shared.store, nats=nats)
 
     async def comes_to(self, name: str, state: str, *, failures: int = 0) -> View:
         async def is_there() -> View | None:

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from fleetbus.bus.access import NatsAccess
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import BusError, ConfigError
-from fleetbus.process.redact import without_secrets
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
 
@@ -27,16 +27,16 @@ def run_on_bus(name: str, nats_url: str | None, call: Callable[[Bus], Awaitable[
         check_cluster(name)
     except InvalidName as e:
         raise ConfigError(str(e)) from e
-    url = resolve_target(nats_url=nats_url).require("nats_url")
+    access = resolve_target(nats_url=nats_url).require_nats()
     try:
-        return asyncio.run(_call(url, call))
+        return asyncio.run(_call(access, call))
     except TimeoutError:
-        print(f"fleetbus: no answer from NATS at {without_secrets(url)}", file=sys.stderr)
+        print(f"fleetbus: no answer from NATS at {access.shown}", file=sys.stderr)
     except BusError as e:
         print(f"fleetbus: {e}", file=sys.stderr)
     return 1
 
 
-async def _call(url: str, call: Callable[[Bus], Awaitable[int]]) -> int:
-    async with asyncio.timeout(_TIMEOUT), connected(url, name="cli") as bus:
+async def _call(access: NatsAccess, call: Callable[[Bus], Awaitable[int]]) -> int:
+    async with asyncio.timeout(_TIMEOUT), connected(access, name="cli") as bus:
         return await call(bus)

@@ -18,6 +18,7 @@ from fleetbus.deletions.budget import WINDOW, DeletionBudget, allowance, objects
 from fleetbus.errors import ConfigError, KubeError, StoreError
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
+from fleetbus.store.access import StoreAccess
 
 RESOURCE: Final = "fleetbus.dev/v1alpha1/multiclusterresources"
 FLEET_BUDGET: Final = "FleetBudget"
@@ -77,15 +78,16 @@ def run_fuse(words: Sequence[str], *, output: str, hub: Hub, redis_url: str | No
     verb, *names = words or ["show"]
     _check(verb, names)
     config = resolve_hub(hub)
-    url = resolve_target(redis_url=redis_url).require("redis_url") if verb != "confirm" else ""
+    target = resolve_target(redis_url=redis_url)
+    store = None if verb == "confirm" else target.require_store()
 
     async def main() -> int:
         async with KubeClient(config) as client:
-            if verb == "confirm":
+            if store is None:
                 return await _confirm_named(client, names)
             if verb == "release":
-                return await _release(client, url)
-            return await _show(client, url, output)
+                return await _release(client, store)
+            return await _show(client, store, output)
 
     return run_on_hub(main())
 
@@ -108,11 +110,11 @@ def _check(verb: str, names: Sequence[str]) -> None:
             raise ConfigError(f"{name!r} is not NAMESPACE/NAME")
 
 
-async def _show(client: KubeClient, url: str, output: str) -> int:
+async def _show(client: KubeClient, store: StoreAccess, output: str) -> int:
     resources = await client.list(RESOURCE)
     held = _held(resources)
     budget = {
-        "used": await _used(url),
+        "used": await _used(store),
         "allowed": allowance(sum(objects_on_record(one.get("status") or {}) for one in resources)),
         "windowSeconds": int(WINDOW.total_seconds()),
     }
@@ -126,10 +128,10 @@ def _held(resources: Sequence[Object]) -> list[Held]:
     return sorted(found, key=str)
 
 
-async def _used(url: str) -> int | None:
+async def _used(store: StoreAccess) -> int | None:
     """Read the budget; None if Redis is away: what is held is on the hub."""
     try:
-        async with _budget(url) as budget:
+        async with _budget(store) as budget:
             return await budget.used()
     except StoreError as e:
         print(f"fleetbus: {e}", file=sys.stderr)
@@ -137,8 +139,8 @@ async def _used(url: str) -> int | None:
 
 
 @asynccontextmanager
-async def _budget(url: str) -> AsyncGenerator[DeletionBudget]:
-    redis = await connect_store(url)
+async def _budget(store: StoreAccess) -> AsyncGenerator[DeletionBudget]:
+    redis = await connect_store(store)
     try:
         yield DeletionBudget(redis)
     finally:
@@ -215,10 +217,10 @@ async def _confirm(client: KubeClient, held: Held) -> bool:
     return True
 
 
-async def _release(client: KubeClient, url: str) -> int:
+async def _release(client: KubeClient, store: StoreAccess) -> int:
     chosen = [one for one in _held(await client.list(RESOURCE)) if one.reason == FLEET_BUDGET]
     confirmed = [await _confirm(client, one) for one in chosen]
-    async with _budget(url) as budget:
+    async with _budget(store) as budget:
         await budget.refill()
     print("the fleet budget is reset")
     return int(not all(confirmed))

@@ -29,6 +29,7 @@ from fleetbus.process.settings import SharedSettings, load_settings
 from fleetbus.snapshot.accepted import AcceptedClusters
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.shards import find_shards
+from fleetbus.store.access import StoreAccess
 
 _HEAD: Final = ("CLUSTER", "KIND", "NAMESPACE", "NAME", "OWNER", "UID")
 _CLUSTERS_TIMEOUT: Final = timedelta(seconds=10)
@@ -54,10 +55,10 @@ def run_orphans(words: Sequence[str], *, output: str, hub: Hub, redis_url: str |
         )
     set_up_logs("text", "warning")
     config = resolve_hub(hub)
-    url = resolve_target(redis_url=redis_url).require("redis_url")
+    store = resolve_target(redis_url=redis_url).require_store()
 
     async def main() -> int:
-        async with _connect(config, url) as connections:
+        async with _connect(config, store) as connections:
             names = [record.name for record in await connections.reader.clusters()]
             found = await find_orphans(connections.reader, connections.hub, names)
             return await _delete(connections, found, uids) if uids else _show(found, output)
@@ -66,8 +67,8 @@ def run_orphans(words: Sequence[str], *, output: str, hub: Hub, redis_url: str |
 
 
 @asynccontextmanager
-async def _connect(config: KubeConfig, url: str) -> AsyncGenerator[_Connections]:
-    redis = await connect_store(url)
+async def _connect(config: KubeConfig, store: StoreAccess) -> AsyncGenerator[_Connections]:
+    redis = await connect_store(store)
     clusters = _clusters(config)
     reader = SnapshotReader(redis, await find_shards(redis))
     clusters.verify_identities(AcceptedClusters(reader))

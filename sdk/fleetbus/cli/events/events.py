@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 from nats.aio.msg import Msg
 
+from fleetbus.bus.access import NatsAccess
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.cli.events.history import History
 from fleetbus.cli.events.recording import to_line
@@ -24,7 +25,6 @@ from fleetbus.errors import BusError, ConfigError
 from fleetbus.kube.resource_names import with_plural
 from fleetbus.process.clock import now_ms
 from fleetbus.process.logs import set_up_logs
-from fleetbus.process.redact import without_secrets
 from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Event
@@ -106,23 +106,23 @@ def parse_duration(text: str) -> timedelta:
 
 def show_events(query: EventQuery, nats_url: str | None) -> int:
     """Print events until the end of the stream or an interrupt; return the exit status."""
-    url = resolve_target(nats_url=nats_url).require("nats_url")
+    access = resolve_target(nats_url=nats_url).require_nats()
     set_up_logs("text", "warning")  # to stderr: stdout may be piped
     with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
-        asyncio.run(_show(query, url))
+        asyncio.run(_show(query, access))
     return 0
 
 
-async def _show(query: EventQuery, url: str) -> None:
+async def _show(query: EventQuery, access: NatsAccess) -> None:
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    opened = connected(url, name="fleetbus-events")
+    opened = connected(access, name="fleetbus-events")
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT):
             bus = await opened.__aenter__()
     except TimeoutError:
-        raise ConfigError(f"NATS at {without_secrets(url)} does not answer") from None
+        raise ConfigError(f"NATS at {access.shown} does not answer") from None
     try:
         await _require_known(bus, query)
         if query.output == "table":

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import orjson
 from redis.exceptions import RedisError
 
+from fleetbus.bus.access import NatsAccess
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import filters_for, is_running, read_registration
 from fleetbus.bus.jetstream import call_jetstream
@@ -42,12 +43,12 @@ from fleetbus.intake.last_runs import LastRuns
 from fleetbus.intake.record import StoredRecord, mapped_requests, read_stored
 from fleetbus.kube.resource_names import with_plural
 from fleetbus.ownership import owner_of
-from fleetbus.process.redact import without_secrets
 from fleetbus.reconcile import Request
 from fleetbus.run.current import ObjectRef, Version
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord
 from fleetbus.snapshot.shards import find_shards
+from fleetbus.store.access import StoreAccess
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.items import ItemStatus, read_item
 from fleetbus_proto.errors import InvalidName
@@ -119,10 +120,10 @@ def explain_object(query: ExplainQuery, *, nats_url: str | None, redis_url: str 
         ConfigError: an address is not set.
     """
     target = resolve_target(nats_url=nats_url, redis_url=redis_url)
-    redis_at, nats_at = target.require("redis_url"), target.require("nats_url")
+    store, nats = target.require_store(), target.require_nats()
 
     async def main() -> int:
-        view = await gather(query, redis_url=redis_at, nats_url=nats_at)
+        view = await gather(query, store=store, nats=nats)
         print(render_json(view) if query.output == "json" else render(view))
         return int(is_unknown(view))
 
@@ -133,22 +134,22 @@ def explain_object(query: ExplainQuery, *, nats_url: str | None, redis_url: str 
         return 1
 
 
-async def gather(query: ExplainQuery, *, redis_url: str, nats_url: str) -> View:
+async def gather(query: ExplainQuery, *, store: StoreAccess, nats: NatsAccess) -> View:
     """Gather everything about an object; durations in seconds, times in RFC 3339.
 
     Raises:
         UnknownName: the cluster or the resource is unknown.
         StoreError: Redis cannot be read.
     """
-    redis: Any = await connect_store(redis_url)
-    async with redis, _bus(nats_url) as bus:
-        why = "" if bus else f"NATS at {without_secrets(nats_url)} does not answer"
+    redis: Any = await connect_store(store)
+    async with redis, _bus(nats) as bus:
+        why = "" if bus else f"NATS at {nats.shown} does not answer"
         return await _Gatherer(query, redis, await find_shards(redis), bus).gather(why)
 
 
 @asynccontextmanager
-async def _bus(url: str) -> AsyncGenerator[Bus | None]:
-    opened = connected(url, name="fleetbus-explain")
+async def _bus(access: NatsAccess) -> AsyncGenerator[Bus | None]:
+    opened = connected(access, name="fleetbus-explain")
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT):
             bus = await opened.__aenter__()

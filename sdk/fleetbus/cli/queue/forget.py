@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
+from fleetbus.bus.access import NatsAccess
 from fleetbus.bus.connection import connected
 from fleetbus.cli.queue.queues import list_controllers
 from fleetbus.cli.store import connect_store
@@ -17,6 +18,7 @@ from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import unknown
 from fleetbus.errors import BusError, ConfigError, StoreError
 from fleetbus.intake.forget import Forgotten, forget_controller
+from fleetbus.store.access import StoreAccess
 
 _TIMEOUT: Final = timedelta(seconds=10)
 
@@ -31,10 +33,10 @@ def forget(words: Sequence[str], *, nats_url: str | None, redis_url: str | None)
     if len(words) != 1:
         raise ConfigError("expected one controller: `fleetbus queue forget CONTROLLER`")
     target = resolve_target(nats_url=nats_url, redis_url=redis_url)
-    urls = target.require("nats_url"), target.require("redis_url")
+    nats, store = target.require_nats(), target.require_store()
     [controller] = words
     try:
-        forgotten = asyncio.run(_forget(controller, *urls))
+        forgotten = asyncio.run(_forget(controller, nats, store))
     except (BusError, StoreError, RedisError) as e:
         print(f"fleetbus: {e}", file=sys.stderr)
         return 1
@@ -42,9 +44,9 @@ def forget(words: Sequence[str], *, nats_url: str | None, redis_url: str | None)
     return 0
 
 
-async def _forget(controller: str, nats_url: str, redis_url: str) -> Forgotten:
-    redis: Any = await connect_store(redis_url)
-    async with redis, connected(nats_url, name="fleetbus-forget") as bus:
+async def _forget(controller: str, nats: NatsAccess, store: StoreAccess) -> Forgotten:
+    redis: Any = await connect_store(store)
+    async with redis, connected(nats, name="fleetbus-forget") as bus:
         forgotten = await forget_controller(bus, redis, controller, within=_TIMEOUT)
         if forgotten.is_nothing:
             message = f"there is no controller {controller!r}"

@@ -30,10 +30,10 @@ def run_on_store(redis_url: str | None, call: Callable[[Redis], Awaitable[int]])
     Raises:
         ConfigError: no Redis address is set.
     """
-    url = resolve_target(redis_url=redis_url).require("redis_url")
+    access = resolve_target(redis_url=redis_url).require_store()
 
     async def main() -> int:
-        redis: Any = await connect_store(url)
+        redis: Any = await connect_store(access)
         async with redis:
             return await call(redis)
 

@@ -170,8 +170,8 @@ async def _recording(options: ReplayOptions) -> _Recording:
 
 async def _record(options: ReplayOptions, start: datetime) -> list[str]:
     """Record the stream, with an ephemeral consumer that acknowledges nothing."""
-    url = resolve_target(nats_url=options.nats_url).require("nats_url")
-    async with connected(url, name="fleetbus-replay") as bus:
+    access = resolve_target(nats_url=options.nats_url).require_nats()
+    async with connected(access, name="fleetbus-replay") as bus:
         events = read_events(bus, subject=EVENTS_ALL, start=start)
         return [to_line(event) async for event, _ in events]
 
@@ -219,11 +219,11 @@ async def _replay(options: ReplayOptions, recording: _Recording) -> int:
 
 async def _known_clusters(options: ReplayOptions) -> Sequence[ClusterRecord]:
     """Read the fleet's clusters and their labels, which events lack; none without its store."""
-    url = resolve_target(nats_url=options.nats_url).redis_url
-    if not url:
+    target = resolve_target(nats_url=options.nats_url)
+    if not target.redis_url:
         return ()
     try:
-        redis: Any = await connect_store(url)
+        redis: Any = await connect_store(target.require_store())
         async with redis:
             return await SnapshotReader(redis, await find_shards(redis)).clusters()
     except (StoreError, RedisError):
