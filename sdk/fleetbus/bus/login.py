@@ -90,8 +90,15 @@ class LoginClient(Client):
             self._require_answer()
         except Exception as e:
             self._refusals = self._refusals + 1 if is_refusal(e) else 0
+            self._abandon_transport()
             raise
         self._refusals = 0
+
+    def _abandon_transport(self) -> None:
+        """Close it, and do not wait: nats-py would for ever, after a TLS handshake that failed."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
 
     def _require_answer(self) -> None:
         if not self.is_connected:  # nats-py takes the end of the connection for an answer
