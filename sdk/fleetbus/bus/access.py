@@ -64,7 +64,7 @@ class NatsAccess:
         return jwt[1], seed[1]
 
     def hint(self) -> str:
-        """What to check if the server refuses us."""
+        """Say which settings and files to check if the server refuses us."""
         if self.creds is not None:
             return f"check {self.creds}{self._expiry()}"
         if self.nkey is not None:

@@ -128,7 +128,7 @@ def resolve_target(
 def _login_of(
     sources: Sequence[Mapping[str, Any]], prefix: str, names: Sequence[str]
 ) -> dict[str, Any]:
-    """What the source of an address logs in with: no other server sees those credentials."""
+    """Return the login of the source of an address: no other server sees those credentials."""
     having = (source for source in sources if source.get(f"{prefix}url"))
     source = next(having, cast("Mapping[str, Any]", {}))
     return {name: source.get(f"{prefix}{name}") for name in names}

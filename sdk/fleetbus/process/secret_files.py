@@ -35,7 +35,7 @@ class SecretFile:
         except OSError as e:
             raise CredentialsError(f"{self}: cannot be read: {e.strerror or e}") from None
         except UnicodeDecodeError:  # its text quotes a byte
-            raise CredentialsError(f"{self}: not a text file") from None
+            raise CredentialsError(f"{self}: the file is not UTF-8") from None
         if not content.strip():
             raise CredentialsError(f"{self}: the file is empty")
         return content

@@ -17,8 +17,8 @@ log = structlog.get_logger()
 
 _IS_REPLICA: Final = "it is a replica: the address must lead to the primary"
 _LOGIN: Final = (
-    "check FLEETBUS_REDIS_USERNAME and the file of FLEETBUS_REDIS_PASSWORD_FILE, or user and"
-    " password of the address, `redis://user:password@host:6379/0`"
+    "check user and password: FLEETBUS_REDIS_USERNAME and the file FLEETBUS_REDIS_PASSWORD_FILE, or"
+    " those of the address, `redis://user:password@host:6379/0`"
 )
 _BY_CLASS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.ReadOnlyError, _IS_REPLICA),

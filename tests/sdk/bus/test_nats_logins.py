@@ -27,7 +27,7 @@ CANARY = "CANARY-7f3a"
 
 @dataclass
 class Identity:
-    """What the server accepts, and the files that fit it."""
+    """The server's configuration, and the files that fit it."""
 
     logins: str
     files: dict[str, str]
@@ -164,7 +164,7 @@ async def _enforce(nats: SecuredNats, kind: str) -> None:
 
 
 def _unready(health: Health) -> str:
-    """What /readyz says."""
+    """The body of /readyz."""
     return str({name: check() for name, check in vars(health)["_ready"].items()})
 
 
@@ -221,7 +221,7 @@ async def _connect_once(access: NatsAccess, health: Health) -> None:
         assert health.is_ready
 
 
-async def test_b13_an_expired_jwt_is_told_as_such(tmp_path: Path):
+async def test_b13_an_expired_jwt_is_reported_with_its_time(tmp_path: Path):
     operator, user = Operator(), user_key()
     async with secured_nats(tmp_path / "nats", operator.config()) as nats:
         login = Login(tmp_path / "mounted", nats.address, {})

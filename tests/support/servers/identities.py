@@ -134,7 +134,7 @@ class SecuredNats:
         self.config.write_text(self.fixed + logins)
 
     def reload(self) -> None:
-        """What `nats-server --signal reload` does."""
+        """Do what `nats-server --signal reload` does."""
         self.server.process.send_signal(signal.SIGHUP)
 
     async def crash(self) -> None:
