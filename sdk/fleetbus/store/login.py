@@ -39,6 +39,14 @@ class FileCredentials(CredentialProvider):
             raise redis.exceptions.ConnectionError(str(e)) from None
         return (self._username, password) if self._username else (password,)
 
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        """Read the password, which is a line, on the event loop.
+
+        Raises:
+            redis.exceptions.ConnectionError: the file is unusable.
+        """
+        return self.get_credentials()
+
 
 def authentication(
     credentials: Credentials, username: str = "", password: SecretFile | None = None

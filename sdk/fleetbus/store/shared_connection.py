@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -25,6 +26,7 @@ MAX_BATCH: Final = 100
 ANSWER_WITHIN: Final = timedelta(seconds=30)
 """Unless the connections of the pool have a `socket_timeout`."""
 _PATIENCE: Final = timedelta(seconds=2)
+_TROUBLE_LASTS: Final = timedelta(seconds=5)
 _INCOMPLETE: Final = object()
 
 
@@ -48,9 +50,6 @@ class SharedConnection(asyncio.Protocol):
     Args:
         pool: makes connections.
         settle: called with a command and its reply, which may be an error.
-
-    Attributes:
-        trouble: why the last attempt to connect failed; empty if it did not.
     """
 
     def __init__(self, pool: ConnectionPool, settle: Callable[[Command, Any], None]) -> None:
@@ -58,7 +57,8 @@ class SharedConnection(asyncio.Protocol):
         self._settle = settle
         limit = pool.connection_kwargs.get("socket_timeout")
         self._answer_within: float = limit or ANSWER_WITHIN.total_seconds()
-        self.trouble = ""
+        self._trouble = ""
+        self._trouble_at = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[Command] = deque()
         self._outstanding: deque[Command] = deque()
@@ -122,6 +122,15 @@ class SharedConnection(asyncio.Protocol):
             text = f"no answer within {self._answer_within:g} seconds"
             self._disconnect(errors.TimeoutError(text))
 
+    @property
+    def trouble(self) -> str:
+        """Why the last attempt to connect failed; empty if it did not, or is long ago.
+
+        Nobody may have sent anything since: a node of a Cluster may hold no key that is asked for.
+        """
+        is_recent = time.monotonic() - self._trouble_at < _TROUBLE_LASTS.total_seconds()
+        return self._trouble if is_recent else ""
+
     # --- receiving --------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
@@ -173,11 +182,11 @@ class SharedConnection(asyncio.Protocol):
             raise
         except Exception as e:  # noqa: BLE001 -- the callers decide
             self._is_connecting = False
-            self.trouble = str(e)
+            self._trouble, self._trouble_at = str(e), time.monotonic()
             self._fail(self._waiting, e)
             return
         self._is_connecting = False
-        self.trouble = ""
+        self._trouble = ""
         self._take_over(connection)
         self._send()
 

@@ -95,3 +95,32 @@ def test_a_broken_file_is_named(tmp_path: pathlib.Path, text: str) -> None:
     write_config(tmp_path, text)
     with pytest.raises(ConfigError, match=r"config\.yaml"):
         resolve_target()
+
+
+def test_s2_the_login_is_that_of_the_place_which_has_the_address(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEETBUS_NATS_NKEY_FILE", "/env/seed")
+    monkeypatch.setenv("FLEETBUS_REDIS_PASSWORD_FILE", "/env/password")
+    write_config(
+        tmp_path,
+        "nats_url: nats://config\nnats_creds_file: ~/creds\n"
+        "redis_url: rediss://config\nredis_ca_file: /config/ca.crt\n",
+    )
+    of_config = resolve_target()
+    assert str(of_config.require_nats().creds).endswith("/home/creds)")
+    assert of_config.require_nats().nkey is None
+    assert of_config.require_store().password is None
+    assert str(of_config.require_store().tls.ca) == "FLEETBUS_REDIS_CA_FILE (/config/ca.crt)"
+    of_flag = resolve_target(nats_url="nats://flag", redis_url="redis://flag")
+    assert str(of_flag.require_nats().nkey) == "FLEETBUS_NATS_NKEY_FILE (/env/seed)"
+    assert of_flag.require_nats().creds is None
+    assert of_flag.require_store().password is not None
+    assert not of_flag.require_store().tls
+    write_stack(tmp_path, os.getpid())
+    assert resolve_target().require_nats().nkey is None, "a dev fleet sees no login of another"
+
+
+def test_s2_no_repr_shows_an_address_with_its_password() -> None:
+    target = resolve_target(nats_url="nats://u:CANARY@h", redis_url="redis://u:CANARY@h")
+    assert "CANARY" not in repr((target, target.require_nats(), target.require_store()))

