@@ -18,7 +18,7 @@ log = structlog.get_logger()
 _IS_REPLICA: Final = "it is a replica: the address must lead to the primary"
 _LOGIN: Final = (
     "check user and password: FLEETBUS_REDIS_USERNAME and the file FLEETBUS_REDIS_PASSWORD_FILE, or"
-    " those of the address, `redis://user:password@host:6379/0`"
+    " those in the address"
 )
 _BY_CLASS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.ReadOnlyError, _IS_REPLICA),

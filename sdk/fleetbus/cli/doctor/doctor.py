@@ -11,6 +11,7 @@ from typing import Final
 
 from redis.exceptions import RedisError
 
+from fleetbus.bus.access import NatsAccess
 from fleetbus.bus.connection import connected
 from fleetbus.cli.doctor.clusters import check_clusters
 from fleetbus.cli.doctor.findings import Finding, Severity, error
@@ -22,9 +23,9 @@ from fleetbus.cli.table import render_table
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import BusError, StoreError
 from fleetbus.process.logs import set_up_logs
-from fleetbus.process.redact import without_secrets
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.shards import find_shards
+from fleetbus.store.access import StoreAccess
 
 _HEAD: Final = ("", "ABOUT", "FINDING")
 _SIGNS: Final = {Severity.OK: "ok", Severity.WARNING: "warn", Severity.ERROR: "ERROR"}
@@ -38,28 +39,27 @@ def run_doctor(output: str, *, nats_url: str | None, redis_url: str | None) -> i
         ConfigError: an address is not set.
     """
     target = resolve_target(nats_url=nats_url, redis_url=redis_url)
-    nats, redis = target.require("nats_url"), target.require("redis_url")
+    nats, store = target.require_nats(), target.require_store()
     set_up_logs("text", "error")  # every warning of a connection is a finding here
-    findings = asyncio.run(_check(nats, redis))
+    findings = asyncio.run(_check(nats, store))
     _print(findings, output)
     return int(any(one.severity is Severity.ERROR for one in findings))
 
 
-async def _check(nats: str, redis: str) -> list[Finding]:
-    on_bus, on_store = await asyncio.gather(_check_bus(nats), _check_store(redis))
+async def _check(nats: NatsAccess, store: StoreAccess) -> list[Finding]:
+    on_bus, on_store = await asyncio.gather(_check_bus(nats), _check_store(store))
     return [*on_bus, *on_store]
 
 
-async def _check_bus(url: str) -> list[Finding]:
+async def _check_bus(access: NatsAccess) -> list[Finding]:
     found: list[Finding] = []
-    shown = without_secrets(url)
     try:
         async with AsyncExitStack() as stack:
             async with asyncio.timeout(_ANSWER_WITHIN):
-                bus = await stack.enter_async_context(connected(url, name="fleetbus-doctor"))
+                bus = await stack.enter_async_context(connected(access, name="fleetbus-doctor"))
             await _collect(found, check_nats(bus))
     except TimeoutError:
-        found.append(_nats_fails(f"NATS at {shown} does not answer"))
+        found.append(_nats_fails(f"NATS at {access.shown} does not answer"))
     except BusError as e:
         found.append(_nats_fails(str(e)))
     return found
@@ -70,10 +70,10 @@ def _nats_fails(message: str) -> Finding:
     return error("nats", message, advice)
 
 
-async def _check_store(url: str) -> list[Finding]:
+async def _check_store(access: StoreAccess) -> list[Finding]:
     found: list[Finding] = []
     try:
-        redis = await connect_store(url)
+        redis = await connect_store(access)
         async with redis:
             keys = await find_shards(redis)
             await _collect(found, check_store(redis, keys))
