@@ -23,11 +23,6 @@ def split_addresses(urls: str) -> list[str]:
     return [_with_credentials(address, credentials) for address in addresses]
 
 
-def has_credentials(urls: str) -> bool:
-    """Whether one of the addresses, separated by commas, has credentials."""
-    return any(_credentials(address) for address in urls.split(","))
-
-
 def _credentials(address: str) -> str:
     place = address.rpartition("://")[2]
     return place.rpartition("@")[0]

@@ -13,7 +13,6 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from fleetbus.bus.access import NatsAccess
 from fleetbus.bus.addresses import split_addresses
 from fleetbus.bus.login import LoginClient, describe_refusal, is_refusal
 from fleetbus.bus.patches.advertised_servers import ConfiguredServersClient
@@ -21,6 +20,7 @@ from fleetbus.bus.patches.failed_reconnects import close_failed_attempt
 from fleetbus.bus.patches.header_parsing import FastHeadersClient
 from fleetbus.bus.patches.writelines import patch_writelines
 from fleetbus.errors import BusError
+from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.cancellation import cancel_and_wait, cancellable, patch_wait_for
 from fleetbus.process.log_once import LogOnce
 

@@ -20,9 +20,9 @@ import nats.errors
 import nkeys
 from nats.aio.client import Client
 
-from fleetbus.bus.access import NatsAccess
 from fleetbus.errors import CredentialsError
-from fleetbus.process.secret_files import SecretFile
+from fleetbus.process.access.nats import NatsAccess
+from fleetbus.process.access.secret_files import SecretFile
 
 _REFUSAL: Final = re.compile(
     r"authori[sz]ation|authentication|credentials|tls required|nkeys", re.IGNORECASE

@@ -10,7 +10,7 @@ from fleetbus.store.connection import connect
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from fleetbus.store.access import StoreAccess
+    from fleetbus.process.access.store import StoreAccess
 
 PATIENCE: Final = timedelta(seconds=5)
 """How long one answer of the store may take; no command asks for much at once."""

@@ -17,9 +17,9 @@ from typing import Any, Final, cast
 
 import yaml
 
-from fleetbus.bus.access import NATS_FIELDS, NatsAccess, nats_access
 from fleetbus.errors import ConfigError
-from fleetbus.store.access import STORE_FIELDS, StoreAccess, store_access
+from fleetbus.process.access.nats import NATS_FIELDS, NatsAccess, nats_access
+from fleetbus.process.access.store import STORE_FIELDS, StoreAccess, store_access
 
 _FIELDS: Final = ("api_url", "nats_url", "redis_url", "token", "ca")
 _LOGIN_FIELDS: Final = (

@@ -16,10 +16,10 @@ import structlog
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from fleetbus.bus.access import NatsAccess, nats_access
 from fleetbus.errors import ConfigError
+from fleetbus.process.access.nats import NatsAccess, nats_access
+from fleetbus.process.access.store import StoreAccess, store_access
 from fleetbus.process.logs import LogFormat, LogLevel
-from fleetbus.store.access import StoreAccess, store_access
 
 S = TypeVar("S", bound=BaseSettings)
 log = structlog.get_logger()

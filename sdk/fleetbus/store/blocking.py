@@ -8,7 +8,7 @@ import redis
 from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel
 
-from fleetbus.store.access import StoreAccess
+from fleetbus.process.access.store import StoreAccess
 from fleetbus.store.address import ClusterAddress, Credentials, SentinelAddress, parse_address
 from fleetbus.store.login import authentication_of, sentinel_authentication, tls_options
 

@@ -23,9 +23,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from fleetbus.errors import StoreError
+from fleetbus.process.access.store import StoreAccess
 from fleetbus.process.cancellation import cancellable, patch_wait_for
 from fleetbus.process.log_once import LogOnce
-from fleetbus.store.access import StoreAccess
 from fleetbus.store.address import (
     ClusterAddress,
     Credentials,

@@ -10,8 +10,8 @@ from redis.asyncio.connection import AbstractConnection, SSLConnection
 from redis.credentials import CredentialProvider
 
 from fleetbus.errors import CredentialsError
-from fleetbus.process.secret_files import SecretFile, TlsFiles
-from fleetbus.store.access import StoreAccess
+from fleetbus.process.access.secret_files import SecretFile, TlsFiles
+from fleetbus.process.access.store import StoreAccess
 from fleetbus.store.address import Credentials
 
 

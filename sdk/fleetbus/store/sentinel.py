@@ -12,7 +12,7 @@ from redis.asyncio.sentinel import (
     SentinelManagedSSLConnection,
 )
 
-from fleetbus.store.access import StoreAccess
+from fleetbus.process.access.store import StoreAccess
 from fleetbus.store.address import SentinelAddress
 from fleetbus.store.login import authentication_of, reading_tls, sentinel_authentication
 

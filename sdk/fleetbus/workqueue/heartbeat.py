@@ -26,8 +26,8 @@ import structlog
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from fleetbus.process.access.store import StoreAccess
 from fleetbus.process.error_text import render
-from fleetbus.store.access import StoreAccess
 from fleetbus.store.blocking import make_blocking
 from fleetbus.workqueue.queue import BATCH, Lease, QueuePolicy
 from fleetbus.workqueue.scripts import Transitions

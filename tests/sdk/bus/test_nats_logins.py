@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from fleetbus.bus.access import NatsAccess, nats_access
 from fleetbus.bus.connection import connected
 from fleetbus.bus.jetstream import ensure_stream, stream_info
 from fleetbus.bus.window import Window, open_window
 from fleetbus.errors import BusError, ConfigError
+from fleetbus.process.access.nats import NatsAccess, nats_access
 from fleetbus.process.health import Health
 from support.eventually import eventually
 from support.servers.identities import Authority, Operator, SecuredNats, secured_nats, user_key

@@ -12,12 +12,12 @@ import pytest
 from redis.asyncio import Redis
 
 import fleetbus
-from fleetbus.bus.access import NatsAccess
 from fleetbus.cli.events import explain as explaining
 from fleetbus.cli.events.explain import ExplainQuery, explain_object, gather
 from fleetbus.cli.events.explain_text import is_unknown, render, with_summary
 from fleetbus.errors import ConfigError
 from fleetbus.intake.record import TOO_MANY, LastSeen, StoredRecord, mapped_requests
+from fleetbus.process.access.nats import NatsAccess
 from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy
 from fleetbus.workqueue.items import read_item
 from fleetbus_proto import keys

@@ -16,8 +16,8 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from fleetbus.errors import ConfigError, StoreError
+from fleetbus.process.access.store import StoreAccess, store_access
 from fleetbus.process.health import Health
-from fleetbus.store.access import StoreAccess, store_access
 from fleetbus.store.blocking import make_blocking
 from fleetbus.store.connection import connect, connect_patiently
 from fleetbus_devfleet.processes.children import Child

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from fleetbus.bus.access import NatsAccess
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import BusError, ConfigError
+from fleetbus.process.access.nats import NatsAccess
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
 

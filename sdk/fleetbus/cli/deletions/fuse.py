@@ -18,7 +18,7 @@ from fleetbus.deletions.budget import WINDOW, DeletionBudget, allowance, objects
 from fleetbus.errors import ConfigError, KubeError, StoreError
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
-from fleetbus.store.access import StoreAccess
+from fleetbus.process.access.store import StoreAccess
 
 RESOURCE: Final = "fleetbus.dev/v1alpha1/multiclusterresources"
 FLEET_BUDGET: Final = "FleetBudget"

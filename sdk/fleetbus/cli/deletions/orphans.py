@@ -24,12 +24,12 @@ from fleetbus.errors import ConfigError, FleetbusError, NotEngaged
 from fleetbus.fleet.orphans import Orphan, delete_orphan, find_orphans
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.process.access.store import StoreAccess
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings
 from fleetbus.snapshot.accepted import AcceptedClusters
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.shards import find_shards
-from fleetbus.store.access import StoreAccess
 
 _HEAD: Final = ("CLUSTER", "KIND", "NAMESPACE", "NAME", "OWNER", "UID")
 _CLUSTERS_TIMEOUT: Final = timedelta(seconds=10)

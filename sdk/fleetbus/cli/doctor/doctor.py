@@ -11,7 +11,6 @@ from typing import Final
 
 from redis.exceptions import RedisError
 
-from fleetbus.bus.access import NatsAccess
 from fleetbus.bus.connection import connected
 from fleetbus.cli.doctor.clusters import check_clusters
 from fleetbus.cli.doctor.findings import Finding, Severity, error
@@ -22,10 +21,11 @@ from fleetbus.cli.store import connect_store
 from fleetbus.cli.table import render_table
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import BusError, StoreError
+from fleetbus.process.access.nats import NatsAccess
+from fleetbus.process.access.store import StoreAccess
 from fleetbus.process.logs import set_up_logs
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.shards import find_shards
-from fleetbus.store.access import StoreAccess
 
 _HEAD: Final = ("", "ABOUT", "FINDING")
 _SIGNS: Final = {Severity.OK: "ok", Severity.WARNING: "warn", Severity.ERROR: "ERROR"}

@@ -15,7 +15,6 @@ from typing import Any, Final, Self
 
 from nats.aio.msg import Msg
 
-from fleetbus.bus.access import NatsAccess
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.cli.events.history import History
 from fleetbus.cli.events.recording import to_line
@@ -23,6 +22,7 @@ from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import bus_clusters, bus_resources, unknown, unknown_cluster
 from fleetbus.errors import BusError, ConfigError
 from fleetbus.kube.resource_names import with_plural
+from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.clock import now_ms
 from fleetbus.process.logs import set_up_logs
 from fleetbus_proto.admission import admit

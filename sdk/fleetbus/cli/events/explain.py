@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import orjson
 from redis.exceptions import RedisError
 
-from fleetbus.bus.access import NatsAccess
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import filters_for, is_running, read_registration
 from fleetbus.bus.jetstream import call_jetstream
@@ -43,12 +42,13 @@ from fleetbus.intake.last_runs import LastRuns
 from fleetbus.intake.record import StoredRecord, mapped_requests, read_stored
 from fleetbus.kube.resource_names import with_plural
 from fleetbus.ownership import owner_of
+from fleetbus.process.access.nats import NatsAccess
+from fleetbus.process.access.store import StoreAccess
 from fleetbus.reconcile import Request
 from fleetbus.run.current import ObjectRef, Version
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord
 from fleetbus.snapshot.shards import find_shards
-from fleetbus.store.access import StoreAccess
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.items import ItemStatus, read_item
 from fleetbus_proto.errors import InvalidName

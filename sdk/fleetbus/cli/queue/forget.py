@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from fleetbus.bus.access import NatsAccess
 from fleetbus.bus.connection import connected
 from fleetbus.cli.queue.queues import list_controllers
 from fleetbus.cli.store import connect_store
@@ -18,7 +17,8 @@ from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import unknown
 from fleetbus.errors import BusError, ConfigError, StoreError
 from fleetbus.intake.forget import Forgotten, forget_controller
-from fleetbus.store.access import StoreAccess
+from fleetbus.process.access.nats import NatsAccess
+from fleetbus.process.access.store import StoreAccess
 
 _TIMEOUT: Final = timedelta(seconds=10)
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from fleetbus.errors import ConfigError
+from fleetbus.process.access.secret_files import AccessFields, SecretFile, TlsFiles
 from fleetbus.process.redact import without_secrets
-from fleetbus.process.secret_files import AccessFields, SecretFile, TlsFiles
 
 STORE_PREFIX: Final = "FLEETBUS_REDIS_"
 STORE_FIELDS: Final = (

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from fleetbus.bus.addresses import has_credentials
 from fleetbus.errors import CredentialsError
+from fleetbus.process.access.secret_files import AccessFields, SecretFile, TlsFiles
 from fleetbus.process.redact import without_secrets
-from fleetbus.process.secret_files import AccessFields, SecretFile, TlsFiles
 
 NATS_PREFIX: Final = "FLEETBUS_NATS_"
 NATS_FIELDS: Final = (
@@ -99,7 +98,7 @@ def nats_access(values: Mapping[str, Any]) -> NatsAccess:
     """
     given = AccessFields(NATS_PREFIX, values)
     for number, one in enumerate(_LOGINS):
-        given.refuse_in_address(one, has_credentials=has_credentials(given.text("url")))
+        given.refuse_in_address(one, has_credentials="@" in given.text("url"))
         for other in _LOGINS[number + 1 :]:
             given.refuse_both(one, other)
     given.require_pair("username", "password_file")

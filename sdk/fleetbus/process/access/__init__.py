@@ -1,0 +1,1 @@
+"""Addresses of NATS and the store, and the files to log in with."""
