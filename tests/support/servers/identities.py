@@ -109,7 +109,7 @@ class Operator:
 
     def creds(self, user: KeyPair, **more: Any) -> str:
         """A .creds file; `exp` is when it expires."""
-        claims = {"type": "user", "subs": -1, "data": -1, "payload": -1, "pub": {}, "sub": {}}
+        claims = {"type": "user", "subs": -1, "data": -1, "payload": -1}
         jwt = self._account.sign_claims(user.public, "u", claims, **more)
         return (
             f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
