@@ -183,7 +183,7 @@ def show(report: dict[str, Any]) -> None:
     print(f"calm: {CALM} changes/s, from the event to its reconcile, ms; default sync of NATS")
     for name, row in report.items():
         print(f"  {name}: {row}")
-    print("target: p99 moved by less than 20 %")
+    print("target: p99 beside them is at most twice that alone")
 
 
 if __name__ == "__main__":
