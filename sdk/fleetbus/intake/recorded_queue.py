@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _MOST_JOINED: Final = 100
-"""Leases that end in a call that adds; a script blocks the server while it runs (rule P16)."""
+"""Runs that end in a call that adds; a script blocks the server while it runs (rule P16)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,11 @@ class Ended:
     notes: Mapping[Request, bytes]
     successes: Sequence[Run]
     last_runs: Sequence[tuple[Request, LastRun]]
+
+    @property
+    def size(self) -> int:
+        """How many runs it is about, at most: what decides how long a script takes."""
+        return max(len(self.leases), len(self.successes), len(self.last_runs))
 
 
 class RecordedQueue(Protocol):
@@ -191,7 +196,7 @@ class RecordedRedisQueue:
     async def done(self, ended: Ended) -> list[Lease]:
         """See `RecordedQueue.done`."""
         joined = self._joined
-        if joined is not None and joined.ended is None and len(ended.leases) <= _MOST_JOINED:
+        if joined is not None and joined.ended is None and ended.size <= _MOST_JOINED:
             refused = await joined.join(ended)
             if refused is not None:
                 return refused
@@ -211,12 +216,11 @@ class RecordedRedisQueue:
 
 def _divide(ended: Ended) -> Iterator[Ended]:
     """Divide what is too much for one call (rule P16); what runs leave comes first (rule Q12)."""
-    leases, successes, last_runs = ended.leases, ended.successes, ended.last_runs
-    if max(map(len, (leases, successes, last_runs))) <= CHUNK:
+    if ended.size <= CHUNK:
         yield ended
         return
-    for at in range(0, max(len(successes), len(last_runs)), CHUNK):
+    for at in range(0, max(len(ended.successes), len(ended.last_runs)), CHUNK):
         until = at + CHUNK
-        yield Ended((), {}, successes[at:until], last_runs[at:until])
-    for at in range(0, len(leases), CHUNK):
-        yield Ended(leases[at : at + CHUNK], ended.notes, (), ())
+        yield Ended((), {}, ended.successes[at:until], ended.last_runs[at:until])
+    for at in range(0, len(ended.leases), CHUNK):
+        yield Ended(ended.leases[at : at + CHUNK], ended.notes, (), ())
