@@ -72,6 +72,7 @@ class ClusterRedis(Redis):
             redis.exceptions.RedisError: no node answers, or slots have no master.
         """
         await self._topology.refresh()
+        self._topology.watch()
         if not self._topology.is_complete:
             raise errors.ClusterDownError("some slots of the Cluster have no server")
 

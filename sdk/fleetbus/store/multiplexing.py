@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final, cast
 
 import hiredis
@@ -83,6 +84,10 @@ class MultiplexingRedis(Redis):
         connection = self._long if len(words) > LONG else self._short
         connection.add(Command(words, packed, answer, len(commands)))
         return cast("list[Any]", await answer)
+
+    def is_silent(self, since: timedelta) -> bool:
+        """Whether answers of the server are due, and it has sent nothing for so long."""
+        return self._short.is_silent(since) or self._long.is_silent(since)
 
     async def parse_reply(self, name: str | bytes, reply: Any, options: Mapping[str, Any]) -> Any:
         """The value that the method for a command returns."""

@@ -110,6 +110,12 @@ class SharedConnection(asyncio.Protocol):
         if self._watchdog is None:
             self._watchdog = loop.call_later(self._answer_within, self._check_answers)
 
+    def is_silent(self, since: timedelta) -> bool:
+        """Whether an answer is due, and nothing has come for so long."""
+        if not self._outstanding or self._loop is None:
+            return False
+        return self._loop.time() - self._active_at > since.total_seconds()
+
     def _check_answers(self) -> None:
         self._watchdog = None
         if not self._outstanding:

@@ -21,6 +21,9 @@ SLOTS: Final = 16384
 _REFRESH_AFTER: Final = timedelta(milliseconds=200)
 """The shortest time between two readings of the topology while commands fail."""
 _ANSWER_WITHIN: Final = timedelta(seconds=3)
+_SILENT_AFTER: Final = timedelta(seconds=3)
+"""A node whose answer is due for so long may have been replaced. If it hangs it sends no error, and
+the commands that wait for it would wait until they are given up."""
 
 
 class Topology:
@@ -39,6 +42,7 @@ class Topology:
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_at = float("-inf")
         self._closing: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
 
     @property
     def masters(self) -> list[MultiplexingRedis]:
@@ -82,6 +86,17 @@ class Topology:
         due = self._refreshed_at + _REFRESH_AFTER.total_seconds()
         if self._refreshing is None and time.monotonic() >= due:
             self._refreshing = asyncio.create_task(self._refresh_quietly(), name="redis topology")
+
+    def watch(self) -> None:
+        """Read the topology again while a node is silent, from now on."""
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch(), name="redis silent nodes")
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_SILENT_AFTER.total_seconds())
+            if any(client.is_silent(_SILENT_AFTER) for client in self._clients.values()):
+                self.suspect()
 
     async def _refresh_quietly(self) -> None:
         try:
@@ -133,9 +148,10 @@ class Topology:
 
     async def aclose(self) -> None:
         """Close the clients of all nodes."""
-        if self._refreshing is not None:
-            self._refreshing.cancel()
-            await asyncio.gather(self._refreshing, return_exceptions=True)
+        tasks = [task for task in (self._watching, self._refreshing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for client in self._clients.values():
             self._close(client)
         self._clients.clear()
