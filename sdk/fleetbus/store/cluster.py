@@ -134,7 +134,10 @@ class ClusterRedis(Redis):
             except _AWAY:
                 self._topology.suspect()
                 raise
-        raise errors.ClusterDownError("the Cluster redirects a command without an end")
+        raise errors.ClusterDownError(
+            "the slot of this command is being moved, and its keys wait; if that lasts, the servers"
+            " of the Cluster disagree about it"
+        )
 
     def _redirected(self, error: errors.AskError, node: MultiplexingRedis) -> MultiplexingRedis:
         # An empty host is that of the node which answers.
