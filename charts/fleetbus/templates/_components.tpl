@@ -1,0 +1,190 @@
+{{/* Every process of the release, as a YAML list: what runs, and its rights on NATS and Valkey. Deployments,
+ServiceAccounts, Secrets, the configuration of NATS and the users of Valkey are all made from it.
+
+id: the name after the release's, the user of NATS and Valkey; kind: the label; settings: environment;
+values: its part of the values; nats and redis: its rights; hub: whether it reads the hub's API;
+clusters: whether it reads the members' kubeconfigs. */}}
+{{- define "fleetbus.components" -}}
+{{- $ := . -}}
+{{- range .Values.watchers.clusters }}
+- id: watcher-{{ .name }}
+  kind: watcher
+  cluster: {{ .name }}
+  command: [fleetbus-watcher, --cluster, {{ .name }}{{ if .kubeconfigSecret }}, --kubeconfig, /etc/fleetbus/cluster/{{ default "kubeconfig" .kubeconfigSecret.key }}{{ end }}]
+  hub: {{ not .kubeconfigSecret }}
+  values: {{ omit . "watch" | toJson }}
+  settings: {{ include "fleetbus.watchSettings" (default dict .watch) }}
+  nats:
+    publish:
+      - fleetbus.events.{{ .name }}.>
+      - fleetbus.epochs.{{ .name }}.>
+      - fleetbus.status.{{ .name }}.>
+      - $KV.FLEETBUS_STATE.{{ .name }}.>
+      - $JS.API.DIRECT.GET.KV_FLEETBUS_STATE.$KV.FLEETBUS_STATE.{{ .name }}.>
+      - $JS.API.DIRECT.GET.KV_FLEETBUS_STATE.$KV.FLEETBUS_STATE._hub.{{ .name }}.>
+      - $JS.API.DIRECT.GET.FLEETBUS_EVENTS.fleetbus.status.{{ .name }}.>
+    subscribe: [_INBOX.watcher.{{ .name }}.>, fleetbus.control.{{ .name }}]
+{{- end }}
+{{- with .Values.watchers.pool }}
+{{- if .enabled }}
+- id: pool
+  kind: watcher-pool
+  command: [fleetbus-watcher, --pool]
+  hub: true
+  clusters: true
+  gracePeriod: 40
+  values: {{ omit . "watch" "enabled" | toJson }}
+  settings: {{ include "fleetbus.watchSettings" .watch }}
+  nats:
+    publish:
+      - fleetbus.events.>
+      - fleetbus.epochs.>
+      - fleetbus.status.>
+      - $KV.FLEETBUS_STATE.>
+      - $JS.API.DIRECT.GET.KV_FLEETBUS_STATE
+      - $JS.API.DIRECT.GET.KV_FLEETBUS_STATE.>
+      - $JS.API.DIRECT.GET.FLEETBUS_EVENTS.fleetbus.status.>
+    deny: [$KV.FLEETBUS_STATE._hub.>, $KV.FLEETBUS_STATE._controllers.>]
+    subscribe: [_INBOX._pool.>, fleetbus.control.*, $KV.FLEETBUS_STATE._pool.>]
+{{- end }}
+{{- end }}
+- id: projector
+  kind: projector
+  command: [fleetbus-reconciler]
+  hub: true
+  clusters: true
+  values: {{ .Values.projector | toJson }}
+  settings:
+    FLEETBUS_RECONCILER_NAME: projector
+    FLEETBUS_RECONCILER_PROJECTOR: "true"
+    FLEETBUS_RECONCILER_NAMESPACE: {{ .Values.clusters.namespace }}
+    FLEETBUS_RECONCILER_STREAM_MAX_BYTES: {{ .Values.nats.streamBytes | int64 | quote }}
+    FLEETBUS_RECONCILER_BUCKET_MAX_BYTES: {{ .Values.nats.bucketBytes | int64 | quote }}
+    {{- if .Values.nats.embedded.enabled }}
+    FLEETBUS_RECONCILER_BUS_REPLICAS: {{ .Values.nats.embedded.replicas | int | quote }}
+    {{- end }}
+    {{- with .Values.externalSubscribers }}
+    FLEETBUS_RECONCILER_SUBSCRIBERS: {{ include "fleetbus.durables" . | quote }}
+    {{- end }}
+  nats:
+    publish:
+      - $JS.API.INFO
+      {{- range list "FLEETBUS_EVENTS" "KV_FLEETBUS_STATE" }}
+      - $JS.API.STREAM.INFO.{{ . }}
+      - $JS.API.STREAM.CREATE.{{ . }}
+      - $JS.API.DIRECT.GET.{{ . }}
+      - $JS.API.DIRECT.GET.{{ . }}.>
+      {{- end }}
+      {{- range list "CREATE" "INFO" "DELETE" }}
+      - $JS.API.CONSUMER.{{ . }}.FLEETBUS_EVENTS.>
+      {{- end }}
+      {{- range list "projector" "projector-replay" }}
+      - $JS.API.CONSUMER.MSG.NEXT.FLEETBUS_EVENTS.{{ . }}
+      - $JS.ACK.FLEETBUS_EVENTS.{{ . }}.>
+      - $JS.ACK.*.*.FLEETBUS_EVENTS.{{ . }}.>
+      {{- end }}
+      - $KV.FLEETBUS_STATE.>
+      - fleetbus.events.>
+      - fleetbus.control.>
+    subscribe: [_INBOX.projector.>, $KV.FLEETBUS_STATE.>]
+  redis: ["~fleetbus:{fleet:*"]
+{{- range .Values.reconcilers }}
+- id: reconciler-{{ .name }}
+  kind: reconciler
+  command: [fleetbus-reconciler]
+  hub: true
+  clusters: true
+  values: {{ omit . "controllers" "modules" "rules" | toJson }}
+  rules: {{ default list .rules | toJson }}
+  controllers: {{ .controllers | toJson }}
+  settings:
+    FLEETBUS_RECONCILER_NAME: reconciler.{{ .name }}
+    FLEETBUS_RECONCILER_PROJECTOR: "false"
+    FLEETBUS_RECONCILER_NAMESPACE: {{ $.Values.clusters.namespace }}
+    FLEETBUS_RECONCILER_MODULES: {{ .modules | toJson | quote }}
+  nats:
+    publish: {{ include "fleetbus.controllerSubjects" .controllers | fromYamlArray | toJson }}
+    subscribe: [_INBOX.reconciler.{{ .name }}.>]
+  redis: {{ include "fleetbus.controllerKeys" .controllers | fromYamlArray | toJson }}
+{{- end }}
+{{- if .Values.distributor.enabled }}
+- id: distributor
+  kind: distributor
+  command: [fleetbus-distributor]
+  hub: true
+  clusters: true
+  values: {{ omit .Values.distributor "enabled" "rules" | toJson }}
+  rules: {{ .Values.distributor.rules | toJson }}
+  controllers: [distributor, distributor-targets]
+  settings:
+    FLEETBUS_DISTRIBUTOR_NAMESPACE: {{ .Values.clusters.namespace }}
+  nats:
+    publish: {{ include "fleetbus.controllerSubjects" (list "distributor" "distributor-targets") | fromYamlArray | toJson }}
+    subscribe: [_INBOX.distributor.>]
+  redis: {{ concat (include "fleetbus.controllerKeys" (list "distributor" "distributor-targets") | fromYamlArray) (list "~fleetbus:{deletions}:*" "~fleetbus:{mcr:*") | toJson }}
+{{- end }}
+{{- with .Values.queryApi }}
+{{- if .enabled }}
+- id: query-api
+  kind: query-api
+  command: [fleetbus-query-api]
+  hub: true
+  values: {{ pick . "replicas" "resources" "env" | toJson }}
+  settings:
+    FLEETBUS_QUERY_API_PORT: "8443"
+    FLEETBUS_QUERY_API_AUTHENTICATION: token
+    FLEETBUS_QUERY_API_AUDIENCE: {{ .audience | quote }}
+    FLEETBUS_QUERY_API_AUTHORITY: hub
+    {{- if .tls.secretName }}
+    FLEETBUS_QUERY_API_TLS_CERT_FILE: /etc/fleetbus/tls/tls.crt
+    FLEETBUS_QUERY_API_TLS_KEY_FILE: /etc/fleetbus/tls/tls.key
+    {{- end }}
+  redis: ["~fleetbus:{fleet:*"]
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The settings of what a watcher watches, as JSON. */}}
+{{- define "fleetbus.watchSettings" -}}
+{{- $found := dict -}}
+{{- range $key, $setting := dict "resources" "RESOURCES" "deny" "DENY" "transforms" "TRANSFORMS" -}}
+{{- if hasKey $ $key -}}{{- $_ := set $found (printf "FLEETBUS_WATCHER_%s" $setting) (get $ $key | toJson) -}}{{- end -}}
+{{- end -}}
+{{- if .secrets -}}{{- $_ := set $found "FLEETBUS_WATCHER_SECRETS" "true" -}}{{- end -}}
+{{- $found | toJson -}}
+{{- end -}}
+
+{{/* What external subscribers read, for the projector. */}}
+{{- define "fleetbus.durables" -}}
+{{- $found := list -}}
+{{- range . -}}
+{{- $found = append $found (dict "durable" (default (printf "subscriber-%s" .name) .durable) "subjects" .subjects) -}}
+{{- end -}}
+{{- $found | toJson -}}
+{{- end -}}
+
+{{/* The rights of controllers on the bus: two durables each, one for a replay, their registration (rule S4). */}}
+{{- define "fleetbus.controllerSubjects" -}}
+- $JS.API.STREAM.INFO.FLEETBUS_EVENTS
+{{- range $name := . }}
+{{- range list (printf "%s-a" $name) (printf "%s-b" $name) (printf "%s-replay" $name) }}
+- $JS.API.CONSUMER.INFO.FLEETBUS_EVENTS.{{ . }}
+- $JS.API.CONSUMER.MSG.NEXT.FLEETBUS_EVENTS.{{ . }}
+- $JS.ACK.FLEETBUS_EVENTS.{{ . }}.>
+- $JS.ACK.*.*.FLEETBUS_EVENTS.{{ . }}.>
+{{- end }}
+- $JS.API.CONSUMER.CREATE.FLEETBUS_EVENTS.{{ $name }}-replay
+- $JS.API.CONSUMER.DELETE.FLEETBUS_EVENTS.{{ $name }}-replay
+- $KV.FLEETBUS_STATE._controllers.{{ $name }}
+- $JS.API.DIRECT.GET.KV_FLEETBUS_STATE.$KV.FLEETBUS_STATE._controllers.{{ $name }}
+{{- end }}
+{{- end -}}
+
+{{/* The rights of controllers in the store: the snapshot, and their own queues. */}}
+{{- define "fleetbus.controllerKeys" -}}
+- "~fleetbus:{fleet:*"
+{{- range . }}
+- "~fleetbus:{q:{{ . }}}:*"
+- "&fleetbus:{q:{{ . }}}:*"
+{{- end }}
+{{- end -}}
