@@ -6,6 +6,7 @@ values: its part of the values; nats and redis: its rights; hub: whether it read
 clusters: whether it reads the members' kubeconfigs. */}}
 {{- define "fleetbus.components" -}}
 {{- $ := . -}}
+{{- include "fleetbus.check" . -}}
 {{- range .Values.watchers.clusters }}
 - id: watcher-{{ .name }}
   kind: watcher

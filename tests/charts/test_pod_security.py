@@ -1,0 +1,113 @@
+"""The restricted Pod Security Standard, probes, and no credential where others see it (rule S9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.api.rendered_chart import SEED, VALUES, Object, of_kind, pods, render, secret
+
+HOST = {"hostNetwork", "hostPID", "hostIPC", "hostUsers"}
+VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim"}
+VOLUMES |= {"projected", "secret"}
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_s9_every_pod_meets_the_restricted_standard(values: Object):
+    for place, spec in pods(render(values)):
+        assert not HOST & spec.keys(), place
+        security = spec["securityContext"]
+        assert security["runAsNonRoot"] is True, place
+        assert security["runAsUser"] > 0, place
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}, place
+        assert "initContainers" not in spec, place
+        for volume in spec.get("volumes", []):
+            assert set(volume) - {"name"} <= VOLUMES, (place, volume)
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }, place
+            assert not any("hostPort" in port for port in container.get("ports", [])), place
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_every_long_running_container_has_probes_limits_and_a_pinned_image(values: Object):
+    for place, spec in pods(render(values)):
+        for container in spec["containers"]:
+            assert container["image"].rpartition(":")[2] not in ("", "latest"), place
+            assert "memory" in container["resources"]["limits"], place
+            assert "requests" in container["resources"], place
+            if not place.startswith("Pod "):
+                probes = {"startupProbe", "livenessProbe", "readinessProbe"}
+                assert probes <= container.keys(), place
+
+
+def test_a_service_account_token_is_mounted_only_where_the_hub_is_asked():
+    mounted = {
+        place.split("fb-fleetbus-")[1]
+        for place, spec in pods(render(VALUES["everything"]))
+        if spec["automountServiceAccountToken"]
+    }
+    assert mounted == {
+        *("watcher-hub", "pool", "projector", "distributor", "query-api"),
+        *("reconciler-shop", "reconciler-mail"),
+    }
+
+
+def test_s9_no_credential_is_in_an_argument_or_the_environment():
+    objects = render(VALUES["everything"])
+    passwords = {
+        one["stringData"]["password"]
+        for one in of_kind(objects, "Secret")
+        if "password" in one.get("stringData", {})
+    }
+    assert len(passwords) > 5
+    for place, spec in pods(objects):
+        text = str([(c.get("command"), c.get("args"), c.get("env")) for c in spec["containers"]])
+        assert SEED not in text, place
+        assert not [one for one in passwords if one in text], place
+        for container in spec["containers"]:
+            for variable in container.get("env", []):
+                key = variable.get("valueFrom", {}).get("secretKeyRef", {}).get("key", "")
+                assert key in ("", "username", "sentinel-username"), (place, variable)
+
+
+def test_each_component_mounts_its_own_credentials_and_no_others():
+    for place, spec in pods(render(VALUES["everything"])):
+        name = place.split()[1]
+        mounted = {
+            source["secret"]["name"]
+            for volume in spec.get("volumes", [])
+            for source in volume.get("projected", {}).get("sources", [])
+        }
+        assert mounted <= {f"{name}-nats", f"{name}-redis"}, place
+
+
+def test_s9_everything_is_denied_that_no_policy_allows():
+    policies = of_kind(render({}), "NetworkPolicy")
+    selected = [one["spec"]["podSelector"]["matchLabels"] for one in policies]
+    everything = min(selected, key=len)
+    denying = policies[selected.index(everything)]["spec"]
+    assert denying["policyTypes"] == ["Ingress", "Egress"]
+    assert "ingress" not in denying
+    for one in of_kind(render({}), "Deployment", "StatefulSet"):
+        labels = one["spec"]["template"]["metadata"]["labels"].items()
+        assert everything.items() <= labels
+        assert sum(1 for each in selected if each.items() <= labels) == 2, one["metadata"]["name"]
+
+
+def test_s7_no_policy_lets_a_pod_reach_the_metadata_service():
+    for policy in of_kind(render(VALUES["everything"]), "NetworkPolicy"):
+        for rule in policy["spec"].get("egress", []):
+            blocks = [to["ipBlock"] for to in rule.get("to", []) if "ipBlock" in to]
+            wide = [one for one in blocks if one["cidr"] == "0.0.0.0/0"]
+            assert all("169.254.0.0/16" in one["except"] for one in wide)
+
+
+def test_the_configuration_of_valkey_has_only_hashes_of_passwords():
+    objects = render(VALUES["everything"])
+    config = secret(objects, "fb-fleetbus-valkey-config")
+    for user in ("projector", "query-api"):
+        password = secret(objects, f"fb-fleetbus-{user}-redis")["password"]
+        assert password not in config["users.acl"]

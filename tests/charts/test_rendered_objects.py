@@ -1,0 +1,162 @@
+"""What helm renders: without a complaint, and accepted by an API server that checks every field."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import yaml
+
+from emulator.support.kube_calls import Calls
+from fleetbus_emulator.apiserver import Cluster
+from support.api.rendered_chart import (
+    AUDIT,
+    CHART,
+    EU1,
+    NAMESPACE,
+    SHOP,
+    VALUES,
+    Object,
+    find,
+    helm,
+    of_kind,
+    pods,
+    render,
+    render_files,
+)
+
+OPTIONAL = {"ServiceMonitor", "PrometheusRule", "ScaledObject"}
+"""Of operators that the hub need not have."""
+NAMES = {
+    "NetworkPolicy": "networkpolicies",
+    "Ingress": "ingresses",
+    "CustomResourceDefinition": "customresourcedefinitions",
+}
+CLUSTER_SCOPED = {"Namespace", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_a_strict_lint_finds_nothing(values: Object):
+    report = helm().lint(
+        str(CHART), values, strict=True, namespace=NAMESPACE, kube_version="v1.33.0"
+    )
+    # 1 is information: an icon would be nice.
+    assert [one for one in report["messages"] if one["severity"] > 1] == []
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_an_api_server_accepts_every_object_and_knows_every_field(values: Object):
+    calls = Calls(Cluster("hub", seed=1))
+    calls.post("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    calls.post("/api/v1/namespaces", {"metadata": {"name": "fleetbus-clusters"}})
+    refused: list[str] = []
+    for one in render(values):
+        if one["kind"] in OPTIONAL or one["metadata"]["name"] == "fleetbus-clusters":
+            continue
+        reply = calls.post(path_of(one), one, fieldValidation="Strict")
+        if reply.status != 201:
+            refused.append(f"{one['kind']} {one['metadata']['name']}: {reply.message}")
+    assert refused == []
+
+
+def path_of(one: Object) -> str:
+    version, kind = one["apiVersion"], one["kind"]
+    place = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    if kind not in CLUSTER_SCOPED:
+        place += f"/namespaces/{one['metadata'].get('namespace', NAMESPACE)}"
+    return f"{place}/{NAMES.get(kind, kind.lower() + 's')}"
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_every_object_says_what_it_belongs_to(values: Object):
+    for one in render(values):
+        labels = one["metadata"]["labels"]
+        assert labels["app.kubernetes.io/part-of"] == "fleetbus", one["metadata"]
+        assert labels["app.kubernetes.io/instance"] == "fb", one["metadata"]
+
+
+def test_selectors_choose_the_pods_of_one_deployment_only():
+    objects = of_kind(render(VALUES["everything"]), "Deployment", "StatefulSet")
+    for one, other in itertools.product(objects, objects):
+        wanted = one["spec"]["selector"]["matchLabels"].items()
+        chosen = wanted <= other["spec"]["template"]["metadata"]["labels"].items()
+        assert chosen == (one is other), (one["metadata"]["name"], other["metadata"]["name"])
+
+
+def test_names_stay_short_and_distinct_however_long_the_parts_are():
+    # Equal but for their end: cutting alone would make them one.
+    clusters = [{**EU1, "name": "c" * 60 + end} for end in ("a", "b")]
+    values = {
+        "watchers": {"clusters": [*clusters, {**EU1, "name": "pool"}, {**EU1, "name": "a-nats"}]},
+        "reconcilers": [SHOP],
+        "externalSubscribers": [AUDIT],
+        "hub": {"cluster": ""},
+    }
+    objects = render(values, name="r" * 50)
+    seen = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects]
+    assert len(seen) == len(set(seen))
+    assert (
+        max(
+            len(name)
+            for kind, _, name in seen
+            if kind not in CLUSTER_SCOPED | {"Role", "RoleBinding"}
+        )
+        <= 52
+    )
+
+
+def test_definitions_are_upgraded_with_the_release_and_outlive_it():
+    for one in of_kind(render({}), "CustomResourceDefinition"):
+        assert one["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    gone = of_kind(render({"crds": {"keep": False}}), "CustomResourceDefinition")
+    assert [one["metadata"].get("annotations") for one in gone] == [None, None]
+    # Helm never upgrades what lies in a folder of this name.
+    assert not (CHART / "crds").exists()
+
+
+def test_the_rendered_definitions_are_those_of_the_files():
+    files = [yaml.safe_load(path.read_text()) for path in (CHART / "files/crds").glob("*.yaml")]
+    rendered = of_kind(render({}), "CustomResourceDefinition")
+    assert {one["metadata"]["name"]: one["spec"] for one in files} == {
+        one["metadata"]["name"]: one["spec"] for one in rendered
+    }
+
+
+def test_each_listed_cluster_has_a_watcher_of_its_own():
+    objects = render(VALUES["everything"])
+    deployment = find(objects, "Deployment", "fb-fleetbus-watcher-eu1")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == [
+        *("fleetbus-watcher", "--cluster", "eu1"),
+        *("--kubeconfig", "/etc/fleetbus/cluster/kubeconfig"),
+    ]
+    assert deployment["spec"]["replicas"] == 2
+    assert find(objects, "Deployment", "fb-fleetbus-watcher-us1")
+
+
+def test_a_scaled_reconciler_leaves_its_replicas_to_the_scaler():
+    objects = render(VALUES["everything"])
+    assert "replicas" not in find(objects, "Deployment", "fb-fleetbus-reconciler-shop")["spec"]
+    scaler = find(objects, "HorizontalPodAutoscaler", "fb-fleetbus-reconciler-shop")
+    metrics = [one["external"]["metric"] for one in scaler["spec"]["metrics"]]
+    assert {one["name"] for one in metrics} == {"fleetbus_queue_depth"}
+    assert [one["selector"]["matchLabels"]["controller"] for one in metrics] == SHOP["controllers"]
+    assert find(objects, "ScaledObject", "fb-fleetbus-reconciler-mail")
+
+
+def test_s6_no_leaf_port_and_monitoring_on_localhost_only():
+    for values in VALUES.values():
+        ports = {
+            port["containerPort"]
+            for _, spec in pods(render(values))
+            for container in spec["containers"]
+            for port in container.get("ports", [])
+        }
+        assert ports <= {8080, 8443, 4222, 6222, 6379}
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_the_notes_say_what_to_do_next(values: Object):
+    notes = next(text for path, text in render_files(values).items() if path.endswith(".txt"))
+    assert "fleetbus join eu1 --kubeconfig eu1.yaml --namespace fleetbus-clusters" in notes
+    assert "helm -n fleetbus test fb" in notes
