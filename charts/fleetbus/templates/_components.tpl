@@ -136,7 +136,9 @@ clusters: whether it reads the members' kubeconfigs. */}}
     FLEETBUS_QUERY_API_AUTHENTICATION: token
     FLEETBUS_QUERY_API_AUDIENCE: {{ .audience | quote }}
     FLEETBUS_QUERY_API_AUTHORITY: hub
-    {{- if .tls.secretName }}
+    {{- if .tls.terminated }}
+    FLEETBUS_QUERY_API_TLS_TERMINATED: "true"
+    {{- else }}
     FLEETBUS_QUERY_API_TLS_CERT_FILE: /etc/fleetbus/tls/tls.crt
     FLEETBUS_QUERY_API_TLS_KEY_FILE: /etc/fleetbus/tls/tls.key
     {{- end }}

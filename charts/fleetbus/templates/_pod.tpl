@@ -108,15 +108,16 @@
     secretName: {{ $c.values.kubeconfigSecret.name }}
     defaultMode: 0440
 {{- end }}
-{{- if and (eq $c.id "query-api") $.Values.queryApi.tls.secretName }}
+{{- if and (eq $c.id "query-api") (not $.Values.queryApi.tls.terminated) }}
 - name: tls
   secret:
-    secretName: {{ $.Values.queryApi.tls.secretName }}
+    secretName: {{ $.Values.queryApi.tls.secretName | default (include "fleetbus.name" (list $ "query-api-tls")) }}
+    items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]
     defaultMode: 0440
 {{- end }}
 {{- end -}}
 
-{{/* Whether the pod talks to the API server of the hub. */}}
+{{/* The image of a component, its own or the common one. Takes [context, component]. */}}
 {{- define "fleetbus.componentImage" -}}
 {{- $ := index . 0 -}}{{- $c := index . 1 -}}
 {{- $own := default dict $c.values.image -}}

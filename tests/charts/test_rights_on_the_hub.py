@@ -1,0 +1,134 @@
+"""The Kubernetes rights of each component: no wildcard, no Secrets of the whole hub (rule S7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from emulator.support.kube_calls import Calls
+from fleetbus_emulator.apiserver import Cluster, User
+from support.api.rendered_chart import NAMESPACE, VALUES, Object, of_kind, render
+
+REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+KUBECONFIGS = "fleetbus-clusters"
+PLURALS = {"Role": "roles", "RoleBinding": "rolebindings"}
+PLURALS |= {kind.replace("R", "ClusterR", 1): f"cluster{name}" for kind, name in PLURALS.items()}
+
+OWN: list[tuple[str, str, str, str, str]] = [
+    # component, verb, resource, namespace, name: what its code calls
+    ("watcher-hub", "watch", "pods", "", ""),
+    ("watcher-hub", "list", "deployments.apps", "", ""),
+    ("watcher-hub", "list", "customresourcedefinitions.apiextensions.k8s.io", "", ""),
+    ("watcher-hub", "list", "apiservices.apiregistration.k8s.io", "", ""),
+    ("watcher-hub", "get", "namespaces", "", "kube-system"),
+    ("pool", "watch", "clusters.fleetbus.dev", "", ""),
+    ("pool", "list", "secrets", KUBECONFIGS, ""),
+    ("projector", "watch", "clusters.fleetbus.dev", "", ""),
+    ("projector", "patch", "clusters.fleetbus.dev/status", "", "eu1"),
+    ("projector", "watch", "secrets", KUBECONFIGS, ""),
+    ("projector", "delete", "configmaps", KUBECONFIGS, "left-eu1"),
+    ("projector", "get", "namespaces", "", "kube-system"),
+    ("distributor", "get", "multiclusterresources.fleetbus.dev", "shop", "web"),
+    ("distributor", "patch", "multiclusterresources.fleetbus.dev", "shop", "web"),
+    ("distributor", "update", "multiclusterresources.fleetbus.dev/status", "shop", "web"),
+    ("distributor", "create", "events", "shop", ""),
+    ("distributor", "get", "namespaces", "", "shop"),
+    ("distributor", "get", "clusters.fleetbus.dev", "", "eu1"),
+    ("distributor", "list", "configmaps", KUBECONFIGS, ""),
+    ("query-api", "create", "tokenreviews.authentication.k8s.io", "", ""),
+    ("query-api", "create", "subjectaccessreviews.authorization.k8s.io", "", ""),
+    ("reconciler-shop", "list", "configmaps", "shop", ""),
+    ("reconciler-shop", "watch", "secrets", KUBECONFIGS, ""),
+]
+COMPONENTS = ["watcher-hub", "watcher-eu1", "pool", "projector", "distributor", "query-api"]
+COMPONENTS += ["reconciler-shop", "nats", "valkey"]
+FORBIDDEN: list[tuple[str, str, str, str]] = [
+    ("list", "secrets", "", ""),
+    ("get", "secrets", NAMESPACE, "fb-fleetbus-seed"),
+    ("list", "secrets", NAMESPACE, ""),
+    ("get", "secrets", "kube-system", ""),
+    ("create", "pods", NAMESPACE, ""),
+    ("create", "pods/exec", NAMESPACE, "x"),
+    ("create", "clusterrolebindings.rbac.authorization.k8s.io", "", ""),
+    ("escalate", "clusterroles.rbac.authorization.k8s.io", "", ""),
+    ("impersonate", "users", "", ""),
+    ("delete", "multiclusterresources.fleetbus.dev", "shop", "web"),
+    ("delete", "clusters.fleetbus.dev", "", "eu1"),
+    ("create", "clusters.fleetbus.dev", "", ""),
+    ("delete", "namespaces", "", "shop"),
+    ("create", "serviceaccounts/token", NAMESPACE, "x"),
+]
+
+
+@pytest.fixture(scope="module")
+def calls() -> Calls:
+    """A hub with the rendered roles, that asks them."""
+    cluster = Cluster(
+        "hub", seed=1, tokens={"root": User("root", ("system:masters",))}, authorize="rbac"
+    )
+    calls = Calls(cluster)
+    for namespace in (NAMESPACE, KUBECONFIGS):
+        calls.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}}, bearer="root")
+    for one in of_kind(render(VALUES["everything"]), *PLURALS):
+        namespace = one["metadata"].get("namespace", "")
+        place = f"{RBAC}/namespaces/{namespace}" if namespace else RBAC
+        reply = calls.call("POST", f"{place}/{PLURALS[one['kind']]}", one, bearer="root")
+        assert reply.status == 201, reply.message
+    return calls
+
+
+def may(calls: Calls, component: str, verb: str, resource: str, namespace: str, name: str) -> bool:
+    named, _, subresource = resource.partition("/")
+    plural, _, group = named.partition(".")
+    spec: dict[str, Any] = {
+        "user": f"system:serviceaccount:{NAMESPACE}:fb-fleetbus-{component}",
+        "groups": ["system:serviceaccounts", "system:authenticated"],
+        "resourceAttributes": {
+            **{"verb": verb, "group": group, "resource": plural, "namespace": namespace},
+            **{"name": name, "subresource": subresource},
+        },
+    }
+    reply = calls.call("POST", REVIEWS, {"spec": spec}, bearer="root")
+    assert reply.status == 201, reply.message
+    return bool(reply.document["status"]["allowed"])
+
+
+@pytest.mark.parametrize(("component", "verb", "resource", "namespace", "name"), OWN)
+def test_s7_a_component_may_what_it_does(
+    calls: Calls, component: str, verb: str, resource: str, namespace: str, name: str
+):
+    assert may(calls, component, verb, resource, namespace, name)
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_s7_no_component_may_what_it_does_not(calls: Calls, component: str):
+    assert [one for one in FORBIDDEN if may(calls, component, *one)] == []
+
+
+def test_s7_only_who_needs_them_reads_kubeconfigs(calls: Calls):
+    readers = [c for c in COMPONENTS if may(calls, c, "list", "secrets", KUBECONFIGS, "")]
+    assert readers == ["pool", "projector", "distributor", "reconciler-shop"]
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_s7_no_rule_has_a_wildcard_or_cluster_wide_secrets(values: Object):
+    for one in of_kind(render(values), "Role", "ClusterRole"):
+        for rule in one["rules"]:
+            words = [word for key in ("apiGroups", "resources", "verbs") for word in rule[key]]
+            assert not [word for word in words if "*" in word], one["metadata"]["name"]
+            if one["kind"] == "ClusterRole":
+                assert "secrets" not in rule["resources"], one["metadata"]["name"]
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_every_binding_leads_to_a_role_and_a_service_account_of_the_release(values: Object):
+    objects = render(values)
+    accounts = {one["metadata"]["name"] for one in of_kind(objects, "ServiceAccount")}
+    roles = {
+        (one["kind"], one["metadata"]["name"]) for one in of_kind(objects, "Role", "ClusterRole")
+    }
+    for one in of_kind(objects, "RoleBinding", "ClusterRoleBinding"):
+        assert (one["roleRef"]["kind"], one["roleRef"]["name"]) in roles
+        assert {subject["name"] for subject in one["subjects"]} <= accounts

@@ -1,0 +1,116 @@
+"""What the rendered pods are given exists: settings, commands, metrics."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from typing import Any
+
+import pytest
+import yaml
+
+from fleetbus.process.settings import SharedSettings, load_settings
+from fleetbus_distributor.settings import DistributorSettings
+from fleetbus_query_api.settings import QueryApiSettings
+from fleetbus_reconciler.settings import ReconcilerSettings
+from fleetbus_watcher.settings import PoolSettings, WatcherSettings
+from support.api.rendered_chart import CHART, VALUES, Object, find, of_kind, render
+
+ROOT = CHART.parents[1]
+KINDS: dict[str, list[Any]] = {
+    "fleetbus-watcher": [WatcherSettings, PoolSettings],
+    "fleetbus-reconciler": [ReconcilerSettings],
+    "fleetbus-distributor": [DistributorSettings],
+    "fleetbus-query-api": [QueryApiSettings],
+}
+OTHERS = {"POD_IP"}
+
+
+def environment(deployment: Object, folder: str) -> tuple[str, dict[str, str]]:
+    """Command and environment, as kubelet would give them."""
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    found: dict[str, str] = {}
+    for one in container["env"]:
+        value = one.get("value", "10.0.0.7")
+        found[one["name"]] = value.replace("$(POD_IP)", "10.0.0.7").replace("/etc/", f"{folder}/")
+    return container["command"][0], found
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_every_variable_is_a_setting_and_every_value_is_valid(
+    values: Object, monkeypatch: pytest.MonkeyPatch
+):
+    for deployment in of_kind(render(values), "Deployment"):
+        command, variables = environment(deployment, "/tmp")  # noqa: S108 -- only the form counts
+        kinds = [SharedSettings, *KINDS[command]]
+        known = {
+            f"{kind.model_config['env_prefix']}{field}".upper()
+            for kind in kinds
+            for field in kind.model_fields
+        }
+        assert set(variables) - OTHERS <= known, deployment["metadata"]["name"]
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            for kind in kinds:
+                more = {"cluster": "eu1"} if kind is WatcherSettings else {}
+                load_settings(kind, **more)
+
+
+def test_every_command_is_in_the_image():
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    scripts: set[str] = {"python"}
+    for path in [ROOT / "sdk/pyproject.toml", *ROOT.glob("services/*/pyproject.toml")]:
+        project = tomllib.loads(path.read_text())["project"]
+        assert f"--package {project['name']}" in dockerfile
+        scripts |= set(project.get("scripts", {}))
+    objects = render(VALUES["everything"])
+    specs = [one["spec"]["template"]["spec"] for one in of_kind(objects, "Deployment")]
+    specs += [one["spec"] for one in of_kind(objects, "Pod")]
+    used = {container["command"][0] for spec in specs for container in spec["containers"]}
+    assert used <= scripts
+    assert used >= {"fleetbus-watcher", "fleetbus-reconciler", "fleetbus-distributor", "python"}
+
+
+def test_the_image_runs_as_the_user_of_the_pods():
+    assert "USER 10001" in (ROOT / "Dockerfile").read_text()
+
+
+def _metrics() -> set[str]:
+    """Every metric in the code, with the ends that Prometheus adds."""
+    found: set[str] = {"up"}
+    for path in [*ROOT.glob("sdk/fleetbus/**/*.py"), *ROOT.glob("services/**/*.py")]:
+        text = path.read_text()
+        for kind, name in re.findall(r"\b(Counter|Gauge|Histogram)\(\s*\"(fleetbus_\w+)\"", text):
+            ends = {
+                "Counter": ["_total"],
+                "Gauge": [""],
+                "Histogram": ["_bucket", "_count", "_sum"],
+            }
+            found |= {name.removesuffix("_total") + end for end in ends[kind]}
+    return found
+
+
+def test_every_metric_of_alerts_and_dashboards_exists():
+    alerts = yaml.safe_load((CHART / "files/alerts.yaml").read_text())
+    texts = [one["expr"] for one in alerts]
+    for path in (CHART / "files/dashboards").glob("*.json"):
+        panels = json.loads(path.read_text())["panels"]
+        texts += [target["expr"] for panel in panels for target in panel["targets"]]
+    used = {name for text in texts for name in re.findall(r"\bfleetbus_\w+", text)}
+    assert len(used) > 20
+    assert used <= _metrics()
+
+
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert():
+    rule = find(render(VALUES["everything"]), "PrometheusRule", "fb-fleetbus-alerts")
+    alerts = rule["spec"]["groups"][0]["rules"]
+    page = (ROOT / "docs/operations/alerts.md").read_text()
+    headings = re.findall(r"^## (\w+)$", page, re.MULTILINE)
+    assert sorted(headings) == sorted(one["alert"] for one in alerts)
+    for one in alerts:
+        url = one["annotations"]["runbook_url"]
+        assert url.endswith(f"docs/operations/alerts.md#{one['alert'].lower()}")
+        assert one["labels"]["severity"] in ("info", "warning", "critical")
+    assert "@BUCKET@" not in json.dumps(rule)
