@@ -1,0 +1,248 @@
+"""The rendered nats.conf on a real nats-server: each credential against each forbidden subject."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from nats.aio.client import Client
+
+from fleetbus_devfleet.processes.children import Child
+from fleetbus_devfleet.processes.servers import find_nats_server
+from fleetbus_proto.keys import KV_BUCKET
+from fleetbus_proto.subjects import STREAM
+from support.api.rendered_chart import VALUES, Object, find, render, secret
+from support.eventually import eventually
+
+FLEET = VALUES["everything"]
+USERS = [
+    *("watcher-hub", "watcher-eu1", "pool", "projector", "distributor"),
+    *("reconciler-shop", "reconciler-mail", "subscriber-audit", "subscriber-other"),
+]
+GET = "$JS.API.DIRECT.GET"
+NEXT = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}"
+INFO = f"$JS.API.CONSUMER.INFO.{STREAM}"
+CREATE = f"$JS.API.CONSUMER.CREATE.{STREAM}"
+KV = f"$KV.{KV_BUCKET}"
+
+PUBLISH: dict[str, set[str]] = {
+    # subject → who may publish to it; everybody else is refused
+    "fleetbus.events.eu1.core.pods.a.b.added": {"watcher-eu1", "pool", "projector"},
+    "fleetbus.epochs.eu1.core.pods": {"watcher-eu1", "pool"},
+    "fleetbus.status.eu1.r1": {"watcher-eu1", "pool"},
+    "fleetbus.events.mars.core.pods.a.b.added": {"pool", "projector"},
+    "fleetbus.control.eu1": {"projector"},
+    f"{KV}.eu1.incarnation": {"watcher-eu1", "pool", "projector"},
+    f"{KV}._hub.eu1.accepted": {"projector"},
+    f"{KV}._hub.mars.watch.spec": {"projector"},
+    f"{KV}._controllers.shop": {"reconciler-shop", "projector"},
+    f"{KV}._controllers.mail": {"reconciler-mail", "projector"},
+    f"{KV}._controllers.distributor": {"distributor", "projector"},
+    f"{GET}.KV_{KV_BUCKET}.{KV}.eu1.incarnation": {"watcher-eu1", "pool", "projector"},
+    f"{GET}.KV_{KV_BUCKET}.{KV}._hub.eu1.watch.spec": {"watcher-eu1", "pool", "projector"},
+    f"{GET}.KV_{KV_BUCKET}": {"pool", "projector"},
+    f"{GET}.{STREAM}.fleetbus.status.eu1.r1": {"watcher-eu1", "pool", "projector"},
+    f"{GET}.{STREAM}.fleetbus.events.eu1.core.pods.a.b.added": {"projector"},
+    f"{GET}.{STREAM}": {"projector"},
+    f"{NEXT}.projector": {"projector"},
+    f"{NEXT}.shop-a": {"reconciler-shop"},
+    f"{NEXT}.shop-stock-b": {"reconciler-shop"},
+    f"{NEXT}.mail-a": {"reconciler-mail"},
+    f"{NEXT}.distributor-targets-b": {"distributor"},
+    f"{NEXT}.subscriber-audit": {"subscriber-audit"},
+    f"{NEXT}.mine": {"subscriber-other"},
+    f"{INFO}.shop-a": {"reconciler-shop", "projector"},
+    f"{INFO}.subscriber-audit": {"subscriber-audit", "projector"},
+    f"{CREATE}.shop-replay": {"reconciler-shop", "projector"},
+    f"{CREATE}.shop-a": {"projector"},
+    f"{CREATE}.subscriber-audit": {"projector"},
+    f"{CREATE}.subscriber-audit.fleetbus.events.eu1.>": {"projector"},
+    f"{CREATE}.any.fleetbus.events.>": {"projector"},
+    f"$JS.API.CONSUMER.DURABLE.CREATE.{STREAM}.any": set(),
+    f"$JS.API.CONSUMER.DELETE.{STREAM}.shop-replay": {"reconciler-shop", "projector"},
+    f"$JS.API.CONSUMER.DELETE.{STREAM}.mail-a": {"projector"},
+    f"$JS.API.STREAM.INFO.{STREAM}": {
+        *("projector", "reconciler-shop", "reconciler-mail", "distributor")
+    },
+    f"$JS.API.STREAM.CREATE.{STREAM}": {"projector"},
+    f"$JS.API.STREAM.CREATE.any": set(),
+    f"$JS.API.STREAM.DELETE.{STREAM}": set(),
+    f"$JS.API.STREAM.PURGE.{STREAM}": set(),
+    f"$JS.API.STREAM.UPDATE.{STREAM}": set(),
+    f"$JS.API.STREAM.MSG.GET.{STREAM}": set(),
+    f"$JS.API.STREAM.MSG.DELETE.{STREAM}": set(),
+    "$JS.API.STREAM.NAMES": set(),
+    f"$JS.ACK.{STREAM}.shop-a.1.1.1.1.0": {"reconciler-shop"},
+    f"$JS.ACK.hub.hash.{STREAM}.shop-a.1.1.1.1.0": {"reconciler-shop"},
+    f"$JS.ACK.{STREAM}.projector.1.1.1.1.0": {"projector"},
+    f"$JS.ACK.{STREAM}.subscriber-audit.1.1.1.1.0": {"subscriber-audit"},
+    "$SYS.REQ.SERVER.PING": set(),
+    "_INBOX.watcher.eu1.x": set(),
+    "any": set(),
+}
+SUBSCRIBE: dict[str, set[str]] = {
+    "_INBOX.>": set(),
+    "_INBOX.watcher.eu1.x": {"watcher-eu1"},
+    "_INBOX.watcher.hub.x": {"watcher-hub"},
+    "_INBOX._pool.m1.x": {"pool"},
+    "_INBOX.projector.x": {"projector"},
+    "_INBOX.distributor.x": {"distributor"},
+    "_INBOX.reconciler.shop.x": {"reconciler-shop"},
+    "_INBOX.reconciler.mail.x": {"reconciler-mail"},
+    "_INBOX.subscriber.audit.x": {"subscriber-audit"},
+    "fleetbus.>": set(),
+    "fleetbus.events.eu1.>": set(),
+    "fleetbus.control.eu1": {"watcher-eu1", "pool"},
+    "fleetbus.control.mars": {"pool"},
+    f"{KV}.>": {"projector"},
+    f"{KV}._pool.member.m1": {"pool", "projector"},
+    f"{KV}._controllers.shop": {"projector"},
+    f"{KV}.eu1.message-key": {"projector"},
+    "$SYS.>": set(),
+    ">": set(),
+}
+
+
+def config_of(values: Object, folder: Path, name: str = "fb-fleetbus") -> str:
+    """The rendered configuration, with the places of the container moved to a folder."""
+    text = secret(render(values), f"{name}-nats-config")["nats.conf"]
+    moved = {
+        "listen: 0.0.0.0:4222": f'listen: 127.0.0.1:-1\nports_file_dir: "{folder}"',
+        "http: 127.0.0.1:8222": "http: 127.0.0.1:-1",
+        "/run/nats/nats.pid": f"{folder}/nats.pid",
+        "store_dir: /data": f'store_dir: "{folder}/data"',
+        "$POD_NAME": "nats-0",
+    }
+    for one, other in moved.items():
+        assert text.count(one) == 1, one
+        text = text.replace(one, other)
+    return text
+
+
+@dataclass
+class Server:
+    """The embedded NATS."""
+
+    address: str
+    objects: list[Object]
+
+    def login(self, user: str) -> dict[str, str]:
+        found = secret(self.objects, f"fb-fleetbus-{user}-nats")
+        return {"user": found["username"], "password": found["password"]}
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncGenerator[Server]:
+    config = tmp_path / "nats.conf"
+    config.write_text(config_of(FLEET, tmp_path))
+    child = Child("nats", [find_nats_server(), "-c", config], log=tmp_path / "log")
+    try:
+        yield Server(await eventually(lambda: _address(tmp_path)), render(FLEET))
+    finally:
+        await child.stop()
+
+
+def _address(folder: Path) -> str:
+    for path in folder.glob("*.ports"):
+        try:
+            return str(json.loads(path.read_text())["nats"][0])
+        except json.JSONDecodeError:  # it is being written
+            return ""
+    return ""
+
+
+@dataclass
+class Probe:
+    """A user, and what the server refused."""
+
+    client: Client
+    refused: set[str] = field(default_factory=set[str])
+
+    async def note(self, error: Exception) -> None:
+        found = re.search(r'permissions violation for (\w+) to "(.*)"', str(error), re.IGNORECASE)
+        if found:
+            self.refused.add(f"{found[1]} {found[2]}".lower())  # the client lowers it, too
+
+
+async def refusals(server: Server, user: str) -> set[str]:
+    """What the server refuses of all subjects of the tables."""
+    probe = Probe(Client())
+    await probe.client.connect(
+        server.address, error_cb=probe.note, allow_reconnect=False, **server.login(user)
+    )
+    try:
+        for subject in PUBLISH:
+            await probe.client.publish(subject, b"")
+        for subject in SUBSCRIBE:
+            await probe.client.subscribe(subject)
+        await probe.client.flush()
+        await asyncio.sleep(0.05)
+        return probe.refused
+    finally:
+        await probe.client.close()
+
+
+async def test_s3_s4_s5_each_credential_may_what_it_needs_and_nothing_else(server: Server):
+    wrong: list[str] = []
+    for user in USERS:
+        refused = await refusals(server, user)
+        for verb, table in (("publish", PUBLISH), ("subscription", SUBSCRIBE)):
+            for subject, allowed in table.items():
+                is_refused = f"{verb} {subject}".lower() in refused
+                if is_refused == (user in allowed):
+                    wrong.append(f"{user}: {verb} {subject}: refused={is_refused}")
+    assert wrong == []
+
+
+async def test_nobody_logs_in_without_or_with_wrong_credentials(server: Server):
+    wrong: list[Any] = [
+        {},
+        {"user": "projector", "password": "x"},
+        {"user": "pool", "password": server.login("projector")["password"]},
+    ]
+    for login in wrong:
+        with pytest.raises(nats.errors.Error):
+            await nats.connect(server.address, allow_reconnect=False, connect_timeout=2, **login)
+
+
+def test_the_configuration_is_durable_and_bounded():
+    text = secret(render(FLEET), "fb-fleetbus-nats-config")["nats.conf"]
+    assert "sync_interval: always" in text
+    assert "max_payload: 8388608\n" in text
+    assert "http: 127.0.0.1:8222" in text
+    assert "max_file_store: 2952790016\n" in text
+    for forbidden in ("leafnodes", "no_auth_user", "websocket", "mqtt", "gateway"):
+        assert forbidden not in text
+
+
+def test_the_disk_holds_both_streams():
+    claim = find(render({}), "StatefulSet", "fb-fleetbus-nats")["spec"]["volumeClaimTemplates"][0]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "8Gi"
+
+
+def test_s9_three_servers_know_each_other_and_every_configuration_is_accepted(tmp_path: Path):
+    import subprocess
+
+    values: Object = {**FLEET, "nats": {"embedded": {"replicas": 3}}}
+    config = tmp_path / "nats.conf"
+    text = config_of(values, tmp_path)
+    config.write_text(text)
+    done = subprocess.run(
+        [find_nats_server(), "-t", "-c", config], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for number in range(3):
+        assert f"@fb-fleetbus-nats-{number}.fb-fleetbus-nats-headless.fleetbus.svc:6222" in text
+    objects = render(values)
+    assert find(objects, "StatefulSet", "fb-fleetbus-nats")["spec"]["replicas"] == 3
+    projector = find(objects, "Deployment", "fb-fleetbus-projector")["spec"]["template"]["spec"]
+    assert {"name": "FLEETBUS_RECONCILER_BUS_REPLICAS", "value": "3"} in projector["containers"][0][
+        "env"
+    ]
