@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import nats
+import nats.errors
 import pytest
 from nats.aio.client import Client
 
@@ -72,7 +74,7 @@ PUBLISH: dict[str, set[str]] = {
         *("projector", "reconciler-shop", "reconciler-mail", "distributor")
     },
     f"$JS.API.STREAM.CREATE.{STREAM}": {"projector"},
-    f"$JS.API.STREAM.CREATE.any": set(),
+    "$JS.API.STREAM.CREATE.any": set(),
     f"$JS.API.STREAM.DELETE.{STREAM}": set(),
     f"$JS.API.STREAM.PURGE.{STREAM}": set(),
     f"$JS.API.STREAM.UPDATE.{STREAM}": set(),
@@ -133,7 +135,7 @@ class Server:
     address: str
     objects: list[Object]
 
-    def login(self, user: str) -> dict[str, str]:
+    def login(self, user: str) -> dict[str, Any]:
         found = secret(self.objects, f"fb-fleetbus-{user}-nats")
         return {"user": found["username"], "password": found["password"]}
 
@@ -172,7 +174,7 @@ class Probe:
 
 
 async def refusals(server: Server, user: str) -> set[str]:
-    """What the server refuses of all subjects of the tables."""
+    """Return the subjects of the tables that the server refuses."""
     probe = Probe(Client())
     await probe.client.connect(
         server.address, error_cb=probe.note, allow_reconnect=False, **server.login(user)
@@ -228,8 +230,6 @@ def test_the_disk_holds_both_streams():
 
 
 def test_s9_three_servers_know_each_other_and_every_configuration_is_accepted(tmp_path: Path):
-    import subprocess
-
     values: Object = {**FLEET, "nats": {"embedded": {"replicas": 3}}}
     config = tmp_path / "nats.conf"
     text = config_of(values, tmp_path)

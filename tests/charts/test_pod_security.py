@@ -7,8 +7,10 @@ import pytest
 from support.api.rendered_chart import SEED, VALUES, Object, of_kind, pods, render, secret
 
 HOST = {"hostNetwork", "hostPID", "hostIPC", "hostUsers"}
-VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim"}
-VOLUMES |= {"projected", "secret"}
+VOLUMES = {
+    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral"),
+    *("persistentVolumeClaim", "projected", "secret"),
+}
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)

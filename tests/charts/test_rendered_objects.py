@@ -1,4 +1,4 @@
-"""What helm renders: without a complaint, and accepted by an API server that checks every field."""
+"""The objects that helm renders: an API server that checks every field accepts them."""
 
 from __future__ import annotations
 

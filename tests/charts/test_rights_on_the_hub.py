@@ -13,8 +13,12 @@ from support.api.rendered_chart import NAMESPACE, VALUES, Object, of_kind, rende
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 KUBECONFIGS = "fleetbus-clusters"
-PLURALS = {"Role": "roles", "RoleBinding": "rolebindings"}
-PLURALS |= {kind.replace("R", "ClusterR", 1): f"cluster{name}" for kind, name in PLURALS.items()}
+PLURALS = {
+    "Role": "roles",
+    "RoleBinding": "rolebindings",
+    "ClusterRole": "clusterroles",
+    "ClusterRoleBinding": "clusterrolebindings",
+}
 
 OWN: list[tuple[str, str, str, str, str]] = [
     # component, verb, resource, namespace, name: what its code calls
@@ -42,8 +46,10 @@ OWN: list[tuple[str, str, str, str, str]] = [
     ("reconciler-shop", "list", "configmaps", "shop", ""),
     ("reconciler-shop", "watch", "secrets", KUBECONFIGS, ""),
 ]
-COMPONENTS = ["watcher-hub", "watcher-eu1", "pool", "projector", "distributor", "query-api"]
-COMPONENTS += ["reconciler-shop", "nats", "valkey"]
+COMPONENTS = [
+    *("watcher-hub", "watcher-eu1", "pool", "projector", "distributor", "query-api"),
+    *("reconciler-shop", "nats", "valkey"),
+]
 FORBIDDEN: list[tuple[str, str, str, str]] = [
     ("list", "secrets", "", ""),
     ("get", "secrets", NAMESPACE, "fb-fleetbus-seed"),
@@ -86,8 +92,12 @@ def may(calls: Calls, component: str, verb: str, resource: str, namespace: str, 
         "user": f"system:serviceaccount:{NAMESPACE}:fb-fleetbus-{component}",
         "groups": ["system:serviceaccounts", "system:authenticated"],
         "resourceAttributes": {
-            **{"verb": verb, "group": group, "resource": plural, "namespace": namespace},
-            **{"name": name, "subresource": subresource},
+            "verb": verb,
+            "group": group,
+            "resource": plural,
+            "namespace": namespace,
+            "name": name,
+            "subresource": subresource,
         },
     }
     reply = calls.call("POST", REVIEWS, {"spec": spec}, bearer="root")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import yaml
 
 from support.api.rendered_chart import (
     AUDIT,
@@ -88,7 +89,7 @@ def test_credentials_in_an_address_are_refused_and_not_repeated():
         "nats": {"embedded": {"enabled": False}, "external": {"url": "nats://me:s3cret@n:4222"}}
     }
     with pytest.raises(helm().HelmError) as refused:
-        render_files({**values, **{"nats": {**values["nats"]}}})
+        render_files({**values, "nats": {**values["nats"]}})
     assert "nats.external" in str(refused.value)
     assert "s3cret" not in str(refused.value)
 
@@ -103,7 +104,7 @@ def test_every_key_has_a_description_and_nothing_else_is_allowed():
         if "properties" in node and "if" not in place:
             if node.get("additionalProperties") is not False:
                 bare.append(f"{place}: additionalProperties")
-            for name, inner in node["properties"].items():
+            for name, inner in cast("Object", node["properties"]).items():
                 if "$ref" not in inner and not inner.get("description"):
                     bare.append(f"{place}.{name}: description")
                 walk(inner, f"{place}.{name}")
@@ -117,8 +118,6 @@ def test_every_key_has_a_description_and_nothing_else_is_allowed():
 
 
 def test_every_default_value_is_in_the_schema_and_the_other_way_round():
-    import yaml
-
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     assert set(values) == set(schema["properties"]) - {"global"}

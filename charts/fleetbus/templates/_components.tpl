@@ -142,7 +142,7 @@ clusters: whether it reads the members' kubeconfigs. */}}
     FLEETBUS_QUERY_API_TLS_CERT_FILE: /etc/fleetbus/tls/tls.crt
     FLEETBUS_QUERY_API_TLS_KEY_FILE: /etc/fleetbus/tls/tls.key
     {{- end }}
-  redis: ["~fleetbus:{fleet:*"]
+  redis: ["%R~fleetbus:{fleet:*"]
 {{- end }}
 {{- end }}
 {{- end -}}

@@ -108,7 +108,7 @@ def render(values: Object, *, name: str = "fb") -> list[Object]:
 
 
 def render_files(values: Object, *, name: str = "fb") -> dict[str, str]:
-    """What helm renders, NOTES included, by path."""
+    """Render the chart: the texts by path, NOTES included."""
     with helm().Chart.load(str(CHART)) as chart:
         return chart.render(values, name=name, namespace=NAMESPACE)
 

@@ -1,0 +1,180 @@
+"""The rendered configuration on a real Valkey: each user's keys, what nobody may (rule S8)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+
+from fleetbus.store.connection import connect
+from fleetbus_devfleet.processes.children import Child
+from fleetbus_devfleet.processes.servers import find_valkey_server
+from fleetbus_emulator.ports import LOOPBACK, HeldPort
+from support.api.rendered_chart import VALUES, Object, find, render, secret
+from support.eventually import eventually
+
+FLEET = VALUES["everything"]
+USERS = ["projector", "distributor", "query-api", "reconciler-shop", "reconciler-mail"]
+ALL = set(USERS)
+WRITES: dict[str, set[str]] = {
+    # key → who may write it
+    "fleetbus:{fleet:0}:clusters": ALL - {"query-api"},
+    "fleetbus:{q:shop}:ready": {"reconciler-shop"},
+    "fleetbus:{q:shop-stock}:ready": {"reconciler-shop"},
+    "fleetbus:{q:mail}:ready": {"reconciler-mail"},
+    "fleetbus:{q:distributor}:ready": {"distributor"},
+    "fleetbus:{q:distributor-targets}:ready": {"distributor"},
+    "fleetbus:{deletions}:budget": {"distributor"},
+    "fleetbus:{mcr:1}:missing": {"distributor"},
+    "other": set(),
+}
+FORBIDDEN: list[tuple[Any, ...]] = [
+    ("CONFIG", "GET", "*"),
+    ("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"),
+    ("FLUSHALL",),
+    ("FLUSHDB",),
+    ("KEYS", "*"),
+    ("SCRIPT", "FLUSH"),
+    ("SCRIPT", "KILL"),
+    ("FUNCTION", "FLUSH"),
+    ("ACL", "LIST"),
+    ("ACL", "SETUSER", "mallory"),
+    ("DEBUG", "SLEEP", "0"),
+    ("SHUTDOWN",),
+    ("REPLICAOF", "10.0.0.1", "6379"),
+    ("MODULE", "LIST"),
+    ("MONITOR",),
+    ("CLIENT", "KILL", "TYPE", "normal"),
+    ("SAVE",),
+]
+
+
+def configure(values: Object, folder: Path, port: int) -> Path:
+    """Write the rendered configuration, with the places of the container moved to a folder."""
+    rendered = secret(render(values), "fb-fleetbus-valkey-config")
+    text = rendered["valkey.conf"]
+    moved = {
+        "bind * -::*": "bind 127.0.0.1",
+        "port 6379": f"port {port}",
+        "dir /data": f"dir {folder}",
+        "/etc/valkey/users.acl": f"{folder}/users.acl",
+    }
+    for one, other in moved.items():
+        assert text.count(one) == 1, one
+        text = text.replace(one, other)
+    (folder / "users.acl").write_text(rendered["users.acl"])
+    config = folder / "valkey.conf"
+    config.write_text(text)
+    return config
+
+
+@dataclass
+class Server:
+    """The embedded Valkey."""
+
+    port: int
+    objects: list[Object]
+
+    def client(self, user: str) -> Redis:
+        password = (
+            secret(self.objects, "fb-fleetbus-valkey-config")["probe"]
+            if user == "probe"
+            else secret(self.objects, f"fb-fleetbus-{user}-redis")["password"]
+        )
+        return Redis(port=self.port, username=user, password=password, retry=Retry(NoBackoff(), 0))
+
+    async def answers(self) -> bool:
+        try:
+            async with self.client("probe") as client:
+                found: Any = await cast("Any", client).execute_command("PING")
+            return bool(found)
+        except RedisError:
+            return False
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncGenerator[Server]:
+    held = HeldPort(LOOPBACK, 0)
+    config = configure(FLEET, tmp_path, held.number)
+    child = Child("valkey", [find_valkey_server(), config], log=tmp_path / "log")
+    try:
+        server = Server(held.number, render(FLEET))
+        await eventually(server.answers)
+        yield server
+    finally:
+        await child.stop()
+        held.release()
+
+
+async def is_allowed(client: Redis, *command: Any) -> bool:
+    try:
+        await cast("Any", client).execute_command(*command)
+    except NoPermissionError:
+        return False
+    except RedisError:
+        return True
+    return True
+
+
+async def test_s8_each_user_writes_its_own_keys_and_nobody_administers(server: Server):
+    wrong: list[str] = []
+    for user in USERS:
+        async with server.client(user) as client:
+            for key, allowed in WRITES.items():
+                if await is_allowed(client, "SADD", key, "x") != (user in allowed):
+                    wrong.append(f"{user}: {key}")
+            wrong += [f"{user}: {one}" for one in FORBIDDEN if await is_allowed(client, *one)]
+    assert wrong == []
+
+
+async def test_s8_a_script_has_no_more_rights_than_its_user(server: Server):
+    script = "return redis.call('SADD', KEYS[1], 'x')"
+    async with server.client("reconciler-shop") as client:
+        assert not await is_allowed(client, "EVAL", script, 1, "fleetbus:{q:mail}:ready")
+        assert await is_allowed(client, "EVAL", script, 1, "fleetbus:{q:shop}:ready")
+    async with server.client("query-api") as client:
+        assert not await is_allowed(client, "EVAL", script, 1, "fleetbus:{fleet:0}:clusters")
+
+
+async def test_s8_only_its_own_user_wakes_a_queue(server: Server):
+    async with server.client("reconciler-shop") as client:
+        assert await is_allowed(client, "PUBLISH", "fleetbus:{q:shop}:notify", "")
+        assert not await is_allowed(client, "PUBLISH", "fleetbus:{q:mail}:notify", "")
+
+
+async def test_nobody_gets_in_without_a_password(server: Server):
+    async with Redis(port=server.port, retry=Retry(NoBackoff(), 0)) as client:
+        with pytest.raises(AuthenticationError):
+            await cast("Any", client).execute_command("PING")
+    async with server.client("probe") as client:
+        assert not await is_allowed(client, "GET", "fleetbus:{fleet:0}:generation")
+
+
+async def test_p16_the_configuration_passes_the_checks_of_every_service(server: Server):
+    for user in USERS:
+        password = secret(server.objects, f"fb-fleetbus-{user}-redis")["password"]
+        redis = await connect(f"redis://{user}:{password}@127.0.0.1:{server.port}/0")
+        try:
+            found: Any = await redis.info("memory")
+            assert found["maxmemory_policy"] == "noeviction"
+            persistence: Any = await redis.info("persistence")
+            assert persistence["aof_enabled"] == 1
+        finally:
+            await redis.aclose()
+
+
+def test_the_memory_limit_leaves_room_for_a_rewrite():
+    objects = render({})
+    container = find(objects, "StatefulSet", "fb-fleetbus-valkey")["spec"]["template"]["spec"]
+    assert container["containers"][0]["resources"]["limits"]["memory"] == "3Gi"
+    text = secret(objects, "fb-fleetbus-valkey-config")["valkey.conf"]
+    assert f"maxmemory {3 * 1024**3 // 2}\n" in text
+    assert "maxmemory-policy noeviction" in text
+    assert "appendfsync everysec" in text
