@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,15 @@ import nats
 import nats.errors
 import pytest
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 
+from fleetbus.bus.connection import Bus, connected, subscribed
+from fleetbus.bus.durables import consumer_info, ensure_consumer
+from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
+from fleetbus.bus.key_value import KeyValue
 from fleetbus_devfleet.processes.children import Child
 from fleetbus_devfleet.processes.servers import find_nats_server
-from fleetbus_proto.keys import KV_BUCKET
+from fleetbus_proto.keys import KV_BUCKET, kv_accepted, kv_watch_spec
 from fleetbus_proto.subjects import STREAM
 from support.api.rendered_chart import VALUES, Object, find, render, secret
 from support.eventually import eventually
@@ -33,6 +39,7 @@ NEXT = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}"
 INFO = f"$JS.API.CONSUMER.INFO.{STREAM}"
 CREATE = f"$JS.API.CONSUMER.CREATE.{STREAM}"
 KV = f"$KV.{KV_BUCKET}"
+POD = "fleetbus.events.eu1.core.pods.a.b.added"
 
 PUBLISH: dict[str, set[str]] = {
     # subject → who may publish to it; everybody else is refused
@@ -201,6 +208,89 @@ async def test_s3_s4_s5_each_credential_may_what_it_needs_and_nothing_else(serve
                 if is_refused == (user in allowed):
                     wrong.append(f"{user}: {verb} {subject}: refused={is_refused}")
     assert wrong == []
+
+
+def url_of(server: Server, user: str) -> str:
+    login = server.login(user)
+    return server.address.replace("nats://", f"nats://{login['user']}:{login['password']}@")
+
+
+@asynccontextmanager
+async def hub_and_watcher(server: Server) -> AsyncGenerator[tuple[Bus, Bus]]:
+    """The projector, with stream and bucket created, and the watcher of eu1."""
+    async with (
+        connected(url_of(server, "projector"), name="projector") as hub,
+        connected(url_of(server, "watcher-eu1"), name="watcher.eu1") as watcher,
+    ):
+        await ensure_stream(hub)
+        await ensure_bucket(hub)
+        yield hub, watcher
+
+
+async def test_s3_a_watcher_publishes_and_keeps_its_keys_with_these_rights(server: Server):
+    async with hub_and_watcher(server) as (hub, watcher):
+        kv = KeyValue(watcher)
+        first = await kv.put("eu1.incarnation", b"1")
+        assert await kv.update("eu1.incarnation", b"2", first)
+        assert await kv.update("eu1.incarnation", b"3", first) is None
+        found = await kv.get("eu1.incarnation")
+        assert found is not None
+        assert found.value == b"2"
+        assert await kv.get("eu1.nothing") is None
+        await KeyValue(hub).put(kv_watch_spec("eu1"), b"spec")
+        spec = await kv.get(kv_watch_spec("eu1"))
+        assert spec is not None
+        ack = await watcher.request(POD, b"event", headers={"Nats-Msg-Id": "1"})
+        assert json.loads(ack.data)["seq"] == 1
+        again = await watcher.request(POD, b"event", headers={"Nats-Msg-Id": "1"})
+        assert json.loads(again.data)["duplicate"] is True
+        woken = asyncio.Event()
+
+        async def wake(_message: Msg) -> None:
+            woken.set()
+
+        async with subscribed(watcher, "fleetbus.control.eu1", wake):
+            await watcher.nc.flush()
+            await hub.publish("fleetbus.control.eu1")
+            async with asyncio.timeout(5):
+                await woken.wait()
+
+
+async def test_s3_the_answer_to_a_watcher_never_becomes_a_key_of_the_hub(server: Server):
+    # The server does not check the subject of an answer: within one account it would be stored.
+    async with hub_and_watcher(server) as (hub, watcher):
+        forged = f"{KV}.{kv_accepted('mars')}"
+        await KeyValue(watcher).put("eu1.mine", b"forged")
+        own = f"{GET}.KV_{KV_BUCKET}.{KV}.eu1.mine"
+        await watcher.publish(own, reply=forged)
+        await watcher.publish(POD, b"event", reply=forged)
+        await watcher.nc.flush()
+        # Whatever was sent before this is stored before it, too.
+        await watcher.request(POD, b"event")
+        await KeyValue(watcher).put("eu1.mine", b"last")
+        assert await KeyValue(hub).get(kv_accepted("mars")) is None
+
+
+async def test_s5_a_subscriber_reads_and_acknowledges_its_durable(server: Server):
+    async with hub_and_watcher(server) as (hub, watcher):
+        await ensure_consumer(hub, "subscriber-audit", ["fleetbus.events.eu1.>"])
+        await watcher.request(POD, b"event")
+        given = secret(server.objects, "fb-fleetbus-subscriber-audit-nats")
+        client = await nats.connect(
+            server.address, inbox_prefix=given["inboxPrefix"], **server.login("subscriber-audit")
+        )
+        try:
+            pull = await client.jetstream().pull_subscribe_bind(
+                consumer=given["durable"], stream=given["stream"]
+            )
+            (message,) = await pull.fetch(1, timeout=5)
+            assert (message.subject, message.data) == (POD, b"event")
+            await message.ack_sync()
+        finally:
+            await client.close()
+        info = await consumer_info(hub, "subscriber-audit")
+        assert info is not None
+        assert (info["num_ack_pending"], info["ack_floor"]["stream_seq"]) == (0, 1)
 
 
 async def test_nobody_logs_in_without_or_with_wrong_credentials(server: Server):

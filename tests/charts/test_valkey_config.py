@@ -46,7 +46,6 @@ FORBIDDEN: list[tuple[Any, ...]] = [
     ("FUNCTION", "FLUSH"),
     ("ACL", "LIST"),
     ("ACL", "SETUSER", "mallory"),
-    ("DEBUG", "SLEEP", "0"),
     ("SHUTDOWN",),
     ("REPLICAOF", "10.0.0.1", "6379"),
     ("MODULE", "LIST"),
