@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fleetbus.cli.clusters.clusters import show_clusters
+from fleetbus.cli.target import ApiFlags
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result
@@ -129,7 +130,7 @@ async def test_w19_every_service_reads_the_secret_of_a_refused_token_itself(
         async def row() -> list[str]:
             """The member's row in the output of `fleetbus clusters`."""
             capsys.readouterr()
-            await asyncio.to_thread(show_clusters, "table", api)
+            await asyncio.to_thread(show_clusters, "table", ApiFlags(url=api))
             lines = capsys.readouterr().out.splitlines()
             return next(line for line in lines if line.startswith("zoo")).split()
 

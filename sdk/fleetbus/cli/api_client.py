@@ -14,15 +14,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+from fleetbus.cli.api_token import LOOPBACK, ApiToken, find_token
 from fleetbus.cli.target import Target
 from fleetbus.errors import ConfigError, FleetbusError
 
 _TIMEOUT_SECONDS: Final = 15
 """Per read; the query API itself takes up to 10 s to refuse for lack of capacity."""
 _PAGE: Final = 500
-_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-_BAD_REQUEST, _TOO_MANY_REQUESTS = 400, 429
+_BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _TOO_MANY_REQUESTS = 400, 401, 403, 429
 _ATTEMPTS: Final = 10
+_TOKEN_SECONDS: Final = 30
 _LONGEST_WAIT_SECONDS: Final = 10
 
 
@@ -89,6 +90,10 @@ class Found:
     incomplete: list[str] = field(default_factory=list[str])
     is_cut: bool = False
 
+    def lacks(self, cluster: str) -> bool:
+        """Whether nothing is known of a cluster: it may not be in the fleet."""
+        return self.freshness.get(cluster, {}).get("state", "unknown") == "unknown"
+
     @property
     def key(self) -> str:
         """The resource key: `core/pods`."""
@@ -107,14 +112,16 @@ class ApiClient:
 
     def __init__(self, target: Target) -> None:
         self._url = target.require("api_url").rstrip("/")
-        self._token = target.token
+        self._target = target
+        self._token = ApiToken()
+        self._token_read_at = float("-inf")
         parts = urllib.parse.urlsplit(self._url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ConfigError(
                 f"invalid api_url {self._url!r}: it must be like http://127.0.0.1:8080"
             )
-        handlers: list[urllib.request.BaseHandler] = []
-        if parts.hostname in _LOOPBACK:
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
+        if parts.hostname in LOOPBACK:
             handlers.append(urllib.request.ProxyHandler({}))  # a proxy cannot reach our loopback
         if target.ca:
             handlers.append(urllib.request.HTTPSHandler(context=_trust(target.ca)))
@@ -148,21 +155,29 @@ class ApiClient:
         text = urllib.parse.urlencode(query or {}, doseq=True)
         url = f"{self._url}{path}?{text}" if text else f"{self._url}{path}"
         request = urllib.request.Request(url)  # noqa: S310 -- http or https: checked above
-        if self._token:
-            request.add_header("Authorization", f"Bearer {self._token}")
+        known = self._find_token()
+        if known.token:
+            request.add_unredirected_header("Authorization", f"Bearer {known.token}")
         for _ in range(_ATTEMPTS - 1):
             try:
-                return self._ask(request)
+                return self._ask(request, known)
             except _TooManyRequests as e:
                 time.sleep(e.wait_seconds)
-        return self._ask(request)
+        return self._ask(request, known)
 
-    def _ask(self, request: urllib.request.Request) -> Any:
+    def _find_token(self) -> ApiToken:
+        """The token, read anew now and then: a list may take longer than it is valid."""
+        if time.monotonic() - self._token_read_at > _TOKEN_SECONDS:
+            self._token = find_token(self._target)
+            self._token_read_at = time.monotonic()
+        return self._token
+
+    def _ask(self, request: urllib.request.Request, token: ApiToken) -> Any:
         try:
             with self._opener.open(request, timeout=_TIMEOUT_SECONDS) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as e:
-            raise _refusal(e) from e
+            raise _refusal(e, token) from e
         except (OSError, http.client.HTTPException, ValueError) as e:
             reason: object = getattr(e, "reason", None) or e
             raise ApiFailed(f"the query API at {self._url} does not answer: {reason}") from e
@@ -177,12 +192,24 @@ def _add(found: Found, page: Mapping[str, Any]) -> str:
     return str(page["continue"])
 
 
-def _refusal(error: urllib.error.HTTPError) -> FleetbusError:
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """The query API redirects nobody; another server must not get the token."""
+
+    def redirect_request(self, *_args: Any, **_named: Any) -> None:
+        """Follow no redirect: the answer is an error."""
+        return
+
+
+def _refusal(error: urllib.error.HTTPError, token: ApiToken) -> FleetbusError:
     with error:
         try:
             detail = str(json.load(error)["detail"])
         except (ValueError, KeyError, TypeError, OSError):
             detail = f"the query API answered {error.code} {error.reason}"
+    if error.code in {_UNAUTHORIZED, _FORBIDDEN}:
+        sent = f"{token.source} was sent" if token.token else "no token was sent"
+        how = "give --token-file FILE, or set FLEETBUS_API_TOKEN_FILE"
+        return ApiFailed(f"{detail} ({sent}; {how})")
     if error.code == _TOO_MANY_REQUESTS:
         return _TooManyRequests(detail, error.headers.get("Retry-After", ""))
     return ApiRefused(detail) if error.code == _BAD_REQUEST else ApiFailed(detail)

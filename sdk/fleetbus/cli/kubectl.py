@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -60,6 +61,9 @@ def _parser() -> argparse.ArgumentParser:
         add("-n", "--namespace", default="", help="only this namespace")
         add("-l", "--selector", default="", help="label selector, like app=web")
         add("--api-url", default=None, help="address of the query API")
+        add("--token", default=None, help="bearer token for the query API")
+        add("--token-file", type=pathlib.Path, default=None, help="file with that token")
+        add("--ca-file", type=pathlib.Path, default=None, help="authority of its certificate")
         if verb == "list":
             add("-o", "--output", choices=("table", "json", "yaml"), default="table")
         else:
@@ -70,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(arguments: argparse.Namespace) -> int:
     # Imported here: --help and bad usage need none of it.
     from fleetbus.cli.objects.mro_list import MroQuery, describe, show_list  # noqa: PLC0415
+    from fleetbus.cli.target import ApiFlags  # noqa: PLC0415
 
     query = MroQuery(
         resource=arguments.resource,
@@ -77,7 +82,12 @@ def _run(arguments: argparse.Namespace) -> int:
         name=arguments.name,
         namespace=arguments.namespace,
         selector=arguments.selector,
-        api_url=arguments.api_url,
+        api=ApiFlags(
+            url=arguments.api_url,
+            token=arguments.token,
+            token_file=arguments.token_file,
+            ca_file=arguments.ca_file,
+        ),
     )
     if arguments.verb == "list":
         return show_list(query, arguments.output)

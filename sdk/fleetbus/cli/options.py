@@ -40,6 +40,31 @@ ApiUrl = Annotated[
         " dev fleet of this folder, else api_url in ~/.fleetbus/config.yaml.",
     ),
 ]
+ApiTokenText = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        metavar="TOKEN",
+        help="Bearer token for the query API; others on this machine can see it in the list of"
+        " processes: prefer --token-file. Default: FLEETBUS_TOKEN, else the token of the current"
+        " context of the kubeconfig, if the address is https.",
+    ),
+]
+ApiTokenFile = Annotated[
+    pathlib.Path | None,
+    typer.Option(
+        "--token-file",
+        help="File with the bearer token for the query API. Default: FLEETBUS_API_TOKEN_FILE.",
+    ),
+]
+ApiCaFile = Annotated[
+    pathlib.Path | None,
+    typer.Option(
+        "--ca-file",
+        help="PEM file with the authority of the query API's certificate. Default:"
+        " FLEETBUS_API_CA_FILE, else what this machine trusts.",
+    ),
+]
 RedisUrl = Annotated[
     str | None,
     typer.Option(

@@ -12,7 +12,7 @@ import json
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, cast
 
 import yaml
@@ -21,7 +21,9 @@ from fleetbus.errors import ConfigError
 from fleetbus.process.access.nats import NATS_FIELDS, NatsAccess, nats_access
 from fleetbus.process.access.store import STORE_FIELDS, StoreAccess, store_access
 
-_FIELDS: Final = ("api_url", "nats_url", "redis_url", "token", "ca")
+_FIELDS: Final = ("api_url", "nats_url", "redis_url", "token", "token_file", "ca")
+_VARIABLES: Final = {"token_file": "FLEETBUS_API_TOKEN_FILE", "ca": "FLEETBUS_API_CA_FILE"}
+"""Environment variables that are not named after the field."""
 _LOGIN_FIELDS: Final = (
     *(f"nats_{name}" for name in NATS_FIELDS),
     *(f"redis_{name}" for name in STORE_FIELDS),
@@ -40,6 +42,7 @@ class Target:
     nats_url: str = field(default="", repr=False)
     redis_url: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
+    token_file: str = ""
     ca: str = ""
     kubeconfig: str = ""
     """The kubeconfig of the dev stack."""
@@ -68,20 +71,45 @@ class Target:
         """
         return store_access({**self.redis_values, "url": self.require("redis_url")})
 
-    def require(self, field: str) -> str:
+    def require(self, name: str) -> str:
         """Return an address that a command needs.
 
         Raises:
             ConfigError: it is unknown; the message says how to set it.
         """
-        value = str(getattr(self, field))
+        value = str(getattr(self, name))
         if not value:
             raise ConfigError(
-                f"{field} is not set: no dev fleet runs in {pathlib.Path.cwd()} or a parent folder;"
-                f" start one with `fleetbus dev up`, set FLEETBUS_{field.upper()}, or add it to"
+                f"{name} is not set: no dev fleet runs in {pathlib.Path.cwd()} or a parent folder;"
+                f" start one with `fleetbus dev up`, set {_variable(name)}, or add it to"
                 f" {_config_file()}"
             )
         return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiFlags:
+    """The flags of a command that reads the query API; None where one is not given."""
+
+    url: str | None = None
+    token: str | None = field(default=None, repr=False)
+    token_file: pathlib.Path | None = None
+    ca_file: pathlib.Path | None = None
+
+    def resolve(self) -> Target:
+        """Resolve the address and the credentials.
+
+        Raises:
+            ConfigError: there are two tokens, or a config file cannot be read.
+        """
+        target = resolve_target(api_url=self.url)
+        if self.token is not None and self.token_file is not None:
+            raise ConfigError("--token and --token-file cannot be given together")
+        if self.token is not None:
+            target = replace(target, token=self.token, token_file="")
+        elif self.token_file is not None:
+            target = replace(target, token="", token_file=str(self.token_file))
+        return replace(target, ca=str(self.ca_file)) if self.ca_file is not None else target
 
 
 def resolve_target(
@@ -108,21 +136,25 @@ def resolve_target(
     sources: list[Mapping[str, Any]] = [
         logins | {name: value for name, value in given.items() if value},
         _named_dev_stack(folder) if folder is not None else {},
-        logins | {name: os.environ.get(f"FLEETBUS_{name.upper()}", "") for name in _FIELDS},
+        logins | {name: os.environ.get(_variable(name), "") for name in _FIELDS},
         _dev_stack(),
         _read_yaml(_config_file()),
         _mro_config(),
     ]
-    found = {
-        one.name: next((str(s[one.name]) for s in sources if s.get(one.name)), "")
-        for one in fields(Target)
-        if not one.name.endswith("_values")
-    }
+    names = [one.name for one in fields(Target) if not one.name.endswith("_values")]
+    found = {name: next((str(s[name]) for s in sources if s.get(name)), "") for name in names}
     return Target(
-        **found,
+        **(found | _token_of(sources)),
         nats_values=_login_of(sources, "nats_", NATS_FIELDS),
         redis_values=_login_of(sources, "redis_", STORE_FIELDS),
     )
+
+
+def _token_of(sources: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the token, or its file, of the first source that has one of them."""
+    having = (source for source in sources if source.get("token") or source.get("token_file"))
+    source = next(having, cast("Mapping[str, Any]", {}))
+    return {name: str(source.get(name) or "") for name in ("token", "token_file")}
 
 
 def _login_of(
@@ -132,6 +164,10 @@ def _login_of(
     having = (source for source in sources if source.get(f"{prefix}url"))
     source = next(having, cast("Mapping[str, Any]", {}))
     return {name: source.get(f"{prefix}{name}") for name in names}
+
+
+def _variable(name: str) -> str:
+    return _VARIABLES.get(name) or f"FLEETBUS_{name.upper()}"
 
 
 def _named_dev_stack(folder: pathlib.Path) -> Mapping[str, Any]:

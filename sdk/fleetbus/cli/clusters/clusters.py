@@ -11,7 +11,7 @@ from fleetbus.cli.documents import render_json
 from fleetbus.cli.human_time import render_duration
 from fleetbus.cli.objects.tree import pairs
 from fleetbus.cli.table import render_table
-from fleetbus.cli.target import resolve_target
+from fleetbus.cli.target import ApiFlags
 
 _HEAD: Final = (
     *("NAME", "HUB", "CONNECTED", "VERSION", "RESOURCES", "LAST ANSWER", "REASON", "LABELS"),
@@ -19,13 +19,13 @@ _HEAD: Final = (
 _ANSWERED_WITHIN_SECONDS: Final = 30
 
 
-def show_clusters(output: str, api_url: str | None) -> int:
+def show_clusters(output: str, flags: ApiFlags) -> int:
     """Print the clusters of the fleet; return the exit status.
 
     Raises:
         ConfigError: no query API address is set.
     """
-    api = ApiClient(resolve_target(api_url=api_url))
+    api = ApiClient(flags.resolve())
     try:
         answer = api.get("/fleet/v1/clusters")
     except ApiFailed as e:

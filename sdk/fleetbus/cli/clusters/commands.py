@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from fleetbus.cli.options import ApiUrl, HubContext, HubKubeconfig, NatsUrl, TableOrJson
+from fleetbus.cli.options import (
+    ApiCaFile,
+    ApiTokenFile,
+    ApiTokenText,
+    ApiUrl,
+    HubContext,
+    HubKubeconfig,
+    NatsUrl,
+    TableOrJson,
+)
+from fleetbus.cli.target import ApiFlags
 
 app = typer.Typer(help="List the clusters of the fleet, or accept or audit one.")
 
@@ -17,13 +27,17 @@ def clusters(
     context: typer.Context,
     output: TableOrJson = "table",
     api_url: ApiUrl = None,
+    token: ApiTokenText = None,
+    token_file: ApiTokenFile = None,
+    ca_file: ApiCaFile = None,
 ) -> None:
     """List the clusters of the fleet, and how fresh the snapshot of each is."""
     if context.invoked_subcommand is not None:
         return
     from fleetbus.cli.clusters.clusters import show_clusters  # noqa: PLC0415 -- import cost
 
-    raise typer.Exit(show_clusters(output, api_url))
+    api = ApiFlags(url=api_url, token=token, token_file=token_file, ca_file=ca_file)
+    raise typer.Exit(show_clusters(output, api))
 
 
 @app.command()

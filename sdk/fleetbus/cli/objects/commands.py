@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from fleetbus.cli.options import ApiUrl, output_option
+from fleetbus.cli.options import ApiCaFile, ApiTokenFile, ApiTokenText, ApiUrl, output_option
+from fleetbus.cli.target import ApiFlags
 from fleetbus.errors import ConfigError
 
 _Resource = Annotated[
@@ -52,6 +53,9 @@ def get(
     ] = 0,
     show_managed_fields: _ManagedFields = False,
     api_url: ApiUrl = None,
+    token: ApiTokenText = None,
+    token_file: ApiTokenFile = None,
+    ca_file: ApiCaFile = None,
 ) -> None:
     """List the objects of a resource in every cluster."""
     from fleetbus.cli.objects.get import ObjectQuery, show_objects  # noqa: PLC0415 -- import cost
@@ -67,7 +71,8 @@ def get(
         clusters=cluster or [],
         limit=limit,
     )
-    status = show_objects(query, output, api_url, show_managed_fields=show_managed_fields)
+    api = ApiFlags(url=api_url, token=token, token_file=token_file, ca_file=ca_file)
+    status = show_objects(query, output, api, show_managed_fields=show_managed_fields)
     raise typer.Exit(status)
 
 
@@ -79,6 +84,9 @@ def describe(
     cluster: _Clusters = None,
     show_managed_fields: _ManagedFields = False,
     api_url: ApiUrl = None,
+    token: ApiTokenText = None,
+    token_file: ApiTokenFile = None,
+    ca_file: ApiCaFile = None,
 ) -> None:
     """Show an object as YAML, from every cluster that has it."""
     from fleetbus.cli.objects.get import ObjectQuery, describe_objects  # noqa: PLC0415 -- import cost
@@ -89,5 +97,6 @@ def describe(
         namespace="" if all_namespaces else namespace,
         clusters=cluster or [],
     )
-    status = describe_objects(query, api_url, show_managed_fields=show_managed_fields)
+    api = ApiFlags(url=api_url, token=token, token_file=token_file, ca_file=ca_file)
+    status = describe_objects(query, api, show_managed_fields=show_managed_fields)
     raise typer.Exit(status)

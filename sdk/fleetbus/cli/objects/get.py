@@ -11,7 +11,7 @@ from fleetbus.cli.api_client import ApiClient, ApiFailed, Found, Item
 from fleetbus.cli.documents import render_json, render_yaml, without_managed_fields
 from fleetbus.cli.objects.columns import columns_of
 from fleetbus.cli.table import render_table, warn_incomplete
-from fleetbus.cli.target import resolve_target
+from fleetbus.cli.target import ApiFlags
 from fleetbus.cli.unknown import require_clusters
 
 
@@ -38,14 +38,14 @@ class ObjectQuery:
 
 
 def show_objects(
-    query: ObjectQuery, output: str, api_url: str | None, *, show_managed_fields: bool = False
+    query: ObjectQuery, output: str, api: ApiFlags, *, show_managed_fields: bool = False
 ) -> int:
     """Print objects; return the exit status.
 
     Raises:
         ConfigError: no query API address is set.
     """
-    found = _find(query, api_url)
+    found = _find(query, api)
     if found is None:
         return 1
     if not show_managed_fields:
@@ -63,14 +63,14 @@ def show_objects(
 
 
 def describe_objects(
-    query: ObjectQuery, api_url: str | None, *, show_managed_fields: bool = False
+    query: ObjectQuery, api: ApiFlags, *, show_managed_fields: bool = False
 ) -> int:
     """Print each object as YAML with its cluster; return the exit status.
 
     Raises:
         ConfigError: no query API address is set.
     """
-    return show_objects(query, "yaml", api_url, show_managed_fields=show_managed_fields)
+    return show_objects(query, "yaml", api, show_managed_fields=show_managed_fields)
 
 
 def hide_managed_fields(found: Found) -> None:
@@ -114,14 +114,16 @@ def render_items(found: Found) -> str:
     )
 
 
-def _find(query: ObjectQuery, api_url: str | None) -> Found | None:
-    api = ApiClient(resolve_target(api_url=api_url))
+def _find(query: ObjectQuery, flags: ApiFlags) -> Found | None:
+    api = ApiClient(flags.resolve())
     try:
-        require_clusters(api, query.clusters)
-        return query.run(api)
+        found = query.run(api)
+        # Who may read objects of a cluster need not have the right to list clusters.
+        require_clusters(api, [name for name in query.clusters if found.lacks(name)])
     except ApiFailed as e:
         _fail(str(e))
         return None
+    return found
 
 
 def _render(found: Found, output: str) -> str:

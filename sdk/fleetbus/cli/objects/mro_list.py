@@ -21,7 +21,7 @@ from fleetbus.cli.objects.get import (
 )
 from fleetbus.cli.objects.tree import Tree, look, many, number, text
 from fleetbus.cli.table import render_table, warn_incomplete
-from fleetbus.cli.target import resolve_target
+from fleetbus.cli.target import ApiFlags
 from fleetbus.cli.unknown import UnknownName, require_clusters
 
 _CLUSTERS: Final = frozenset({"cluster", "clusters"})
@@ -40,7 +40,7 @@ class MroQuery:
     name: str
     namespace: str
     selector: str
-    api_url: str | None
+    api: ApiFlags
 
 
 def show_list(query: MroQuery, output: str) -> int:
@@ -94,10 +94,10 @@ def _find(query: MroQuery) -> Found | None:
         selector=query.selector,
         clusters=[query.cluster] if query.cluster else [],
     )
-    api = ApiClient(resolve_target(api_url=query.api_url))
+    api = ApiClient(query.api.resolve())
     try:
         found = objects.run(api)
-        _warn_of_unknown(api, objects.clusters)
+        _warn_of_unknown(api, [name for name in objects.clusters if found.lacks(name)])
     except ApiFailed as e:
         print(f"kubectl-multicluster: {e}", file=sys.stderr)
         return None
@@ -162,7 +162,7 @@ _COLUMNS: Final[Mapping[str, Sequence[tuple[str, _Cell]]]] = {
 
 
 def _show_clusters(query: MroQuery, output: str) -> int:
-    api = ApiClient(resolve_target(api_url=query.api_url))
+    api = ApiClient(query.api.resolve())
     try:
         answer = api.get("/fleet/v1/clusters")
     except ApiFailed as e:
