@@ -80,7 +80,7 @@ def _read_kubeconfig() -> ApiToken:
 
 
 class _Merged(NamedTuple):
-    """What kubeconfigs say together: of two equal names the first counts."""
+    """Several kubeconfigs, merged: of two equal names the first counts."""
 
     current: str
     contexts: dict[str, Mapping[str, Any]]
