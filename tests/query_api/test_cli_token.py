@@ -87,11 +87,18 @@ def test_what_is_no_token_is_an_error_that_does_not_show_it(tmp_path: Path):
         find_token(Target(api_url=HTTPS, token_file=str(file)))
 
 
+def find_source(target: Target) -> tuple[str, str]:
+    return target.token, target.token_file
+
+
 def test_flags_win_and_two_tokens_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FLEETBUS_API_TOKEN_FILE", "/env")
     monkeypatch.setenv("FLEETBUS_API_CA_FILE", "/ca")
     found = ApiFlags(url=HTTPS).resolve()
     assert (found.token_file, found.ca) == ("/env", "/ca")
+    (tmp_path / "config.yaml").write_text("token: from-the-config-file")
+    monkeypatch.setenv("FLEETBUS_CONFIG", str(tmp_path / "config.yaml"))
+    assert find_source(ApiFlags(url=HTTPS).resolve()) == ("", "/env")
     assert ApiFlags(url=HTTPS, token_file=tmp_path).resolve().token_file == str(tmp_path)
     given = ApiFlags(url=HTTPS, token="a").resolve()
     assert (given.token, given.token_file) == ("a", "")
