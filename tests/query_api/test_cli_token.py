@@ -55,7 +55,8 @@ def kubeconfig(folder: Path, **user: Any) -> Path:
 def test_a_token_goes_over_https_or_to_loopback_only(tmp_path: Path):
     file = tmp_path / "token"
     file.write_text("secret-1\n")
-    for given in ({"token": "secret-1"}, {"token_file": str(file)}):
+    ways: list[dict[str, Any]] = [{"token": "secret-1"}, {"token_file": str(file)}]
+    for given in ways:
         for url in (HTTPS, "http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1"):
             assert find_token(Target(api_url=url, **given)).token == "secret-1"
         for url in (HTTP, "http://127.0.0.1@fleet.example", "http://10.0.0.1", "http://127.evil"):
