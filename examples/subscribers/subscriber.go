@@ -52,8 +52,10 @@ func (o order) newerThan(known order) bool {
 
 func main() {
 	url, filter := nats.DefaultURL, "fleetbus.events.>"
-	if given := os.Getenv("NATS_URL"); given != "" {
-		url = given
+	for _, name := range []string{"NATS_URL", "FLEETBUS_NATS_URL"} {
+		if given := os.Getenv(name); given != "" {
+			url = given
+		}
 	}
 	if len(os.Args) > 1 {
 		filter = os.Args[1]
@@ -66,7 +68,11 @@ func main() {
 func run(url, filter string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	connection, err := nats.Connect(url, nats.MaxReconnects(-1))
+	options, err := login()
+	if err != nil {
+		return err
+	}
+	connection, err := nats.Connect(url, options...)
 	if err != nil {
 		return err
 	}
@@ -88,6 +94,39 @@ func run(url, filter string) error {
 	defer consuming.Stop()
 	<-ctx.Done()
 	return nil
+}
+
+// login reads its files at each attempt to connect, as somebody may rotate them.
+func login() ([]nats.Option, error) {
+	file := func(name string) string { return os.Getenv("FLEETBUS_NATS_" + name + "_FILE") }
+	// Without the second the client closes for good when a login is refused twice.
+	options := []nats.Option{nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort()}
+	if path := file("CREDS"); path != "" {
+		options = append(options, nats.UserCredentials(path))
+	}
+	if path := file("NKEY"); path != "" {
+		option, err := nats.NkeyOptionFromSeed(path)
+		if err != nil {
+			return nil, err
+		}
+		options = append(options, option)
+	}
+	if path := file("PASSWORD"); path != "" {
+		options = append(options, nats.UserInfoHandler(func() (string, string) {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				log.Println("password not readable:", err)
+			}
+			return os.Getenv("FLEETBUS_NATS_USERNAME"), strings.TrimRight(string(content), "\r\n")
+		}))
+	}
+	if path := file("CA"); path != "" {
+		options = append(options, nats.RootCAs(path))
+	}
+	if path := file("CERT"); path != "" {
+		options = append(options, nats.ClientCert(path, file("KEY")))
+	}
+	return options, nil
 }
 
 func handle(message jetstream.Msg, newest map[string]order) {

@@ -1,10 +1,35 @@
 // Prints one line for each change in the fleet; knows NATS and msgpack, nothing of fleetbus.
-import { connect } from "@nats-io/transport-node";
+import { readFileSync } from "node:fs";
+import {
+  connect,
+  credsAuthenticator,
+  nkeyAuthenticator,
+  usernamePasswordAuthenticator,
+} from "@nats-io/transport-node";
 import { jetstream } from "@nats-io/jetstream";
 import { decode } from "@msgpack/msgpack";
 
 const filter = process.argv[2] ?? "fleetbus.events.>";
-const connection = await connect({ servers: process.env.NATS_URL ?? "127.0.0.1:4222" });
+const urls = process.env.FLEETBUS_NATS_URL ?? process.env.NATS_URL ?? "127.0.0.1:4222";
+const file = (name) => process.env[`FLEETBUS_NATS_${name}_FILE`];
+
+// The functions read their file at each attempt to connect, as somebody may rotate it.
+function authenticator() {
+  if (file("CREDS")) return credsAuthenticator(() => readFileSync(file("CREDS")));
+  if (file("NKEY")) return nkeyAuthenticator(() => readFileSync(file("NKEY")));
+  if (!file("PASSWORD")) return undefined;
+  const password = () => readFileSync(file("PASSWORD"), "utf8").replace(/[\r\n]+$/, "");
+  return usernamePasswordAuthenticator(process.env.FLEETBUS_NATS_USERNAME, password);
+}
+
+const tls = { caFile: file("CA"), certFile: file("CERT"), keyFile: file("KEY") };
+const connection = await connect({
+  servers: urls.split(","),
+  authenticator: authenticator(),
+  tls: tls.caFile || tls.certFile ? tls : undefined,
+  maxReconnectAttempts: -1,
+  ignoreAuthErrorAbort: true, // else it closes for good when a login is refused twice
+});
 const consumer = await jetstream(connection).consumers.get("FLEETBUS_EVENTS", {
   filter_subjects: filter,
 });
