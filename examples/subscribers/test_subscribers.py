@@ -18,6 +18,7 @@ from nats.aio.client import Client
 from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_proto import codec, headers, subjects
 from fleetbus_proto.subjects import Verb
+from support.servers.identities import secured_nats
 from support.wire.samples import MESSAGE_KEY, event
 
 FOLDER = Path(__file__).parent
@@ -119,3 +120,58 @@ def test_the_others_are_well_formed(command: list[str]):
         pytest.skip(f"{command[0]} is not installed")
     found = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
     assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+
+
+RIGHTS = """
+authorization { users: [
+  { user: admin, password: p }
+  { user: tool, password: "WORD", permissions: {
+      publish: ["$JS.API.CONSUMER.MSG.NEXT.FLEETBUS_EVENTS.tool", "$JS.ACK.FLEETBUS_EVENTS.tool.>"],
+      subscribe: ["_INBOX.subscriber.tool.>"] } }
+] }
+"""
+
+
+async def test_the_python_subscriber_goes_on_with_a_rotated_password_and_only_its_rights(
+    tmp_path: Path,
+):
+    password = tmp_path / "password"
+    password.write_text("one\n")
+    async with secured_nats(tmp_path / "nats", RIGHTS.replace("WORD", "one")) as server:
+        admin = Client()
+        await admin.connect(server.address.replace("nats://", "nats://admin:p@"))
+        stream = admin.jetstream()
+        await stream.add_stream(name=subjects.STREAM, subjects=[subjects.EVENTS_ALL])
+        await stream.add_consumer(subjects.STREAM, durable_name="tool", ack_policy="explicit")
+        await _tell(admin, verb=Verb.ADDED, resource_version="99")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            FOLDER / "subscriber.py",
+            env=os.environ
+            | {
+                "FLEETBUS_NATS_URL": server.address,
+                "FLEETBUS_NATS_USERNAME": "tool",
+                "FLEETBUS_NATS_PASSWORD_FILE": str(password),
+                "SUBSCRIBER_DURABLE": "tool",
+            },
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            async with asyncio.timeout(20):
+                first = (await process.stdout.readline()).decode()
+                server.configure(RIGHTS.replace("WORD", "two"))
+                server.reload()
+                said = (await process.stderr.readline()).decode()
+                await _tell(admin, verb=Verb.MODIFIED, resource_version="100")
+                password.write_text("two\n")
+                second = (await process.stdout.readline()).decode()
+        finally:
+            process.kill()
+            await process.communicate()
+            await admin.close()
+    assert first == "added eu1 apps deployments prod web 99\n"
+    assert said.startswith("waiting for NATS:")
+    assert second == "modified eu1 apps deployments prod web 100\n"
