@@ -281,7 +281,7 @@ async def test_s5_durables_of_subscribers_are_created_and_one_that_differs_stops
     other = await consumer_info(rig.bus, "other")
     assert audit is not None
     assert other is not None
-    assert audit["config"]["filter_subject"] == eu1
+    assert audit["config"]["filter_subjects"] == [eu1]
     assert other["config"]["filter_subjects"] == [eu1, us1]
 
 

@@ -36,8 +36,8 @@ MUTATIONS = {
         "if false and (newer(state.floor, lineage.version)",
     ),
     "no-count": (
-        "if state.counts[rank] ~= state.ends[rank] then return false end",
-        "if state.ends[rank] == -1 then return false end",
+        "if state.counts[lineage.rank] ~= state.ends[lineage.rank] then return end",
+        "if state.ends[lineage.rank] == -1 then return end",
     ),
     "count-every-time": (
         "and rank_newer(lineage.version, lineage.id, version or '', id or '')",
