@@ -22,12 +22,11 @@ from fleetbus.bus.connection import Bus, connected, subscribed
 from fleetbus.bus.durables import consumer_info, ensure_consumer
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue
-from fleetbus_devfleet.processes.children import Child
 from fleetbus_devfleet.processes.servers import find_nats_server
 from fleetbus_proto.keys import KV_BUCKET, kv_accepted, kv_watch_spec
 from fleetbus_proto.subjects import STREAM
 from support.api.rendered_chart import VALUES, Object, find, render, secret
-from support.eventually import eventually
+from support.servers.rendered_servers import RenderedNats, nats_config, rendered_nats
 
 FLEET = VALUES["everything"]
 USERS = [
@@ -119,52 +118,10 @@ SUBSCRIBE: dict[str, set[str]] = {
 }
 
 
-def config_of(values: Object, folder: Path, name: str = "fb-fleetbus") -> str:
-    """The rendered configuration, with the places of the container moved to a folder."""
-    text = secret(render(values), f"{name}-nats-config")["nats.conf"]
-    moved = {
-        "listen: 0.0.0.0:4222": f'listen: 127.0.0.1:-1\nports_file_dir: "{folder}"',
-        "http: 127.0.0.1:8222": "http: 127.0.0.1:-1",
-        "/run/nats/nats.pid": f"{folder}/nats.pid",
-        "store_dir: /data": f'store_dir: "{folder}/data"',
-        "$POD_NAME": "nats-0",
-    }
-    for one, other in moved.items():
-        assert text.count(one) == 1, one
-        text = text.replace(one, other)
-    return text
-
-
-@dataclass
-class Server:
-    """The embedded NATS."""
-
-    address: str
-    objects: list[Object]
-
-    def login(self, user: str) -> dict[str, Any]:
-        found = secret(self.objects, f"fb-fleetbus-{user}-nats")
-        return {"user": found["username"], "password": found["password"]}
-
-
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncGenerator[Server]:
-    config = tmp_path / "nats.conf"
-    config.write_text(config_of(FLEET, tmp_path))
-    child = Child("nats", [find_nats_server(), "-c", config], log=tmp_path / "log")
-    try:
-        yield Server(await eventually(lambda: _address(tmp_path)), render(FLEET))
-    finally:
-        await child.stop()
-
-
-def _address(folder: Path) -> str:
-    for path in folder.glob("*.ports"):
-        try:
-            return str(json.loads(path.read_text())["nats"][0])
-        except json.JSONDecodeError:  # it is being written
-            return ""
-    return ""
+async def server(tmp_path: Path) -> AsyncGenerator[RenderedNats]:
+    async with rendered_nats(FLEET, tmp_path) as server:
+        yield server
 
 
 @dataclass
@@ -180,7 +137,7 @@ class Probe:
             self.refused.add(f"{found[1]} {found[2]}".lower())  # the client lowers it, too
 
 
-async def refusals(server: Server, user: str) -> set[str]:
+async def refusals(server: RenderedNats, user: str) -> set[str]:
     """Return the subjects of the tables that the server refuses."""
     probe = Probe(Client())
     await probe.client.connect(
@@ -198,7 +155,7 @@ async def refusals(server: Server, user: str) -> set[str]:
         await probe.client.close()
 
 
-async def test_s3_s4_s5_each_credential_may_what_it_needs_and_nothing_else(server: Server):
+async def test_s3_s4_s5_each_credential_may_what_it_needs_and_nothing_else(server: RenderedNats):
     wrong: list[str] = []
     for user in USERS:
         refused = await refusals(server, user)
@@ -210,24 +167,19 @@ async def test_s3_s4_s5_each_credential_may_what_it_needs_and_nothing_else(serve
     assert wrong == []
 
 
-def url_of(server: Server, user: str) -> str:
-    login = server.login(user)
-    return server.address.replace("nats://", f"nats://{login['user']}:{login['password']}@")
-
-
 @asynccontextmanager
-async def hub_and_watcher(server: Server) -> AsyncGenerator[tuple[Bus, Bus]]:
+async def hub_and_watcher(server: RenderedNats) -> AsyncGenerator[tuple[Bus, Bus]]:
     """The projector, with stream and bucket created, and the watcher of eu1."""
     async with (
-        connected(url_of(server, "projector"), name="projector") as hub,
-        connected(url_of(server, "watcher-eu1"), name="watcher.eu1") as watcher,
+        connected(server.url("projector"), name="projector") as hub,
+        connected(server.url("watcher-eu1"), name="watcher.eu1") as watcher,
     ):
         await ensure_stream(hub)
         await ensure_bucket(hub)
         yield hub, watcher
 
 
-async def test_s3_a_watcher_publishes_and_keeps_its_keys_with_these_rights(server: Server):
+async def test_s3_a_watcher_publishes_and_keeps_its_keys_with_these_rights(server: RenderedNats):
     async with hub_and_watcher(server) as (hub, watcher):
         kv = KeyValue(watcher)
         first = await kv.put("eu1.incarnation", b"1")
@@ -256,7 +208,7 @@ async def test_s3_a_watcher_publishes_and_keeps_its_keys_with_these_rights(serve
                 await woken.wait()
 
 
-async def test_s3_the_answer_to_a_watcher_never_becomes_a_key_of_the_hub(server: Server):
+async def test_s3_the_answer_to_a_watcher_never_becomes_a_key_of_the_hub(server: RenderedNats):
     # The server does not check the subject of an answer: within one account it would be stored.
     async with hub_and_watcher(server) as (hub, watcher):
         forged = f"{KV}.{kv_accepted('mars')}"
@@ -271,7 +223,7 @@ async def test_s3_the_answer_to_a_watcher_never_becomes_a_key_of_the_hub(server:
         assert await KeyValue(hub).get(kv_accepted("mars")) is None
 
 
-async def test_s5_a_subscriber_reads_and_acknowledges_its_durable(server: Server):
+async def test_s5_a_subscriber_reads_and_acknowledges_its_durable(server: RenderedNats):
     async with hub_and_watcher(server) as (hub, watcher):
         await ensure_consumer(hub, "subscriber-audit", ["fleetbus.events.eu1.>"])
         await watcher.request(POD, b"event")
@@ -293,7 +245,7 @@ async def test_s5_a_subscriber_reads_and_acknowledges_its_durable(server: Server
         assert (info["num_ack_pending"], info["ack_floor"]["stream_seq"]) == (0, 1)
 
 
-async def test_nobody_logs_in_without_or_with_wrong_credentials(server: Server):
+async def test_nobody_logs_in_without_or_with_wrong_credentials(server: RenderedNats):
     wrong: list[Any] = [
         {},
         {"user": "projector", "password": "x"},
@@ -322,7 +274,7 @@ def test_the_disk_holds_both_streams():
 def test_s9_three_servers_know_each_other_and_every_configuration_is_accepted(tmp_path: Path):
     values: Object = {**FLEET, "nats": {"embedded": {"replicas": 3}}}
     config = tmp_path / "nats.conf"
-    text = config_of(values, tmp_path)
+    text = nats_config(values, tmp_path)
     config.write_text(text)
     done = subprocess.run(
         [find_nats_server(), "-t", "-c", config], capture_output=True, text=True, check=False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,11 +13,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from fleetbus.store.connection import connect
-from fleetbus_devfleet.processes.children import Child
-from fleetbus_devfleet.processes.servers import find_valkey_server
-from fleetbus_emulator.ports import LOOPBACK, HeldPort
-from support.api.rendered_chart import VALUES, Object, find, render, secret
-from support.eventually import eventually
+from support.api.rendered_chart import VALUES, find, render, secret
+from support.servers.rendered_servers import RenderedValkey, rendered_valkey
 
 FLEET = VALUES["everything"]
 USERS = ["projector", "distributor", "query-api", "reconciler-shop", "reconciler-mail"]
@@ -55,61 +51,10 @@ FORBIDDEN: list[tuple[Any, ...]] = [
 ]
 
 
-def configure(values: Object, folder: Path, port: int) -> Path:
-    """Write the rendered configuration, with the places of the container moved to a folder."""
-    rendered = secret(render(values), "fb-fleetbus-valkey-config")
-    text = rendered["valkey.conf"]
-    moved = {
-        "bind * -::*": "bind 127.0.0.1",
-        "port 6379": f"port {port}",
-        "dir /data": f"dir {folder}",
-        "/etc/valkey/users.acl": f"{folder}/users.acl",
-    }
-    for one, other in moved.items():
-        assert text.count(one) == 1, one
-        text = text.replace(one, other)
-    (folder / "users.acl").write_text(rendered["users.acl"])
-    config = folder / "valkey.conf"
-    config.write_text(text)
-    return config
-
-
-@dataclass
-class Server:
-    """The embedded Valkey."""
-
-    port: int
-    objects: list[Object]
-
-    def client(self, user: str) -> Redis:
-        password = (
-            secret(self.objects, "fb-fleetbus-valkey-config")["probe"]
-            if user == "probe"
-            else secret(self.objects, f"fb-fleetbus-{user}-redis")["password"]
-        )
-        return Redis(port=self.port, username=user, password=password, retry=Retry(NoBackoff(), 0))
-
-    async def answers(self) -> bool:
-        try:
-            async with self.client("probe") as client:
-                found: Any = await cast("Any", client).execute_command("PING")
-            return bool(found)
-        except RedisError:
-            return False
-
-
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncGenerator[Server]:
-    held = HeldPort(LOOPBACK, 0)
-    config = configure(FLEET, tmp_path, held.number)
-    child = Child("valkey", [find_valkey_server(), config], log=tmp_path / "log")
-    try:
-        server = Server(held.number, render(FLEET))
-        await eventually(server.answers)
+async def server(tmp_path: Path) -> AsyncGenerator[RenderedValkey]:
+    async with rendered_valkey(FLEET, tmp_path) as server:
         yield server
-    finally:
-        await child.stop()
-        held.release()
 
 
 async def is_allowed(client: Redis, *command: Any) -> bool:
@@ -122,7 +67,7 @@ async def is_allowed(client: Redis, *command: Any) -> bool:
     return True
 
 
-async def test_s8_each_user_writes_its_own_keys_and_nobody_administers(server: Server):
+async def test_s8_each_user_writes_its_own_keys_and_nobody_administers(server: RenderedValkey):
     wrong: list[str] = []
     for user in USERS:
         async with server.client(user) as client:
@@ -133,7 +78,7 @@ async def test_s8_each_user_writes_its_own_keys_and_nobody_administers(server: S
     assert wrong == []
 
 
-async def test_s8_a_script_has_no_more_rights_than_its_user(server: Server):
+async def test_s8_a_script_has_no_more_rights_than_its_user(server: RenderedValkey):
     script = "return redis.call('SADD', KEYS[1], 'x')"
     async with server.client("reconciler-shop") as client:
         assert not await is_allowed(client, "EVAL", script, 1, "fleetbus:{q:mail}:ready")
@@ -142,13 +87,13 @@ async def test_s8_a_script_has_no_more_rights_than_its_user(server: Server):
         assert not await is_allowed(client, "EVAL", script, 1, "fleetbus:{fleet:0}:clusters")
 
 
-async def test_s8_only_its_own_user_wakes_a_queue(server: Server):
+async def test_s8_only_its_own_user_wakes_a_queue(server: RenderedValkey):
     async with server.client("reconciler-shop") as client:
         assert await is_allowed(client, "PUBLISH", "fleetbus:{q:shop}:notify", "")
         assert not await is_allowed(client, "PUBLISH", "fleetbus:{q:mail}:notify", "")
 
 
-async def test_nobody_gets_in_without_a_password(server: Server):
+async def test_nobody_gets_in_without_a_password(server: RenderedValkey):
     async with Redis(port=server.port, retry=Retry(NoBackoff(), 0)) as client:
         with pytest.raises(AuthenticationError):
             await cast("Any", client).execute_command("PING")
@@ -156,10 +101,9 @@ async def test_nobody_gets_in_without_a_password(server: Server):
         assert not await is_allowed(client, "GET", "fleetbus:{fleet:0}:generation")
 
 
-async def test_p16_the_configuration_passes_the_checks_of_every_service(server: Server):
+async def test_p16_the_configuration_passes_the_checks_of_every_service(server: RenderedValkey):
     for user in USERS:
-        password = secret(server.objects, f"fb-fleetbus-{user}-redis")["password"]
-        redis = await connect(f"redis://{user}:{password}@127.0.0.1:{server.port}/0")
+        redis = await connect(server.url(user))
         try:
             found: Any = await redis.info("memory")
             assert found["maxmemory_policy"] == "noeviction"

@@ -48,11 +48,20 @@ class Processes:
         """A watcher of all clusters."""
         return self._child(name, installed("fleetbus-watcher", "--pool"), {})
 
-    def watcher(self, cluster: str) -> Child:
+    def distributor(self, name: str, **environment: str) -> Child:
+        """The distributor."""
+        return self._child(name, installed("fleetbus-distributor"), environment)
+
+    def query_api(self, name: str, **environment: str) -> Child:
+        """The query API, on loopback and without authentication."""
+        open_to_all = {"FLEETBUS_QUERY_API_AUTHENTICATION": "none"}
+        return self._child(name, installed("fleetbus-query-api"), open_to_all | environment)
+
+    def watcher(self, cluster: str, **environment: str) -> Child:
         """The watcher of one cluster."""
         which = ("--cluster", cluster, "--replica", f"{cluster}-0", "--context", cluster)
         command = installed("fleetbus-watcher", *which, "--kubeconfig", str(self.kubeconfig))
-        return self._child(f"watcher-{cluster}", command, {})
+        return self._child(f"watcher-{cluster}", command, environment)
 
     def _child(self, name: str, command: Sequence[str], environment: dict[str, str]) -> Child:
         providers = [{"type": "kubeconfig", "paths": [str(self.kubeconfig)]}]
