@@ -61,7 +61,10 @@ async def test_s3_s4_s8_every_component_works_with_its_own_rights(tmp_path: Path
 
         children: list[Child] = [
             start.reconciler(
-                "projector", FLEETBUS_RECONCILER_NAME="projector", **rights("projector")
+                "projector",
+                projector=True,
+                FLEETBUS_RECONCILER_NAME="projector",
+                **rights("projector"),
             ),
             start.watcher("eu1", **rights("watcher-eu1")),
             start.watcher("hub", **rights("watcher-hub")),

@@ -44,7 +44,7 @@ class RenderedNats:
     objects: list[Object]
 
     def login(self, user: str) -> dict[str, Any]:
-        """What a client needs to connect as this component."""
+        """User and password of a component, for a client."""
         found = secret(self.objects, f"fb-fleetbus-{user}-nats")
         return {"user": found["username"], "password": found["password"]}
 
