@@ -6,10 +6,12 @@ import argparse
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 
 import structlog
 import uvloop
 
+from fleetbus.clusters.registry import Clusters
 from fleetbus.kube.connection.config import import_light
 from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
@@ -73,6 +75,7 @@ async def run(
                     authenticator=guard.authenticator,
                 )
                 if guard.clusters is not None:
+                    checks.ready_when("clusters", partial(_unknown_clusters, guard.clusters))
                     group.create_task(guard.clusters.run(), name="clusters")
                 group.create_task(serve(app, listener, tls), name="http")
                 group.create_task(probe.run(), name="store-probe")
@@ -82,6 +85,11 @@ async def run(
                 log.info("query_api_started", host=host, port=port)
         finally:
             await redis.aclose()
+
+
+def _unknown_clusters(clusters: Clusters) -> str:
+    """The reason not to be ready: until the members are known, all of them deny."""
+    return "" if clusters.is_known else "the providers have not reported their clusters yet"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
