@@ -305,3 +305,21 @@ async def test_a_kubeconfig_that_is_missing_is_a_clear_error(api: SecuredApi):
     (api.folder / "kubeconfig").unlink()
     with pytest.raises(ConfigError, match="kubeconfig"):
         await api.start()
+
+
+async def test_a8_invented_names_of_one_user_cost_the_hub_so_many_reviews(
+    api: SecuredApi, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(authorise, "_REVIEW_BURST", 40)
+    monkeypatch.setattr(authorise, "_REVIEWS_PER_SECOND", 0)
+    await api.start()
+    ann, bob = api.user("ann"), api.user("bob")
+    statuses = [
+        (
+            await api.get(ann, LIST, cluster=",".join(f"none-{at}-{n}" for n in range(30)))
+        ).status_code
+        for at in range(3)
+    ]
+    assert statuses == [404, 429, 429]
+    assert api.reviews("subjectaccessreviews") == 40
+    assert (await api.get(bob, LIST)).status_code == 404, "another user has their own"

@@ -23,13 +23,21 @@ from fleetbus_proto.resources import CORE
 from fleetbus_query_api.access.cache import ExpiringCache
 from fleetbus_query_api.access.reviews import Attributes, review_access
 from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.problem import UnavailableProblem
+from fleetbus_query_api.answers.problem import (
+    Problem,
+    TooManyRequestsProblem,
+    UnavailableProblem,
+)
+from fleetbus_query_api.limits.user_limits import MAX_USERS
 
 log = structlog.get_logger()
 
 _CAPACITY: Final = 100_000
 _PER_REQUEST: Final = 16
 _AT_A_TIME: Final = 64
+_REVIEW_BURST: Final = 5000
+"""A first list over a fleet of 1,000 clusters takes a review for each, or two."""
+_REVIEWS_PER_SECOND: Final = 50
 _MEMBER_WITHIN: Final = timedelta(seconds=3)
 _AWAY_FOR: Final = timedelta(seconds=5)
 _FLEET: Final = "fleetbus.dev"
@@ -104,6 +112,34 @@ class _Case(NamedTuple):
     attributes: Attributes
 
 
+class _ReviewBudget:
+    """Bounds the reviews that one user causes: invented names are in no cache (rule A8)."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._spent: dict[str, tuple[float, float]] = {}
+
+    def spend(self, user: str) -> None:
+        """Count a review.
+
+        Raises:
+            TooManyRequestsProblem: the user has caused too many.
+        """
+        now = self._clock()
+        spent, at = self._spent.pop(user, (0.0, now))
+        spent = max(0.0, spent - (now - at) * _REVIEWS_PER_SECOND)
+        is_over = spent >= _REVIEW_BURST
+        self._spent[user] = (spent + (0 if is_over else 1), now)
+        if len(self._spent) > MAX_USERS:
+            del self._spent[next(iter(self._spent))]
+        if is_over:
+            raise TooManyRequestsProblem(
+                "your requests name too many clusters, namespaces or resources that"
+                " were not checked before",
+                wait_seconds=1,
+            )
+
+
 class Decisions:
     """Makes reviews, and keeps their outcomes for a while.
 
@@ -120,11 +156,13 @@ class Decisions:
         self._deny = deny
         self._known: ExpiringCache[_Case, bool] = ExpiringCache(_CAPACITY, clock)
         self._turns = asyncio.Semaphore(_AT_A_TIME)
+        self._budget = _ReviewBudget(clock)
 
     async def decide(self, client: Callable[[], KubeClient], case: _Case) -> bool:
         """Whether a user may do something.
 
         Raises:
+            TooManyRequestsProblem: the user causes too many reviews.
             FleetbusError: the API server cannot be asked, or does not decide.
         """
         known = self._known.get(case)
@@ -133,6 +171,7 @@ class Decisions:
         async with self._turns:
             known = self._known.get(case)  # another request may have asked meanwhile
             if known is None:
+                self._budget.spend(case.user.name)
                 known = await review_access(client(), case.user, case.attributes)
                 self._known.put(case, known, self._allow if known else self._deny)
         return known
@@ -249,19 +288,20 @@ async def _granted(reviews: Mapping[str, Coroutine[Any, Any, bool]]) -> set[str]
 
     Raises:
         UnavailableProblem: one was not decided.
+        TooManyRequestsProblem: they are too many.
     """
     turns = asyncio.Semaphore(_PER_REQUEST)
 
-    async def decide(review: Coroutine[Any, Any, bool]) -> bool | UnavailableProblem:
+    async def decide(review: Coroutine[Any, Any, bool]) -> bool | Problem:
         async with turns:
             try:
                 return await review
-            except UnavailableProblem as e:
+            except Problem as e:
                 return e
 
     found = await asyncio.gather(*map(decide, reviews.values()))
     for outcome in found:
-        if isinstance(outcome, UnavailableProblem):
+        if isinstance(outcome, Problem):
             raise outcome
     return {name for name, allowed in zip(reviews, found, strict=True) if allowed}
 
