@@ -132,7 +132,7 @@ class LoginClient(Client):
             if not info.get("tls_available"):
                 # Credentials would go over the wire as they are.
                 raise LoginError("the server offers no TLS, which the settings demand")
-            info["tls_required"] = True  # nats-py reads it after this
+            self._server_info["tls_required"] = True  # nats-py reads it after this
         await super()._process_info(info, initial_connection)
 
     async def _process_err(self, err_msg: str) -> None:

@@ -244,6 +244,17 @@ async def test_s2_a_password_is_never_sent_without_the_tls_that_is_demanded(tmp_
                 raise AssertionError
 
 
+async def test_s2_tls_is_used_where_the_server_leaves_the_choice(tmp_path: Path):
+    good, _ = certificates(tmp_path)
+    logins = good.logins.replace("tls {", "allow_non_tls: true\ntls {")
+    async with secured_nats(tmp_path / "nats", logins) as nats:
+        login = Login(tmp_path / "mounted", nats.address, good.text)
+        login.write(good.files)
+        async with connected(login.access, name="t") as bus:
+            writer = vars(vars(bus.nc)["_transport"])["_io_writer"]
+            assert writer.get_extra_info("ssl_object") is not None
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
