@@ -47,6 +47,10 @@ Duration = Annotated[timedelta, BeforeValidator(_duration)]
 """A duration of a setting, as charts write them."""
 
 
+FilePath = Annotated[pathlib.Path | None, BeforeValidator(lambda value: value or None)]
+"""A file; empty means none, not the current folder."""
+
+
 class ProviderSettings(BaseModel):
     """One source of clusters; the other fields are options of the provider."""
 
@@ -84,26 +88,26 @@ class SharedSettings(AddressSettings):
     nats_url: str = Field(default="nats://127.0.0.1:4222", repr=False)
     """Addresses of NATS, separated by commas; `tls://` refuses servers without TLS."""
 
-    nats_creds_file: pathlib.Path | None = None
+    nats_creds_file: FilePath = None
     """A .creds file, with user JWT and seed; at most one way to log in is set."""
 
-    nats_nkey_file: pathlib.Path | None = None
+    nats_nkey_file: FilePath = None
     """A file with the seed of an nkey."""
 
     nats_username: str = ""
     """User of NATS; needs the next."""
 
-    nats_password_file: pathlib.Path | None = None
+    nats_password_file: FilePath = None
     """A file with that user's password."""
 
-    nats_ca_file: pathlib.Path | None = None
+    nats_ca_file: FilePath = None
     """The CA certificates that sign the servers' certificates, in PEM; by default those that the
     machine trusts. Servers without TLS are then refused."""
 
-    nats_cert_file: pathlib.Path | None = None
+    nats_cert_file: FilePath = None
     """Our certificate for TLS, in PEM; needs the next."""
 
-    nats_key_file: pathlib.Path | None = None
+    nats_key_file: FilePath = None
     """The unencrypted key of that certificate."""
 
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
@@ -112,23 +116,23 @@ class SharedSettings(AddressSettings):
     redis_username: str = ""
     """ACL user; needs the next. Empty means the default user."""
 
-    redis_password_file: pathlib.Path | None = None
+    redis_password_file: FilePath = None
     """A file with that user's password."""
 
     redis_sentinel_username: str = ""
     """ACL user of the Sentinels; needs the next."""
 
-    redis_sentinel_password_file: pathlib.Path | None = None
+    redis_sentinel_password_file: FilePath = None
     """A file with the password for the Sentinels."""
 
-    redis_ca_file: pathlib.Path | None = None
+    redis_ca_file: FilePath = None
     """The CA certificates that sign the servers' certificates, in PEM; by default those that the
     machine trusts."""
 
-    redis_cert_file: pathlib.Path | None = None
+    redis_cert_file: FilePath = None
     """Our certificate for TLS, in PEM; needs the next."""
 
-    redis_key_file: pathlib.Path | None = None
+    redis_key_file: FilePath = None
     """The unencrypted key of that certificate."""
 
     shards: int = Field(default=1, ge=1, le=MAX_SHARDS)

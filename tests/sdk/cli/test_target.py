@@ -8,6 +8,7 @@ import pathlib
 
 import pytest
 
+from fleetbus.cli.run.run import run_settings
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import ConfigError
 
@@ -118,7 +119,12 @@ def test_s2_the_login_is_that_of_the_place_which_has_the_address(
     assert of_flag.require_store().password is not None
     assert not of_flag.require_store().tls
     write_stack(tmp_path, os.getpid())
-    assert resolve_target().require_nats().nkey is None, "a dev fleet sees no login of another"
+    of_stack = resolve_target(redis_url="redis://flag")
+    assert of_stack.require_nats().nkey is None, "a dev fleet sees no login of another"
+    monkeypatch.setenv("FLEETBUS_PROVIDERS", "[]")
+    settings = run_settings(of_stack, [], [])
+    assert settings.nats == of_stack.require_nats()
+    assert settings.store == of_stack.require_store()
 
 
 def test_s2_no_repr_shows_an_address_with_its_password() -> None:

@@ -122,8 +122,9 @@ def run_settings(
             "nats_url": target.require("nats_url"),
             "redis_url": target.require("redis_url"),
         }
-        options |= {f"nats_{name}": value for name, value in target.nats_values.items()}
-        options |= {f"redis_{name}": value for name, value in target.redis_values.items()}
+        # Empty where the address comes without: the environment's belong to another server.
+        options |= {f"nats_{name}": value or "" for name, value in target.nats_values.items()}
+        options |= {f"redis_{name}": value or "" for name, value in target.redis_values.items()}
     return load_settings(SharedSettings, **options)
 
 
