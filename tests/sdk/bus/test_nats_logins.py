@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -251,7 +252,7 @@ async def test_s2_tls_is_used_where_the_server_leaves_the_choice(tmp_path: Path)
         login = Login(tmp_path / "mounted", nats.address, good.text)
         login.write(good.files)
         async with connected(login.access, name="t") as bus:
-            writer = vars(vars(bus.nc)["_transport"])["_io_writer"]
+            writer: Any = vars(vars(bus.nc)["_transport"])["_io_writer"]
             assert writer.get_extra_info("ssl_object") is not None
 
 
