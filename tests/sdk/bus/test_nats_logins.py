@@ -252,8 +252,8 @@ async def test_s2_tls_is_used_where_the_server_leaves_the_choice(tmp_path: Path)
         login = Login(tmp_path / "mounted", nats.address, good.text)
         login.write(good.files)
         async with connected(login.access, name="t") as bus:
-            writer: Any = vars(vars(bus.nc)["_transport"])["_io_writer"]
-            assert writer.get_extra_info("ssl_object") is not None
+            transport: Any = vars(bus.nc)["_transport"]
+            assert vars(transport)["_io_writer"].get_extra_info("ssl_object") is not None
 
 
 @pytest.mark.parametrize(
