@@ -134,6 +134,23 @@ def test_each_listed_cluster_has_a_watcher_of_its_own():
     assert find(objects, "Deployment", "fb-fleetbus-watcher-us1")
 
 
+def test_the_hub_is_watched_by_its_own_watcher_or_the_notes_say_that_it_is_not():
+    objects = render(VALUES["everything"])
+    names = {
+        one["metadata"]["name"]: {
+            variable["name"]
+            for container in one["spec"]["template"]["spec"]["containers"]
+            for variable in container["env"]
+        }
+        for one in of_kind(objects, "Deployment")
+    }
+    assert "FLEETBUS_HUB_CLUSTER" in names["fb-fleetbus-distributor"]
+    assert "FLEETBUS_HUB_CLUSTER" not in names["fb-fleetbus-pool"]
+    texts = render_files({"watchers": {"clusters": [EU1]}})
+    notes = next(text for path, text in texts.items() if path.endswith(".txt"))
+    assert "nothing watches the hub: list hub in watchers.clusters" in notes
+
+
 def test_a_scaled_reconciler_leaves_its_replicas_to_the_scaler():
     objects = render(VALUES["everything"])
     assert "replicas" not in find(objects, "Deployment", "fb-fleetbus-reconciler-shop")["spec"]

@@ -8,7 +8,8 @@
 {{- $_ := set $env "FLEETBUS_SHARDS" ($.Values.shards | int | toString) -}}
 {{- end -}}
 {{- if $c.clusters -}}{{- $_ := set $env "FLEETBUS_PROVIDERS" (include "fleetbus.providers" $) -}}{{- end -}}
-{{- if and $.Values.hub.cluster (or $c.clusters (eq $c.id "query-api")) -}}
+{{- /* Not for the pool, which would watch the hub with rights that only the hub's own watcher has. */ -}}
+{{- if and $.Values.hub.cluster (or (eq $c.id "query-api") (and $c.clusters (ne $c.id "pool"))) -}}
 {{- $_ := set $env "FLEETBUS_HUB_CLUSTER" $.Values.hub.cluster -}}
 {{- end -}}
 {{- $_ := merge $env $c.settings (include "fleetbus.storeSettings" (list $ $c) | fromJson) -}}
