@@ -7,6 +7,7 @@ import contextlib
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import httpx
@@ -17,6 +18,7 @@ from fleetbus.snapshot import ClusterRecord, ResourceRecord, ResourceState
 from fleetbus_query_api.main import run
 from fleetbus_query_api.settings import QueryApiSettings
 from support.eventually import eventually
+from support.servers.health_probes import read_probe
 from support.servers.plain_http import http_client
 from support.stores.snapshot import Snapshot, Source
 
@@ -177,7 +179,14 @@ async def query_api(redis: Redis, redis_url: str, folder: Path) -> AsyncGenerato
     snapshot = Snapshot(redis)
     await snapshot.set_up()
     async with (
-        served(redis_url, folder) as url,
+        served(redis_url, folder, shared={"health_port_file": folder / "health.port"}) as url,
         http_client(url, timeout=10) as client,
     ):
+        # It logs that it has found its store; a command's output must not be mixed with that.
+        await eventually(lambda: _is_ready(folder / "health.port"))
         yield QueryApi(url, client, snapshot)
+
+
+async def _is_ready(port_file: Path) -> bool:
+    status, _ = await read_probe(port_file, "/readyz")
+    return status == HTTPStatus.OK
