@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import os
 import pathlib
-import re
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, cast
 
 from fleetbus.cli.target import Target
 from fleetbus.errors import ConfigError
+from fleetbus.process.access.tokens import is_bearer_token
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 class ApiToken(NamedTuple):
@@ -59,7 +58,7 @@ def _read_file(path: pathlib.Path, source: str) -> ApiToken:
 
 def _check(token: str, source: str) -> str:
     """Refuse what no server issues: in a header it would end up in an error message."""
-    if not _TOKEN.fullmatch(token):
+    if not is_bearer_token(token):
         raise ConfigError(f"{source}: not a bearer token, which is one word of ASCII characters")
     return token
 

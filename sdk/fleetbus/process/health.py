@@ -6,7 +6,6 @@ A process is alive while each registered loop makes progress, ready when each ch
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import pathlib
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -19,6 +18,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from fleetbus.errors import ConfigError
+from fleetbus.process.loopback import is_loopback
 from fleetbus.process.settings import write_port_file
 
 log = structlog.get_logger()
@@ -102,18 +102,11 @@ class Health:
         if checks is None:
             return web.Response(status=404, text="paths: /healthz /readyz /metrics\n")
         problems = _problems(checks)
-        if not _is_loopback(request.remote):
+        if not is_loopback(request.remote or ""):
             # Anybody who reaches the port may ask, and a problem may name addresses.
             problems = dict.fromkeys(problems, "failed; the reason is shown to loopback only")
         lines = [f"{name}: {problem}\n" for name, problem in problems.items()] or ["ok\n"]
         return web.Response(status=503 if problems else 200, text="".join(lines))
-
-
-def _is_loopback(address: str | None) -> bool:
-    try:
-        return ipaddress.ip_address(address or "").is_loopback
-    except ValueError:
-        return False
 
 
 def _problems(checks: dict[str, Check]) -> dict[str, str]:

@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from fleetbus.errors import ConfigError
-from fleetbus_query_api.limits.gate import is_loopback
+from fleetbus.process.loopback import is_loopback
 from fleetbus_query_api.limits.large_answers import SlowReaderProtocol
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.tls import ServerTls

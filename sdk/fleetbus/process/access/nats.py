@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +10,7 @@ from typing import Any, Final
 
 from fleetbus.errors import CredentialsError
 from fleetbus.process.access.secret_files import AccessFields, SecretFile, TlsFiles
+from fleetbus.process.access.tokens import read_expiry
 from fleetbus.process.redact import without_secrets
 
 NATS_PREFIX: Final = "FLEETBUS_NATS_"
@@ -78,16 +77,13 @@ class NatsAccess:
     def _expiry(self) -> str:
         """When the JWT expired; empty if it has not, as far as this clock knows."""
         try:
-            _, body, _ = self.read_creds()[0].split(".")
-            claims: Any = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-            expires = datetime.fromtimestamp(float(claims["exp"]), UTC)
-        except (CredentialsError, ValueError, TypeError, KeyError, OverflowError):
+            found = read_expiry(self.read_creds()[0])
+            expires = datetime.fromtimestamp(found, UTC) if found is not None else None
+        except (CredentialsError, ValueError, OverflowError, OSError):
             return ""
-        return f": it expired at {expires:%Y-%m-%d %H:%M:%S} UTC" if _is_past(expires) else ""
-
-
-def _is_past(moment: datetime) -> bool:
-    return moment < datetime.now(UTC)
+        if expires is None or expires >= datetime.now(UTC):
+            return ""
+        return f": it expired at {expires:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def nats_access(values: Mapping[str, Any]) -> NatsAccess:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import re
 import secrets
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-import msgspec
 import structlog
 from starlette.types import Scope
 
 from fleetbus.errors import ConfigError, KubeError
 from fleetbus.kube.client import KubeClient
+from fleetbus.process.access.tokens import is_bearer_token, read_expiry
 from fleetbus.process.log_once import LogOnce
 from fleetbus_query_api.access.cache import ExpiringCache
 from fleetbus_query_api.access.reviews import TokenOwner, review_token
@@ -28,7 +26,6 @@ log = structlog.get_logger()
 _CAPACITY: Final = 10_000
 _INVALID_FOR: Final = timedelta(seconds=10)
 _MAX_TOKEN: Final = 16 * 1024
-_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _ANONYMOUS: Final = "system:anonymous"
 _UNAUTHENTICATED: Final = "system:unauthenticated"
 _HOW: Final = "send `Authorization: Bearer <token>`"
@@ -39,10 +36,6 @@ class _Outcome(NamedTuple):
 
     user: User | None
     refusal: str = ""
-
-
-class _Claims(msgspec.Struct):
-    exp: float | None = None
 
 
 class Authenticator:
@@ -139,7 +132,7 @@ def read_token(scope: Scope) -> str:
         raise UnauthorizedProblem(f"there are {len(found)} Authorization headers: {_HOW} once")
     scheme, _, token = found[0].decode("latin-1").partition(" ")
     token = token.strip()
-    if scheme.lower() != "bearer" or len(token) > _MAX_TOKEN or not _TOKEN.fullmatch(token):
+    if scheme.lower() != "bearer" or len(token) > _MAX_TOKEN or not is_bearer_token(token):
         raise UnauthorizedProblem(f"the Authorization header is not a bearer token: {_HOW}")
     return token
 
@@ -152,14 +145,7 @@ def _user_of(outcome: _Outcome) -> User:
 
 def _remaining(token: str) -> timedelta:
     """How long a JWT is valid: it must not live on in the cache; other tokens do not tell."""
-    parts = token.split(".")
-    if len(parts) != 3:  # noqa: PLR2004 -- header, claims, signature
-        return timedelta.max
-    try:
-        raw = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
-        expires = msgspec.json.decode(raw, type=_Claims).exp
-    except (ValueError, msgspec.DecodeError):
-        return timedelta.max
+    expires = read_expiry(token)
     if expires is None:
         return timedelta.max
     return timedelta(seconds=max(0.0, min(expires - time.time(), 1e6)))

@@ -6,10 +6,9 @@ that points its own name at us has none.
 
 from __future__ import annotations
 
-import ipaddress
-
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fleetbus.process.loopback import is_loopback
 from fleetbus_query_api.answers.problem import (
     MethodNotAllowedProblem,
     MisdirectedProblem,
@@ -49,14 +48,6 @@ class RequestGate:
                 "this API answers only under localhost and loopback addresses"
             )
         return None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host, as in a URL or a setting, is a loopback address or localhost."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _host_of(scope: Scope) -> str:

@@ -1,0 +1,37 @@
+"""Bearer tokens: their form, and when a JWT expires."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from typing import Any, Final, cast
+
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+
+
+def is_bearer_token(text: str) -> bool:
+    """Whether a text may stand behind `Bearer` in a header (RFC 6750)."""
+    return _TOKEN.fullmatch(text) is not None
+
+
+def read_expiry(token: str) -> float | None:
+    """Read when a JWT expires, in seconds since 1970, without verifying it.
+
+    None for one that never does, and for any other token, which does not say.
+    """
+    parts = token.split(".")
+    if len(parts) != 3:  # noqa: PLR2004 -- header, claims, signature
+        return None
+    try:
+        claims: Any = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, RecursionError):
+        return None
+    found = cast("dict[str, Any]", claims).get("exp") if isinstance(claims, dict) else None
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        return None
+    try:
+        return float(found) if math.isfinite(found) else None
+    except OverflowError:
+        return None
