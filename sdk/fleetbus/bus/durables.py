@@ -131,8 +131,17 @@ async def is_running(bus: Bus, controller: str) -> bool:
     Raises:
         BusError: nothing is known.
     """
+    return await is_read(bus, durables_of(controller))
+
+
+async def is_read(bus: Bus, durables: Sequence[str]) -> bool:
+    """Whether a process reads one of these durables; a no takes half a second.
+
+    Raises:
+        BusError: nothing is known.
+    """
     for _ in range(_CHECKS):  # while messages flow there is not always a waiting pull
-        for durable in durables_of(controller):
+        for durable in durables:
             if await is_pulled_from(bus, durable):
                 return True
         await asyncio.sleep(_CHECK_EVERY.total_seconds())

@@ -249,22 +249,17 @@ async def test_b14_a_cancellation_during_the_closing_is_not_lost(nats_url: str):
 
 async def test_b14_a_server_that_leaves_in_the_middle_of_a_reconnect_leaves_no_task():
     """nats-py forgets the pinger and the flusher of a connection that broke while it was made."""
-    greeting = {"version": "2.12.0", "max_payload": 2**20, "headers": True, "server_id": "one"}
     made: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         made.append(len(made))
-        writer.write(b"INFO " + orjson.dumps(greeting) + b"\r\n")
-        await reader.readuntil(b"PING\r\n")
+        await greet(reader, writer)
         writer.write(b"PONG\r\n")
         if made[-1] == 0:  # the first lives until it is subscribed to, those after it break at once
             await reader.readuntil(b"SUB ")
         if made[-1] < 5:
             abort(writer)
-        while line := await reader.readline():
-            if line == b"PING\r\n":
-                writer.write(b"PONG\r\n")
-        writer.close()
+        await answer_pings(reader, writer)
 
     async with (
         await asyncio.start_server(serve, "127.0.0.1", 0) as server,
@@ -277,13 +272,11 @@ async def test_b14_a_server_that_leaves_in_the_middle_of_a_reconnect_leaves_no_t
 
 async def test_b14_a_reconnect_that_is_refused_leaves_no_socket():
     """nats-py forgets the socket of an attempt whose handshake failed; a leak fails the test."""
-    greeting = {"version": "2.12.0", "max_payload": 2**20, "headers": True, "server_id": "one"}
     made: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         made.append(len(made))
-        writer.write(b"INFO " + orjson.dumps(greeting) + b"\r\n")
-        await reader.readuntil(b"PING\r\n")
+        await greet(reader, writer)
         if made[-1] in range(1, 4):
             writer.write(b"-ERR 'Server Is Full'\r\n")
             await reader.read()  # until the client closes the connection
@@ -291,10 +284,7 @@ async def test_b14_a_reconnect_that_is_refused_leaves_no_socket():
             writer.write(b"PONG\r\n")
             if made[-1] == 0:
                 abort(writer)
-        while line := await reader.readline():
-            if line == b"PING\r\n":
-                writer.write(b"PONG\r\n")
-        writer.close()
+        await answer_pings(reader, writer)
 
     async with (
         await asyncio.start_server(serve, "127.0.0.1", 0) as server,
@@ -302,6 +292,21 @@ async def test_b14_a_reconnect_that_is_refused_leaves_no_socket():
     ):
         await eventually(lambda: len(made) > 4 and bus.is_connected)
     gc.collect()
+
+
+async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Begin as a NATS server does, and wait for the first ping of the client."""
+    greeting = {"version": "2.12.0", "max_payload": 2**20, "headers": True, "server_id": "one"}
+    writer.write(b"INFO " + orjson.dumps(greeting) + b"\r\n")
+    await reader.readuntil(b"PING\r\n")
+
+
+async def answer_pings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer until the client leaves."""
+    while line := await reader.readline():
+        if line == b"PING\r\n":
+            writer.write(b"PONG\r\n")
+    writer.close()
 
 
 def abort(writer: asyncio.StreamWriter) -> None:

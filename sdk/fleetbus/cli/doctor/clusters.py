@@ -11,7 +11,6 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
 
 _NAMED: Final = 3
-_GOOD: Final = frozenset({ResourceState.SYNCED})
 
 
 async def check_clusters(reader: SnapshotReader) -> AsyncIterator[Finding]:
@@ -36,7 +35,7 @@ def _cluster(record: ClusterRecord, resources: Sequence[ResourceRecord]) -> Iter
         advice = f"is a watcher of {record.name} running, and does its API server answer?"
         yield error(about, silent, advice)
         return
-    bad = [one for one in resources if one.state not in _GOOD]
+    bad = [one for one in resources if one.state is not ResourceState.SYNCED]
     for one in bad[:_NAMED]:
         advice = "look into the watcher's log; a missing right is in the message"
         yield warning(about, f"{one.key} is {one.state}: {one.reason or 'not listed yet'}", advice)

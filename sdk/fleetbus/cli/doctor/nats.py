@@ -11,7 +11,7 @@ from fleetbus.bus.durables import (
     PROJECTOR,
     consumer_info,
     durables_of,
-    is_pulled_from,
+    is_read,
     registered_controllers,
 )
 from fleetbus.bus.jetstream import Misconfigured, check_bucket, check_stream, stream_info
@@ -102,20 +102,23 @@ def _room(about: str, name: str, info: Mapping[str, Any]) -> Finding:
 
 
 async def _readers(bus: Bus) -> AsyncIterator[Finding]:
-    yield await _reader(bus, PROJECTOR, "projector", "start the projector (`fleetbus-reconciler`)")
+    advice = "start the projector (`fleetbus-reconciler`)"
+    info = await consumer_info(bus, PROJECTOR)
+    if info is None:
+        yield error("projector", f"its durable {PROJECTOR} does not exist", advice)
+    else:
+        yield await _reader(bus, info, "projector", advice)
     for name in await registered_controllers(bus):
         advice = f"start a process of {name}, or `fleetbus queue forget {name}` if it is gone"
         for durable in durables_of(name):
-            if await consumer_info(bus, durable):
-                yield await _reader(bus, durable, f"controller {name}", advice)
+            if info := await consumer_info(bus, durable):
+                yield await _reader(bus, info, f"controller {name}", advice)
 
 
-async def _reader(bus: Bus, durable: str, about: str, advice: str) -> Finding:
-    info = await consumer_info(bus, durable)
-    if info is None:
-        return error(about, f"its durable {durable} does not exist", advice)
+async def _reader(bus: Bus, info: Mapping[str, Any], about: str, advice: str) -> Finding:
+    durable = str(info["name"])
     waiting = int(info["num_pending"]) + int(info["num_ack_pending"])
-    if not await is_pulled_from(bus, durable):
+    if not await is_read(bus, [durable]):
         return error(about, f"nobody reads its durable {durable}; {waiting} messages wait", advice)
     if waiting > _BEHIND:
         hint = 'see docs/performance.md, "When to scale what"'
