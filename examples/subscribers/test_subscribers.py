@@ -34,6 +34,18 @@ async def _tell(client: Client, **fields: Any) -> None:
     )
 
 
+async def start_subscriber(*arguments: str, env: dict[str, str]) -> asyncio.subprocess.Process:
+    """Start the Python subscriber, with these variables beside those of the test."""
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        FOLDER / "subscriber.py",
+        *arguments,
+        env=os.environ | env,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
 async def test_the_python_subscriber_prints_each_change_once_in_order(nats: Client, nats_url: str):
     await nats.jetstream().add_stream(name=subjects.STREAM, subjects=[subjects.EVENTS_ALL])
     await _tell(nats, verb=Verb.ADDED, resource_version="99")
@@ -48,14 +60,7 @@ async def test_the_python_subscriber_prints_each_change_once_in_order(nats: Clie
     # by eu1, about us1
     await nats.jetstream().publish(own, codec.encode(forged), headers=forged_headers)
     await _tell(nats, verb=Verb.DELETED, resource_version="101")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        FOLDER / "subscriber.py",
-        "fleetbus.events.eu1.>",
-        env=os.environ | {"NATS_URL": nats_url},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    process = await start_subscriber("fleetbus.events.eu1.>", env={"NATS_URL": nats_url})
     assert process.stdout is not None
     try:
         async with asyncio.timeout(20):
@@ -87,13 +92,7 @@ async def test_the_python_subscriber_says_in_one_line_that_nats_is_away_and_ends
             )
             await _tell(client, verb=Verb.ADDED)
             await client.close()
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            FOLDER / "subscriber.py",
-            env=os.environ | {"NATS_URL": url},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        process = await start_subscriber(env={"NATS_URL": url})
         assert process.stdout is not None
         assert process.stderr is not None
         try:
@@ -144,18 +143,13 @@ async def test_the_python_subscriber_goes_on_with_a_rotated_password_and_only_it
         await stream.add_stream(name=subjects.STREAM, subjects=[subjects.EVENTS_ALL])
         await stream.add_consumer(subjects.STREAM, durable_name="tool", ack_policy="explicit")
         await _tell(admin, verb=Verb.ADDED, resource_version="99")
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            FOLDER / "subscriber.py",
-            env=os.environ
-            | {
+        process = await start_subscriber(
+            env={
                 "FLEETBUS_NATS_URL": server.address,
                 "FLEETBUS_NATS_USERNAME": "tool",
                 "FLEETBUS_NATS_PASSWORD_FILE": str(password),
                 "SUBSCRIBER_DURABLE": "tool",
-            },
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            }
         )
         assert process.stdout is not None
         assert process.stderr is not None

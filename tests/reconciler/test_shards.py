@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, cast
@@ -116,11 +116,8 @@ async def version_of(rig: ProjectorRig, cluster: str) -> int:
     return entry.counter if entry else 0
 
 
-async def test_p9_a_shard_that_is_away_holds_up_no_other_and_nothing_is_lost(
-    sharded: ProjectorRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = sharded
-    await synced(rig)
+def take_away(rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Let the server of the shard `LOST` be away until the returned function is called."""
     redis, is_away = rig.connections.redis, True
     execute = cast("Any", redis.execute_command)
 
@@ -129,7 +126,20 @@ async def test_p9_a_shard_that_is_away_holds_up_no_other_and_nothing_is_lost(
             raise RedisConnectionError("its server is away")
         return await execute(*args, **options)
 
+    def come_back() -> None:
+        nonlocal is_away
+        is_away = False
+
     monkeypatch.setattr(redis, "execute_command", failing)
+    return come_back
+
+
+async def test_p9_a_shard_that_is_away_holds_up_no_other_and_nothing_is_lost(
+    sharded: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = sharded
+    await synced(rig)
+    come_back = take_away(rig, monkeypatch)
     with capture_logs() as lines:
         for version in range(10, 15):
             await rig.publish(*(source.modified("a", version) for source in sources()))
@@ -138,7 +148,7 @@ async def test_p9_a_shard_that_is_away_holds_up_no_other_and_nothing_is_lost(
         assert await rig.snapshot.version("a", cluster="us1") == "4"
         await rig.publish_epoch(Source(cluster="hub", rank=(20, 20)), a=14)  # b is swept
         await eventually(lambda: [event.cluster for event in rig.deleted] == ["hub"])
-        is_away = False
+        come_back()
         await eventually(lambda: has(rig, "us1", 14))
         await eventually(rig.is_through)
     assert {one["error"] for one in lines if one["event"] == "batch_failed"} <= {
@@ -151,15 +161,7 @@ async def test_p9_a_projector_starts_while_a_shard_is_away_and_sets_it_up_later(
     sharded: ProjectorRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = sharded
-    redis, is_away = rig.connections.redis, True
-    execute = cast("Any", redis.execute_command)
-
-    async def failing(*args: Any, **options: Any) -> Any:
-        if is_away and any(isinstance(one, str) and f"{{fleet:{LOST}}}" in one for one in args):
-            raise RedisConnectionError("its server is away")
-        return await execute(*args, **options)
-
-    monkeypatch.setattr(redis, "execute_command", failing)
+    come_back = take_away(rig, monkeypatch)
     rig.provider.tell(*CLUSTERS)
     rig.start()
     others = {"eu1", "hub", "a"}
@@ -167,7 +169,7 @@ async def test_p9_a_projector_starts_while_a_shard_is_away_and_sets_it_up_later(
     await rig.publish(*(source.added("a", 10) for source in sources()))
     for name in others:
         await eventually(partial(has, rig, name, 10))
-    is_away = False
+    come_back()
     await eventually(lambda: rig.has_members(*CLUSTERS))
     await eventually(partial(has, rig, "us1", 10))
     await eventually(rig.is_through)
