@@ -12,7 +12,7 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 def is_bearer_token(text: str) -> bool:
-    """Whether a text may stand behind `Bearer` in a header (RFC 6750)."""
+    """Whether `text` may stand behind `Bearer` in a header (RFC 6750)."""
     return _TOKEN.fullmatch(text) is not None
 
 
