@@ -54,10 +54,8 @@ async def test_s3_s4_s8_every_component_works_with_its_own_rights(tmp_path: Path
         }
 
         def rights(user: str) -> dict[str, str]:
-            urls = {"FLEETBUS_NATS_URL": nats.url(user)}
-            if not user.startswith("watcher-"):
-                urls["FLEETBUS_REDIS_URL"] = valkey.url(user)
-            return urls | hub
+            found = {} if user == "query-api" else nats.environment(user) | hub
+            return found if user.startswith("watcher-") else found | valkey.environment(user)
 
         children: list[Child] = [
             start.reconciler(
@@ -76,7 +74,7 @@ async def test_s3_s4_s8_every_component_works_with_its_own_rights(tmp_path: Path
                 **rights("reconciler-shop"),
             ),
             start.distributor("distributor", **rights("distributor")),
-            start.query_api("query-api", FLEETBUS_REDIS_URL=valkey.url("query-api")),
+            start.query_api("query-api", **rights("query-api")),
         ]
         for child in children:
             stack.push_async_callback(child.stop)

@@ -1,8 +1,8 @@
 """Passwords of the embedded stores are made once, and stay.
 
 `lookup` finds nothing without an API server, so what is shown here is all but the lookup itself: a
-kept seed gives the same passwords, whatever else changes. That the Secret of the seed is found
-again needs a real server.
+kept seed gives the same passwords, whatever else changes. That Secrets are found again is in
+test_helm_release.py, on a real API server.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import base64
 
 from support.api.rendered_chart import (
     AUDIT,
-    CHART,
     EU1,
     SEED,
     VALUES,
@@ -58,14 +57,6 @@ def test_without_a_seed_one_is_made_and_kept_in_a_secret_of_its_own():
     assert given == credentials({})
 
 
-def test_every_lookup_is_of_the_seed_and_goes_through_what_is_tested_here():
-    texts = {path.name: path.read_text() for path in (CHART / "templates").rglob("*.*")}
-    found = [line for text in texts.values() for line in text.splitlines() if " lookup " in line]
-    assert len(found) == 2
-    assert 'include "fleetbus.keptSeed" $found' in texts["_helpers.tpl"]
-    assert '"kept" (default dict $found).data' in texts["query-api.yaml"]
-
-
 def test_every_user_has_a_password_of_its_own():
     found = credentials(VALUES["everything"])
     passwords = [one["password"] for one in found.values()]
@@ -85,10 +76,11 @@ def test_a_subscriber_finds_all_it_needs_in_its_secret():
     found = secret(
         render({**SEEDED, "externalSubscribers": [AUDIT]}), "fb-fleetbus-subscriber-audit-nats"
     )
+    assert found.pop("ca.crt").startswith("-----BEGIN CERTIFICATE-----")
     assert found | {"password": ""} == {
         "username": "subscriber-audit",
         "password": "",
-        "url": "nats://fb-fleetbus-nats.fleetbus.svc:4222",
+        "url": "tls://fb-fleetbus-nats.fleetbus.svc:4222",
         "stream": "FLEETBUS_EVENTS",
         "durable": "subscriber-audit",
         "inboxPrefix": "_INBOX.subscriber.audit",
@@ -97,4 +89,5 @@ def test_a_subscriber_finds_all_it_needs_in_its_secret():
 
 def test_external_stores_bring_their_own_secrets_and_the_chart_makes_none():
     made = of_kind(render(VALUES["external"]), "Secret", "StatefulSet")
-    assert [one["metadata"]["name"] for one in made] == ["fb-fleetbus-query-api-tls"]
+    names = [one["metadata"]["name"] for one in made]
+    assert names == ["fb-fleetbus-ca", "fb-fleetbus-query-api-tls"]

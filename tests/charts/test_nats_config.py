@@ -171,8 +171,8 @@ async def test_s3_s4_s5_each_credential_may_what_it_needs_and_nothing_else(serve
 async def hub_and_watcher(server: RenderedNats) -> AsyncGenerator[tuple[Bus, Bus]]:
     """The projector, with stream and bucket created, and the watcher of eu1."""
     async with (
-        connected(server.url("projector"), name="projector") as hub,
-        connected(server.url("watcher-eu1"), name="watcher.eu1") as watcher,
+        connected(server.access("projector"), name="projector") as hub,
+        connected(server.access("watcher-eu1"), name="watcher.eu1") as watcher,
     ):
         await ensure_stream(hub)
         await ensure_bucket(hub)
@@ -246,10 +246,11 @@ async def test_s5_a_subscriber_reads_and_acknowledges_its_durable(server: Render
 
 
 async def test_nobody_logs_in_without_or_with_wrong_credentials(server: RenderedNats):
+    right = server.login("projector")
     wrong: list[Any] = [
-        {},
-        {"user": "projector", "password": "x"},
-        {"user": "pool", "password": server.login("projector")["password"]},
+        {"tls": right["tls"]},
+        {**right, "password": "x"},
+        {**right, "user": "pool"},
     ]
     for login in wrong:
         with pytest.raises(nats.errors.Error):

@@ -13,10 +13,10 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from fleetbus.store.connection import connect
-from support.api.rendered_chart import VALUES, find, render, secret
+from support.api.rendered_chart import VALUES, Object, find, render, secret
 from support.servers.rendered_servers import RenderedValkey, rendered_valkey
 
-FLEET = VALUES["everything"]
+FLEET: Object = {**VALUES["everything"], "tls": {"enabled": False}}
 USERS = ["projector", "distributor", "query-api", "reconciler-shop", "reconciler-mail"]
 ALL = set(USERS)
 WRITES: dict[str, set[str]] = {
@@ -103,7 +103,7 @@ async def test_nobody_gets_in_without_a_password(server: RenderedValkey):
 
 async def test_p16_the_configuration_passes_the_checks_of_every_service(server: RenderedValkey):
     for user in USERS:
-        redis = await connect(server.url(user))
+        redis = await connect(server.access(user))
         try:
             found: Any = await redis.info("memory")
             assert found["maxmemory_policy"] == "noeviction"

@@ -96,7 +96,7 @@ capabilities: {drop: [ALL]}
 {{/* Where components find NATS and Valkey. */}}
 {{- define "fleetbus.natsUrl" -}}
 {{- if .Values.nats.embedded.enabled -}}
-{{ ternary "tls" "nats" (ne .Values.nats.embedded.tls.secretName "") }}://{{ include "fleetbus.name" (list . "nats") }}.{{ .Release.Namespace }}.svc:4222
+{{ ternary "tls" "nats" (ne (include "fleetbus.tlsSecret" (list . "nats")) "") }}://{{ include "fleetbus.name" (list . "nats") }}.{{ .Release.Namespace }}.svc:4222
 {{- else -}}
 {{ .Values.nats.external.url }}
 {{- end -}}
@@ -104,7 +104,7 @@ capabilities: {drop: [ALL]}
 
 {{- define "fleetbus.redisUrl" -}}
 {{- if .Values.valkey.embedded.enabled -}}
-{{ ternary "rediss" "redis" (ne .Values.valkey.embedded.tls.secretName "") }}://{{ include "fleetbus.name" (list . "valkey") }}.{{ .Release.Namespace }}.svc:6379/0
+{{ ternary "rediss" "redis" (ne (include "fleetbus.tlsSecret" (list . "valkey")) "") }}://{{ include "fleetbus.name" (list . "valkey") }}.{{ .Release.Namespace }}.svc:6379/0
 {{- else -}}
 {{ .Values.valkey.external.url }}
 {{- end -}}

@@ -52,7 +52,7 @@
 {{- else if eq $login "nkey" -}}
 {{- $_ := set $env (printf "%s_NKEY_FILE" $var) (printf "%s/nkey" $folder) -}}
 {{- end -}}
-{{- if or (and $store.embedded.enabled $store.embedded.tls.secretName) (and (not $store.embedded.enabled) $store.external.tls.ca) -}}
+{{- if ternary (include "fleetbus.tlsSecret" (list $ (ternary "valkey" "nats" (eq $kind "redis")))) $store.external.tls.ca $store.embedded.enabled -}}
 {{- $_ := set $env (printf "%s_CA_FILE" $var) (printf "%s/ca.crt" $folder) -}}
 {{- end -}}
 {{- if and (not $store.embedded.enabled) $store.external.tls.clientCertificate -}}
@@ -95,9 +95,9 @@
     sources:
       - secret:
           name: {{ $secret }}
-      {{- if and $store.embedded.enabled $store.embedded.tls.secretName }}
+      {{- with include "fleetbus.tlsSecret" (list $ (ternary "valkey" "nats" (eq $kind "redis"))) }}
       - secret:
-          name: {{ $store.embedded.tls.secretName }}
+          name: {{ . }}
           items: [{key: ca.crt, path: ca.crt}]
       {{- end }}
 {{- end }}
@@ -112,7 +112,7 @@
 {{- if and (eq $c.id "query-api") (not $.Values.queryApi.tls.terminated) }}
 - name: tls
   secret:
-    secretName: {{ $.Values.queryApi.tls.secretName | default (include "fleetbus.name" (list $ "query-api-tls")) }}
+    secretName: {{ include "fleetbus.tlsSecret" (list $ "query-api") }}
     items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]
     defaultMode: 0440
 {{- end }}

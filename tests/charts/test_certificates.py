@@ -1,0 +1,186 @@
+"""TLS between components and embedded stores: by default, of one's own, or off (rule S2)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import os
+import re
+import ssl
+import subprocess
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import nats
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+
+from fleetbus.bus.connection import connected
+from fleetbus.bus.jetstream import ensure_stream
+from fleetbus_devfleet.processes.servers import find_nats_server
+from support.api.rendered_chart import AUDIT, VALUES, Object, find, of_kind, render, secret
+from support.eventually import eventually
+from support.servers.rendered_servers import rendered_nats, write_certificate
+
+ANOTHER = functools.partial(render, {"shards": 2})
+"""Objects with certificates of another CA."""
+POD = "fleetbus.events.eu1.core.pods.a.b.added"
+HOSTS = {
+    "nats": ["fb-fleetbus-nats.fleetbus.svc", "*.fb-fleetbus-nats-headless.fleetbus.svc"],
+    "valkey": ["fb-fleetbus-valkey.fleetbus.svc"],
+    "query-api": ["fb-fleetbus-query-api.fleetbus.svc"],
+}
+
+
+def certificate(objects: list[Object], name: str, key: str = "tls.crt") -> x509.Certificate:
+    data = find(objects, "Secret", f"fb-fleetbus-{name}")["data"]
+    return x509.load_pem_x509_certificate(base64.b64decode(data[key]))
+
+
+def settings(objects: list[Object], name: str) -> dict[str, Any]:
+    pod = find(objects, "Deployment", f"fb-fleetbus-{name}")["spec"]["template"]["spec"]
+    return {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+
+
+def ca_sources(objects: list[Object]) -> list[tuple[str, str]]:
+    """Volume and Secret of each CA that the distributor trusts."""
+    pod = find(objects, "Deployment", "fb-fleetbus-distributor")["spec"]["template"]["spec"]
+    return [
+        (volume["name"], source["secret"]["name"])
+        for volume in pod["volumes"]
+        for source in volume.get("projected", {}).get("sources", [])
+        if source["secret"].get("items") == [{"key": "ca.crt", "path": "ca.crt"}]
+    ]
+
+
+def test_certificates_are_of_one_ca_and_for_the_names_that_clients_use():
+    objects = render({})
+    ca = certificate(objects, "ca", "tls.crt")
+    for name, hosts in HOSTS.items():
+        made = certificate(objects, f"{name}-tls")
+        made.verify_directly_issued_by(ca)
+        assert certificate(objects, f"{name}-tls", "ca.crt") == ca
+        names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert {*hosts, "localhost"} <= set(names.get_values_for_type(x509.DNSName))
+        lasts = made.not_valid_after_utc - made.not_valid_before_utc
+        assert lasts == timedelta(days=5 * 365)
+        assert isinstance(made.public_key(), EllipticCurvePublicKey)
+    lasts = ca.not_valid_after_utc - ca.not_valid_before_utc
+    assert lasts == timedelta(days=20 * 365)
+
+
+def test_s2_every_component_speaks_tls_with_the_embedded_stores():
+    objects = render({})
+    for name in ("projector", "distributor", "pool", "watcher-hub"):
+        found = settings(objects, name)
+        assert found["FLEETBUS_NATS_URL"] == "tls://fb-fleetbus-nats.fleetbus.svc:4222"
+        assert found["FLEETBUS_NATS_CA_FILE"] == "/etc/fleetbus/nats/ca.crt"
+    for name in ("projector", "distributor", "query-api"):
+        found = settings(objects, name)
+        assert found["FLEETBUS_REDIS_URL"].startswith("rediss://")
+        assert found["FLEETBUS_REDIS_CA_FILE"] == "/etc/fleetbus/redis/ca.crt"
+    assert ca_sources(objects) == [
+        ("nats", "fb-fleetbus-nats-tls"),
+        ("redis", "fb-fleetbus-valkey-tls"),
+    ]
+    text = secret(objects, "fb-fleetbus-valkey-config")["valkey.conf"]
+    assert "\nport 0\ntls-port 6379\n" in text
+    three = render({"nats": {"embedded": {"replicas": 3}}})
+    text = secret(three, "fb-fleetbus-nats-config")["nats.conf"]
+    assert text.count("tls { cert_file") == 2, "clients and routes"
+
+
+def test_one_value_switches_it_off_for_a_mesh():
+    objects = render({"tls": {"enabled": False}})
+    found = settings(objects, "distributor")
+    assert found["FLEETBUS_NATS_URL"].startswith("nats://")
+    assert found["FLEETBUS_REDIS_URL"].startswith("redis://")
+    assert "FLEETBUS_NATS_CA_FILE" not in found
+    assert "FLEETBUS_REDIS_CA_FILE" not in found
+    assert ca_sources(objects) == []
+    made = {one["metadata"]["name"] for one in of_kind(objects, "Secret")}
+    assert "fb-fleetbus-nats-tls" not in made
+    assert "fb-fleetbus-query-api-tls" in made, "tokens never travel in clear text"
+
+
+def test_a_secret_of_ones_own_is_used_and_none_is_made():
+    objects = render(VALUES["high availability"])
+    assert ca_sources(objects) == [("nats", "nats-tls"), ("redis", "valkey-tls")]
+    made = {one["metadata"]["name"] for one in of_kind(objects, "Secret")}
+    assert not {"fb-fleetbus-nats-tls", "fb-fleetbus-valkey-tls"} & made
+
+
+def test_cert_manager_makes_them_where_an_issuer_is_named():
+    issuer = {"name": "fleet-ca", "kind": "ClusterIssuer"}
+    objects = render({"tls": {"issuerRef": issuer}, "externalSubscribers": [AUDIT]})
+    made = of_kind(objects, "Certificate")
+    assert {one["spec"]["secretName"] for one in made} == {
+        f"fb-fleetbus-{name}-tls" for name in HOSTS
+    }
+    assert all(one["spec"]["issuerRef"] == issuer for one in made)
+    assert [one for one in of_kind(objects, "Secret") if one["type"] == "kubernetes.io/tls"] == []
+    assert "ca.crt" not in secret(objects, "fb-fleetbus-subscriber-audit-nats")
+    assert ca_sources(objects)[0] == ("nats", "fb-fleetbus-nats-tls")
+
+
+async def test_s2_a_server_of_another_authority_is_not_trusted(tmp_path: Path):
+    other = write_certificate(ANOTHER(), "nats", new(tmp_path / "other"))
+    async with rendered_nats({}, tmp_path) as server:
+        login = server.login("projector") | {"tls": ssl.create_default_context(cafile=other)}
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await nats.connect(server.address, allow_reconnect=False, **login)
+        async with connected(server.access("projector"), name="projector") as bus:
+            await ensure_stream(bus)
+
+
+async def test_s2_the_probe_of_the_pod_takes_a_new_certificate_into_use(tmp_path: Path):
+    async with rendered_nats({}, tmp_path) as server:
+        async with connected(server.access("projector"), name="projector") as bus:
+            await ensure_stream(bus)
+            before = await served(server.address)
+            write_certificate(ANOTHER(), "nats", tmp_path)
+            assert await served(server.address) == before
+            assert run_probe(tmp_path) == 0
+
+            async def is_another() -> bool:
+                return await served(server.address) != before
+
+            await eventually(is_another)
+            await bus.request(POD, b"event")  # this connection stays
+        # The CA is read anew, too.
+        async with connected(server.access("projector"), name="projector") as bus:
+            assert await bus.request(POD, b"event")
+
+
+def new(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+async def served(address: str) -> bytes | None:
+    """The certificate that the server shows."""
+    place = urlsplit(address)
+    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    try:
+        await reader.readline()  # INFO
+        trusting = ssl.create_default_context()
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+        await writer.start_tls(trusting)
+        shown: ssl.SSLObject = writer.get_extra_info("ssl_object")
+        return shown.getpeercert(binary_form=True)
+    finally:
+        writer.close()
+
+
+def run_probe(folder: Path) -> int:
+    """Run the liveness probe of the pod of NATS, with the places of the container moved."""
+    pod = find(render({}), "StatefulSet", "fb-fleetbus-nats")["spec"]["template"]["spec"]
+    *shell, text = pod["containers"][0]["livenessProbe"]["exec"]["command"]
+    text = text.replace("/etc/nats-tls", str(folder / "nats-tls")).replace("/run/nats", str(folder))
+    text = re.sub("wget .*", "true", text)  # monitoring is on another port
+    path = f"{Path(find_nats_server()).parent}:{os.environ['PATH']}"
+    return subprocess.run([*shell, text], env={"PATH": path}, check=False).returncode
