@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from fleetbus.bus.addresses import split_addresses
-from fleetbus.bus.login import LoginClient, describe_refusal, is_refusal
+from fleetbus.bus.login import LoginClient, TooOldError, describe_refusal, is_refusal
 from fleetbus.bus.patches.advertised_servers import ConfiguredServersClient
 from fleetbus.bus.patches.failed_reconnects import close_failed_attempt
 from fleetbus.bus.patches.header_parsing import FastHeadersClient
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-SERVER_FLOOR: Final = (2, 12)
-"""Older servers accept newer fields and ignore them without an error."""
 REQUEST_TIMEOUT: Final = timedelta(seconds=5)
 _RECONNECT_WAIT: Final = 0.25
 """Seconds between two attempts to reach a server; a refused connection costs nothing."""
@@ -162,8 +160,9 @@ async def connected(
 ) -> AsyncGenerator[Bus]:
     """Connect and check the server's version; wait for ever for a server that is down.
 
-    Files with credentials are read at each attempt. While they are refused or unusable a service is
-    not ready and tries again, with pauses of up to 5 s; a command, without `health`, fails.
+    Files with credentials are read at each attempt. While they are refused or unusable, or the
+    server is too old, a service is not ready and tries again, with pauses of up to 5 s; a command,
+    without `health`, fails.
 
     Args:
         access: the address and files to log in with; or only addresses, separated by commas.
@@ -171,7 +170,7 @@ async def connected(
         health: becomes not ready while there is no connection.
 
     Raises:
-        BusError: the server is too old; or, without `health`, we cannot log in.
+        BusError: without `health`: the server is too old, or we cannot log in.
     """
     if isinstance(access, str):
         access = NatsAccess(url=access)
@@ -195,7 +194,6 @@ async def connected(
         except nats.errors.Error as e:
             # Not `from e`: its cause is a ValueError that quotes the address.
             raise BusError(f"NATS at {shown}: {e}") from None
-        _check_server(nc)
         bus.mark_connected(again=False)
         yield bus
     finally:
@@ -258,13 +256,18 @@ class _Callbacks:
             self._fail(f"refuses {self._name}: {error}")
             return
         if is_refusal(error):
-            text = f"refuses {self._name}: {describe_refusal(error, self._access)}"
+            text = self._describe(error)
             if not self._is_patient and not self._was_connected:
                 self._fail(text)
                 return
         self._bus.note_trouble(text)
         if self._log_once.should_log(text):
             log.warning("nats_error", url=self._address, error=text)
+
+    def _describe(self, error: Exception) -> str:
+        if isinstance(error, TooOldError):
+            return str(error)
+        return f"refuses {self._name}: {describe_refusal(error, self._access)}"
 
     async def _on_disconnect(self) -> None:
         self._bus.mark_disconnected()
@@ -294,16 +297,6 @@ async def _close(nc: Client) -> None:
     with suppress(nats.errors.Error, OSError, TimeoutError, AssertionError):
         async with asyncio.timeout(2):
             await nc.close()
-
-
-def _check_server(nc: Client) -> None:
-    version = nc.connected_server_version
-    if (version.major, version.minor) < SERVER_FLOOR:
-        floor = ".".join(map(str, SERVER_FLOOR))
-        raise BusError(
-            f"nats-server {version.major}.{version.minor} is too old, {floor} is needed:"
-            " it would silently ignore settings"
-        )
 
 
 @asynccontextmanager

@@ -7,13 +7,10 @@ rotated. Here each attempt uses what the files hold now, and a refused client go
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import random
 import re
 import ssl
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, Final, cast
 
 import nats.errors
@@ -23,20 +20,26 @@ from nats.aio.client import Client
 from fleetbus.errors import CredentialsError
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.access.secret_files import SecretFile
+from fleetbus.process.waiting import pause_after
 
 _REFUSAL: Final = re.compile(
     r"authori[sz]ation|authentication|credentials|tls required|nkeys", re.IGNORECASE
 )
 """In the errors of a server that refuses whoever connects, or is connected."""
 _PERMISSIONS: Final = "permissions violation"
-_FIRST_PAUSE: Final = timedelta(milliseconds=250)
-_LONGEST_PAUSE: Final = timedelta(seconds=5)
+SERVER_FLOOR: Final = (2, 12)
+"""Older servers accept newer fields and ignore them without an error."""
+_VERSION: Final = re.compile(r"(\d+)\.(\d+)")
 _ALERT: Final = "ALERT"
 """In the reason of an SSLError if the server refuses our certificate."""
 
 
 class LoginError(nats.errors.Error):
     """We cannot log in as things are; nats-py tries again."""
+
+
+class TooOldError(LoginError):
+    """The server is too old to log in to."""
 
 
 def is_refusal(error: Exception) -> bool:
@@ -78,9 +81,7 @@ class LoginClient(Client):
 
     async def _select_next_server(self) -> None:
         if self._refusals:
-            pause = _FIRST_PAUSE * 2 ** min(self._refusals, 10)
-            longest = min(pause, _LONGEST_PAUSE).total_seconds()
-            await asyncio.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 -- no secret
+            await pause_after(self._refusals)
         await super()._select_next_server()
 
     async def _process_connect_init(self) -> None:
@@ -128,6 +129,8 @@ class LoginClient(Client):
             raise LoginError(str(e)) from None
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        if initial_connection:
+            _check_version(str(info.get("version") or "unknown"))
         if initial_connection and self.access.needs_tls and not info.get("tls_required"):
             if not info.get("tls_available"):
                 # Credentials would go over the wire as they are.
@@ -142,6 +145,21 @@ class LoginClient(Client):
             return
         await self._error_cb(error)
         await self._process_op_err(error)
+
+
+def _check_version(version: str) -> None:
+    """Refuse a server before anything is sent to it.
+
+    Raises:
+        TooOldError: it is too old, or names no version.
+    """
+    found = _VERSION.match(version)
+    if found is None or (int(found[1]), int(found[2])) < SERVER_FLOOR:
+        floor = ".".join(map(str, SERVER_FLOOR))
+        raise TooOldError(
+            f"runs nats-server {version}, which is too old: {floor} is needed, because it would"
+            " silently ignore settings"
+        )
 
 
 def _signer(file: SecretFile, seed: str) -> tuple[str, Callable[[str], bytes]]:

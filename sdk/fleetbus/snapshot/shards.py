@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from redis.exceptions import RedisError
 
 from fleetbus.errors import StoreError
+from fleetbus.process.waiting import wait_until_usable
 from fleetbus.store.connection import StoreEmpty
 from fleetbus_proto.keys import SnapshotKeys
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
     from redis.exceptions import ResponseError
+
+    from fleetbus.process.health import Health
 
 _EMPTY: Final = "NOGENERATION"
 _WRONG: Final = "WRONGSHARDS "
@@ -92,6 +95,15 @@ async def check_shards(redis: Redis, keys: SnapshotKeys) -> None:
             check_generation(raw, keys)
         elif isinstance(raw, BaseException) and not isinstance(raw, RedisError):
             raise raw
+
+
+async def wait_for_shards(redis: Redis, keys: SnapshotKeys, health: Health) -> None:
+    """Wait until the setting and the shards agree; the process is not ready meanwhile."""
+
+    async def check() -> None:
+        await check_shards(redis, keys)
+
+    await wait_until_usable("shards", check, health=health, failures=StoreError)
 
 
 async def find_shards(redis: Redis) -> SnapshotKeys:

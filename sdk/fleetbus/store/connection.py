@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -25,7 +24,7 @@ from redis.backoff import NoBackoff
 from fleetbus.errors import StoreError
 from fleetbus.process.access.store import StoreAccess
 from fleetbus.process.cancellation import cancellable, patch_wait_for
-from fleetbus.process.log_once import LogOnce
+from fleetbus.process.waiting import wait_until_usable
 from fleetbus.store.address import (
     ClusterAddress,
     Credentials,
@@ -55,8 +54,6 @@ _OPTIONS: Final[dict[str, Any]] = {
 }
 """Of every connection."""
 _ANSWER_WITHIN: Final = timedelta(seconds=30)
-_FIRST_PAUSE: Final = timedelta(milliseconds=250)
-_LONGEST_PAUSE: Final = timedelta(seconds=5)
 _CHECK_WITHIN: Final = timedelta(seconds=20)
 """A dozen commands, each of which may take a second on a slow server."""
 
@@ -113,23 +110,22 @@ async def connect_patiently(
         StoreError: the address is invalid.
     """
     await _make(access, _ANSWER_WITHIN).aclose()
-    trouble = "not connected yet"
-    health.ready_when("redis", lambda: trouble)
-    log_once = LogOnce()
-    pause = _FIRST_PAUSE
-    while True:
-        try:
-            client = await connect(access)
-        except StoreError as e:
-            trouble = str(e)
-            if log_once.should_log(trouble):
-                log.warning("store_unusable", error=trouble)
-        else:
-            break
-        await asyncio.sleep(pause.total_seconds() * random.uniform(0.5, 1))  # noqa: S311 -- jitter
-        pause = min(2 * pause, _LONGEST_PAUSE)
+    client = await wait_until_usable(
+        "redis", lambda: connect(access), health=health, failures=StoreError
+    )
     health.ready_when("redis", lambda: client.trouble)
+    await _warn_of_losses(client)
     return client
+
+
+async def _warn_of_losses(client: MultiplexingRedis | ClusterRedis) -> None:
+    """Log once which servers would lose everything when they restart (rule P16)."""
+    servers = client.masters if isinstance(client, ClusterRedis) else [client]
+    infos = await asyncio.gather(
+        *(cast("Any", server).info("persistence") for server in servers), return_exceptions=True
+    )
+    if any(isinstance(info, dict) and not cast("Any", info).get("aof_enabled") for info in infos):
+        log.warning("store_not_persistent", hint="set appendonly yes: a restart loses the queues")
 
 
 def _make(access: StoreAccess, answer_within: timedelta) -> MultiplexingRedis | ClusterRedis:

@@ -17,7 +17,7 @@ from fleetbus.process.health import Health
 from fleetbus.process.settings import SharedSettings
 from fleetbus.snapshot.accepted import AcceptedClusters
 from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus.snapshot.shards import check_shards
+from fleetbus.snapshot.shards import check_shards, wait_for_shards
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.store import connection as store
 from fleetbus_proto.keys import SnapshotKeys
@@ -54,15 +54,15 @@ async def connect(
 
     Raises:
         ConfigError: the providers cannot be built.
-        StoreError: Redis holds another number of shards; or, without `health`, it is unusable.
-        BusError: NATS is too old; or, without `health`, it refuses us.
+        StoreError: without `health`: Redis is unusable, or holds another number of shards.
+        BusError: without `health`: NATS is too old, or refuses us.
     """
     clusters = build_clusters(settings)
     access = settings.store
     redis = await (store.connect_patiently(access, health) if health else store.connect(access))
     keys = SnapshotKeys(settings.shards)
     try:
-        await check_shards(redis, keys)
+        await (wait_for_shards(redis, keys, health) if health else check_shards(redis, keys))
         async with connected(settings.nats, name=name, health=health) as bus:
             reader = SnapshotReader(redis, keys)
             clusters.verify_identities(AcceptedClusters(reader))

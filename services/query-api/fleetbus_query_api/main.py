@@ -23,7 +23,7 @@ from fleetbus.process.settings import (
     write_port_file,
 )
 from fleetbus.snapshot import SnapshotReader
-from fleetbus.snapshot.shards import check_shards
+from fleetbus.snapshot.shards import wait_for_shards
 from fleetbus.store.connection import connect_patiently
 from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_query_api.access.guard import guarded
@@ -48,7 +48,7 @@ async def run(
     Raises:
         ConfigError: the address is not protected, or cannot be bound; the certificate cannot be
             loaded; there is no access data of the hub.
-        StoreError: Redis is unusable, or holds another number of shards.
+        StoreError: the address of Redis is invalid.
     """
     checks = health or Health()
     tls = load_tls(settings)
@@ -61,7 +61,7 @@ async def run(
         redis = await connect_patiently(shared.store, checks)
         try:
             keys = SnapshotKeys(shared.shards)
-            await check_shards(redis, keys)
+            await wait_for_shards(redis, keys, checks)
             reader = SnapshotReader(redis, keys)
             probe = StoreProbe(reader=reader, health=checks)
             async with (

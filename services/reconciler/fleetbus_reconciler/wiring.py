@@ -9,13 +9,17 @@ from datetime import timedelta
 from functools import cached_property, partial
 from typing import Any, Final
 
+from redis.exceptions import RedisError
+
 from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.consume import Consumer, PartlyHandled
 from fleetbus.bus.durables import PROJECTOR, BoundDurable
 from fleetbus.bus.jetstream import StreamLimits
 from fleetbus.bus.window import Window, open_window
+from fleetbus.errors import BusError, StoreError
 from fleetbus.process import metrics
 from fleetbus.process.health import Health
+from fleetbus.process.waiting import wait_until_usable
 from fleetbus.snapshot.audit import Audits
 from fleetbus.snapshot.offsets.by_shard import ByShard, split_by_shard
 from fleetbus.snapshot.offsets.checkpoint import OffsetCheckpoint
@@ -50,27 +54,36 @@ async def run_projector(
     """Run the projector until cancelled.
 
     Raises:
-        BusError: NATS refuses us, or its configuration has drifted.
+        BusError: NATS forbids a subject (rule B13), or its configuration has drifted meanwhile.
         BaseExceptionGroup: a loop failed.
     """
     is_bound = asyncio.Event()
     health.ready_when("projector", lambda: "" if is_bound.is_set() else "not bound to the bus yet")
     metrics.EVENTS_CONSUMED.labels(PROJECTOR)
-    async with open_window(connections.bus) as window:
+    async with open_window(connections.bus) as window, asyncio.TaskGroup() as group:
+        group.create_task(connections.bus.failure(), name="bus failure")
         parts = _Parts(connections, settings, window)
-        await parts.resources.ensure()
-        await connections.writer.ensure_generation()
+        await _set_up(parts, health)
         turn = health.liveness("projector", _TURN_WITHIN)
-        await parts.projector.converge()
         is_bound.set()
-        async with asyncio.TaskGroup() as group:
-            for name, loop in _loops(parts, turn).items():
-                group.create_task(loop, name=name)
+        for name, loop in _loops(parts, turn).items():
+            group.create_task(loop, name=name)
+
+
+async def _set_up(parts: _Parts, health: Health) -> None:
+    """Create what is missing on the bus and in the store; wait while either cannot be used."""
+    await wait_until_usable("stream", parts.resources.ensure, health=health, failures=BusError)
+
+    async def fill_store() -> None:
+        await parts.writer.ensure_generation()
+        await parts.projector.converge()
+
+    failures = (StoreError, RedisError)
+    await wait_until_usable("snapshot", fill_store, health=health, failures=failures)
 
 
 def _loops(parts: _Parts, turn: Callable[[], None]) -> dict[str, Coroutine[Any, Any, None]]:
     return {
-        "bus failure": parts.bus.failure(),
         "consume projector": _consume(parts, turn),
         "sweep": parts.sweeper.run(),
         "grants": parts.granter.run(),

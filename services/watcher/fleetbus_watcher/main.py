@@ -64,7 +64,7 @@ async def run(
         config: access to the cluster; None means the settings' kubeconfig or service account.
 
     Raises:
-        BusError: NATS refuses the connection, or is too old.
+        BusError: NATS forbids a subject (rule B13).
         ConfigError: the kubeconfig cannot be read.
     """
     config = config or _config_of(settings)
@@ -103,7 +103,7 @@ async def run_pool(settings: WatcherSettings, pool: PoolSettings, shared: Shared
         shared: where NATS, the hub and the clusters are.
 
     Raises:
-        BusError: NATS refuses the connection, or is too old.
+        BusError: NATS forbids a subject (rule B13).
         ConfigError: a provider is invalid or missing, or the member's name cannot be used.
     """
     clusters = _pool_clusters(settings, shared)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from nats.aio.client import Client, ServerVersion
+from nats.aio.client import Client
 from structlog.testing import capture_logs
 
 from fleetbus.bus.connection import Bus, NoAnswer, NoStream, connected
@@ -31,6 +31,7 @@ from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import STREAM
 from support.eventually import eventually
+from support.servers.old_nats import old_nats
 from support.servers.restricted_nats import restricted_server
 
 
@@ -353,9 +354,8 @@ async def test_s3_the_rights_of_a_watcher_are_enough_and_end_at_its_cluster(tmp_
                 await failing
 
 
-async def test_an_old_server_is_refused(monkeypatch: pytest.MonkeyPatch, nats_url: str):
-    version = ServerVersion("2.9.10")
-    monkeypatch.setattr(Client, "connected_server_version", version)
-    with pytest.raises(BusError, match=r"nats-server 2.9 is too old, 2.12 is needed"):
-        async with connected(nats_url, name="t"):
-            raise AssertionError
+async def test_b13_a_command_ends_at_a_server_that_is_too_old():
+    async with old_nats() as address:
+        with pytest.raises(BusError, match=rf"{address} runs nats-server 2.9.10, which is too old"):
+            async with connected(address, name="t"):
+                raise AssertionError

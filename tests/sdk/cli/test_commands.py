@@ -327,9 +327,9 @@ def test_wrong_usage_is_reported_with_status_2(call: Call, arguments: tuple[str,
 
 
 def test_events_from_a_dead_address_says_so(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetbus.cli.events.events._CONNECT_TIMEOUT", 0.2)
+    monkeypatch.setattr("fleetbus.cli.nats.PATIENCE", timedelta(seconds=0.2))
     status, _, err = call("events", "--since", "1m", "--nats-url=nats://127.0.0.1:1")
-    assert status == 2
+    assert status == 1
     assert "NATS at nats://127.0.0.1:1 does not answer" in err
     assert "Traceback" not in err
 

@@ -12,7 +12,6 @@ import pytest
 from redis.asyncio import Redis
 
 import fleetbus
-from fleetbus.cli.events import explain as explaining
 from fleetbus.cli.events.explain import ExplainQuery, explain_object, gather
 from fleetbus.cli.events.explain_text import is_unknown, render, with_summary
 from fleetbus.errors import ConfigError
@@ -142,7 +141,7 @@ async def test_each_object_says_where_it_stands(
     absent = await desk.explain(ask("default/nobody"))
     assert absent["summary"] == "no such object; check NAMESPACE/NAME"
 
-    monkeypatch.setattr(explaining, "_CONNECT_TIMEOUT", 0.2)
+    monkeypatch.setattr("fleetbus.cli.nats.PATIENCE", timedelta(seconds=0.2))
     alone = await desk.explain(ask("default/good"), nats_url="nats://joe:secret@127.0.0.1:9")
     assert alone["bus"] == "NATS at nats://127.0.0.1:9 does not answer"
     assert alone["controllers"][0]["lastRun"]["outcome"] == "done"

@@ -1,9 +1,13 @@
-"""Services whose logins are refused: not ready, alive, silent about secrets (rules B13, S2)."""
+"""Services that cannot use a server: not ready, alive, silent about secrets.
+
+Logins that are refused (rules B13, S2), servers that are too old or set up otherwise (B12, P16).
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -12,12 +16,17 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.jetstream import call_jetstream, ensure_stream, stream_info
 from fleetbus_devfleet.processes.children import Child
-from fleetbus_devfleet.processes.servers import valkey_server
+from fleetbus_devfleet.processes.servers import nats_server, valkey_server
+from fleetbus_proto.keys import SnapshotKeys
+from fleetbus_proto.subjects import STREAM
 from support.eventually import eventually
 from support.processes.programs import installed
 from support.servers.health_probes import read_probe
 from support.servers.identities import secured_nats
+from support.servers.old_nats import old_nats
 
 CANARY = "CANARY-c41d"
 GOOD = f"{CANARY}-good"
@@ -64,6 +73,19 @@ def environment(folder: Path, password: Path, nats_url: str, redis_url: str) -> 
     }
 
 
+def start_all(folder: Path, shared: dict[str, str], stack: AsyncExitStack) -> dict[str, Child]:
+    """Start every service; its health port and its log are files named for it."""
+    children: dict[str, Child] = {}
+    for name, words in SERVICES.items():
+        port = {"FLEETBUS_HEALTH_PORT_FILE": str(folder / f"{name}.port")}
+        kubeconfig = ["--kubeconfig", str(folder / "kubeconfig")] if name == "watcher" else []
+        command = installed(words[0], *words[1:], *kubeconfig)
+        child = Child(name, command, log=folder / f"{name}.log", env=shared | port)
+        stack.push_async_callback(child.stop)
+        children[name] = child
+    return children
+
+
 async def test_s2_a_refused_service_names_the_file_waits_and_shows_no_secret(
     tmp_path: Path, password: Path
 ):
@@ -78,14 +100,7 @@ async def test_s2_a_refused_service_names_the_file_waits_and_shows_no_secret(
                 "ACL", "SETUSER", "w", "on", f">{GOOD}", "~*", "&*", "+@all"
             )
         shared = environment(tmp_path, password, nats.address, store.url)
-        children: dict[str, Child] = {}
-        for name, words in SERVICES.items():
-            port = {"FLEETBUS_HEALTH_PORT_FILE": str(tmp_path / f"{name}.port")}
-            kubeconfig = ["--kubeconfig", str(tmp_path / "kubeconfig")] if name == "watcher" else []
-            command = installed(words[0], *words[1:], *kubeconfig)
-            child = Child(name, command, log=tmp_path / f"{name}.log", env=shared | port)
-            stack.push_async_callback(child.stop)
-            children[name] = child
+        children = start_all(tmp_path, shared, stack)
         for name, child in children.items():
             await eventually(lambda name=name: _is_refused(tmp_path, name), WITHIN)
             assert child.is_running
@@ -100,7 +115,76 @@ async def test_s2_a_refused_service_names_the_file_waits_and_shows_no_secret(
             assert CANARY not in "".join(shown), name
 
 
+_OF_SERVERS = frozenset({"nats", "redis", "shards", "start", "stream", "snapshot"})
+"""Readiness checks of servers, and of the start."""
 _OF_PROCESS = ("cmdline", "environ")
+
+
+NEED_STORE = ("reconciler", "distributor", "query-api")
+
+
+async def test_p16_b12_unusable_servers_are_named_and_waited_for_by_each_service(
+    tmp_path: Path, password: Path
+):
+    """Each is replaced by a right one while the services wait, and none of them is restarted."""
+    password.write_text(GOOD)
+    async with AsyncExitStack() as stack, AsyncExitStack() as old:
+        evicting = ["--maxmemory-policy", "allkeys-lru"]
+        store = await stack.enter_async_context(
+            valkey_server(dir=tmp_path / "store", options=evicting)
+        )
+        await _prepare_bus(tmp_path / "nats")
+        address = await old.enter_async_context(old_nats())
+        shared = environment(tmp_path, password, address, store.url)
+        for way in ("NATS", "REDIS"):  # these servers let in everybody
+            del shared[f"FLEETBUS_{way}_USERNAME"], shared[f"FLEETBUS_{way}_PASSWORD_FILE"]
+        admin = await stack.enter_async_context(Redis.from_url(store.url))
+        await admin.set(SnapshotKeys().generation(0), "other/3")
+        children = start_all(tmp_path, shared, stack)
+
+        await _all_say(tmp_path, ("watcher", "pool"), "nats: runs nats-server 2.9.10")
+        await _all_say(tmp_path, NEED_STORE, "redis: .*maxmemory-policy allkeys-lru")
+        await admin.config_set("maxmemory-policy", "noeviction")
+        await _all_say(tmp_path, NEED_STORE, "shards: .*set FLEETBUS_SHARDS=3")
+        await admin.delete(SnapshotKeys().generation(0))
+        await _all_say(tmp_path, ("reconciler", "distributor"), "nats: runs nats-server 2.9.10")
+
+        await old.aclose()
+        port = int(address.rpartition(":")[2])
+        await stack.enter_async_context(nats_server(store_dir=tmp_path / "nats", port=port))
+        await _all_say(tmp_path, ("reconciler",), "stream: .*field duplicate_window is 60")
+        async with connected(address, name="owner") as owner:
+            await _set_duplicate_window(owner, 120)
+        for name in SERVICES:
+            await eventually(lambda name=name: _is_connected(tmp_path, name), WITHIN)
+        for child in children.values():
+            child.raise_if_ended()
+
+
+async def _prepare_bus(folder: Path) -> None:
+    """Leave a stream with another configuration in the folder of a server."""
+    async with nats_server(store_dir=folder) as server, connected(server.url, name="owner") as bus:
+        await ensure_stream(bus)
+        await _set_duplicate_window(bus, 60)
+
+
+async def _set_duplicate_window(bus: Bus, seconds: int) -> None:
+    info = await stream_info(bus)
+    assert info is not None
+    config = info["config"] | {"duplicate_window": seconds * 1_000_000_000}
+    await call_jetstream(bus, f"STREAM.UPDATE.{STREAM}", config)
+
+
+async def _all_say(folder: Path, names: Sequence[str], pattern: str) -> None:
+    """Wait until none of the services is ready, and each says why; all of them are alive."""
+
+    async def is_said(name: str) -> bool:
+        status, said = await read_probe(folder / f"{name}.port", "/readyz")
+        return status == 503 and re.search(pattern, said) is not None
+
+    for name in names:
+        await eventually(lambda name=name: is_said(name), WITHIN)
+        assert (await read_probe(folder / f"{name}.port", "/healthz"))[0] == 200
 
 
 async def _is_refused(folder: Path, name: str) -> bool:
@@ -110,4 +194,4 @@ async def _is_refused(folder: Path, name: str) -> bool:
 
 async def _is_connected(folder: Path, name: str) -> bool:
     _, said = await read_probe(folder / f"{name}.port", "/readyz")
-    return not {"nats", "redis", "start"} & {line.partition(":")[0] for line in said.splitlines()}
+    return not _OF_SERVERS & {line.partition(":")[0] for line in said.splitlines()}

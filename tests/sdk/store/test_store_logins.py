@@ -218,7 +218,7 @@ async def test_who_is_refused_says_which_file_is_not_ready_and_recovers(tmp_path
         health = Health()
         with capture_logs() as logs:
             task = asyncio.create_task(connect_patiently(access, health))
-            await eventually(lambda: "store_unusable" in str(logs))
+            await eventually(lambda: "waiting_until_usable" in str(logs))
             assert not health.is_ready
             file.write_text(f"{CANARY}-one")
             client = await asyncio.wait_for(task, 10)

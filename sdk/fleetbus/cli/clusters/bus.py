@@ -7,7 +7,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.connection import Bus
+from fleetbus.cli.nats import connect_nats
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import BusError, ConfigError
 from fleetbus.process.access.nats import NatsAccess
@@ -38,5 +39,5 @@ def run_on_bus(name: str, nats_url: str | None, call: Callable[[Bus], Awaitable[
 
 
 async def _call(access: NatsAccess, call: Callable[[Bus], Awaitable[int]]) -> int:
-    async with asyncio.timeout(_TIMEOUT), connected(access, name="cli") as bus:
+    async with asyncio.timeout(_TIMEOUT), connect_nats(access, name="cli") as bus:
         return await call(bus)

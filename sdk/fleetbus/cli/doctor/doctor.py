@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import asdict
 from typing import Final
 
 from redis.exceptions import RedisError
 
-from fleetbus.bus.connection import connected
 from fleetbus.cli.doctor.clusters import check_clusters
 from fleetbus.cli.doctor.findings import Finding, Severity, error
 from fleetbus.cli.doctor.nats import check_nats
 from fleetbus.cli.doctor.store import check_store
 from fleetbus.cli.documents import render_json
+from fleetbus.cli.nats import connect_nats
 from fleetbus.cli.store import connect_store
 from fleetbus.cli.table import render_table
 from fleetbus.cli.target import resolve_target
@@ -29,7 +28,6 @@ from fleetbus.snapshot.shards import find_shards
 
 _HEAD: Final = ("", "ABOUT", "FINDING")
 _SIGNS: Final = {Severity.OK: "ok", Severity.WARNING: "warn", Severity.ERROR: "ERROR"}
-_ANSWER_WITHIN: Final = 10.0
 
 
 def run_doctor(output: str, *, nats_url: str | None, redis_url: str | None) -> int:
@@ -54,12 +52,8 @@ async def _check(nats: NatsAccess, store: StoreAccess) -> list[Finding]:
 async def _check_bus(access: NatsAccess) -> list[Finding]:
     found: list[Finding] = []
     try:
-        async with AsyncExitStack() as stack:
-            async with asyncio.timeout(_ANSWER_WITHIN):
-                bus = await stack.enter_async_context(connected(access, name="fleetbus-doctor"))
+        async with connect_nats(access, name="fleetbus-doctor") as bus:
             await _collect(found, check_nats(bus))
-    except TimeoutError:
-        found.append(_nats_fails(f"NATS at {access.shown} does not answer"))
     except BusError as e:
         found.append(_nats_fails(str(e)))
     return found

@@ -15,9 +15,10 @@ from typing import Any, Final, Self
 
 from nats.aio.msg import Msg
 
-from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.connection import Bus
 from fleetbus.cli.events.history import History
 from fleetbus.cli.events.recording import to_line
+from fleetbus.cli.nats import connect_nats
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import bus_clusters, bus_resources, unknown, unknown_cluster
 from fleetbus.errors import BusError, ConfigError
@@ -34,7 +35,6 @@ from fleetbus_proto.subjects import Verb, check_cluster, events_filter
 _DURATION: Final = re.compile(r"(\d+)([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _ROW: Final = "{:<13} {:<12} {:<9} {:<34} {:<16} {:<40} {}"
-_CONNECT_TIMEOUT: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +105,18 @@ def parse_duration(text: str) -> timedelta:
 
 
 def show_events(query: EventQuery, nats_url: str | None) -> int:
-    """Print events until the end of the stream or an interrupt; return the exit status."""
+    """Print events until the end of the stream or an interrupt; return the exit status.
+
+    It is 1 if NATS does not answer, or refuses us.
+    """
     access = resolve_target(nats_url=nats_url).require_nats()
     set_up_logs("text", "warning")  # to stderr: stdout may be piped
-    with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
-        asyncio.run(_show(query, access))
+    try:
+        with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
+            asyncio.run(_show(query, access))
+    except BusError as e:
+        print(f"fleetbus: {e}", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -117,13 +124,7 @@ async def _show(query: EventQuery, access: NatsAccess) -> None:
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    opened = connected(access, name="fleetbus-events")
-    try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT):
-            bus = await opened.__aenter__()
-    except TimeoutError:
-        raise ConfigError(f"NATS at {access.shown} does not answer") from None
-    try:
+    async with connect_nats(access, name="fleetbus-events") as bus:
         await _require_known(bus, query)
         if query.output == "table":
             print(_head(), flush=True)
@@ -133,8 +134,6 @@ async def _show(query: EventQuery, access: NatsAccess) -> None:
                 shown += _print(message, query)
             if not shown:
                 print("No events found.", file=sys.stderr)
-    finally:
-        await opened.__aexit__(None, None, None)
 
 
 async def _require_known(bus: Bus, query: EventQuery) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import orjson
 from redis.exceptions import RedisError
 
-from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.connection import Bus
 from fleetbus.bus.durables import filters_for, is_running, read_registration
 from fleetbus.bus.jetstream import call_jetstream
 from fleetbus.bus.key_value import KeyValue
@@ -33,6 +33,7 @@ from fleetbus.cli.events.explain_text import (
 )
 from fleetbus.cli.events.history import read_events
 from fleetbus.cli.human_time import render_time
+from fleetbus.cli.nats import connect_nats
 from fleetbus.cli.queue.queues import list_controllers
 from fleetbus.cli.store import connect_store
 from fleetbus.cli.target import resolve_target
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
 
 View = dict[str, Any]
 
-_CONNECT_TIMEOUT: Final = 3.0
 _SHOWN: Final = 8
 """How many changes are shown: the last ones."""
 _IDLE: Final = ItemStatus(failures=0)
@@ -142,24 +142,22 @@ async def gather(query: ExplainQuery, *, store: StoreAccess, nats: NatsAccess) -
         StoreError: Redis cannot be read.
     """
     redis: Any = await connect_store(store)
-    async with redis, _bus(nats) as bus:
-        why = "" if bus else f"NATS at {nats.shown} does not answer"
+    async with redis, _bus(nats) as (bus, why):
         return await _Gatherer(query, redis, await find_shards(redis), bus).gather(why)
 
 
 @asynccontextmanager
-async def _bus(access: NatsAccess) -> AsyncGenerator[Bus | None]:
-    opened = connected(access, name="fleetbus-explain")
-    try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT):
-            bus = await opened.__aenter__()
-    except (TimeoutError, BusError):
-        yield None
-        return
-    try:
-        yield bus
-    finally:
-        await opened.__aexit__(None, None, None)
+async def _bus(access: NatsAccess) -> AsyncGenerator[tuple[Bus | None, str]]:
+    """Yield a connection; or None, and why there is none."""
+    async with AsyncExitStack() as stack:
+        try:
+            connecting = connect_nats(access, name="fleetbus-explain")
+            bus = await stack.enter_async_context(connecting)
+        except BusError as e:
+            found = None, str(e)
+        else:
+            found = bus, ""
+        yield found
 
 
 class _Gatherer:

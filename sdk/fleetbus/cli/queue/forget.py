@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from fleetbus.bus.connection import connected
+from fleetbus.cli.nats import connect_nats
 from fleetbus.cli.queue.queues import list_controllers
 from fleetbus.cli.store import connect_store
 from fleetbus.cli.target import resolve_target
@@ -46,7 +46,7 @@ def forget(words: Sequence[str], *, nats_url: str | None, redis_url: str | None)
 
 async def _forget(controller: str, nats: NatsAccess, store: StoreAccess) -> Forgotten:
     redis: Any = await connect_store(store)
-    async with redis, connected(nats, name="fleetbus-forget") as bus:
+    async with redis, connect_nats(nats, name="fleetbus-forget") as bus:
         forgotten = await forget_controller(bus, redis, controller, within=_TIMEOUT)
         if forgotten.is_nothing:
             message = f"there is no controller {controller!r}"

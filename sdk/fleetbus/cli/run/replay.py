@@ -19,11 +19,11 @@ from typing import Any, Final, Self
 
 from redis.exceptions import RedisError
 
-from fleetbus.bus.connection import connected
 from fleetbus.cli.documents import render_yaml, without_managed_fields
 from fleetbus.cli.events.events import parse_duration
 from fleetbus.cli.events.history import read_events
 from fleetbus.cli.events.recording import read_recording, to_line
+from fleetbus.cli.nats import connect_nats
 from fleetbus.cli.run.run import run_settings
 from fleetbus.cli.store import connect_store
 from fleetbus.cli.target import resolve_target
@@ -171,7 +171,7 @@ async def _recording(options: ReplayOptions) -> _Recording:
 async def _record(options: ReplayOptions, start: datetime) -> list[str]:
     """Record the stream, with an ephemeral consumer that acknowledges nothing."""
     access = resolve_target(nats_url=options.nats_url).require_nats()
-    async with connected(access, name="fleetbus-replay") as bus:
+    async with connect_nats(access, name="fleetbus-replay") as bus:
         events = read_events(bus, subject=EVENTS_ALL, start=start)
         return [to_line(event) async for event, _ in events]
 

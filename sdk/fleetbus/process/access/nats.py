@@ -68,7 +68,7 @@ class NatsAccess:
         if self.nkey is not None:
             return f"check {self.nkey}"
         if self.password is not None:
-            return f"check {NATS_PREFIX}USERNAME and {self.password}"
+            return f"check {NATS_PREFIX}USERNAME ({self.username}) and {self.password}"
         if self.tls.cert is not None:
             return f"check {self.tls.cert}"
         names = ", ".join(f"{NATS_PREFIX}{name.upper()}" for name in _LOGINS)

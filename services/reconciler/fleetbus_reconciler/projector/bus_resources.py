@@ -71,18 +71,23 @@ class BusResources:
         self._log_once = LogOnce()
 
     async def ensure(self) -> None:
-        """Create or check all but the durables of controllers; waits for JetStream to answer.
+        """Create or check all but the durables of controllers.
 
         Raises:
             Misconfigured: their configuration has drifted, or the server cannot have it.
+            BusError: JetStream does not answer, or refuses.
         """
         self._bucket = await self._ensure()
 
     async def run(self) -> None:
-        """Create again what was lost, until cancelled."""
+        """Create again what was lost, until cancelled.
+
+        Raises:
+            Misconfigured: their configuration has drifted; only a person can decide (rule B12).
+        """
         while True:
             await asyncio.sleep(_INTERVAL.total_seconds())
-            found = await self._ensure()
+            found = await self._ensure_again()
             if found == self._bucket:
                 continue
             log.error("bucket_was_lost")
@@ -96,24 +101,26 @@ class BusResources:
                 self._bucket = found
 
     async def _ensure(self) -> str:
-        """Answers when the bucket was created."""
+        """Return when the bucket was created."""
+        await ensure_stream(self._bus, self._limits)
+        bucket = await ensure_bucket(self._bus, self._limits)
+        await ensure_consumer(self._bus, PROJECTOR, list(STREAM_SUBJECTS), shards=self._shards)
+        for subscriber in self._subscribers:
+            await self._ensure_subscriber(subscriber)
+        BUCKET_BYTES.set(bucket["state"]["bytes"])
+        return str(bucket["created"])
+
+    async def _ensure_again(self) -> str:
+        """The same, which waits for JetStream to answer."""
         while True:
             try:
-                await ensure_stream(self._bus, self._limits)
-                bucket = await ensure_bucket(self._bus, self._limits)
-                subjects = list(STREAM_SUBJECTS)
-                await ensure_consumer(self._bus, PROJECTOR, subjects, shards=self._shards)
-                for subscriber in self._subscribers:
-                    await self._ensure_subscriber(subscriber)
+                return await self._ensure()
             except Misconfigured:
-                raise  # only a person can decide (rule B12)
+                raise
             except BusError as e:
                 if self._log_once.should_log(str(e)):
                     log.warning("bus_not_ready", error=str(e))
                 await asyncio.sleep(_RETRY.total_seconds())
-            else:
-                BUCKET_BYTES.set(bucket["state"]["bytes"])
-                return str(bucket["created"])
 
     async def _ensure_subscriber(self, subscriber: Subscriber) -> None:
         """Create a durable; one that delivers something else is left to its subscriber."""

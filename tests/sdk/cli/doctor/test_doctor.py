@@ -167,7 +167,7 @@ async def test_a_cluster_is_blamed_for_its_own_faults_only(snapshot: Snapshot):
 
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetbus.cli.doctor.doctor._ANSWER_WITHIN", 0.5)
+    monkeypatch.setattr("fleetbus.cli.nats.PATIENCE", timedelta(seconds=0.5))
     monkeypatch.setenv("FLEETBUS_NATS_URL", "nats://u:S3CRET@127.0.0.1:1")
     monkeypatch.setenv("FLEETBUS_REDIS_URL", "redis://:S3CRET@127.0.0.1:1/0")
 
