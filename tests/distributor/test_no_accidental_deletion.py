@@ -213,7 +213,6 @@ async def test_d1_a_hub_that_cannot_be_read_changes_nothing(rig: Rig):
     [
         ({"rollout": {"waves": []}}, "NotSupportedYet", "spec.rollout"),
         ({"serviceAccountName": "sa"}, "NotSupportedYet", "spec.serviceAccountName"),
-        ({"placement": {"spread": {"max": 1}}}, "NotSupportedYet", "spec.placement.spread"),
         ({"policy": {"suspend": True}}, "Suspended", "spec.policy.suspend"),
         ({"vars": {"a b": 1}}, "InvalidSpec", "spec.vars"),
     ],

@@ -82,8 +82,8 @@ def test_d14_a_problem_never_repeats_the_value():
 
 
 def test_fields_that_this_version_cannot_honour_are_named():
-    spec = read(rollout={"paused": True}, serviceAccountName="x", placement={"spread": {"max": 1}})
-    assert spec.unsupported == ["spec.placement.spread", "spec.rollout", "spec.serviceAccountName"]
+    spec = read(rollout={"paused": True}, serviceAccountName="x")
+    assert spec.unsupported == ["spec.rollout", "spec.serviceAccountName"]
     assert read().unsupported == []
 
 

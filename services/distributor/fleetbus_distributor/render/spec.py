@@ -77,7 +77,6 @@ class Placement(_Strict):
     clusters: list[ClusterName] = Field(default_factory=list[ClusterName])
     cluster_selector: LabelSelector | None = None
     exclude: list[ClusterName] = Field(default_factory=list[ClusterName])
-    spread: dict[str, Any] | None = None
 
 
 class PatchOp(StrEnum):
@@ -226,7 +225,6 @@ class Spec(_Strict):
     def unsupported(self) -> list[str]:
         """Fields that are set but not supported by this version; never ignored silently."""
         wanted = {
-            "spec.placement.spread": self.placement.spread is not None,
             "spec.rollout": self.rollout is not None,
             "spec.serviceAccountName": self.service_account_name is not None,
         }
