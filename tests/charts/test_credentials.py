@@ -49,7 +49,6 @@ def test_without_a_seed_one_is_made_and_kept_in_a_secret_of_its_own():
     ]
     assert texts[0] != texts[1], "a seed that everybody knows"
     seed = find(render({}), "Secret", "fb-fleetbus-seed")
-    assert seed["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     made = base64.b64decode(seed["data"]["seed"]).decode()
     assert len(made) == 64
     # The seed in the Secret is the one that the passwords follow from.

@@ -7,56 +7,27 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from e2e.binaries import ProgramsMissingError, find_programs
-from e2e.planes import ADMIN_TOKEN, Plane
 from support.api.rendered_chart import NAMESPACE, VALUES, Object, render
+from support.processes.helm import Kubectl, real_hub
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("FLEETBUS_TEST_FULL"), reason="`make scenarios` runs it"
 )
-OF_OPERATORS = {"ServiceMonitor", "PrometheusRule", "ScaledObject"}
+OF_OPERATORS = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "Certificate"}
 FIRST = {"Namespace": 0, "CustomResourceDefinition": 1}
 MAP: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
 BOTH: Object = {"name": "a", "clusterSelector": {}}
 
 
-@dataclass
-class Kubectl:
-    """kubectl, as the administrator of the hub."""
-
-    program: Path
-    kubeconfig: Path
-
-    def run(self, *arguments: str, text: str = "") -> tuple[int, str]:
-        done = subprocess.run(
-            [self.program, "--kubeconfig", self.kubeconfig, *arguments],
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.returncode, done.stdout + done.stderr
-
-
 @pytest.fixture
 async def kubectl(tmp_path: Path) -> AsyncGenerator[Kubectl]:
-    try:
-        programs = find_programs()
-    except ProgramsMissingError as e:
-        pytest.skip(str(e))
-    plane = Plane("hub", tmp_path / "hub", programs)
-    try:
-        await plane.start()
-        yield Kubectl(programs / "kubectl", plane.write_kubeconfig("admin", token=ADMIN_TOKEN))
-    finally:
-        await plane.aclose()
+    async with real_hub(tmp_path) as kubectl:
+        yield kubectl
 
 
 def test_it_accepts_all_objects_and_upgrades_and_refuses_with_words(kubectl: Kubectl):

@@ -4,6 +4,8 @@ They are built from the public Go modules of Kubernetes and etcd into a cache fo
 (`~/.cache/fleetbus`, or below XDG_CACHE_HOME), never into the project.
 
     python tests/run.py e2e.binaries        build what is missing and print the folder
+
+`find_helm` builds helm in the same way, for the tests of the chart.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from tempfile import TemporaryDirectory
 
 KUBERNETES = "v1.34.1"
 ETCD = "v3.6.4"
+HELM = "v3.19.5"
 REQUIRED = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 GIVEN = "KUBEBUILDER_ASSETS"
 
@@ -52,9 +55,36 @@ def find_programs() -> Path:
     return folder
 
 
-def _cache() -> Path:
+def find_helm(*, may_build: bool) -> Path:
+    """The helm program; built if it has to be and may be (5 minutes, once).
+
+    Raises:
+        ProgramsMissingError: there is none.
+    """
+    program = _cache(f"helm-{HELM}") / "helm"
+    if os.access(program, os.X_OK):
+        return program
+    if not may_build:
+        raise ProgramsMissingError(
+            f"no helm {HELM} in {program.parent}: `make scenarios` builds it"
+        )
+    if shutil.which("go") is None:
+        raise ProgramsMissingError(
+            f"install Go {_GO_VERSION} or newer, and helm {HELM} is built once into {program}"
+        )
+    program.parent.mkdir(parents=True, exist_ok=True)
+    print(f"building helm into {program.parent}: 5 minutes, once", file=sys.stderr)
+    with TemporaryDirectory(prefix="helm-build-") as scratch:
+        module = Path(scratch, "helm")
+        _write_module(module, {"helm.sh/helm/v3": HELM}, {})
+        commands = {"helm": "helm.sh/helm/v3/cmd/helm"}
+        _go_build(module, program.parent, commands, flags=_helm_flags())
+    return program
+
+
+def _cache(name: str = f"kubernetes-{KUBERNETES}-etcd-{ETCD}") -> Path:
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root, "fleetbus", f"kubernetes-{KUBERNETES}-etcd-{ETCD}")
+    return Path(root, "fleetbus", name)
 
 
 def _missing(folder: Path) -> list[str]:
@@ -110,6 +140,15 @@ def _version_flags() -> str:
     return " ".join(
         f"-X {place}.{name}={value}" for place in places for name, value in said.items()
     )
+
+
+def _helm_flags() -> str:
+    """The version, and the one of Kubernetes that `helm template` and `helm lint` assume."""
+    major, minor, _ = KUBERNETES.removeprefix("v").split(".")
+    said = {"internal/version.version": HELM}
+    for place in ("pkg/chartutil", "pkg/lint/rules"):
+        said |= {f"{place}.k8sVersionMajor": major, f"{place}.k8sVersionMinor": minor}
+    return " ".join(f"-X helm.sh/helm/v3/{name}={value}" for name, value in said.items())
 
 
 def _go_build(module: Path, folder: Path, wanted: dict[str, str], *, flags: str) -> None:

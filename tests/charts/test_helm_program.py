@@ -1,0 +1,58 @@
+"""The helm program (version 3) lints, renders and refuses as the library (version 4) does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.api.rendered_chart import CHART, SEED, VALUES, Object, render
+from support.api.wrong_values import WRONG
+from support.processes.helm import Helm, helm_program
+
+RANDOM = "made anew by each rendering"
+
+
+@pytest.fixture
+def helm(tmp_path: Path) -> Helm:
+    return helm_program(tmp_path)
+
+
+def seeded(name: str) -> Object:
+    return {**VALUES[name], "credentials": {"seed": SEED}}
+
+
+def without_certificates(objects: list[Object]) -> dict[tuple[str, ...], Object]:
+    """The objects by what names them, with certificates replaced."""
+    found: dict[tuple[str, ...], Object] = {}
+    for one in json.loads(json.dumps(objects)):
+        if one.get("type") == "kubernetes.io/tls":
+            one["data"] = dict.fromkeys(one["data"], RANDOM)
+        if "ca.crt" in one.get("stringData", {}):
+            one["stringData"]["ca.crt"] = RANDOM
+        meta: dict[str, Any] = one["metadata"]
+        found[one["kind"], meta.get("namespace", ""), meta["name"]] = one
+    return found
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_it_finds_nothing_to_complain_about(helm: Helm, name: str):
+    said = helm.done("lint", "--strict", CHART, values=seeded(name))
+    assert "1 chart(s) linted, 0 chart(s) failed" in said
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_it_renders_what_the_library_renders(helm: Helm, name: str):
+    text = helm.done("template", "fb", CHART, values=seeded(name))
+    made = [one for one in yaml.safe_load_all(text) if one]
+    assert without_certificates(made) == without_certificates(render(seeded(name)))
+
+
+@pytest.mark.parametrize(("values", "said"), WRONG[::5], ids=[said for _, said in WRONG[::5]])
+def test_it_refuses_wrong_values_and_names_them(helm: Helm, values: Object, said: str):
+    status, answer = helm.run("template", "fb", CHART, values=values)
+    assert status
+    assert said in answer

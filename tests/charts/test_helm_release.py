@@ -1,0 +1,157 @@
+"""A release from installation to removal, with the helm program on a real API server.
+
+Secrets stay, and upgrades change no more than they must. Part of `make scenarios`. There are no
+controllers, so no pod ever runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.api.rendered_chart import AUDIT, CHART, EU1, NAMESPACE, Object
+from support.processes.helm import Helm, Kubectl, helm_program, real_hub
+
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("FLEETBUS_TEST_FULL"), reason="`make scenarios` runs it"
+)
+KINDS = ",".join(
+    [
+        *("deployments", "statefulsets", "services", "secrets", "serviceaccounts", "pods"),
+        *("roles", "rolebindings", "clusterroles", "clusterrolebindings", "networkpolicies"),
+        *("poddisruptionbudgets", "configmaps", "crds", "namespaces"),
+    ]
+)
+FIRST: Object = {"watchers": {"clusters": [EU1]}, "externalSubscribers": [AUDIT]}
+WIDER: Object = {**FIRST, "watchers": {"clusters": [EU1, {**EU1, "name": "us1"}]}}
+CLUSTER: Object = {
+    "apiVersion": "fleetbus.dev/v1alpha1",
+    "kind": "Cluster",
+    "metadata": {"name": "eu1"},
+    "spec": {"kubeconfigSecretRef": {"namespace": "fleetbus-clusters", "name": "eu1"}},
+}
+
+
+@dataclass
+class Release:
+    """The release, and who looks at it."""
+
+    helm: Helm
+    kubectl: Kubectl
+
+    def secrets(self) -> dict[str, Any]:
+        """The data of each Secret."""
+        found = self.kubectl.list("secrets", "-n", NAMESPACE)
+        return {o["metadata"]["name"]: o["data"] for o in found if "helm" not in o["type"]}
+
+    def generations(self) -> dict[str, int]:
+        """How often each specification of pods has changed."""
+        found = self.kubectl.list("deployments,statefulsets", "-n", NAMESPACE)
+        return {o["metadata"]["name"]: o["metadata"]["generation"] for o in found}
+
+    def columns(self) -> list[str]:
+        """The printer columns of Cluster."""
+        (crd,) = self.kubectl.list("crds", "--field-selector=metadata.name=clusters.fleetbus.dev")
+        return [one["name"] for one in crd["spec"]["versions"][0]["additionalPrinterColumns"]]
+
+    def expire(self, name: str) -> None:
+        """Let a year pass since a certificate was made."""
+        past = "fleetbus.dev/renew-after=2026-01-01"
+        status, said = self.kubectl.run(
+            *("annotate", "--overwrite", "-n", NAMESPACE, "secret", name, past)
+        )
+        assert status == 0, said
+
+
+@pytest.fixture
+async def release(tmp_path: Path) -> AsyncGenerator[Release]:
+    helm_program(tmp_path)
+    async with real_hub(tmp_path) as kubectl:
+        yield Release(helm_program(tmp_path, kubectl.kubeconfig), kubectl)
+
+
+def with_older_definitions(folder: Path) -> Path:
+    """The chart before Cluster had the column Objects."""
+    older = folder / "older" / "fleetbus"
+    shutil.copytree(CHART, older)
+    path = older / "files" / "crds" / "clusters.yaml"
+    crd = yaml.safe_load(path.read_text())
+    columns = crd["spec"]["versions"][0]["additionalPrinterColumns"]
+    columns[:] = [one for one in columns if one["name"] != "Objects"]
+    path.write_text(yaml.safe_dump(crd))
+    return older
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
+    return {name for name in before | after if before.get(name) != after.get(name)}
+
+
+def test_a_release_from_installation_to_removal(release: Release, tmp_path: Path):
+    helm = release.helm
+    helm.upgrade(FIRST, with_older_definitions(tmp_path))
+    assert "Objects" not in release.columns()
+    release.kubectl.run("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")
+    status, said = release.kubectl.run("create", "-f", "-", text=json.dumps(CLUSTER))
+    assert status == 0, said
+
+    secrets, generations = release.secrets(), release.generations()
+    assert "fb-fleetbus-ca" in secrets
+    helm.upgrade(FIRST)
+    assert changed(secrets, release.secrets()) == set(), "an upgrade of nothing"
+    assert changed(generations, release.generations()) == set()
+    assert "Objects" in release.columns(), "definitions are upgraded, too"
+
+    helm.upgrade(WIDER)
+    added = {"fb-fleetbus-watcher-us1-nats", "fb-fleetbus-nats-config"}
+    assert changed(secrets, release.secrets()) == added
+    restarted = {"fb-fleetbus-nats", "fb-fleetbus-watcher-us1"}
+    assert changed(generations, release.generations()) == restarted
+    helm.done("rollback", "fb", "2")
+    assert changed(secrets, release.secrets()) == set()
+
+    check_renewal(release)
+    check_removal(release)
+    helm.upgrade(FIRST)  # the definitions that were kept do not stand in the way
+
+
+def check_renewal(release: Release) -> None:
+    """Replaces certificates by age and by tls.rotate; no pod restarts for it."""
+    secrets, generations = release.secrets(), release.generations()
+    release.expire("fb-fleetbus-nats-tls")
+    release.helm.upgrade(FIRST)
+    renewed = release.secrets()
+    assert changed(secrets, renewed) == {"fb-fleetbus-nats-tls"}
+    assert renewed["fb-fleetbus-nats-tls"]["ca.crt"] == secrets["fb-fleetbus-ca"]["tls.crt"]
+    release.helm.upgrade({**FIRST, "tls": {"rotate": "2"}})
+    assert changed(renewed, release.secrets()) == {
+        *("fb-fleetbus-ca", "fb-fleetbus-nats-tls", "fb-fleetbus-valkey-tls"),
+        *("fb-fleetbus-query-api-tls", "fb-fleetbus-subscriber-audit-nats"),
+    }
+    rotated = release.secrets()
+    release.helm.upgrade({**FIRST, "tls": {"rotate": "2"}})
+    assert changed(rotated, release.secrets()) == set()
+    assert changed(generations, release.generations()) == set()
+
+
+def check_removal(release: Release) -> None:
+    """Leaves the definitions, their objects, and the namespace of the clusters."""
+    text = release.helm.done("get", "hooks", "fb")
+    status, said = release.kubectl.run("create", "--dry-run=server", "-f", "-", text=text)
+    assert status == 0, said
+    release.helm.done("uninstall", "fb")
+    left = release.kubectl.list(KINDS, "-A", "-l", "app.kubernetes.io/instance=fb")
+    assert {(one["kind"], one["metadata"]["name"]) for one in left} == {
+        ("CustomResourceDefinition", "clusters.fleetbus.dev"),
+        ("CustomResourceDefinition", "multiclusterresources.fleetbus.dev"),
+        ("Namespace", "fleetbus-clusters"),
+    }
+    assert release.secrets() == {}
+    assert [one["metadata"]["name"] for one in release.kubectl.list("clusters.fleetbus.dev")]
