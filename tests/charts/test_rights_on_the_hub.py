@@ -29,6 +29,7 @@ OWN: list[tuple[str, str, str, str, str]] = [
     ("watcher-hub", "get", "namespaces", "", "kube-system"),
     ("pool", "watch", "clusters.fleetbus.dev", "", ""),
     ("pool", "list", "secrets", KUBECONFIGS, ""),
+    ("reconciler-shop", "get", "clusters.fleetbus.dev", "", "eu1"),
     ("projector", "watch", "clusters.fleetbus.dev", "", ""),
     ("projector", "patch", "clusters.fleetbus.dev/status", "", "eu1"),
     ("projector", "watch", "secrets", KUBECONFIGS, ""),

@@ -21,7 +21,6 @@ from fleetbus.children.marks import CONTROLLER_LABEL
 from fleetbus.children.policy import Desired, Policy, Propagate
 from fleetbus.children.reconciler import ChildrenReconciler
 from fleetbus.children.unavailable import UnavailablePlaces
-from fleetbus.clusters.leaving import NAMESPACE
 from fleetbus.controller.controller import Controller, Reconcile
 from fleetbus.controller.filters import ClusterFilter
 from fleetbus.controller.watch import read_resource
@@ -60,7 +59,8 @@ class Children(Controller):
         unreachable: for a deleted parent with children in a cluster that does not answer, or has
             vanished from the fleet: `wait` keeps the parent until it answers; `retain` releases
             the parent, and reports what stays. An unjoined cluster is never waited for.
-        hub_namespace: namespace of fleetbus on the hub, which has the records of unjoined clusters.
+        hub_namespace: namespace of fleetbus on the hub, which has the records of unjoined clusters;
+            by default that of the service (`FLEETBUS_RECONCILER_NAMESPACE`).
         impersonate: maps the parent's cluster to the user that children are written as; our own
             user needs the right to impersonate it.
         copy_labels: add the labels of the parent to children; their own labels win.
@@ -87,7 +87,7 @@ class Children(Controller):
         child_clusters: ClusterFilter = None,
         finalizer: bool = True,
         unreachable: Literal["wait", "retain"] = "wait",
-        hub_namespace: str = NAMESPACE,
+        hub_namespace: str = "",
         impersonate: Callable[[str], str] | None = None,
         copy_labels: bool = False,
         sweep: timedelta = timedelta(minutes=10),

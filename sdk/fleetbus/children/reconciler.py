@@ -373,7 +373,9 @@ class ChildrenReconciler:
             return frozenset()
         try:
             hub = fleet.cluster(fleet.hub).live
-            records = LeaveRecords(self._policy.hub_namespace)
+            namespace = self._policy.hub_namespace or fleet.hub_namespace
+            # The projector deletes stale ones; controllers have no right to.
+            records = LeaveRecords(namespace, may_delete=False)
             return await records.left(hub, fleet.clusters()) & frozenset(absent)
         except (ClusterNotFound, NotEngaged, KubeError) as e:
             log.warning("leave_records_unreadable", error=str(e))  # treated as not unjoined

@@ -36,10 +36,12 @@ class LeaveRecords:
 
     Args:
         namespace: the namespace of fleetbus on the hub.
+        may_delete: delete stale records, and not only ignore them.
     """
 
-    def __init__(self, namespace: str = NAMESPACE) -> None:
+    def __init__(self, namespace: str = NAMESPACE, *, may_delete: bool = True) -> None:
         self._namespace = namespace
+        self._may_delete = may_delete
         # The members without a record, and the stale records that could not be deleted.
         self._cleared: frozenset[str] = frozenset()
         self._stale: set[tuple[str, str]] = set()
@@ -87,7 +89,9 @@ class LeaveRecords:
         for record in records:
             member = present.get(_name_of(record))
             if member is not None and await _is_stale(hub, record, member):
-                await self._drop(hub, record)
+                if self._may_delete:
+                    await self._drop(hub, record)
+                self._stale.add(_version_of(record))
             elif member is not None:
                 leaving.add(member.name)
         self._cleared = frozenset(present.keys() - leaving)
@@ -103,7 +107,6 @@ class LeaveRecords:
             log.warning("leave_record_not_deleted", cluster=_name_of(record), error=str(e))
         else:
             log.info("leave_record_deleted", cluster=_name_of(record))
-        self._stale.add((uid, version))
 
 
 async def write_record(hub: KubeClient, cluster: Object, namespace: str, manager: str) -> None:

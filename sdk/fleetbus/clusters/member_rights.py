@@ -53,7 +53,7 @@ def watcher_rules(resources: Iterable[Resource]) -> list[PolicyRule]:
     verbs_of: _Verbs = {}
     _add_identity(verbs_of)
     # Which types were removed for good, and which only by an aggregated API server (rule W17).
-    _add(verbs_of, "apiextensions.k8s.io", "customresourcedefinitions", _WATCH)
+    _add(verbs_of, "apiextensions.k8s.io", "customresourcedefinitions", ("list",))
     _add(verbs_of, "apiregistration.k8s.io", "apiservices", ("list",))
     for resource in resources:
         _check(resource, frozenset())

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.leaving import NAMESPACE
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import (
     ClusterNotFound,
@@ -47,9 +48,13 @@ class Fleet:
     Args:
         clusters: the registry of this process.
         reader: the snapshot.
+        hub_namespace: the namespace of fleetbus on the hub.
     """
 
-    def __init__(self, clusters: Clusters, reader: SnapshotReader) -> None:
+    def __init__(
+        self, clusters: Clusters, reader: SnapshotReader, *, hub_namespace: str = NAMESPACE
+    ) -> None:
+        self.hub_namespace = hub_namespace
         self._clusters = clusters
         self._reader = reader
         self._events = EventRecorder()

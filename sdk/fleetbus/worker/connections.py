@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.key_value import KeyValue
+from fleetbus.clusters.leaving import NAMESPACE
 from fleetbus.clusters.providers.build import build_clusters
 from fleetbus.clusters.registry import Clusters
 from fleetbus.fleet.fleet import Fleet
@@ -40,7 +41,11 @@ class Connections:
 
 @asynccontextmanager
 async def connect(
-    settings: SharedSettings, *, name: str, health: Health | None = None
+    settings: SharedSettings,
+    *,
+    name: str,
+    health: Health | None = None,
+    hub_namespace: str = NAMESPACE,
 ) -> AsyncGenerator[Connections]:
     """Connect to NATS and Redis and build the cluster registry.
 
@@ -51,6 +56,7 @@ async def connect(
         name: who we are, like `reconciler`.
         health: of a service, which is not ready and tries again while it cannot connect; a command
             has none, and fails.
+        hub_namespace: the namespace of fleetbus on the hub.
 
     Raises:
         ConfigError: the providers cannot be built.
@@ -75,7 +81,7 @@ async def connect(
                 writer=SnapshotWriter(redis, keys),
                 reader=reader,
                 clusters=clusters,
-                fleet=Fleet(clusters, reader),
+                fleet=Fleet(clusters, reader, hub_namespace=hub_namespace),
             )
     finally:
         await clusters.aclose()

@@ -49,7 +49,9 @@ async def run(
     started = checks.starting()
     async with (
         checks.serve(shared.health_host, shared.health_port, shared.health_port_file),
-        connect(shared, name=settings.name, health=checks) as connections,
+        connect(
+            shared, name=settings.name, health=checks, hub_namespace=settings.namespace
+        ) as connections,
         asyncio.TaskGroup() as group,
     ):
         group.create_task(connections.clusters.run(), name="clusters")

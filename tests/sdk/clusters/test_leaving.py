@@ -90,6 +90,17 @@ async def test_d7_a_member_of_another_provider_did_not_leave_with_its_cluster(hu
     assert hub.records() == []
 
 
+async def test_d7_who_may_not_delete_a_stale_record_ignores_it(hub: Hub):
+    hub.join("t1")
+    await hub.unjoin("t1")
+    hub.join("t1")
+    records = LeaveRecords(may_delete=False)
+    assert await records.left(hub.client, members("t1")) == set()
+    assert hub.records() == ["left-t1"]
+    hub.server.delete(CLUSTERS, None, "t1")
+    assert await records.left(hub.client, members()) == set()
+
+
 async def test_d7_an_unjoin_of_this_moment_makes_an_old_record_its_own(hub: Hub):
     hub.join("t1")
     await hub.unjoin("t1")

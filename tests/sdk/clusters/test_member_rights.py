@@ -28,7 +28,7 @@ def test_a_watcher_reads_what_is_watched_and_nothing_else() -> None:
     rules = watcher_rules([_PODS, _DEPLOYMENTS])
     assert _verbs(rules, "", "pods") == {"list", "watch"}
     assert _verbs(rules, "apps", "deployments") == {"list", "watch"}
-    assert _verbs(rules, "apiextensions.k8s.io", "customresourcedefinitions") == {"list", "watch"}
+    assert _verbs(rules, "apiextensions.k8s.io", "customresourcedefinitions") == {"list"}
     assert _verbs(rules, "", "namespaces", "kube-system") == {"get"}
     assert _verbs(rules, "", "namespaces") == set()
     assert _verbs(rules, "", "secrets") == set()

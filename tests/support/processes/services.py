@@ -44,9 +44,9 @@ class Processes:
         flag = {"FLEETBUS_RECONCILER_PROJECTOR": "true" if projector else "false"}
         return self._child(name, installed("fleetbus-reconciler", *modules), flag | environment)
 
-    def pool_watcher(self, name: str) -> Child:
+    def pool_watcher(self, name: str, **environment: str) -> Child:
         """A watcher of all clusters."""
-        return self._child(name, installed("fleetbus-watcher", "--pool"), {})
+        return self._child(name, installed("fleetbus-watcher", "--pool"), environment)
 
     def distributor(self, name: str, **environment: str) -> Child:
         """The distributor."""
@@ -57,10 +57,11 @@ class Processes:
         open_to_all = {"FLEETBUS_QUERY_API_AUTHENTICATION": "none"}
         return self._child(name, installed("fleetbus-query-api"), open_to_all | environment)
 
-    def watcher(self, cluster: str, **environment: str) -> Child:
+    def watcher(self, cluster: str, *, kubeconfig: Path | None = None, **environment: str) -> Child:
         """The watcher of one cluster."""
         which = ("--cluster", cluster, "--replica", f"{cluster}-0", "--context", cluster)
-        command = installed("fleetbus-watcher", *which, "--kubeconfig", str(self.kubeconfig))
+        path = str(kubeconfig or self.kubeconfig)
+        command = installed("fleetbus-watcher", *which, "--kubeconfig", path)
         return self._child(f"watcher-{cluster}", command, environment)
 
     def _child(self, name: str, command: Sequence[str], environment: dict[str, str]) -> Child:

@@ -93,11 +93,14 @@ class ClusterStatus:
             del self._written[name]
             self._counted_at.pop(name, None)
             self._log_once.reset(name)
-        if not hub or not wanted:
+        if not hub:
             return
         client = self._clusters.client(hub)
+        # Whatever the providers are: controllers ignore stale records, but may not delete them.
         with suppress(FleetbusError):  # unreadable records are read again by whoever needs them
             await self._leave_records.clear(client, self._clusters.all())
+        if not wanted:
+            return
         await for_each(
             [record for record in found.records if record.name in wanted],
             lambda record: self._write(client, record, self._aliases.get(record.name, ())),
