@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from fleetbus.cli.clusters import commands as clusters
+from fleetbus.cli.clusters import join_commands as members
 from fleetbus.cli.deletions import commands as deletions
 from fleetbus.cli.doctor import commands as doctor
 from fleetbus.cli.events import commands as events
@@ -36,8 +37,8 @@ app.command()(events.events)
 app.command()(events.explain)
 app.command()(deletions.fuse)
 app.command()(doctor.doctor)
-app.command()(clusters.join)
-app.command()(clusters.unjoin)
+app.command()(members.join)
+app.command()(members.unjoin)
 app.command()(new)
 app.command()(deletions.orphans)
 app.command()(queue.queue)

@@ -8,7 +8,7 @@ released, without it they are held (rule D7). All requests use the caller's righ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -31,6 +31,10 @@ from fleetbus_proto.subjects import check_cluster
 
 JOINED_LABEL: Final = "fleetbus.dev/joined-cluster"
 """On a Secret that a join wrote: unjoining deletes no others."""
+KUBECONFIG_LABELS: Final = {"fleetbus.dev/kubeconfig": "true"}
+"""On a Secret with the kubeconfig of a Cluster."""
+WATCHER_ACCESS: Final = "fleetbus.dev/watcher-secret"
+"""Annotation of a Cluster: namespace/name of the kubeconfig of a watcher of its own."""
 _MANAGER: Final = "fleetbus-join"
 _ANSWERS_WITHIN: Final = timedelta(seconds=8)
 
@@ -119,15 +123,17 @@ async def unjoin(hub: KubeClient, name: str, *, namespace: str = NAMESPACE) -> N
     """
     cluster = await hub.get(CLUSTERS, "", name)
     if cluster is None:
-        raise NotJoined(f"cluster {name!r} is not in the fleet")
-    secret = await _secret_of(hub, cluster)
+        if not await _delete_left_secrets(hub, name, namespace):
+            raise NotJoined(f"cluster {name!r} is not in the fleet")
+        return
+    secret, of_watcher = [await _secret_at(hub, place) for place in _places_of_secrets(cluster)]
     if await _is_hub(hub, secret):
         raise NotPossible(f"cluster {name!r} is the hub of the fleet and cannot leave it")
     await write_record(hub, cluster, namespace, _MANAGER)
+    # Before the Cluster, which says where it is: a repeated call finds it.
+    await _delete_joined(hub, name, [of_watcher])
     await hub.delete(CLUSTERS, "", name, uid=cluster["metadata"]["uid"])
-    if secret is not None and _label(secret) == name:
-        place = secret["metadata"]
-        await hub.delete(SECRETS, place["namespace"], place["name"], uid=place["uid"])
+    await _delete_joined(hub, name, [secret])
 
 
 # --- joining ------------------------------------------------------------------------------------
@@ -160,7 +166,7 @@ def _usable(name: str, config: KubeConfig) -> KubeConfig:
 async def _new_uid(hub: KubeClient, name: str, config: KubeConfig) -> str:
     """The UID of a cluster that answers and is not a member yet."""
     uid = await _ask(name, config)
-    if other := await _member_with(hub, uid):
+    if other := await member_with(hub, uid):
         raise AlreadyJoined(
             f"this cluster is already in the fleet as {other!r}, and a cluster has only one name;"
             f" to rename it: fleetbus unjoin {other}, then join"
@@ -168,8 +174,12 @@ async def _new_uid(hub: KubeClient, name: str, config: KubeConfig) -> str:
     return uid
 
 
-async def _member_with(hub: KubeClient, uid: str) -> str:
-    """The name of the member whose namespace kube-system has this UID; empty if none has."""
+async def member_with(hub: KubeClient, uid: str) -> str:
+    """The name of the member whose namespace kube-system has this UID; empty if none has.
+
+    Raises:
+        KubeError: the hub refused, or did not answer.
+    """
     for cluster in await hub.list(CLUSTERS):
         if recorded_uid(cluster) == uid:
             return str(cluster["metadata"]["name"])
@@ -199,7 +209,7 @@ def _secret(name: str, namespace: str, config: KubeConfig) -> Object:
         "metadata": {
             "name": f"{name}-kubeconfig",
             "namespace": namespace,
-            "labels": {"fleetbus.dev/kubeconfig": "true", JOINED_LABEL: name},
+            "labels": {**KUBECONFIG_LABELS, JOINED_LABEL: name},
         },
         "stringData": {"kubeconfig": config.document},
     }
@@ -250,11 +260,37 @@ def _cluster(
 # --- leaving ------------------------------------------------------------------------------------
 
 
-async def _secret_of(hub: KubeClient, cluster: Object) -> Object | None:
+def place_of_secret(cluster: Object) -> tuple[str, str]:
+    """Namespace and name of a Cluster's kubeconfig Secret; empty where it says nothing."""
     spec = cast("dict[str, Any]", cluster.get("spec") or {})
     reference = cast("dict[str, Any]", spec.get("kubeconfigSecretRef") or {})
-    place = str(reference.get("namespace") or ""), str(reference.get("name") or "")
+    return str(reference.get("namespace") or ""), str(reference.get("name") or "")
+
+
+def _places_of_secrets(cluster: Object) -> list[tuple[str, str]]:
+    """The Secrets of the Cluster, and of a watcher of its own."""
+    marks = cast("dict[str, Any]", cluster["metadata"].get("annotations") or {})
+    namespace, _, name = str(marks.get(WATCHER_ACCESS) or "").partition("/")
+    return [place_of_secret(cluster), (namespace, name)]
+
+
+async def _secret_at(hub: KubeClient, place: tuple[str, str]) -> Object | None:
     return await hub.get(SECRETS, *place) if all(place) else None
+
+
+async def _delete_left_secrets(hub: KubeClient, name: str, namespace: str) -> bool:
+    """Delete the Secrets that an interrupted unjoin left; False if there are none."""
+    left = await hub.list(SECRETS, namespace, label_selector=f"{JOINED_LABEL}={name}")
+    await _delete_joined(hub, name, left)
+    return bool(left)
+
+
+async def _delete_joined(hub: KubeClient, name: str, secrets: Iterable[Object | None]) -> None:
+    """Delete the Secrets that a join wrote for this cluster, and no others."""
+    for secret in secrets:
+        if secret is not None and _label(secret) == name:
+            place = secret["metadata"]
+            await hub.delete(SECRETS, place["namespace"], place["name"], uid=place["uid"])
 
 
 async def _is_hub(hub: KubeClient, secret: Object | None) -> bool:

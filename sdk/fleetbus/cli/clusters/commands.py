@@ -1,8 +1,7 @@
-"""Arguments of `fleetbus clusters`, `join` and `unjoin`."""
+"""Arguments of `fleetbus clusters`."""
 
 from __future__ import annotations
 
-import pathlib
 from typing import Annotated
 
 import typer
@@ -12,8 +11,6 @@ from fleetbus.cli.options import (
     ApiTokenFile,
     ApiTokenText,
     ApiUrl,
-    HubContext,
-    HubKubeconfig,
     NatsUrl,
     TableOrJson,
 )
@@ -70,61 +67,3 @@ def audit(
     from fleetbus.cli.clusters.audit import audit_cluster  # noqa: PLC0415 -- import cost
 
     raise typer.Exit(audit_cluster(name, nats_url))
-
-
-_Name = Annotated[str, typer.Argument(help="Name of the cluster in the fleet.")]
-_Namespace = Annotated[
-    str, typer.Option("--namespace", "-n", help="Namespace of fleetbus on the hub.")
-]
-
-
-def join(
-    name: _Name,
-    file: Annotated[pathlib.Path, typer.Option("--file", "-f", help="Kubeconfig of the cluster.")],
-    context: Annotated[
-        str, typer.Option("--context", help="Context in that kubeconfig. Default: the current one.")
-    ] = "",
-    label: Annotated[
-        list[str] | None,
-        typer.Option("--label", "-l", help="Label of the cluster, as key=value; may be repeated."),
-    ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Skip verification of the API server's certificate.")
-    ] = False,
-    http: Annotated[
-        bool, typer.Option("--http", help="Allow plain http to the API server.")
-    ] = False,
-    no_check: Annotated[
-        bool, typer.Option("--no-check", help="Join even if the cluster does not answer now.")
-    ] = False,
-    hub_kubeconfig: HubKubeconfig = None,
-    hub_context: HubContext = "",
-    namespace: _Namespace = "fleetbus-system",
-) -> None:
-    """Add a cluster to the fleet."""
-    from fleetbus.cli.clusters.join import join_cluster  # noqa: PLC0415 -- import cost
-
-    status = join_cluster(
-        name,
-        file,
-        context=context,
-        labels=label or [],
-        insecure=insecure,
-        http=http,
-        check=not no_check,
-        hub=(hub_kubeconfig, hub_context),
-        namespace=namespace,
-    )
-    raise typer.Exit(status)
-
-
-def unjoin(
-    name: _Name,
-    hub_kubeconfig: HubKubeconfig = None,
-    hub_context: HubContext = "",
-    namespace: _Namespace = "fleetbus-system",
-) -> None:
-    """Remove a cluster from the fleet; its objects stay there."""
-    from fleetbus.cli.clusters.join import unjoin_cluster  # noqa: PLC0415 -- import cost
-
-    raise typer.Exit(unjoin_cluster(name, hub=(hub_kubeconfig, hub_context), namespace=namespace))

@@ -190,6 +190,15 @@ def server_of(config: KubeConfig) -> str:
     return without_secrets(_addresses(config)[0])
 
 
+def cluster_fields(config: KubeConfig) -> dict[str, Any]:
+    """The cluster section of the context to use: address and trust, no credentials.
+
+    Raises:
+        ConfigError: the document lacks something that its context names.
+    """
+    return _document(config).cluster_of(config.context)
+
+
 def _addresses(config: KubeConfig) -> list[str]:
     """The URLs of the API server and of its proxy, parsed once; empty for none."""
     if not config.addresses:

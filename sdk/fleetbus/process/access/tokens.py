@@ -21,14 +21,28 @@ def read_expiry(token: str) -> float | None:
 
     None for one that never does, and for any other token, which does not say.
     """
+    return _number(_claims(token).get("exp"))
+
+
+def read_lifetime(token: str) -> float | None:
+    """Read for how many seconds a JWT was issued; None if it does not say."""
+    claims = _claims(token)
+    issued, expires = _number(claims.get("iat")), _number(claims.get("exp"))
+    return None if issued is None or expires is None or expires <= issued else expires - issued
+
+
+def _claims(token: str) -> dict[str, Any]:
     parts = token.split(".")
     if len(parts) != 3:  # noqa: PLR2004 -- header, claims, signature
-        return None
+        return {}
     try:
         claims: Any = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
     except (ValueError, RecursionError):
-        return None
-    found = cast("dict[str, Any]", claims).get("exp") if isinstance(claims, dict) else None
+        return {}
+    return cast("dict[str, Any]", claims) if isinstance(claims, dict) else {}
+
+
+def _number(found: object) -> float | None:
     if isinstance(found, bool) or not isinstance(found, int | float):
         return None
     try:

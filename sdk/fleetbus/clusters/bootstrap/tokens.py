@@ -1,0 +1,173 @@
+"""Tokens of the accounts on a member, and the limited kubeconfigs that contain them.
+
+A token comes from the TokenRequest API: it is short-lived and bound to the ServiceAccount, so
+deleting the account revokes it. The Secret on the hub says whose token it is and for how long to
+ask, so that whoever renews it needs to know nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from fleetbus.clusters.access import kubeconfig_of, read_text
+from fleetbus.clusters.fields import map_of, maps_of, text_of
+from fleetbus.clusters.member_rights import NAMESPACE
+from fleetbus.errors import ConfigError, KubeError
+from fleetbus.kube.client import KubeClient, Object
+from fleetbus.kube.connection.config import KubeConfig, cluster_fields
+from fleetbus.kube.requests import Call, path_of
+from fleetbus.process.access.tokens import read_expiry, read_lifetime
+
+ACCOUNT: Final = "fleetbus.dev/service-account"
+"""Annotation of a kubeconfig Secret: the account on the member whose token is in it."""
+LIFETIME: Final = "fleetbus.dev/token-lifetime"
+"""Annotation of a kubeconfig Secret whose token is renewed: for how many seconds to ask."""
+SHORTEST: Final = timedelta(minutes=10)
+"""The API server's own limit."""
+DEFAULT_LIFETIME: Final = timedelta(hours=24)
+_KEY: Final = "kubeconfig"
+_DUE: Final = 0.5
+"""The part of its life that a token has left when it is renewed: half of it for retries."""
+
+
+async def request_token(client: KubeClient, account: str, lifetime: timedelta) -> str:
+    """Ask a member for a token of one of its accounts.
+
+    Raises:
+        KubeError: the member refused, did not answer, or its answer has no token.
+    """
+    body = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": int(lifetime.total_seconds())},
+    }
+    path = path_of("v1/serviceaccounts", NAMESPACE, account) + "/token"
+    answer = await client.request(Call("POST", path, body=orjson.dumps(body)))
+    try:
+        token = text_of(map_of(map_of(orjson.loads(answer)).get("status")).get("token"))
+    except orjson.JSONDecodeError:
+        token = ""
+    if not token or read_expiry(token) is None:
+        raise KubeError(0, "NoToken", f"the answer for {account} has no token that expires")
+    return token
+
+
+def limited_server(admin: KubeConfig, server: str, *, insecure: bool) -> dict[str, str]:
+    """The cluster section of a limited kubeconfig: address and trust of the administrator's.
+
+    Args:
+        admin: the administrator's kubeconfig.
+        server: another address of the same API server; empty for the same.
+        insecure: leave the certificate unverified.
+
+    Raises:
+        ConfigError: the kubeconfig is incomplete, or its CA file cannot be read.
+    """
+    fields = cluster_fields(admin)
+    found = {"server": server or text_of(fields.get("server"))}
+    if name := text_of(fields.get("tls-server-name")):
+        found["tls-server-name"] = name
+    if insecure:
+        return found
+    if fields.get("insecure-skip-tls-verify"):
+        raise ConfigError(
+            f"{admin.source}: it leaves the certificate of the API server unverified; give it a"
+            " certificate-authority, or join with --insecure"
+        )
+    if authority := _authority(admin, fields):
+        found["certificate-authority-data"] = authority
+    return found
+
+
+def _authority(admin: KubeConfig, fields: dict[str, Any]) -> str:
+    if data := text_of(fields.get("certificate-authority-data")):
+        return data
+    if not (file := text_of(fields.get("certificate-authority"))):
+        return ""
+    path = Path(admin.source).expanduser().absolute().parent / Path(file).expanduser()
+    try:
+        return base64.b64encode(path.read_bytes()).decode()
+    except OSError as e:
+        raise ConfigError(f"{admin.source}: certificate-authority {path}: {e.strerror}") from e
+
+
+def access_data(server: dict[str, str], token: str) -> dict[str, str]:
+    """The data of a kubeconfig Secret."""
+    document = kubeconfig_of(server, {"token": token})
+    return {_KEY: base64.b64encode(document.encode()).decode()}
+
+
+def renewal_marks(account: str, lifetime: timedelta) -> dict[str, str]:
+    """The annotations of a Secret whose token is to be renewed."""
+    return {ACCOUNT: account, LIFETIME: str(int(lifetime.total_seconds()))}
+
+
+class RenewableSecret:
+    """A kubeconfig Secret on the hub with a token that is renewed.
+
+    Args:
+        secret: the Secret.
+    """
+
+    def __init__(self, secret: Object) -> None:
+        metadata = map_of(secret.get("metadata"))
+        marks = map_of(metadata.get("annotations"))
+        self.namespace, self.name = str(metadata["namespace"]), str(metadata["name"])
+        self.resource_version = str(metadata.get("resourceVersion") or "")
+        self.account = text_of(marks.get(ACCOUNT))
+        self.lifetime = _lifetime(text_of(marks.get(LIFETIME)))
+        self._document = read_text(self.name, secret, _KEY)[0]
+        token = _token(self._document)
+        self.expiry = read_expiry(token)
+        # A server may issue tokens for less than it was asked for.
+        self._issued_for = read_lifetime(token)
+
+    @property
+    def is_renewable(self) -> bool:
+        """Whether a join wrote it so that its token can be renewed."""
+        return bool(self.account) and self.lifetime is not None and self._issued_for is not None
+
+    def left(self) -> float:
+        """The part of the token's life that is left: 1 is all of it, 0 or less is expired."""
+        if self.expiry is None or self._issued_for is None:
+            return 1.0
+        return (self.expiry - time.time()) / self._issued_for
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to renew the token."""
+        return self.is_renewable and self.left() < _DUE
+
+    def with_token(self, token: str) -> Object:
+        """The merge patch that replaces the token, if the Secret is still the one that was read."""
+        # Other fields of the kubeconfig stay as they are.
+        document: dict[str, Any] = orjson.loads(self._document)
+        for user in document["users"]:
+            user["user"] = {"token": token}
+        text = orjson.dumps(document)
+        return {
+            "metadata": {"resourceVersion": self.resource_version},
+            "data": {_KEY: base64.b64encode(text).decode()},
+        }
+
+
+def _lifetime(text: str) -> timedelta | None:
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:  # noqa: PLR2004 -- 30 years
+        return None
+    return max(timedelta(seconds=int(text)), SHORTEST)
+
+
+def _token(document: str) -> str:
+    """The token in a kubeconfig that a join wrote; empty in any other."""
+    try:
+        users = maps_of(map_of(orjson.loads(document)).get("users"))
+    except orjson.JSONDecodeError:
+        return ""
+    found = [text_of(map_of(user.get("user")).get("token")) for user in users]
+    return found[0] if len(found) == 1 else ""
