@@ -39,6 +39,11 @@ def _closure(name: str) -> set[str]:
     return found
 
 
+def production_closure() -> set[str]:
+    """Return everything that the image may hold."""
+    return set[str]().union(*map(_closure, PRODUCTION))
+
+
 @pytest.mark.parametrize("name", PRODUCTION)
 def test_what_production_installs_has_no_emulator_and_no_servers(name: str):
     assert _closure(name) & FOR_TESTS == set()
