@@ -9,9 +9,11 @@ import json
 import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from support.api.chart import crds
 from support.api.rendered_chart import NAMESPACE, VALUES, Object, render
 from support.processes.helm import Kubectl, real_hub
 
@@ -21,7 +23,47 @@ pytestmark = pytest.mark.skipif(
 OF_OPERATORS = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "Certificate"}
 FIRST = {"Namespace": 0, "CustomResourceDefinition": 1}
 MAP: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
-BOTH: Object = {"name": "a", "clusterSelector": {}}
+
+
+def placed_by(**expression: Any) -> Object:
+    return {
+        "template": MAP,
+        "placement": {"clusterSelector": {"matchExpressions": [expression]}},
+    }
+
+
+def customized_by(**action: Any) -> Object:
+    return {"template": MAP, "customize": {"clusters": [{"name": "a", "action": [action]}]}}
+
+
+GOOD: list[Object] = [
+    {"template": MAP},
+    {"templates": [MAP]},
+    placed_by(key="a", operator="In", values=["b"]),
+    placed_by(key="a", operator="Exists"),
+    customized_by(op="move", path="/a", **{"from": "/b"}),
+    customized_by(op="add", path="/a", value=None, type="json"),
+    customized_by(op="remove", path="/a"),
+]
+REFUSED: list[tuple[Object, str]] = [
+    (
+        {"template": MAP, "templates": [MAP]},
+        "set either template, for one object, or templates, for several",
+    ),
+    (
+        {"template": MAP, "customize": {"clusters": [{"name": "a", "clusterSelector": {}}]}},
+        "set either name or clusterSelector",
+    ),
+    (placed_by(key="a", operator="In"), "operators In and NotIn need values"),
+    (placed_by(key="a", operator="NotIn", values=[]), "operators In and NotIn need values"),
+    (
+        placed_by(key="a", operator="Exists", values=["b"]),
+        "operators Exists and DoesNotExist take no values",
+    ),
+    (customized_by(op="copy", path="/a"), "op move and op copy need from"),
+    (customized_by(op="add", path="/a"), '"spec.customize.clusters[0].action[0]" must validate'),
+    (customized_by(op="remove", path="/a", type="merge"), "action[0].type: Invalid value"),
+]
 
 
 @pytest.fixture
@@ -42,20 +84,60 @@ def test_it_accepts_all_objects_and_upgrades_and_refuses_with_words(kubectl: Kub
         )
         assert status == 0, said
     kubectl.run("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")
-    assert refusal(kubectl, {"template": MAP}) == ""
-    assert refusal(kubectl, {"templates": [MAP]}) == ""
-    said = refusal(kubectl, {"template": MAP, "templates": [MAP]})
-    assert "set either template, for one object, or templates, for several" in said
-    said = refusal(kubectl, {"template": MAP, "customize": {"clusters": [BOTH]}})
-    assert "set either name or clusterSelector" in said
+    for spec in GOOD:
+        assert refusal(kubectl, spec) == ""
+    for spec, message in REFUSED:
+        assert message in refusal(kubectl, spec)
 
 
-def refusal(kubectl: Kubectl, spec: Object) -> str:
-    body = {
+def test_an_object_from_before_a_rule_can_still_be_changed(kubectl: Kubectl):
+    """Show that the API server compares: what was stored before a rule existed is left alone."""
+    (crd,) = [one for one in crds() if one["metadata"]["name"].startswith("multi")]
+    older = json.loads(json.dumps(crd))
+    strip_rules(older["spec"]["versions"][0]["schema"])
+    apply(kubectl, older)
+    kubectl.run("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")
+    apply(kubectl, resource(placed_by(key="a", operator="In")))
+    apply(kubectl, crd)
+    changed = placed_by(key="a", operator="In")
+    changed["placement"]["exclude"] = [{"name": "eu1"}]
+    apply(kubectl, resource(changed))
+    worse = placed_by(key="b", operator="In")
+    status, said = kubectl.run("apply", "--server-side", "-f", "-", text=as_json(worse))
+    assert status
+    assert "operators In and NotIn need values" in said
+
+
+def strip_rules(schema: Any) -> None:
+    """Remove every CEL rule of a schema."""
+    if isinstance(schema, dict):
+        tree = cast("Object", schema)
+        tree.pop("x-kubernetes-validations", None)
+        for inner in tree.values():
+            strip_rules(inner)
+    elif isinstance(schema, list):
+        for inner in cast("list[Any]", schema):
+            strip_rules(inner)
+
+
+def apply(kubectl: Kubectl, body: Object) -> None:
+    status, said = kubectl.run("apply", "--server-side", "-f", "-", text=json.dumps(body))
+    assert status == 0, said
+
+
+def resource(spec: Object) -> Object:
+    return {
         "apiVersion": "fleetbus.dev/v1alpha1",
         "kind": "MultiClusterResource",
         "metadata": {"name": "a", "namespace": "default"},
         "spec": spec,
     }
-    status, said = kubectl.run("create", "--dry-run=server", "-f", "-", text=json.dumps(body))
+
+
+def refusal(kubectl: Kubectl, spec: Object) -> str:
+    status, said = kubectl.run("create", "--dry-run=server", "-f", "-", text=as_json(spec))
     return said if status else ""
+
+
+def as_json(spec: Object) -> str:
+    return json.dumps(resource(spec))

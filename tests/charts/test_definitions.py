@@ -1,0 +1,81 @@
+"""The definitions of our custom resources refuse and default as the distributor does.
+
+The emulated API server does not evaluate CEL; the rules written in it are in
+test_real_api_server.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fleetbus_distributor.render.spec import read_spec
+from fleetbus_emulator.apiserver import ApiError, Cluster
+from support.api.chart import crds
+from support.api.custom_resource_definitions import CRDS
+
+RESOURCES = "fleetbus.dev/v1alpha1/multiclusterresources"
+CLUSTERS = "fleetbus.dev/v1alpha1/clusters"
+MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
+SECRET = {"namespace": "fleetbus-clusters", "name": "eu1"}
+
+
+@pytest.fixture
+def hub() -> Cluster:
+    cluster = Cluster("hub")
+    for one in crds():
+        cluster.create(CRDS, one)
+    return cluster
+
+
+def create(hub: Cluster, **spec: Any) -> dict[str, Any]:
+    body = {"metadata": {"name": "a"}, "spec": {"template": MAP, **spec}}
+    return hub.create(RESOURCES, body, "default")
+
+
+@pytest.mark.parametrize("policy", [{}, {"policy": {}}, {"policy": {"fuse": {"objects": 3}}}])
+def test_a_stored_object_means_what_was_written(hub: Cluster, policy: dict[str, Any]):
+    spec = {"template": MAP, **policy}
+    made = create(hub, **policy)
+    assert read_spec(made) == read_spec({"spec": spec})
+
+
+def test_the_defaults_are_visible_on_the_object_and_those_of_the_distributor(hub: Cluster):
+    shown = create(hub)["spec"]["policy"]
+    model = read_spec({"spec": {"template": MAP}}).policy
+    assert shown == model.model_dump(mode="json", by_alias=True)
+
+
+def test_the_defaults_of_a_cluster_are_visible(hub: Cluster):
+    body = {"metadata": {"name": "eu1"}, "spec": {"kubeconfigSecretRef": SECRET}}
+    assert hub.create(CLUSTERS, body)["spec"] == {
+        "kubeconfigSecretRef": SECRET,
+        "insecureSkipTLSVerify": False,
+        "allowHTTP": False,
+        "suspend": False,
+    }
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"op": "add", "path": "/a"}, ""),
+    ({"op": "test", "path": "/a"}, ""),
+    ({"op": "remove", "path": "/a", "type": "merge"}, "type"),
+    ({"op": "remove", "path": "a"}, "path"),
+    ({"op": "swap", "path": "/a"}, "op"),
+]
+
+
+@pytest.mark.parametrize(("action", "said"), WRONG)
+def test_an_action_that_the_distributor_refuses_is_not_stored(
+    hub: Cluster, action: dict[str, Any], said: str
+):
+    with pytest.raises(ApiError, match=rf"action\[0\].*{said}"):
+        create(hub, customize={"clusters": [{"name": "a", "action": [action]}]})
+
+
+@pytest.mark.parametrize("name", ["", "Team_A", "a/b"])
+def test_a_secret_that_cannot_exist_is_refused(hub: Cluster, name: str):
+    spec = {"kubeconfigSecretRef": {**SECRET, "name": name}}
+    with pytest.raises(ApiError, match=r"kubeconfigSecretRef\.name"):
+        hub.create(CLUSTERS, {"metadata": {"name": "eu1"}, "spec": spec})
