@@ -77,9 +77,9 @@ def test_t20_a_joined_cluster_has_a_secret_and_a_cluster(
     cluster = hub.get(CLUSTERS, None, "eu1")
     assert cluster is not None
     assert cluster["metadata"]["labels"] == {"region": "eu", "tier": "gold"}
-    assert cluster["spec"] == {
-        "kubeconfigSecretRef": {"namespace": NAMESPACE, "name": "eu1-kubeconfig"}
-    }
+    access = {"namespace": NAMESPACE, "name": "eu1-kubeconfig"}
+    assert cluster["spec"]["kubeconfigSecretRef"] == access
+    assert not any(cluster["spec"][key] for key in ("insecureSkipTLSVerify", "allowHTTP"))
     secret = hub.get("v1/secrets", NAMESPACE, "eu1-kubeconfig")
     assert secret is not None
     assert secret["metadata"]["labels"] == {
