@@ -31,7 +31,7 @@ from support.servers.rendered_servers import RenderedNats, nats_config, rendered
 FLEET = VALUES["everything"]
 USERS = [
     *("watcher-hub", "watcher-eu1", "pool", "projector", "distributor"),
-    *("reconciler-shop", "reconciler-mail", "subscriber-audit", "subscriber-other"),
+    *("reconciler-shop", "reconciler-mail", "subscriber-audit", "subscriber-other", "operator"),
 ]
 GET = "$JS.API.DIRECT.GET"
 NEXT = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}"
@@ -66,27 +66,29 @@ PUBLISH: dict[str, set[str]] = {
     f"{NEXT}.distributor-targets-b": {"distributor"},
     f"{NEXT}.subscriber-audit": {"subscriber-audit"},
     f"{NEXT}.mine": {"subscriber-other"},
-    f"{INFO}.shop-a": {"reconciler-shop", "projector"},
-    f"{INFO}.subscriber-audit": {"subscriber-audit", "projector"},
+    f"{INFO}.shop-a": {"reconciler-shop", "projector", "operator"},
+    f"{INFO}.subscriber-audit": {"subscriber-audit", "projector", "operator"},
     f"{CREATE}.shop-replay": {"reconciler-shop", "projector"},
     f"{CREATE}.shop-a": {"projector"},
     f"{CREATE}.subscriber-audit": {"projector"},
     f"{CREATE}.subscriber-audit.fleetbus.events.eu1.>": {"projector"},
     f"{CREATE}.any.fleetbus.events.>": {"projector"},
     f"$JS.API.CONSUMER.DURABLE.CREATE.{STREAM}.any": set(),
-    f"$JS.API.CONSUMER.DELETE.{STREAM}.shop-replay": {"reconciler-shop", "projector"},
-    f"$JS.API.CONSUMER.DELETE.{STREAM}.mail-a": {"projector"},
+    f"$JS.API.CONSUMER.DELETE.{STREAM}.shop-replay": {
+        *("reconciler-shop", "projector", "operator")
+    },
+    f"$JS.API.CONSUMER.DELETE.{STREAM}.mail-a": {"projector", "operator"},
     f"$JS.API.STREAM.INFO.{STREAM}": {
-        *("projector", "reconciler-shop", "reconciler-mail", "distributor")
+        *("projector", "reconciler-shop", "reconciler-mail", "distributor", "operator")
     },
     f"$JS.API.STREAM.CREATE.{STREAM}": {"projector"},
     "$JS.API.STREAM.CREATE.any": set(),
-    f"$JS.API.STREAM.DELETE.{STREAM}": set(),
+    f"$JS.API.STREAM.DELETE.{STREAM}": {"operator"},
     f"$JS.API.STREAM.PURGE.{STREAM}": set(),
-    f"$JS.API.STREAM.UPDATE.{STREAM}": set(),
+    f"$JS.API.STREAM.UPDATE.{STREAM}": {"operator"},
     f"$JS.API.STREAM.MSG.GET.{STREAM}": set(),
     f"$JS.API.STREAM.MSG.DELETE.{STREAM}": set(),
-    "$JS.API.STREAM.NAMES": set(),
+    "$JS.API.STREAM.NAMES": {"operator"},
     f"$JS.ACK.{STREAM}.shop-a.1.1.1.1.0": {"reconciler-shop"},
     f"$JS.ACK.hub.hash.{STREAM}.shop-a.1.1.1.1.0": {"reconciler-shop"},
     f"$JS.ACK.{STREAM}.projector.1.1.1.1.0": {"projector"},
@@ -100,6 +102,7 @@ SUBSCRIBE: dict[str, set[str]] = {
     "_INBOX.watcher.eu1.x": {"watcher-eu1"},
     "_INBOX.watcher.hub.x": {"watcher-hub"},
     "_INBOX._pool.m1.x": {"pool"},
+    "_INBOX.operator.x": {"operator"},
     "_INBOX.projector.x": {"projector"},
     "_INBOX.distributor.x": {"distributor"},
     "_INBOX.reconciler.shop.x": {"reconciler-shop"},
