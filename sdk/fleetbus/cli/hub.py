@@ -44,6 +44,23 @@ def resolve_hub(flags: Hub) -> KubeConfig:
     )
 
 
+def find_hub(flags: Hub) -> KubeConfig | None:
+    """Find the hub as `resolve_hub` does; in a pod without any of them it is the pod's own cluster.
+
+    Returns:
+        Access data; None means the service account of the pod.
+
+    Raises:
+        ConfigError: none of them names a hub, or the kubeconfig cannot be read.
+    """
+    try:
+        return resolve_hub(flags)
+    except ConfigError:
+        if flags[0] is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+            return None
+        raise
+
+
 def run_on_hub(main: Coroutine[Any, Any, int]) -> int:
     """Run a command; an error of the hub or the store prints one line and returns 1."""
     try:

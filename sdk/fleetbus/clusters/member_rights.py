@@ -34,7 +34,7 @@ _WRITE_SPECIAL: Final[Mapping[str, tuple[str, ...]]] = {
     # The query API with authority `member` asks the cluster what a user may read (rule A1).
     "authorization.k8s.io/subjectaccessreviews": ("create",),
 }
-_SUBRESOURCES: Final = frozenset({"status", "scale"})
+SUBRESOURCES: Final = frozenset({"status", "scale"})
 """Others run code, mint tokens or approve certificates."""
 
 _Verbs: TypeAlias = dict[tuple[str, str, tuple[str, ...]], set[str]]
@@ -75,7 +75,7 @@ def writer_rules(resources: Iterable[Resource]) -> list[PolicyRule]:
     _add_identity(verbs_of)
     named = list(resources)
     for resource in named:
-        _check(resource, _SUBRESOURCES)
+        _check(resource, SUBRESOURCES)
         default = _WRITE_SUBRESOURCE if "/" in resource.plural else _WRITE
         _add(verbs_of, resource.group, resource.plural, _WRITE_SPECIAL.get(resource.key, default))
     if named:

@@ -9,8 +9,29 @@ from typing import Final
 from fleetbus.cli.doctor.findings import Finding, error, ok, warning
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
+from fleetbus_proto.resources import Resource
 
 _NAMED: Final = 3
+
+
+Watched = dict[str, list[Resource]]
+"""By cluster, the resources that its watchers report."""
+
+
+async def watched_resources(reader: SnapshotReader) -> Watched:
+    """Read what is watched in each cluster of the fleet.
+
+    Raises:
+        redis.exceptions.RedisError: no shard answers.
+    """
+    known = await reader.available_clusters()
+    return {
+        record.name: [
+            Resource(one.group, one.version, one.plural)
+            for one in await reader.resources(record.name)
+        ]
+        for record in known.records
+    }
 
 
 async def check_clusters(reader: SnapshotReader) -> AsyncIterator[Finding]:

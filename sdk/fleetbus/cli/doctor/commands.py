@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import typer
 
-from fleetbus.cli.options import NatsUrl, RedisUrl, TableOrJson
+from fleetbus.cli.options import HubContext, HubKubeconfig, NatsUrl, RedisUrl, TableOrJson
 
 
 def doctor(
-    output: TableOrJson = "table", nats_url: NatsUrl = None, redis_url: RedisUrl = None
+    output: TableOrJson = "table",
+    nats_url: NatsUrl = None,
+    redis_url: RedisUrl = None,
+    hub_kubeconfig: HubKubeconfig = None,
+    hub_context: HubContext = "",
 ) -> None:
-    """Check NATS, the store and the clusters, and say what to do.
+    """Check NATS, the store, the clusters, rights and credentials, and say what to do.
 
-    Exit status 0 means that everything works, perhaps with warnings; 1 that something does not.
+    With the hub's API server it checks what each component may do there and in every cluster, with
+    the credentials that the fleet uses. Exit status 0 means that everything works, perhaps with
+    warnings; 1 that something does not.
     """
     from fleetbus.cli.doctor.doctor import run_doctor  # noqa: PLC0415 -- import cost
 
-    raise typer.Exit(run_doctor(output, nats_url=nats_url, redis_url=redis_url))
+    hub = (hub_kubeconfig, hub_context)
+    raise typer.Exit(run_doctor(output, nats_url=nats_url, redis_url=redis_url, hub=hub))

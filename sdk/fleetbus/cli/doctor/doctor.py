@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pathlib
 import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
@@ -10,17 +11,28 @@ from typing import Final
 
 from redis.exceptions import RedisError
 
-from fleetbus.cli.doctor.clusters import check_clusters
-from fleetbus.cli.doctor.findings import Finding, Severity, error
+from fleetbus.cli.doctor.clusters import Watched, check_clusters, watched_resources
+from fleetbus.cli.doctor.expiry import check_kubeconfig, check_nats_files, check_tls_files
+from fleetbus.cli.doctor.findings import Finding, Severity, error, warning
+from fleetbus.cli.doctor.hub import check_components, check_versions
+from fleetbus.cli.doctor.members import check_members, read_members, unreadable
 from fleetbus.cli.doctor.nats import check_nats
+from fleetbus.cli.doctor.server_certificates import (
+    check_api_certificate,
+    check_nats_certificates,
+    check_store_certificates,
+)
 from fleetbus.cli.doctor.store import check_store
 from fleetbus.cli.documents import render_json
+from fleetbus.cli.hub import Hub, find_hub
 from fleetbus.cli.nats import connect_nats
 from fleetbus.cli.store import connect_store
 from fleetbus.cli.table import render_table
-from fleetbus.cli.target import resolve_target
-from fleetbus.errors import BusError, StoreError
+from fleetbus.cli.target import Target, resolve_target
+from fleetbus.errors import BusError, ConfigError, KubeError, StoreError
+from fleetbus.kube.client import KubeClient
 from fleetbus.process.access.nats import NatsAccess
+from fleetbus.process.access.secret_files import SecretFile, TlsFiles
 from fleetbus.process.access.store import StoreAccess
 from fleetbus.process.logs import set_up_logs
 from fleetbus.snapshot.reads.reader import SnapshotReader
@@ -30,7 +42,7 @@ _HEAD: Final = ("", "ABOUT", "FINDING")
 _SIGNS: Final = {Severity.OK: "ok", Severity.WARNING: "warn", Severity.ERROR: "ERROR"}
 
 
-def run_doctor(output: str, *, nats_url: str | None, redis_url: str | None) -> int:
+def run_doctor(output: str, *, nats_url: str | None, redis_url: str | None, hub: Hub) -> int:
     """Check the fleet and print what was found; return the exit status, 1 after an error.
 
     Raises:
@@ -39,14 +51,51 @@ def run_doctor(output: str, *, nats_url: str | None, redis_url: str | None) -> i
     target = resolve_target(nats_url=nats_url, redis_url=redis_url)
     nats, store = target.require_nats(), target.require_store()
     set_up_logs("text", "error")  # every warning of a connection is a finding here
-    findings = asyncio.run(_check(nats, store))
+    findings = asyncio.run(_check(target, nats, store, hub))
     _print(findings, output)
     return int(any(one.severity is Severity.ERROR for one in findings))
 
 
-async def _check(nats: NatsAccess, store: StoreAccess) -> list[Finding]:
-    on_bus, on_store = await asyncio.gather(_check_bus(nats), _check_store(store))
-    return [*on_bus, *on_store]
+async def _check(target: Target, nats: NatsAccess, store: StoreAccess, hub: Hub) -> list[Finding]:
+    watched: Watched = {}
+    on_bus, on_store, of_files = await asyncio.gather(
+        _check_bus(nats), _check_store(store, watched), _check_credentials(target, nats, store)
+    )
+    return [*on_bus, *on_store, *of_files, *await _check_access(hub, watched)]
+
+
+async def _check_credentials(target: Target, nats: NatsAccess, store: StoreAccess) -> list[Finding]:
+    found = [*check_nats_files(nats), *check_tls_files("credentials of store", store.tls)]
+    await _collect(found, check_nats_certificates(nats))
+    await _collect(found, check_store_certificates(store))
+    if target.api_url:
+        ca = SecretFile("FLEETBUS_API_CA_FILE", pathlib.Path(target.ca)) if target.ca else None
+        await _collect(found, check_api_certificate(target.api_url, TlsFiles(ca)))
+    return found
+
+
+async def _check_access(given: Hub, watched: Watched) -> list[Finding]:
+    """Check the rights and credentials of the components, on the hub and in the clusters."""
+    try:
+        config = find_hub(given)
+    except ConfigError as e:
+        advice = "give --hub-kubeconfig FILE, to have rights and credentials checked"
+        return [warning("hub", f"not checked: {e}", advice)]
+    found: list[Finding] = []
+    namespaces: set[str] = set()
+    async with KubeClient(config) as hub:
+        if config is not None:
+            found += check_kubeconfig("hub", config, "get a new kubeconfig of the hub")
+        try:
+            members, problems = await read_members(hub, watched)
+        except (KubeError, ConfigError) as e:
+            found.append(unreadable(e))
+        else:
+            namespaces = {member.namespace for member in members}
+            await _collect(found, check_members(members, problems))
+        await _collect(found, check_components(hub, sorted(namespaces)))
+        await _collect(found, check_versions(hub))
+    return found
 
 
 async def _check_bus(access: NatsAccess) -> list[Finding]:
@@ -64,14 +113,17 @@ def _nats_fails(message: str) -> Finding:
     return error("nats", message, advice)
 
 
-async def _check_store(access: StoreAccess) -> list[Finding]:
+async def _check_store(access: StoreAccess, watched: Watched) -> list[Finding]:
+    """Check the store and what the snapshot knows; also fills in what is watched, by cluster."""
     found: list[Finding] = []
     try:
         redis = await connect_store(access)
         async with redis:
             keys = await find_shards(redis)
             await _collect(found, check_store(redis, keys))
-            await _collect(found, check_clusters(SnapshotReader(redis, keys)))
+            reader = SnapshotReader(redis, keys)
+            await _collect(found, check_clusters(reader))
+            watched.update(await watched_resources(reader))
     except (StoreError, RedisError) as e:
         advice = "is it running, and are address and credentials right? See docs/store.md"
         found.append(error("store", str(e), advice))

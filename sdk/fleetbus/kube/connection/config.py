@@ -218,6 +218,15 @@ def is_same_server(one: KubeConfig, other: KubeConfig) -> bool:
     return first == second
 
 
+def user_fields(config: KubeConfig) -> dict[str, Any]:
+    """The user section of the context to use: its credentials, or where they are.
+
+    Raises:
+        ConfigError: the document lacks something that its context names.
+    """
+    return _document(config).user_of(config.context)
+
+
 def check_server(config: KubeConfig) -> None:
     """Check the addresses of the API server and of its proxy as they are written (rule S7).
 

@@ -70,6 +70,15 @@ class Document:
         found = self._named("contexts", name)
         return self._named("clusters", _name(found.get("cluster")))
 
+    def user_of(self, context: str) -> dict[str, Any]:
+        """The user of a context, empty for the current one; empty if the context has none.
+
+        Raises:
+            ConfigError: the document lacks something that the context names.
+        """
+        user = _name(self._named("contexts", context or self.current_context).get("user"))
+        return self._named("users", user) if user else {}
+
     def parts(self) -> dict[str, str]:
         """Each context with only its own part of the document, as JSON.
 

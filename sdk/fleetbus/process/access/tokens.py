@@ -31,6 +31,12 @@ def read_lifetime(token: str) -> float | None:
     return None if issued is None or expires is None or expires <= issued else expires - issued
 
 
+def read_subject(token: str) -> str:
+    """Read whom a JWT is about; empty if it does not say."""
+    found = _claims(token).get("sub")
+    return found if isinstance(found, str) else ""
+
+
 def _claims(token: str) -> dict[str, Any]:
     parts = token.split(".")
     if len(parts) != 3:  # noqa: PLR2004 -- header, claims, signature

@@ -173,7 +173,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nowhere")
-def test_servers_that_are_away_are_two_findings_and_status_1(capsys: pytest.CaptureFixture[str]):
+def test_servers_that_are_away_are_findings_and_status_1(capsys: pytest.CaptureFixture[str]):
     assert status_of(app, ["doctor"]) == 1
     shown = capsys.readouterr()
     assert shown.err == ""
@@ -181,6 +181,7 @@ def test_servers_that_are_away_are_two_findings_and_status_1(capsys: pytest.Capt
         ["ABOUT", "FINDING"],
         ["ERROR", "nats"],
         ["ERROR", "store"],
+        ["warn", "hub"],
     ]
     assert "S3CRET" not in shown.out
 
@@ -192,5 +193,6 @@ def test_findings_can_be_read_by_programs(capsys: pytest.CaptureFixture[str]):
     assert [(one["about"], one["severity"]) for one in findings] == [
         ("nats", "error"),
         ("store", "error"),
+        ("hub", "warning"),
     ]
     assert all(one["advice"] for one in findings)
