@@ -12,9 +12,11 @@ import orjson
 from fleetbus.errors import KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.requests import Call
-from fleetbus_proto.resources import CORE
+from fleetbus_proto.resources import CORE, Resource
 
 _GROUP: Final = "authorization.k8s.io/v1"
+_VERSION: Final = "v1"
+"""Of resources in rules, which name none."""
 _WITHIN: Final = timedelta(seconds=5)
 _AT_ONCE: Final = 8
 
@@ -23,18 +25,18 @@ class Right(NamedTuple):
     """A verb on a resource, in a namespace and for a name, if there are any.
 
     Attributes:
-        group: empty for the core group.
-        resource: with its subresource, if there is one, like `clusters/status`.
+        resource: its plural may have a subresource, like `clusters/status`; the version has no
+            effect.
     """
 
     verb: str
-    group: str
-    resource: str
+    resource: Resource
     namespace: str = ""
     name: str = ""
 
     def __str__(self) -> str:
-        called = f"{self.resource}.{self.group}" if self.group else self.resource
+        group, _, plural = self.resource
+        called = plural if group == CORE else f"{plural}.{group}"
         where = f" in namespace {self.namespace}" if self.namespace else ""
         return f"{self.verb} {called}{f' {self.name}' if self.name else ''}{where}"
 
@@ -42,7 +44,7 @@ class Right(NamedTuple):
 def rights_of(rules: Iterable[Mapping[str, Any]], namespace: str = "") -> list[Right]:
     """Every right that PolicyRules grant, of a ClusterRole or in a namespace."""
     return [
-        Right(verb, "" if group == CORE else group, resource, namespace, name)
+        Right(verb, Resource(group or CORE, _VERSION, resource), namespace, name)
         for rule in rules
         for group in rule["apiGroups"]
         for resource in rule["resources"]
@@ -84,8 +86,15 @@ async def missing_rights(
 
 
 async def _is_allowed(client: KubeClient, right: Right, subject: Mapping[str, Any]) -> bool:
-    resource, _, subresource = right.resource.partition("/")
-    attributes = {**right._asdict(), "resource": resource, "subresource": subresource}
+    plural, _, subresource = right.resource.plural.partition("/")
+    attributes = {
+        "verb": right.verb,
+        "group": "" if right.resource.group == CORE else right.resource.group,
+        "resource": plural,
+        "subresource": subresource,
+        "namespace": right.namespace,
+        "name": right.name,
+    }
     kind = "SubjectAccessReview" if subject else "SelfSubjectAccessReview"
     review = {
         "apiVersion": _GROUP,

@@ -11,18 +11,21 @@ from typing import Any, Final
 from fleetbus.cli.doctor.findings import Finding, error, ok, warning
 from fleetbus.cli.doctor.members import missing_findings
 from fleetbus.clusters.fields import map_of, text_of
+from fleetbus.clusters.providers.cluster import CLUSTERS, SECRETS
 from fleetbus.errors import ConfigError, Forbidden, KubeError
 from fleetbus.kube.access_reviews import Right, missing_rights
 from fleetbus.kube.client import KubeClient
 from fleetbus.process.access.tokens import read_subject
+from fleetbus_proto.resources import CORE, Resource, parse_resource
 
 _COMPONENTS: Final = "app.kubernetes.io/part-of=fleetbus"
 _KIND: Final = "app.kubernetes.io/component"
 _VERSION: Final = "app.kubernetes.io/version"
 _FLEET: Final = "fleetbus.dev"
+_CRDS: Final = "apiextensions.k8s.io/v1/customresourcedefinitions"
 _TOKEN: Final = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _PREFIX: Final = "system:serviceaccount:"
-_READ_CLUSTERS: Final = ("get", "list", "watch")
+_FOLLOW: Final = ("list", "watch")
 _ENDS: Final = {
     "projector": "projector",
     "distributor": "distributor",
@@ -59,22 +62,20 @@ class Component:
         )
 
 
+_DISTRIBUTED: Final = ("get", "list", "patch")
 _RESOURCES: Final = "multiclusterresources"
 _OF_ITSELF: Final = {
-    "projector": (Right("patch", _FLEET, "clusters/status"),),
+    "projector": (Right("patch", Resource(_FLEET, "v1alpha1", "clusters/status")),),
     "distributor": (
-        *(Right(verb, _FLEET, _RESOURCES) for verb in ("get", "list", "patch")),
-        Right("update", _FLEET, f"{_RESOURCES}/status"),
-        Right("create", "", "events"),
-        Right("get", "", "namespaces"),
-        Right(
-            *("get", "apiextensions.k8s.io", "customresourcedefinitions"),
-            name=f"{_RESOURCES}.{_FLEET}",
-        ),
+        *(Right(verb, Resource(_FLEET, "v1alpha1", _RESOURCES)) for verb in _DISTRIBUTED),
+        Right("update", Resource(_FLEET, "v1alpha1", f"{_RESOURCES}/status")),
+        Right("create", Resource(CORE, "v1", "events")),
+        Right("get", Resource(CORE, "v1", "namespaces")),
+        Right("get", parse_resource(_CRDS), name=f"{_RESOURCES}.{_FLEET}"),
     ),
     "query-api": (
-        Right("create", "authentication.k8s.io", "tokenreviews"),
-        Right("create", "authorization.k8s.io", "subjectaccessreviews"),
+        Right("create", Resource("authentication.k8s.io", "v1", "tokenreviews")),
+        Right("create", Resource("authorization.k8s.io", "v1", "subjectaccessreviews")),
     ),
     "reconciler": (),
     "watcher-pool": (),
@@ -82,7 +83,7 @@ _OF_ITSELF: Final = {
 
 
 def rights_on_hub(kind: str, namespaces: Collection[str]) -> list[Right]:
-    """What a component does on the hub.
+    """The rights that a component uses on the hub.
 
     Args:
         kind: of the component; a watcher of one cluster has its rights there.
@@ -93,10 +94,12 @@ def rights_on_hub(kind: str, namespaces: Collection[str]) -> list[Right]:
         return []
     rights = list(_OF_ITSELF[kind])
     if namespaces and kind != "query-api":
-        rights += [Right(verb, _FLEET, "clusters") for verb in _READ_CLUSTERS]
-        rights += [
-            Right(verb, "", "secrets", place) for place in namespaces for verb in ("list", "watch")
-        ]
+        clusters = parse_resource(CLUSTERS)
+        rights += [Right(verb, clusters) for verb in _FOLLOW]
+        # Whether the record of a cluster that left is of an earlier one of that name.
+        rights += [] if kind == "watcher-pool" else [Right("get", clusters)]
+        secrets = parse_resource(SECRETS)
+        rights += [Right(verb, secrets, place) for place in namespaces for verb in _FOLLOW]
     return rights
 
 

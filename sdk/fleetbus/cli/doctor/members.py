@@ -13,6 +13,8 @@ import orjson
 from fleetbus.cli.doctor.expiry import check_kubeconfig
 from fleetbus.cli.doctor.findings import Finding, error, ok, warning
 from fleetbus.clusters.access import Access, SecretReader, read_kubeconfig, read_member
+from fleetbus.clusters.bootstrap.hub_objects import WRITTEN
+from fleetbus.clusters.bootstrap.tokens import LIFETIME
 from fleetbus.clusters.fields import map_of, text_of
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.member_rights import (
@@ -24,6 +26,7 @@ from fleetbus.clusters.member_rights import (
     watcher_rules,
     writer_rules,
 )
+from fleetbus.clusters.membership import WATCHER_ACCESS
 from fleetbus.clusters.mirror import Place
 from fleetbus.clusters.providers.cluster import CLUSTERS, SECRETS, infos_of
 from fleetbus.errors import ConfigError, FleetbusError, KubeError
@@ -35,9 +38,6 @@ from fleetbus.kube.resource_names import with_plural
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import CORE, Resource, is_resource_name, parse_resource_name
 
-_WRITTEN: Final = "fleetbus.dev/written-resources"
-_WATCHER_SECRET: Final = "fleetbus.dev/watcher-secret"  # noqa: S105 -- the name of an annotation
-_RENEWED: Final = "fleetbus.dev/token-lifetime"
 _AT_ONCE: Final = 8
 _WITHIN: Final = timedelta(seconds=5)
 _SHOWN: Final = 6
@@ -119,9 +119,9 @@ def _member(
     return Member(
         info=info,
         watched=sorted({*reported, *_named(info.resources)}),
-        written=_named(_annotations(cluster).get(_WRITTEN, "").split(",")),
+        written=_named(_annotations(cluster).get(WRITTEN, "").split(",")),
         watcher=watcher,
-        is_renewed=(_RENEWED in _annotations(own), _RENEWED in _annotations(secret)),
+        is_renewed=(LIFETIME in _annotations(own), LIFETIME in _annotations(secret)),
         namespace=str(reference.get("namespace") or ""),
     )
 
@@ -132,7 +132,7 @@ def _annotations(thing: Object | None) -> dict[str, str]:
 
 
 def _place_of_watcher(cluster: Object) -> Place | None:
-    namespace, _, name = _annotations(cluster).get(_WATCHER_SECRET, "").partition("/")
+    namespace, _, name = _annotations(cluster).get(WATCHER_ACCESS, "").partition("/")
     return (namespace, name) if namespace and name else None
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 from fleetbus.clusters.bootstrap.accounts import MemberAccess
 from fleetbus.clusters.bootstrap.member import MANAGER, half_done
 from fleetbus.clusters.bootstrap.options import BootstrapOptions, HubPlaces
-from fleetbus.clusters.bootstrap.rights import Right, missing_rights
 from fleetbus.clusters.bootstrap.tokens import renewal_marks
 from fleetbus.clusters.fields import labels_of, map_of, text_of
 from fleetbus.clusters.leaving import drop_record
@@ -28,6 +27,7 @@ from fleetbus.clusters.providers.cluster import (
     recorded_uid,
 )
 from fleetbus.errors import KubeError
+from fleetbus.kube.access_reviews import Right, missing_rights
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus_proto.resources import parse_resource
 

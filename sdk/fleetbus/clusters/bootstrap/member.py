@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from fleetbus.clusters.bootstrap.accounts import PLACES, THE_NAMESPACE, Place, is_ours
-from fleetbus.clusters.bootstrap.rights import Right, missing_rights
 from fleetbus.clusters.fields import labels_of
 from fleetbus.clusters.member_rights import NAMESPACE, WATCHER, WRITER
 from fleetbus.clusters.membership import JOINED_LABEL, NotPossible
 from fleetbus.errors import ConfigError, KubeError, NotFound
+from fleetbus.kube.access_reviews import Right, missing_rights
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.discovery import ApiResource
 from fleetbus_proto.resources import Resource

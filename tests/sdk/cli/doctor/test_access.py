@@ -175,8 +175,8 @@ async def test_each_missing_right_is_named_with_its_component_cluster_and_remedy
         (
             "access to one",
             (
-                "error: distributor and controllers may not create, delete, get, list, patch, update"
-                " deployments.apps"
+                "error: distributor and controllers may not create, delete, get, list, patch,"
+                " update deployments.apps"
             ),
         ),
         ("access of watcher one", "error: watcher may not list, watch pods"),
@@ -239,7 +239,7 @@ def install(hub: Cluster) -> None:
 
 
 async def test_the_components_of_the_chart_have_their_rights(fleet: Fleet):
-    """What the doctor asks for is what the chart gives; without it the component is named."""
+    """The doctor asks for what the chart gives; without it the component is named."""
     install(fleet.hub)
     async with fleet.client() as hub:
         found = await collect(check_components(hub, [KUBECONFIGS]))
@@ -269,7 +269,7 @@ async def test_deployments_of_two_versions_and_without_pods_are_reported(fleet: 
     assert any("replicas are ready" in one for about, one in said if about == "components")
 
 
-async def test_a_user_with_few_rights_is_told_what_was_not_checked(fleet: Fleet):
+async def test_a_user_with_few_rights_sees_what_was_not_checked(fleet: Fleet):
     async with fleet.client(READER) as hub:
         [(about, said)] = bad(await collect(check_components(hub, [KUBECONFIGS])))
     assert about == "hub"
