@@ -64,6 +64,9 @@ clusters: whether it reads the members' kubeconfigs. */}}
     {{- if .Values.nats.embedded.enabled }}
     FLEETBUS_RECONCILER_BUS_REPLICAS: {{ .Values.nats.embedded.replicas | int | quote }}
     {{- end }}
+    {{- with include "fleetbus.watcherSecrets" . | fromJsonArray }}
+    FLEETBUS_RECONCILER_WATCHER_SECRETS: {{ include "fleetbus.inRelease" (list $ .) | quote }}
+    {{- end }}
     {{- with .Values.externalSubscribers }}
     FLEETBUS_RECONCILER_SUBSCRIBERS: {{ include "fleetbus.durables" . | quote }}
     {{- end }}
@@ -154,6 +157,22 @@ clusters: whether it reads the members' kubeconfigs. */}}
 {{- if hasKey $ $key -}}{{- $_ := set $found (printf "FLEETBUS_WATCHER_%s" $setting) (get $ $key | toJson) -}}{{- end -}}
 {{- end -}}
 {{- if .secrets -}}{{- $_ := set $found "FLEETBUS_WATCHER_SECRETS" "true" -}}{{- end -}}
+{{- $found | toJson -}}
+{{- end -}}
+
+{{/* The kubeconfig Secrets of the listed watchers, whose tokens the projector renews. */}}
+{{- define "fleetbus.watcherSecrets" -}}
+{{- $found := list -}}
+{{- if has "cluster" (include "fleetbus.providerTypes" . | fromJsonArray) -}}
+{{- range .Values.watchers.clusters -}}{{- with .kubeconfigSecret -}}{{- $found = append $found .name -}}{{- end -}}{{- end -}}
+{{- end -}}
+{{- $found | uniq | toJson -}}
+{{- end -}}
+
+{{/* Names of the release's namespace as a JSON list of namespace/name. Takes [context, names]. */}}
+{{- define "fleetbus.inRelease" -}}
+{{- $found := list -}}
+{{- range index . 1 -}}{{- $found = append $found (printf "%s/%s" (index $ 0).Release.Namespace .) -}}{{- end -}}
 {{- $found | toJson -}}
 {{- end -}}
 

@@ -14,7 +14,7 @@ import orjson
 from fleetbus import errors
 from fleetbus.kube.connection.breaker import ApiBreaker, name_cluster_in_errors
 from fleetbus.kube.connection.config import Connection, KubeConfig
-from fleetbus.kube.connection.credentials import Credentials
+from fleetbus.kube.connection.credentials import Credentials, explain_refusal
 from fleetbus.kube.connection.identity import IdentityCheck
 from fleetbus.kube.connection.liveness import Liveness
 from fleetbus.kube.connection.sessions import KUBE_SYSTEM, Sessions
@@ -438,11 +438,14 @@ class KubeClient:
                 # Tokens expire and are rotated: reload them, once per request (rule W19).
                 response.release()
                 await self._credentials.refused(connection)
-                response = await self._send(call, limit, await self._credentials.connection())
+                connection = await self._credentials.connection()
+                response = await self._send(call, limit, connection)
             if response.status < 300:  # noqa: PLR2004 -- HTTP
                 return response
             try:
-                raise await error_from_response(response)
+                error = await error_from_response(response)
+                explain_refusal(error, connection)
+                raise error
             finally:
                 response.release()
 

@@ -44,6 +44,10 @@ class ReconcilerSettings(BaseSettings):
     namespace: str = NAMESPACE
     """The namespace of fleetbus on the hub, where the records of unjoined clusters are."""
 
+    watcher_secrets: tuple[Annotated[str, Field(pattern=r"^[^/]+/[^/]+$")], ...] = ()
+    """Kubeconfig Secrets of watchers of their own, as a JSON list of namespace/name: the projector
+    renews the tokens in them, as it does in `namespace` (rule S7)."""
+
     subscribers: tuple[Subscriber, ...] = ()
     """Durable consumers for programs of others, as a JSON list of {durable, subjects}: the
     projector creates them, because who may create one may read everything (rule S5)."""

@@ -16,6 +16,7 @@ from fleetbus.bus.consume import Consumer, PartlyHandled
 from fleetbus.bus.durables import PROJECTOR, BoundDurable
 from fleetbus.bus.jetstream import StreamLimits
 from fleetbus.bus.window import Window, open_window
+from fleetbus.clusters.providers.build import hub_config
 from fleetbus.errors import BusError, StoreError
 from fleetbus.process import metrics
 from fleetbus.process.health import Health
@@ -32,6 +33,7 @@ from fleetbus_reconciler.fleet_status.access_consent import AccessConsents
 from fleetbus_reconciler.fleet_status.cluster_status import ClusterStatus
 from fleetbus_reconciler.fleet_status.fleet_state import FleetState
 from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
+from fleetbus_reconciler.fleet_status.token_renewal import TokenRenewal
 from fleetbus_reconciler.fleet_status.watch_specs import WatchSpecWriter
 from fleetbus_reconciler.list_grants.granter import Granter
 from fleetbus_reconciler.projector.audit_evaluator import AuditEvaluator
@@ -45,6 +47,7 @@ from fleetbus_reconciler.projector.unwatched_scopes import UnwatchedScopes
 from fleetbus_reconciler.settings import ReconcilerSettings
 
 _RETRY: Final = timedelta(seconds=1)
+_CLUSTER: Final = "cluster"
 _TURN_WITHIN: Final = timedelta(seconds=60)
 
 
@@ -94,6 +97,7 @@ def _loops(parts: _Parts, turn: Callable[[], None]) -> dict[str, Coroutine[Any, 
         "follow epochs": parts.projector.follow_epochs(),
         "watch store": parts.projector.watch_store(),
         "cluster status": parts.status.run(),
+        **({"member tokens": parts.tokens.run()} if parts.has_cluster_objects else {}),
         "access consents": parts.consents.run(),
         "watch specs": parts.specs.run(),
         "unwatched scopes": parts.unwatched.run(),
@@ -157,6 +161,7 @@ class _Parts:
         self.reader = connections.reader
         self.writer = connections.writer
         self.clusters = connections.clusters
+        self.shared = connections.settings
         self.settings = settings
         self.window = window
 
@@ -284,6 +289,20 @@ class _Parts:
             reader=self.reader,
             stale_after=self.settings.silent_after,
             namespace=self.settings.namespace,
+        )
+
+    @property
+    def has_cluster_objects(self) -> bool:
+        """Whether clusters come from Cluster objects, which `fleetbus join` writes."""
+        return any(provider.type == _CLUSTER for provider in self.shared.providers)
+
+    @cached_property
+    def tokens(self) -> TokenRenewal:
+        return TokenRenewal(
+            hub=hub_config(self.shared),
+            clusters=self.clusters,
+            namespace=self.settings.namespace,
+            watcher_secrets=self.settings.watcher_secrets,
         )
 
     @cached_property

@@ -8,7 +8,6 @@ ask, so that whoever renews it needs to know nothing else.
 from __future__ import annotations
 
 import base64
-import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +17,7 @@ import orjson
 from fleetbus.clusters.access import kubeconfig_of, read_text
 from fleetbus.clusters.fields import map_of, maps_of, text_of
 from fleetbus.clusters.member_rights import NAMESPACE
+from fleetbus.clusters.membership import JOINED_LABEL
 from fleetbus.errors import ConfigError, KubeError
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.connection.config import KubeConfig, cluster_fields
@@ -120,29 +120,27 @@ class RenewableSecret:
         marks = map_of(metadata.get("annotations"))
         self.namespace, self.name = str(metadata["namespace"]), str(metadata["name"])
         self.resource_version = str(metadata.get("resourceVersion") or "")
+        self.cluster = text_of(map_of(metadata.get("labels")).get(JOINED_LABEL))
         self.account = text_of(marks.get(ACCOUNT))
         self.lifetime = _lifetime(text_of(marks.get(LIFETIME)))
         self._document = read_text(self.name, secret, _KEY)[0]
         token = _token(self._document)
-        self.expiry = read_expiry(token)
+        self.expiry = read_expiry(token) or 0.0
         # A server may issue tokens for less than it was asked for.
-        self._issued_for = read_lifetime(token)
+        self._issued_for = read_lifetime(token) or 0.0
 
     @property
     def is_renewable(self) -> bool:
         """Whether a join wrote it so that its token can be renewed."""
-        return bool(self.account) and self.lifetime is not None and self._issued_for is not None
+        return all((self.cluster, self.account, self.lifetime, self._issued_for))
 
-    def left(self) -> float:
+    def left(self, now: float) -> float:
         """The part of the token's life that is left: 1 is all of it, 0 or less is expired."""
-        if self.expiry is None or self._issued_for is None:
-            return 1.0
-        return (self.expiry - time.time()) / self._issued_for
+        return (self.expiry - now) / self._issued_for if self._issued_for else 1.0
 
-    @property
-    def is_due(self) -> bool:
+    def is_due(self, now: float) -> bool:
         """Whether it is time to renew the token."""
-        return self.is_renewable and self.left() < _DUE
+        return self.is_renewable and self.left(now) < _DUE
 
     def with_token(self, token: str) -> Object:
         """The merge patch that replaces the token, if the Secret is still the one that was read."""
@@ -157,9 +155,10 @@ class RenewableSecret:
         }
 
 
-def _lifetime(text: str) -> timedelta | None:
+def _lifetime(text: str) -> timedelta:
+    """The lifetime to ask for; zero if the Secret says none."""
     if not text.isascii() or not text.isdecimal() or len(text) > 9:  # noqa: PLR2004 -- 30 years
-        return None
+        return timedelta()
     return max(timedelta(seconds=int(text)), SHORTEST)
 
 

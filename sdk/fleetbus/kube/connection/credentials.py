@@ -8,9 +8,11 @@ service account, or the Secret on the hub.
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
+from datetime import UTC, datetime
 
-from fleetbus.errors import ConfigError
+from fleetbus.errors import ConfigError, KubeError, Unauthorized
 from fleetbus.kube.connection.config import (
     Connection,
     KubeConfig,
@@ -20,6 +22,8 @@ from fleetbus.kube.connection.config import (
     read_again,
     signature_of,
 )
+from fleetbus.process.access.tokens import read_expiry
+from fleetbus.process.clock import rfc3339
 
 
 class Credentials:
@@ -88,6 +92,18 @@ class Credentials:
     def _replace(self, config: KubeConfig | None) -> None:
         if config != self._config:
             self._config, self._connection = config, None
+
+
+def explain_refusal(error: KubeError, connection: Connection) -> None:
+    """Add to a 401 that the token has expired, and how to make another."""
+    _, _, token = connection.headers.get("authorization", "").partition(" ")
+    expiry = read_expiry(token)
+    if isinstance(error, Unauthorized) and expiry is not None and expiry < time.time():
+        when = rfc3339(datetime.fromtimestamp(expiry, UTC), timespec="seconds")
+        error.message += (
+            f": the token expired at {when}; renew the credentials, or join the cluster again"
+            " with fleetbus join --bootstrap"
+        )
 
 
 async def _renewed(config: KubeConfig, renew: Renew) -> KubeConfig:
