@@ -24,7 +24,7 @@ def _verbs(rules: list[dict[str, Any]], group: str, resource: str, name: str = "
     }
 
 
-def test_a_watcher_reads_what_is_watched_and_nothing_else() -> None:
+def test_s7_a_watcher_reads_what_is_watched_and_nothing_else() -> None:
     rules = watcher_rules([_PODS, _DEPLOYMENTS])
     assert _verbs(rules, "", "pods") == {"list", "watch"}
     assert _verbs(rules, "apps", "deployments") == {"list", "watch"}
@@ -70,7 +70,7 @@ def test_an_account_renews_only_its_own_token() -> None:
 
 
 @pytest.mark.parametrize("plural", ["*", "pods/exec", "serviceaccounts/token", "nodes/proxy"])
-def test_wildcards_and_dangerous_subresources_are_refused(plural: str) -> None:
+def test_s7_wildcards_and_dangerous_subresources_are_refused(plural: str) -> None:
     with pytest.raises(ConfigError, match="no rights can be given"):
         writer_rules([Resource("core", "v1", plural)])
     with pytest.raises(ConfigError, match="no rights can be given"):
