@@ -348,7 +348,9 @@ def test_what_others_made_is_neither_replaced_nor_deleted(call: Call, fleet: Emu
     assert made(member) == ["Namespace fleetbus-system"]
 
 
-def test_t20_unjoin_removes_all_that_join_made(call: Call, fleet: EmulatedFleet, hub: EmulatedCluster):
+def test_t20_unjoin_removes_all_that_join_made(
+    call: Call, fleet: EmulatedFleet, hub: EmulatedCluster
+):
     join(call, fleet, "--watch", "pods", "--write", "configmaps")
     tokens = [token_in(secret_of(hub, account)) for account in (WATCHER, WRITER)]
     assert len(made(fleet["eu1"])) == len(PLACES)
