@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import nats
 import nats.errors
 import pytest
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from fleetbus.bus.connection import Bus, connected, subscribed
@@ -26,6 +23,7 @@ from fleetbus_devfleet.processes.servers import find_nats_server
 from fleetbus_proto.keys import KV_BUCKET, kv_accepted, kv_watch_spec
 from fleetbus_proto.subjects import STREAM
 from support.api.rendered_chart import VALUES, Object, find, render, secret
+from support.servers.nats_refusals import refusals
 from support.servers.rendered_servers import RenderedNats, nats_config, rendered_nats
 
 FLEET = VALUES["everything"]
@@ -127,44 +125,13 @@ async def server(tmp_path: Path) -> AsyncGenerator[RenderedNats]:
         yield server
 
 
-@dataclass
-class Probe:
-    """A user, and what the server refused."""
-
-    client: Client
-    refused: set[str] = field(default_factory=set[str])
-
-    async def note(self, error: Exception) -> None:
-        found = re.search(r'permissions violation for (\w+) to "(.*)"', str(error), re.IGNORECASE)
-        if found:
-            self.refused.add(f"{found[1]} {found[2]}".lower())  # the client lowers it, too
-
-
-async def refusals(server: RenderedNats, user: str) -> set[str]:
-    """Return the subjects of the tables that the server refuses."""
-    probe = Probe(Client())
-    await probe.client.connect(
-        server.address, error_cb=probe.note, allow_reconnect=False, **server.login(user)
-    )
-    try:
-        for subject in PUBLISH:
-            await probe.client.publish(subject, b"")
-        for subject in SUBSCRIBE:
-            await probe.client.subscribe(subject)
-        await probe.client.flush()
-        await asyncio.sleep(0.05)
-        return probe.refused
-    finally:
-        await probe.client.close()
-
-
 async def test_s3_s4_s5_each_credential_may_what_it_needs_and_nothing_else(server: RenderedNats):
     wrong: list[str] = []
     for user in USERS:
-        refused = await refusals(server, user)
+        refused = await refusals(server, user, PUBLISH, SUBSCRIBE)
         for verb, table in (("publish", PUBLISH), ("subscription", SUBSCRIBE)):
             for subject, allowed in table.items():
-                is_refused = f"{verb} {subject}".lower() in refused
+                is_refused = f"{verb} {subject}" in refused
                 if is_refused == (user in allowed):
                     wrong.append(f"{user}: {verb} {subject}: refused={is_refused}")
     assert wrong == []
