@@ -35,11 +35,26 @@ def make_blocking(access: StoreAccess | str, **options: Any) -> redis.Redis:
         of_sentinels = options | sentinel_authentication(access, address.sentinel_credentials)
         sentinel: Any = Sentinel(address.sentinels, sentinel_kwargs=of_sentinels, **options)
         of_master = {"db": address.database, **authentication_of(access, address.credentials)}
+        of_master["redis_class"] = _ClientOfMaster
         return cast("redis.Redis", sentinel.master_for(address.master, **of_master))
     if isinstance(address, ClusterAddress):
         options |= authentication_of(access, address.credentials)
         return cast("redis.Redis", _LazyCluster(address, options))
     return redis.Redis.from_url(access.url, **options, **authentication_of(access, Credentials()))
+
+
+class _ClientOfMaster(redis.Redis):
+    """A client of the master, which closes the connections to the Sentinels with itself.
+
+    redis-py leaves them to the garbage collector, which may find the socket first and warn.
+    """
+
+    def close(self) -> None:
+        """Close all connections."""
+        super().close()
+        manager: Any = getattr(self.connection_pool, "sentinel_manager", None)
+        for sentinel in manager.sentinels if manager else ():
+            sentinel.close()
 
 
 class _LazyCluster:

@@ -123,6 +123,27 @@ async def test_s2_a_rotated_password_under_load_loses_no_confirmed_write(
         assert int(await client.get("count") or 0) >= load.confirmed
 
 
+async def test_a_closed_client_for_threads_leaves_no_connection_to_a_sentinel(tmp_path: Path):
+    # The garbage collector would close it, and sometimes warn of the socket before it does.
+    async with valkey_with_sentinel(tmp_path) as servers:
+        blocking: Any = make_blocking(servers.url, client_name="of-a-thread")
+        assert await asyncio.to_thread(blocking.execute_command, "PING")
+        assert await is_connected(servers.sentinel.url, "of-a-thread")
+        blocking.close()
+        for url in (servers.first.url, servers.sentinel.url):
+            await eventually(lambda url=url: is_gone(url, "of-a-thread"))
+
+
+async def is_connected(url: str, name: str) -> bool:
+    async with Redis.from_url(url) as admin:
+        clients: Any = await admin.client_list()
+    return name in [one["name"] for one in clients]
+
+
+async def is_gone(url: str, name: str) -> bool:
+    return not await is_connected(url, name)
+
+
 @dataclass
 class TlsStore:
     """A store that only takes clients with a certificate."""
