@@ -14,7 +14,7 @@ from prometheus_client import REGISTRY
 from fleetbus.cli import api_client
 from fleetbus.cli.target import Target
 from fleetbus_query_api.answers.render import json_response
-from fleetbus_query_api.limits import user_limits as limits
+from fleetbus_query_api.limits import token_buckets
 from fleetbus_query_api.limits.user_limits import UserLimits
 from fleetbus_query_api.settings import QueryApiSettings
 from support.eventually import eventually
@@ -111,7 +111,7 @@ async def test_a8_a_request_that_fails_or_is_cut_off_is_not_counted_for_ever():
 async def test_a8_invented_addresses_fill_a_table_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(limits, "MAX_USERS", 10)
+    monkeypatch.setattr(token_buckets, "MAX_NAMES", 10)
     limited = Limited(user_request_burst=1, user_requests_per_second=0.001)
     for number in range(50):
         async with limited.client(f"127.0.1.{number}") as client:

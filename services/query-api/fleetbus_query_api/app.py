@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Query
 from starlette.responses import Response
 
 from fleetbus.snapshot import SnapshotReader
+from fleetbus_query_api.access.audit import Audit, AuditedAccess
 from fleetbus_query_api.access.authenticate import Authenticator
 from fleetbus_query_api.access.authorise import Access
 from fleetbus_query_api.access.middleware import Authentication
@@ -66,6 +67,8 @@ def create_app(
         authenticator: knows the users of tokens; None if everybody is let in.
         catalog: resolves resource names; made from the reader if it is not given.
     """
+    if authenticator is not None:
+        access = AuditedAccess(access)
     known = catalog or Catalog(reader)
     slices = TimeSlices()
     listing = ObjectListing(reader=reader, catalog=known, slices=slices, access=access)
@@ -85,6 +88,8 @@ def create_app(
     app.add_middleware(ListConcurrency)
     app.add_middleware(UserLimits, settings=settings)
     app.add_middleware(Authentication, authenticator=authenticator, settings=settings)
+    if authenticator is not None:
+        app.add_middleware(Audit)
     app.add_middleware(RequestGate, only_loopback=authenticator is None)
     return app
 

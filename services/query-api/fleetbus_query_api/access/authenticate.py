@@ -17,6 +17,7 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.process.access.tokens import is_bearer_token, read_expiry
 from fleetbus.process.log_once import LogOnce
 from fleetbus_query_api.access.cache import ExpiringCache
+from fleetbus_query_api.access.metrics import KNOWN, TOKEN, measured
 from fleetbus_query_api.access.reviews import TokenOwner, review_token
 from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.problem import UnauthorizedProblem, UnavailableProblem
@@ -69,7 +70,10 @@ class Authenticator:
             UnauthorizedProblem: the hub has just refused the token.
         """
         outcome = self._known.get(self._hash(token))
-        return None if outcome is None else _user_of(outcome)
+        if outcome is None:
+            return None
+        KNOWN.labels(TOKEN).inc()
+        return _user_of(outcome)
 
     async def authenticate(self, token: str) -> User:
         """The user of a token.
@@ -79,7 +83,10 @@ class Authenticator:
             UnavailableProblem: the hub did not review it.
         """
         try:
-            owner = await review_token(self._hub, token, self._audience)
+            with measured(TOKEN) as review:
+                owner = await review_token(self._hub, token, self._audience)
+                outcome = self._evaluate(owner)
+                review.is_allowed = outcome.user is not None
         except (KubeError, ConfigError) as e:
             if self._failing.should_log(text := str(e).replace(token, "…")):
                 log.warning("token_review_failed", error=text)
@@ -87,7 +94,6 @@ class Authenticator:
                 "your token cannot be verified: the hub's API server does not answer the query API"
                 " or refuses it; the log of the query API has the reason. Try again"
             ) from None
-        outcome = self._evaluate(owner)
         keep = _INVALID_FOR if outcome.user is None else min(self._keep, _remaining(token))
         if keep > timedelta():
             self._known.put(self._hash(token), outcome, keep)

@@ -21,6 +21,7 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.process.log_once import LogOnce
 from fleetbus_proto.resources import CORE
 from fleetbus_query_api.access.cache import ExpiringCache
+from fleetbus_query_api.access.metrics import ACCESS, KNOWN, measured
 from fleetbus_query_api.access.reviews import Attributes, review_access
 from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.problem import (
@@ -28,7 +29,7 @@ from fleetbus_query_api.answers.problem import (
     TooManyRequestsProblem,
     UnavailableProblem,
 )
-from fleetbus_query_api.limits.user_limits import MAX_USERS
+from fleetbus_query_api.limits.token_buckets import TokenBuckets
 
 log = structlog.get_logger()
 
@@ -112,34 +113,6 @@ class _Case(NamedTuple):
     attributes: Attributes
 
 
-class _ReviewBudget:
-    """Bounds the reviews that one user causes: invented names are in no cache (rule A8)."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._spent: dict[str, tuple[float, float]] = {}
-
-    def spend(self, user: str) -> None:
-        """Count a review.
-
-        Raises:
-            TooManyRequestsProblem: the user has caused too many.
-        """
-        now = self._clock()
-        spent, at = self._spent.pop(user, (0.0, now))
-        spent = max(0.0, spent - (now - at) * _REVIEWS_PER_SECOND)
-        is_over = spent >= _REVIEW_BURST
-        self._spent[user] = (spent + (0 if is_over else 1), now)
-        if len(self._spent) > MAX_USERS:
-            del self._spent[next(iter(self._spent))]
-        if is_over:
-            raise TooManyRequestsProblem(
-                "your requests name too many clusters, namespaces or resources that"
-                " were not checked before",
-                wait_seconds=1,
-            )
-
-
 class Decisions:
     """Makes reviews, and keeps their outcomes for a while.
 
@@ -156,7 +129,8 @@ class Decisions:
         self._deny = deny
         self._known: ExpiringCache[_Case, bool] = ExpiringCache(_CAPACITY, clock)
         self._turns = asyncio.Semaphore(_AT_A_TIME)
-        self._budget = _ReviewBudget(clock)
+        # Bounds the reviews that one user causes: invented names are in no cache (rule A8).
+        self._budgets = TokenBuckets(rate=_REVIEWS_PER_SECOND, burst=_REVIEW_BURST, clock=clock)
 
     async def decide(self, client: Callable[[], KubeClient], case: _Case) -> bool:
         """Whether a user may do something.
@@ -165,16 +139,32 @@ class Decisions:
             TooManyRequestsProblem: the user causes too many reviews.
             FleetbusError: the API server cannot be asked, or does not decide.
         """
-        known = self._known.get(case)
+        known = self._find(case)
         if known is not None:
             return known
         async with self._turns:
-            known = self._known.get(case)  # another request may have asked meanwhile
+            known = self._find(case)  # another request may have asked meanwhile
             if known is None:
-                self._budget.spend(case.user.name)
-                known = await review_access(client(), case.user, case.attributes)
+                self._spend(case.user)
+                with measured(ACCESS) as review:
+                    known = await review_access(client(), case.user, case.attributes)
+                    review.is_allowed = known
                 self._known.put(case, known, self._allow if known else self._deny)
         return known
+
+    def _find(self, case: _Case) -> bool | None:
+        known = self._known.get(case)
+        if known is not None:
+            KNOWN.labels(ACCESS).inc()
+        return known
+
+    def _spend(self, user: User) -> None:
+        if wait := self._budgets.take(user.name):
+            raise TooManyRequestsProblem(
+                "your requests name too many clusters, namespaces or resources that"
+                " were not checked before",
+                wait_seconds=wait,
+            )
 
     def deny(self, case: _Case, keep: timedelta) -> None:
         """Deny for so long, without a review."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import Counter
@@ -13,10 +12,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fleetbus_query_api.access.user import find_user
 from fleetbus_query_api.answers.problem import TooManyRequestsProblem, render_problem
+from fleetbus_query_api.limits.token_buckets import TokenBuckets
 from fleetbus_query_api.settings import QueryApiSettings
 
-MAX_USERS: Final = 10_000
-"""Users that are tracked; beyond that the one that was idle the longest is forgotten."""
 _CONCURRENCY_RETRY_SECONDS: Final = 1.0
 
 REFUSED: Final = Counter(
@@ -26,15 +24,6 @@ REFUSED: Final = Counter(
 )
 for _limit in ("rate", "concurrency"):
     REFUSED.labels(_limit)
-
-
-@dataclass(slots=True)
-class _Usage:
-    """A token bucket, and the number of requests in flight."""
-
-    tokens: float
-    refilled_at: float
-    in_flight: int = 0
 
 
 class UsageLimits:
@@ -49,10 +38,11 @@ class UsageLimits:
         self, settings: QueryApiSettings, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._rate = settings.user_requests_per_second
-        self._burst = settings.user_request_burst
         self._concurrency = settings.user_concurrency
-        self._clock = clock
-        self._usages: dict[str, _Usage] = {}
+        self._buckets = TokenBuckets(
+            rate=self._rate, burst=settings.user_request_burst, clock=clock
+        )
+        self._in_flight: dict[str, int] = {}
 
     @contextmanager
     def use(self, name: str) -> Generator[None]:
@@ -61,40 +51,29 @@ class UsageLimits:
         Raises:
             TooManyRequestsProblem: a limit is reached.
         """
-        usage = self._find(name)
-        self._take(usage)
-        usage.in_flight += 1
+        self._take(name)
+        self._in_flight[name] = self._in_flight.get(name, 0) + 1
         try:
             yield
         finally:
-            usage.in_flight -= 1
+            self._in_flight[name] -= 1
+            if not self._in_flight[name]:
+                del self._in_flight[name]
 
     def __len__(self) -> int:
         """How many are tracked."""
-        return len(self._usages)
+        return len(self._buckets)
 
-    def _find(self, name: str) -> _Usage:
-        """Find a usage, and move it to the end: the first was idle the longest."""
-        usage = self._usages.pop(name, None) or _Usage(self._burst, self._clock())
-        self._usages[name] = usage
-        if len(self._usages) > MAX_USERS:
-            del self._usages[next(iter(self._usages))]
-        return usage
-
-    def _take(self, usage: _Usage) -> None:
-        if usage.in_flight >= self._concurrency:
+    def _take(self, name: str) -> None:
+        in_flight = self._in_flight.get(name, 0)
+        if in_flight >= self._concurrency:
             REFUSED.labels("concurrency").inc()
-            reason = f"{usage.in_flight} of your requests are in progress"
+            reason = f"{in_flight} of your requests are in progress"
             raise TooManyRequestsProblem(reason, wait_seconds=_CONCURRENCY_RETRY_SECONDS)
-        now = self._clock()
-        gained = (now - usage.refilled_at) * self._rate
-        usage.tokens = min(self._burst, usage.tokens + gained)
-        usage.refilled_at = now
-        if usage.tokens < 1:
+        if wait := self._buckets.take(name):
             REFUSED.labels("rate").inc()
             reason = f"more than {self._rate:g} requests per second"
-            raise TooManyRequestsProblem(reason, wait_seconds=(1 - usage.tokens) / self._rate)
-        usage.tokens -= 1
+            raise TooManyRequestsProblem(reason, wait_seconds=wait)
 
 
 class UserLimits:

@@ -1,0 +1,147 @@
+"""Logs who asked for what, and what was decided: one line for each request (rule A3).
+
+A line never has a token: of a request it names the method, the path and what `authorise` was asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fleetbus_query_api.access.authorise import Access, Right
+from fleetbus_query_api.access.user import User, find_user
+from fleetbus_query_api.limits.user_limits import address_of
+
+log = structlog.get_logger()
+
+_SHOWN: Final = 10
+"""How many denied clusters a line names."""
+_LONGEST: Final = 500
+_CLUSTERS: Final = "clusters"
+_UNAUTHENTICATED: Final = "unauthenticated"
+_ALLOWED: Final = "allowed"
+_DENIED: Final = "denied"
+_PARTLY: Final = "partly denied"
+_LIMITED: Final = "limited"
+_FAILED: Final = "failed"
+
+
+@dataclass(slots=True)
+class _Asked:
+    """The decisions that one request has caused."""
+
+    rights: list[Right] = field(default_factory=list[Right])
+    allowed: int = 0
+    denied: set[str] = field(default_factory=set[str])
+
+
+_ASKED: Final[ContextVar[_Asked | None]] = ContextVar("asked", default=None)
+
+
+class AuditedAccess:
+    """Notes each decision for the line of its request.
+
+    Args:
+        access: decides.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self.is_open = access.is_open
+
+    async def authorise(
+        self, user: User, right: Right, clusters: Collection[str]
+    ) -> Collection[str]:
+        """Those of the clusters in which the user has a right; see `Access`."""
+        allowed = await self._access.authorise(user, right, clusters)
+        if asked := _ASKED.get():
+            asked.rights.append(right)
+            asked.allowed += len(allowed)
+            asked.denied |= set(clusters) - set(allowed)
+        return allowed
+
+
+class Audit:
+    """An ASGI middleware that logs each request; what is refused, as a warning.
+
+    Args:
+        app: the application behind it, which authenticates.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, then log it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status, started = 0, time.perf_counter()
+
+        async def note(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = int(message["status"])
+            await send(message)
+
+        asked = _Asked()
+        token = _ASKED.set(asked)
+        try:
+            await self._app(scope, receive, note)
+        finally:
+            _ASKED.reset(token)
+            _log(scope, status, asked, time.perf_counter() - started)
+
+
+def _log(scope: Scope, status: int, asked: _Asked, seconds: float) -> None:
+    decision = _decision(status, asked)
+    user = find_user(scope)
+    # A list of all clusters leaves out those that a user may not read: that is no attempt.
+    write = log.info if decision in (_ALLOWED, _PARTLY, _FAILED) else log.warning
+    write(
+        "api_request",
+        decision=decision,
+        user=user.name if user is not None else "",
+        client=address_of(scope).removeprefix("address "),
+        method=str(scope["method"])[:_SHOWN],
+        path=_path(scope),
+        status=status,
+        rights=_shown(asked.rights),
+        denied=sorted(asked.denied)[:_SHOWN],
+        denied_clusters=len(asked.denied),
+        seconds=round(seconds, 3),
+    )
+
+
+def _decision(status: int, asked: _Asked) -> str:
+    if status == HTTPStatus.UNAUTHORIZED:
+        return _UNAUTHENTICATED
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return _LIMITED
+    if status == 0 or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return _FAILED
+    if asked.denied:
+        return _PARTLY if asked.allowed else _DENIED
+    return _ALLOWED
+
+
+def _path(scope: Scope) -> str:
+    """The path as it was sent, so that nobody can write a second line; without the query."""
+    raw: bytes = scope.get("raw_path") or str(scope["path"]).encode()
+    return raw.partition(b"?")[0].decode("ascii", "backslashreplace")[:_LONGEST]
+
+
+def _shown(rights: Sequence[Right]) -> list[str]:
+    """Each right once, such as `list deployments.apps prod`."""
+    found: dict[str, None] = {}
+    for each in rights:
+        parts = (each.verb, each.resource if each.plural else _CLUSTERS, each.namespace, each.name)
+        found[" ".join(filter(None, parts))] = None
+    return list(found)[:_SHOWN]
