@@ -77,21 +77,25 @@ FORBIDDEN: list[tuple[str, str, str, str]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def calls() -> Calls:
-    """A hub with the rendered roles, that asks them."""
+def hub_with(values: Object) -> Calls:
+    """Make a hub with the rendered roles, that asks them."""
     cluster = Cluster(
         "hub", seed=1, tokens={"root": User("root", ("system:masters",))}, authorize="rbac"
     )
     calls = Calls(cluster)
     for namespace in (NAMESPACE, KUBECONFIGS):
         calls.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}}, bearer="root")
-    for one in of_kind(render(VALUES["everything"]), *PLURALS):
+    for one in of_kind(render(values), *PLURALS):
         namespace = one["metadata"].get("namespace", "")
         place = f"{RBAC}/namespaces/{namespace}" if namespace else RBAC
         reply = calls.call("POST", f"{place}/{PLURALS[one['kind']]}", one, bearer="root")
         assert reply.status == 201, reply.message
     return calls
+
+
+@pytest.fixture(scope="module")
+def calls() -> Calls:
+    return hub_with(VALUES["everything"])
 
 
 def may(calls: Calls, component: str, verb: str, resource: str, namespace: str, name: str) -> bool:
@@ -129,6 +133,22 @@ def test_s7_no_component_may_what_it_does_not(calls: Calls, component: str):
 def test_s7_only_who_needs_them_reads_kubeconfigs(calls: Calls):
     readers = [c for c in COMPONENTS if may(calls, c, "list", "secrets", KUBECONFIGS, "")]
     assert readers == ["pool", "projector", "distributor", "reconciler-shop"]
+
+
+def test_a3_where_members_decide_the_query_api_finds_them_and_no_more():
+    calls = hub_with(VALUES["members decide"])
+    allowed = [
+        ("list", "clusters.fleetbus.dev", "", ""),
+        ("watch", "clusters.fleetbus.dev", "", ""),
+        ("list", "secrets", KUBECONFIGS, ""),
+        ("watch", "secrets", KUBECONFIGS, ""),
+        ("get", "namespaces", "", "kube-system"),
+        ("create", "tokenreviews.authentication.k8s.io", "", ""),
+        ("create", "subjectaccessreviews.authorization.k8s.io", "", ""),
+    ]
+    assert [one for one in allowed if not may(calls, "query-api", *one)] == []
+    more = [("list", "configmaps", KUBECONFIGS, ""), ("list", "pods", "", "")]
+    assert [one for one in [*FORBIDDEN, *more] if may(calls, "query-api", *one)] == []
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)

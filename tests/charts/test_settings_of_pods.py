@@ -60,6 +60,17 @@ def test_every_variable_is_a_setting_and_every_value_is_valid(
                 load_settings(kind, **more)
 
 
+def test_where_members_decide_the_query_api_knows_the_providers():
+    objects = render(VALUES["members decide"])
+    _, found = environment(find(objects, "Deployment", "fb-fleetbus-query-api"), "")
+    assert found["FLEETBUS_QUERY_API_AUTHORITY"] == "member"
+    assert json.loads(found["FLEETBUS_PROVIDERS"])[0]["namespace"] == "fleetbus-clusters"
+    assert found["FLEETBUS_HUB_CLUSTER"] == "hub"
+    _, found = environment(find(render({}), "Deployment", "fb-fleetbus-query-api"), "")
+    assert found["FLEETBUS_QUERY_API_AUTHORITY"] == "hub"
+    assert "FLEETBUS_PROVIDERS" not in found
+
+
 def test_every_command_is_in_the_image():
     dockerfile = (ROOT / "Dockerfile").read_text()
     scripts: set[str] = {"python"}

@@ -133,12 +133,13 @@ clusters: whether it reads the members' kubeconfigs. */}}
   kind: query-api
   command: [fleetbus-query-api]
   hub: true
+  clusters: {{ eq .authority "member" }}
   values: {{ pick . "replicas" "resources" "env" | toJson }}
   settings:
     FLEETBUS_QUERY_API_PORT: "8443"
     FLEETBUS_QUERY_API_AUTHENTICATION: token
     FLEETBUS_QUERY_API_AUDIENCE: {{ .audience | quote }}
-    FLEETBUS_QUERY_API_AUTHORITY: hub
+    FLEETBUS_QUERY_API_AUTHORITY: {{ .authority }}
     {{- if .tls.terminated }}
     FLEETBUS_QUERY_API_TLS_TERMINATED: "true"
     {{- else }}

@@ -81,6 +81,7 @@ VALUES: Final[dict[str, Object]] = {
         "pods": {"topologySpreadRequired": True},
     },
     "external": _EXTERNAL,
+    "members decide": {"queryApi": {"authority": "member"}},
     "no hub, no pool": {
         "hub": {"cluster": ""},
         "watchers": {"clusters": [EU1], "pool": {"enabled": False}},

@@ -58,6 +58,7 @@ WRONG: Final[list[tuple[Object, str]]] = [
     ({"queryApi": {"ingress": {"enabled": True, "host": "a.example"}}}, "tlsSecretName"),
     ({"tls": {"secretName": "mine"}}, "secretName"),
     ({"tls": {"issuerRef": {"kind": "Issuer"}}}, "missing property 'name'"),
+    ({"queryApi": {"authority": "both"}}, "/queryApi/authority"),
     ({"image": {"digest": "latest"}}, "/image/digest"),
     ({"log": {"level": "loud"}}, "/log/level"),
 ]
