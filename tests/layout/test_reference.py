@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from reference import values
 from reference.main import FOLDER, PAGES, text_of
 
 
@@ -14,3 +15,7 @@ def test_a_page_is_what_the_code_says(name: str):
 
 def test_every_page_is_made_from_the_code():
     assert {path.name for path in FOLDER.glob("*.md")} == set(PAGES)
+
+
+def test_the_values_of_the_chart_are_what_its_schema_says():
+    assert values.README.read_text(encoding="utf-8") == values.readme(), "run `make reference`"

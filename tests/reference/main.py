@@ -1,4 +1,4 @@
-"""Write docs/reference anew from the code: `make reference`."""
+"""Write docs/reference, and the values of the chart, anew from the code: `make reference`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from reference import commands, crds, metrics, rest, settings, subjects
+from reference import commands, crds, metrics, rest, settings, subjects, values
 
 FOLDER: Final = Path(__file__).parents[2] / "docs" / "reference"
 PAGES: Final[dict[str, Callable[[], str]]] = {
@@ -30,6 +30,7 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for name in PAGES:
         (FOLDER / name).write_text(text_of(name), encoding="utf-8")
+    values.README.write_text(values.readme(), encoding="utf-8")
 
 
 if __name__ == "__main__":

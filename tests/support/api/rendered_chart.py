@@ -93,6 +93,10 @@ VALUES: Final[dict[str, Object]] = {
         "tests": {"enabled": False},
         "clusters": {"createNamespace": False},
     },
+    **{
+        f"examples/{path.name}": yaml.safe_load(path.read_text())
+        for path in sorted((CHART / "examples").glob("*.yaml"))
+    },
 }
 """The combinations that matter, by name."""
 
