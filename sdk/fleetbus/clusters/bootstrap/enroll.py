@@ -25,6 +25,7 @@ from fleetbus.clusters.bootstrap.hub_objects import HubObjects, read_hub
 from fleetbus.clusters.bootstrap.member import (
     apply_objects,
     half_done,
+    member_errors,
     remove_objects,
     require_rights,
 )
@@ -84,23 +85,25 @@ async def enroll(
     """
     server = _check(name, admin, options)
     known = await read_hub(hub, name, options.places)
-    admin = replace(admin, insecure=options.insecure)
-    try:
-        async with KubeClient(admin) as member:
-            uid = await _identify(hub, member, name, known)
-            member.verify_identity(
-                IdentityCheck(name, accepted=_Fixed(uid), read=member.kube_system_uid)
-            )
-            access = await _plan(hub, member, name, known, options)
+    hub_uid = await hub.kube_system_uid()
+    async with KubeClient(replace(admin, insecure=options.insecure)) as member:
+        with member_errors(name):
+            async with asyncio.timeout(_ANSWERS_WITHIN.total_seconds()):
+                uid = await member.kube_system_uid()
+        await _check_identity(hub, name, known, uid)
+        member.verify_identity(
+            IdentityCheck(name, accepted=_Fixed(uid), read=member.kube_system_uid)
+        )
+        with member_errors(name):
+            access = await _plan(member, known, hub_uid, options)
             objects = member_objects(access)
-            await known.require_rights(hub, pool=access.pool)
             await require_rights(member, objects)
-            done = await apply_objects(member, objects, access.hub_uid)
-            tokens = await _tokens(member, access, options.lifetime, done)
-            if access.pool:  # it may have had a watcher of its own
-                await remove_objects(member, access.hub_uid, account_places(WATCHER))
-    except KubeError as e:
-        raise NotPossible(f"cluster {name!r}: {e}") from e
+        await known.require_rights(hub, pool=access.pool)
+        with member_errors(name):
+            done = await apply_objects(member, objects, hub_uid)
+        tokens = await _tokens(member, access, options.lifetime, done)
+        if access.pool:  # it may have had a watcher of its own
+            await remove_objects(member, hub_uid, account_places(WATCHER))
     if options.check:
         limited = replace(admin, own=False, http=options.http, context="", source="limited access")
         for token in tokens.values():
@@ -139,10 +142,8 @@ def _check(name: str, admin: KubeConfig, options: BootstrapOptions) -> dict[str,
     return server
 
 
-async def _identify(hub: KubeClient, member: KubeClient, name: str, known: HubObjects) -> str:
-    """The UID of the cluster that answers, if it may have this name (rule W13)."""
-    async with asyncio.timeout(_ANSWERS_WITHIN.total_seconds()):
-        uid = await member.kube_system_uid()
+async def _check_identity(hub: KubeClient, name: str, known: HubObjects, uid: str) -> None:
+    """Refuse a cluster that must not have this name (rule W13)."""
     if known.uid and known.uid != uid:
         raise NotPossible(
             f"another cluster answers: kube-system has UID {uid}, and {name!r} is the one with"
@@ -153,23 +154,21 @@ async def _identify(hub: KubeClient, member: KubeClient, name: str, known: HubOb
         raise AlreadyJoined(
             f"this cluster is already in the fleet as {other!r}, and a cluster has only one name"
         )
-    return uid
 
 
 async def _plan(
-    hub: KubeClient, member: KubeClient, name: str, known: HubObjects, options: BootstrapOptions
+    member: KubeClient, known: HubObjects, hub_uid: str, options: BootstrapOptions
 ) -> MemberAccess:
     watched: Sequence[Any] = (
         (known.watched or [ALL]) if options.watched is None else options.watched
     )
     written = known.written if options.written is None else options.written
-    pool = known.pool if options.pool is None else options.pool
     return MemberAccess(
-        cluster=name,
-        hub_uid=await hub.kube_system_uid(),
+        cluster=known.name,
+        hub_uid=hub_uid,
         watched=await resolve_watched(member, watched),
         written=await resolve_written(member, written),
-        pool=pool,
+        pool=known.pool if options.pool is None else options.pool,
     )
 
 

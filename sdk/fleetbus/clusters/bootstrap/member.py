@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from fleetbus.clusters.bootstrap.accounts import PLACES, THE_NAMESPACE, Place, is_ours
@@ -25,6 +26,17 @@ _NO_OBJECTS: Final = frozenset({"metrics.k8s.io"})
 
 class HalfDone(ConfigError):
     """It failed on the way; the message names what was done so far, and how to go on."""
+
+
+@contextmanager
+def member_errors(name: str) -> Generator[None]:
+    """Turn what a member refuses, before anything is changed, into `NotPossible`."""
+    try:
+        yield
+    except TimeoutError as e:
+        raise NotPossible(f"cluster {name!r} does not answer") from e
+    except KubeError as e:
+        raise NotPossible(f"cluster {name!r}: {e}") from e
 
 
 async def require_rights(member: KubeClient, objects: Mapping[Place, Object]) -> None:
@@ -111,7 +123,10 @@ async def remove_objects(
     Raises:
         HalfDone: the member refused, or did not answer.
     """
-    found = await find_ours(member, hub_uid)
+    try:
+        found = await find_ours(member, hub_uid)
+    except KubeError as e:
+        raise half_done(f"what there is cannot be read: {e}", (), "deleted") from e
     chosen = found.keys() if places is None else found.keys() & set(places)
     gone: list[Place] = []
     kept = ""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -14,13 +13,13 @@ from fleetbus.clusters.bootstrap.hub_objects import WRITTEN
 from fleetbus.clusters.bootstrap.member import (
     find_ours,
     joined_as,
+    member_errors,
     remove_objects,
     require_removal_rights,
 )
 from fleetbus.clusters.fields import map_of
 from fleetbus.clusters.membership import NotJoined, NotPossible, unjoin
 from fleetbus.clusters.providers.cluster import CLUSTERS, recorded_uid
-from fleetbus.errors import ConfigError, KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
 
@@ -55,23 +54,26 @@ async def unjoin_and_remove(
     """
     hub_uid = await hub.kube_system_uid()
     cluster = await hub.get(CLUSTERS, "", name)
-    async with _asked(name, admin) as member:
-        uid = await member.kube_system_uid()
+    async with KubeClient(admin) as member:
+        with member_errors(name):
+            async with asyncio.timeout(_ANSWERS_WITHIN.total_seconds()):
+                uid = await member.kube_system_uid()
         if cluster is not None and recorded_uid(cluster) not in ("", uid):
             raise NotPossible(
                 f"another cluster answers: kube-system has UID {uid}, and {name!r} is the one with"
                 f" {recorded_uid(cluster)}"
             )
-        found = await find_ours(member, hub_uid)
+        with member_errors(name):
+            found = await find_ours(member, hub_uid)
         if others := joined_as(found) - {name}:
             raise NotPossible(f"this cluster was joined as {', '.join(sorted(others))}")
-        await require_removal_rights(member, found)
-    try:
-        await unjoin(hub, name, namespace=namespace)
-    except NotJoined:
-        if not found:  # else an earlier unjoin was cut off, or had no access to the cluster
-            raise
-    async with _asked(name, admin) as member:
+        with member_errors(name):
+            await require_removal_rights(member, found)
+        try:
+            await unjoin(hub, name, namespace=namespace)
+        except NotJoined:
+            if not found:  # else an earlier unjoin was cut off, or had no access to the cluster
+                raise
         gone, kept = await remove_objects(member, hub_uid)
     return Removed(on_member=gone, kept=kept)
 
@@ -93,20 +95,3 @@ def removal_commands() -> list[str]:
         where = f" -n {place.namespace}" if place.namespace else ""
         commands.append(f"kubectl delete {place.kind.lower()} {place.name}{where}")
     return commands
-
-
-@asynccontextmanager
-async def _asked(name: str, admin: KubeConfig) -> AsyncGenerator[KubeClient]:
-    """A client of the member whose errors name it."""
-    try:
-        async with (
-            asyncio.timeout(_ANSWERS_WITHIN.total_seconds()),
-            KubeClient(admin) as member,
-        ):
-            yield member
-    except TimeoutError as e:
-        raise NotPossible(f"cluster {name!r} does not answer") from e
-    except ConfigError:
-        raise
-    except KubeError as e:
-        raise NotPossible(f"cluster {name!r}: {e}") from e

@@ -136,7 +136,7 @@ async def watch(config: KubeConfig, nats_url: str) -> None:
 
 
 async def check_writer(config: KubeConfig) -> None:
-    """What the distributor does with an object of its own."""
+    """The writer does with an object what the distributor does."""
     async with KubeClient(config) as client:
         body: Object = {
             "apiVersion": "v1",
