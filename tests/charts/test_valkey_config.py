@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +14,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from fleetbus.store.connection import connect
-from support.api.rendered_chart import VALUES, Object, find, render, secret
+from support.api.rendered_chart import CHART, VALUES, Object, find, render, secret
 from support.servers.rendered_servers import RenderedValkey, rendered_valkey
 
 FLEET: Object = {**VALUES["everything"], "tls": {"enabled": False}}
@@ -121,3 +122,16 @@ def test_the_memory_limit_leaves_room_for_a_rewrite():
     assert f"maxmemory {3 * 1024**3 // 2}\n" in text
     assert "maxmemory-policy noeviction" in text
     assert "appendfsync everysec" in text
+
+
+def test_s8_the_page_of_the_store_shows_the_users_of_the_chart():
+    shop: Object = {"name": "shop", "modules": ["shop.controllers"], "controllers": ["shop"]}
+    objects = render({"reconcilers": [shop]})
+    text = secret(objects, "fb-fleetbus-valkey-config")["users.acl"]
+    made = [re.sub(r"#\w{64}", ">PASSWORD", line) for line in text.splitlines()]
+    page = (CHART.parents[1] / "docs" / "store.md").read_text()
+    shown = re.findall(r"^ACL SETUSER (.*)$", page, re.MULTILINE)
+    of_the_server = ("user default", "user probe")
+    assert [f"user {one}" for one in shown] == [
+        one for one in made if one and not one.startswith(of_the_server)
+    ]
