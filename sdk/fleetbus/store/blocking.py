@@ -6,11 +6,12 @@ from typing import Any, cast
 
 import redis
 from redis.cluster import ClusterNode, RedisCluster
+from redis.connection import ConnectionPool
 from redis.sentinel import Sentinel
 
 from fleetbus.process.access.store import StoreAccess
 from fleetbus.store.address import ClusterAddress, Credentials, SentinelAddress, parse_address
-from fleetbus.store.login import authentication_of, sentinel_authentication, tls_options
+from fleetbus.store.login import authentication_of, reading_tls_in_threads, sentinel_authentication
 
 
 def make_blocking(access: StoreAccess | str, **options: Any) -> redis.Redis:
@@ -27,7 +28,6 @@ def make_blocking(access: StoreAccess | str, **options: Any) -> redis.Redis:
     """
     if isinstance(access, str):
         access = StoreAccess(url=access)
-    options |= tls_options(access.tls)
     address = parse_address(access.url)
     if isinstance(address, SentinelAddress):
         if address.is_tls:
@@ -36,11 +36,21 @@ def make_blocking(access: StoreAccess | str, **options: Any) -> redis.Redis:
         sentinel: Any = Sentinel(address.sentinels, sentinel_kwargs=of_sentinels, **options)
         of_master = {"db": address.database, **authentication_of(access, address.credentials)}
         of_master["redis_class"] = _ClientOfMaster
-        return cast("redis.Redis", sentinel.master_for(address.master, **of_master))
+        master: Any = sentinel.master_for(address.master, **of_master)
+        for client in (master, *sentinel.sentinels):
+            _read_tls(client, access)
+        return cast("redis.Redis", master)
     if isinstance(address, ClusterAddress):
         options |= authentication_of(access, address.credentials)
-        return cast("redis.Redis", _LazyCluster(address, options))
-    return redis.Redis.from_url(access.url, **options, **authentication_of(access, Credentials()))
+        return cast("redis.Redis", _LazyCluster(address, access, options))
+    client = redis.Redis.from_url(access.url, **options, **authentication_of(access, Credentials()))
+    _read_tls(client, access)
+    return client
+
+
+def _read_tls(client: redis.Redis, access: StoreAccess) -> None:
+    pool: Any = client.connection_pool
+    pool.connection_class = reading_tls_in_threads(pool.connection_class, access.tls)
 
 
 class _ClientOfMaster(redis.Redis):
@@ -57,26 +67,48 @@ class _ClientOfMaster(redis.Redis):
             sentinel.close()
 
 
+def _pool_class(access: StoreAccess) -> type[ConnectionPool]:
+    class Pool(ConnectionPool):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.connection_class = reading_tls_in_threads(self.connection_class, access.tls)
+
+    return Pool
+
+
 class _LazyCluster:
     """A Cluster's client for commands and scripts; redis-py's connects when it is made."""
 
-    def __init__(self, address: ClusterAddress, options: dict[str, Any]) -> None:
+    def __init__(
+        self, address: ClusterAddress, access: StoreAccess, options: dict[str, Any]
+    ) -> None:
         self._address = address
+        self._access = access
         self._options = options
         self._client: RedisCluster | None = None
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """See `redis.Redis.execute_command`."""
         if self._client is None:
-            given = dict(self._options)
-            if self._address.is_tls:
-                given["ssl"] = True
-            nodes = [ClusterNode(*place) for place in self._address.nodes]
-            make = cast("Any", RedisCluster)
-            self._client = make(startup_nodes=nodes, require_full_coverage=False, **given)
+            self._client = self._connect()
         return cast("Any", self._client).execute_command(*args, **options)
+
+    def _connect(self) -> RedisCluster:
+        given = dict(self._options)
+        if self._address.is_tls:
+            # Only with a URL it uses the class of pools, whose connections read our files.
+            host, port = self._address.nodes[0]
+            given["url"] = f"rediss://{f'[{host}]' if ':' in host else host}:{port}"
+            given["connection_pool_class"] = _pool_class(self._access)
+        nodes = [ClusterNode(*place) for place in self._address.nodes]
+        make = cast("Any", RedisCluster)
+        return make(startup_nodes=nodes, require_full_coverage=False, **given)
 
     def close(self) -> None:
         """See `redis.Redis.close`."""
         if self._client is not None:
             self._client.close()
+            for node in cast("Any", self._client).get_nodes():
+                # redis-py does not close a pool of a class that was given to it.
+                if node.redis_connection is not None:
+                    node.redis_connection.connection_pool.disconnect()

