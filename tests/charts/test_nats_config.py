@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from nats.aio.msg import Msg
 
 from fleetbus.bus.connection import Bus, connected, subscribed
 from fleetbus.bus.durables import consumer_info, ensure_consumer
-from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
+from fleetbus.bus.jetstream import ensure_bucket, ensure_stream, stream_info
 from fleetbus.bus.key_value import KeyValue
 from fleetbus_devfleet.processes.servers import find_nats_server
 from fleetbus_proto.keys import KV_BUCKET, kv_accepted, kv_watch_spec
@@ -213,6 +214,20 @@ async def test_s5_a_subscriber_reads_and_acknowledges_its_durable(server: Render
         info = await consumer_info(hub, "subscriber-audit")
         assert info is not None
         assert (info["num_ack_pending"], info["ack_floor"]["stream_seq"]) == (0, 1)
+
+
+async def test_a_command_in_a_pod_gets_answers_with_the_login_of_that_pod(server: RenderedNats):
+    """Its connection has another name than the component, and no other inbox is allowed."""
+    for pod, user in (("projector", "projector"), ("distributor", "distributor")):
+        (container,) = find(render(FLEET), "Deployment", f"fb-fleetbus-{pod}")["spec"]["template"][
+            "spec"
+        ]["containers"]
+        given = {one["name"]: one.get("value", "") for one in container["env"]}
+        inbox = given["FLEETBUS_NATS_INBOX_PREFIX"]
+        access = replace(server.access(user), inbox_prefix=inbox)
+        async with connected(access, name="fleetbus-doctor") as bus:
+            await bus.nc.subscribe(bus.nc.new_inbox())
+            assert await stream_info(bus) is None  # an answer: there is no stream yet
 
 
 async def test_nobody_logs_in_without_or_with_wrong_credentials(server: RenderedNats):

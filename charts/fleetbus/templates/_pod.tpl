@@ -2,7 +2,11 @@
 {{- define "fleetbus.environment" -}}
 {{- $ := index . 0 -}}{{- $c := index . 1 -}}
 {{- $env := dict "FLEETBUS_LOG_LEVEL" $.Values.log.level "FLEETBUS_LOG_FORMAT" $.Values.log.format "FLEETBUS_HEALTH_PORT" "8080" -}}
-{{- if $c.nats -}}{{- $_ := set $env "FLEETBUS_NATS_URL" (include "fleetbus.natsUrl" $) -}}{{- end -}}
+{{- if $c.nats -}}
+{{- $_ := set $env "FLEETBUS_NATS_URL" (include "fleetbus.natsUrl" $) -}}
+{{- /* Also for `kubectl exec … fleetbus`, which has no other inbox with the login of its pod. */ -}}
+{{- $_ := set $env "FLEETBUS_NATS_INBOX_PREFIX" (first $c.nats.subscribe | trimSuffix ".>") -}}
+{{- end -}}
 {{- if $c.redis -}}
 {{- $_ := set $env "FLEETBUS_REDIS_URL" (include "fleetbus.redisUrl" $) -}}
 {{- $_ := set $env "FLEETBUS_SHARDS" ($.Values.shards | int | toString) -}}

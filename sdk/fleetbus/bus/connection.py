@@ -166,7 +166,7 @@ async def connected(
 
     Args:
         access: the address and files to log in with; or only addresses, separated by commas.
-        name: who we are, like `watcher.eu1`; also the prefix of our inbox.
+        name: who we are, like `watcher.eu1`; also the prefix of our inbox, unless that is set.
         health: becomes not ready while there is no connection.
 
     Raises:
@@ -242,7 +242,7 @@ class _Callbacks:
             disconnected_cb=self._on_disconnect,
             reconnected_cb=self._on_reconnect,
             closed_cb=self._on_close,
-            inbox_prefix=f"_INBOX.{self._name}",
+            inbox_prefix=self._access.inbox_prefix or f"_INBOX.{self._name}",
             max_reconnect_attempts=-1,  # the default gives up for good after two minutes
             reconnect_time_wait=cast("int", _RECONNECT_WAIT),  # only slept for and added to a time
             ping_interval=10,

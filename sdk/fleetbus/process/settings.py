@@ -110,6 +110,10 @@ class SharedSettings(AddressSettings):
     nats_key_file: FilePath = None
     """The unencrypted key of that certificate."""
 
+    nats_inbox_prefix: str = ""
+    """Where answers of NATS go, for a user who may subscribe to one inbox only; by default
+    `_INBOX.` and the name of the connection."""
+
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
     """Address of Redis or Valkey; `rediss` instead of `redis` uses TLS."""
 

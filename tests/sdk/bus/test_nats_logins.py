@@ -263,6 +263,7 @@ async def test_s2_tls_is_used_where_the_server_leaves_the_choice(tmp_path: Path)
         ({"username": "a"}, "FLEETBUS_NATS_USERNAME needs FLEETBUS_NATS_PASSWORD_FILE"),
         ({"password_file": "a"}, "PASSWORD_FILE needs FLEETBUS_NATS_USERNAME"),
         ({"cert_file": "a"}, "FLEETBUS_NATS_CERT_FILE needs FLEETBUS_NATS_KEY_FILE"),
+        ({"inbox_prefix": "_INBOX.>"}, "FLEETBUS_NATS_INBOX_PREFIX: '_INBOX.>' is no subject"),
         (
             {"url": f"nats://u:{CANARY}@h", "creds_file": "a"},
             "FLEETBUS_NATS_URL and FLEETBUS_NATS_CREDS_FILE both",

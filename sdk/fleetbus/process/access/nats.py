@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from fleetbus.errors import CredentialsError
+from fleetbus.errors import ConfigError, CredentialsError
 from fleetbus.process.access.secret_files import AccessFields, SecretFile, TlsFiles
 from fleetbus.process.access.tokens import read_expiry
 from fleetbus.process.redact import without_secrets
@@ -16,10 +16,11 @@ from fleetbus.process.redact import without_secrets
 NATS_PREFIX: Final = "FLEETBUS_NATS_"
 NATS_FIELDS: Final = (
     *("creds_file", "nkey_file", "username", "password_file"),
-    *("ca_file", "cert_file", "key_file"),
+    *("ca_file", "cert_file", "key_file", "inbox_prefix"),
 )
 """Beside `url`; one word each after the prefix of a setting."""
 _LOGINS: Final = ("creds_file", "nkey_file", "username")
+_SUBJECT: Final = re.compile(r"[\w-]+(\.[\w-]+)*")
 _JWT: Final = re.compile(r"-BEGIN NATS USER JWT-+\s+(\S+)\s+-+END")
 _SEED: Final = re.compile(r"-BEGIN USER NKEY SEED-+\s+(\S+)\s+-+END")
 
@@ -35,6 +36,8 @@ class NatsAccess:
     username: str = ""
     password: SecretFile | None = None
     tls: TlsFiles = field(default_factory=TlsFiles)
+    inbox_prefix: str = ""
+    """Where answers to our requests go; empty for `_INBOX.` and the name of the connection."""
 
     @property
     def shown(self) -> str:
@@ -90,9 +93,14 @@ def nats_access(values: Mapping[str, Any]) -> NatsAccess:
     """Build the access from values such as `url` and `creds_file`.
 
     Raises:
-        ConfigError: two ways to log in, or half of one; names the settings.
+        ConfigError: two ways to log in, half of one, or no subject; names the settings.
     """
     given = AccessFields(NATS_PREFIX, values)
+    prefix = given.text("inbox_prefix")
+    if prefix and not _SUBJECT.fullmatch(prefix):
+        raise ConfigError(
+            f"{NATS_PREFIX}INBOX_PREFIX: {prefix!r} is no subject like _INBOX.operator"
+        )
     for number, one in enumerate(_LOGINS):
         given.refuse_in_address(one, has_credentials="@" in given.text("url"))
         for other in _LOGINS[number + 1 :]:
@@ -105,4 +113,5 @@ def nats_access(values: Mapping[str, Any]) -> NatsAccess:
         username=given.text("username"),
         password=given.file("password_file"),
         tls=given.tls(),
+        inbox_prefix=prefix,
     )
