@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -49,15 +50,17 @@ def test_every_disaster_and_every_rotation_names_the_test_that_guards_it_or_says
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_value_of_the_chart_that_is_named_exists(page: Path):
-    values = yaml.safe_load((ROOT / "charts" / "fleetbus" / "values.yaml").read_text())
+    values: dict[str, Any] = yaml.safe_load(
+        (ROOT / "charts" / "fleetbus" / "values.yaml").read_text()
+    )
     tops = "|".join(values)
     missing: list[str] = []
     for path in re.findall(rf"`((?:{tops})(?:\.\w+)+)(?:: [^`]*)?`", page.read_text()):
-        node = values
+        node: Any = values
         for part in path.split("."):
             if node in ([], {}):  # the user's own, described by the schema
                 break
-            if not isinstance(node, dict) or part not in node:
+            if part not in node:
                 missing.append(path)
                 break
             node = node[part]
