@@ -17,6 +17,7 @@ from nats.aio.msg import Msg
 
 STREAM = "FLEETBUS_EVENTS"
 DURABLE = os.environ.get("SUBSCRIBER_DURABLE", "")  # one that the chart made for us
+INBOX = os.environ.get("SUBSCRIBER_INBOX_PREFIX", f"_INBOX.subscriber.{DURABLE}")
 FILTER = sys.argv[1] if len(sys.argv) > 1 else "fleetbus.events.>"
 
 
@@ -60,7 +61,7 @@ def login() -> dict[str, Any]:
     if files["CERT"]:
         options["tls"].load_cert_chain(files["CERT"], files["KEY"])
     if DURABLE:
-        options["inbox_prefix"] = f"_INBOX.subscriber.{DURABLE}"  # no right to any other
+        options["inbox_prefix"] = INBOX  # no right to any other
     return options
 
 

@@ -27,14 +27,14 @@ from typing import Any, Final
 
 from e2e.binaries import ProgramsMissingError, find_programs
 from e2e.rounds import ROUNDS
-from e2e.stages import run_campaign, run_conformance, run_quiet, run_scenarios
+from e2e.stages import run_campaign, run_conformance, run_install, run_quiet, run_scenarios
 from fleetbus.process.logs import set_up_logs
 from fleetbus_devfleet.processes.children import ChildError
 from fleetbus_emulator.scratch import scratch_folder
 
 ROOT: Final = Path(__file__).parents[2]
 _REPORT: Final = ROOT / "reports/e2e.json"
-_PARTS: Final = ("conformance", "scenarios", "campaign", "quiet")
+_PARTS: Final = ("install", "conformance", "scenarios", "campaign", "quiet")
 
 Json = dict[str, Any]
 
@@ -54,6 +54,8 @@ async def run(arguments: argparse.Namespace) -> Json:
 
 
 async def _run_part(part: str, folder: Path, programs: Path, arguments: argparse.Namespace) -> Json:
+    if part == "install":
+        return await run_install(folder)
     if part == "conformance":
         return await run_conformance(folder, programs, arguments.tests)
     if part == "scenarios":
@@ -71,7 +73,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--rounds", type=_rounds, default=tuple(ROUNDS), help="of the campaign: compact,kill_etcd"
     )
-    parser.add_argument("--tests", default="", help="of the first two: pytest's -k")
+    parser.add_argument("--tests", default="", help="of conformance and scenarios: pytest's -k")
     arguments = parser.parse_args(argv)
     if unknown := sorted({*arguments.parts} - {*_PARTS}):
         parser.error(f"no such part: {', '.join(unknown)}")

@@ -1,8 +1,8 @@
 """Real control planes on loopback: etcd, kube-apiserver and, if wanted, kube-controller-manager.
 
 No nodes and no kubelets: pods stay Pending unless somebody writes their status. Admission of
-ServiceAccounts is off, authorization is RBAC, everything is TLS but etcd, which has a port of
-loopback for itself. Each API server keeps an audit log of what clients asked.
+ServiceAccounts is off unless asked for, authorization is RBAC, everything is TLS but etcd, which has
+a port of loopback for itself. Each API server keeps an audit log of what clients asked.
 
     python tests/run.py e2e.planes        three of them, until Ctrl-C; prints a kubeconfig
 """
@@ -58,19 +58,23 @@ class Plane:
         folder: its certificates, logs and the data of etcd.
         programs: the folder of etcd and kube-apiserver.
         progress: how often etcd tells idle watches where it is; None is its default, 10 minutes.
+        host: the API server's address.
+        account_admission: pods get the tokens of their ServiceAccounts, as in every real cluster.
     """
 
     name: str
     folder: Path
     programs: Path
     progress: timedelta | None = None
+    host: str = LOOPBACK
+    account_admission: bool = False
     _ports: dict[str, HeldPort] = field(default_factory=dict[str, HeldPort])
     _children: dict[str, Child] = field(default_factory=dict[str, Child])
 
     @property
     def url(self) -> str:
         """Where the API server is."""
-        return f"https://{LOOPBACK}:{self._ports['apiserver'].number}"
+        return f"https://{self.host}:{self._ports['apiserver'].number}"
 
     @property
     def audit_log(self) -> Path:
@@ -87,7 +91,8 @@ class Plane:
     async def start(self) -> None:
         """Prepare the folder and start etcd and the API server."""
         self.folder.mkdir(parents=True)
-        self._ports = {name: HeldPort(LOOPBACK) for name in ("etcd", "peer", "apiserver")}
+        self._ports = {name: HeldPort(LOOPBACK) for name in ("etcd", "peer")}
+        self._ports["apiserver"] = HeldPort(self.host)
         self._write_files()
         await self.start_etcd()
         await self.start_apiserver()
@@ -186,7 +191,7 @@ class Plane:
 
     def _write_files(self) -> None:
         authority = trustme.CA(organization_name=f"e2e {self.name}")
-        served = authority.issue_cert(LOOPBACK, "localhost")
+        served = authority.issue_cert(*dict.fromkeys((self.host, LOOPBACK, "localhost")))
         authority.cert_pem.write_to_path(self.authority)
         served.private_key_and_cert_chain_pem.write_to_path(self.folder / "server.pem")
         authority.issue_cert("accounts").private_key_pem.write_to_path(self.folder / "accounts.key")
@@ -217,8 +222,8 @@ class Plane:
         return [
             self.programs / "kube-apiserver",
             f"--etcd-servers=http://{LOOPBACK}:{self._ports['etcd'].number}",
-            f"--bind-address={LOOPBACK}",
-            f"--advertise-address={LOOPBACK}",
+            f"--bind-address={self.host}",
+            f"--advertise-address={self.host}",
             f"--secure-port={self._ports['apiserver'].number}",
             f"--tls-cert-file={served}",
             f"--tls-private-key-file={served}",
@@ -227,7 +232,7 @@ class Plane:
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--token-auth-file={self.folder / 'tokens.csv'}",
             "--authorization-mode=RBAC",
-            "--disable-admission-plugins=ServiceAccount",
+            *([] if self.account_admission else ["--disable-admission-plugins=ServiceAccount"]),
             "--service-cluster-ip-range=10.0.0.0/24",
             "--endpoint-reconciler-type=none",
             f"--audit-policy-file={self.folder / 'audit.yaml'}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import sys
@@ -27,6 +28,8 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_devfleet.processes.children import Child, ChildError
 from fleetbus_proto.keys import SnapshotKeys
 from support.eventually import eventually
+from support.kubelet.isolation import isolated, missing
+from support.processes.programs import module
 from support.servers.real_cluster import AuditLog
 
 ROOT: Final = Path(__file__).parents[2]
@@ -46,6 +49,26 @@ _READS = frozenset({"get", "list", "watch"})
 _SHOWN = 5
 
 Json = dict[str, Any]
+
+
+# --- installation ---------------------------------------------------------------------------------
+
+
+async def run_install(folder: Path) -> Json:
+    """README's install section, followed literally (`e2e.install`)."""
+    if reason := missing():
+        return {"skipped": reason, "failures": []}
+    log, result = ROOT / "reports/e2e-install.log", folder / "result.json"
+    log.unlink(missing_ok=True)
+    given = ("--result", str(result), "--keep", str(ROOT / "reports/e2e-install"))
+    child = Child("install", isolated(*module("e2e.install", *given)), log=log)
+    try:
+        await asyncio.to_thread(child.process.wait)
+    finally:
+        await child.stop(patience=timedelta(seconds=30))
+    if not result.exists():
+        return {"failures": [f"it did not run: {log}"]}
+    return json.loads(result.read_text())
 
 
 # --- tests of ours --------------------------------------------------------------------------------

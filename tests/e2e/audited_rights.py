@@ -1,0 +1,49 @@
+"""The rights of fleetbus's ServiceAccounts, compared with the audit log of a real API server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from support.api.rbac import calls_of_audit_event, grants_of, missing, unused
+
+KINDS: Final = "roles,rolebindings,clusterroles,clusterrolebindings"
+_NAMESPACES: Final = ("fleetbus", "fleetbus-system")
+_USERS: Final = tuple(f"system:serviceaccount:{one}:" for one in _NAMESPACES)
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rights:
+    """Calls without a right, and rights without a call, as texts."""
+
+    missing: list[str]
+    unused: list[str]
+
+
+def compare(objects: Sequence[Object], audit_log: Path) -> Rights:
+    """Compare the roles that are bound to our accounts with what these have asked.
+
+    Args:
+        objects: all roles and bindings of the cluster.
+        audit_log: of its API server.
+    """
+    bindings = [one for one in objects if one["kind"].endswith("Binding") and _is_ours(one)]
+    names = {(one["roleRef"]["kind"], one["roleRef"]["name"]) for one in bindings}
+    roles = [one for one in objects if (one["kind"], one["metadata"]["name"]) in names]
+    calls = [
+        call
+        for event in map(json.loads, audit_log.read_text().splitlines())
+        if event["user"]["username"].startswith(_USERS)
+        for call in calls_of_audit_event(event)
+    ]
+    grants = grants_of([*roles, *bindings])
+    return Rights(list(map(str, missing(grants, calls))), list(map(str, unused(grants, calls))))
+
+
+def _is_ours(binding: Mapping[str, Any]) -> bool:
+    return any(one.get("namespace") in _NAMESPACES for one in binding.get("subjects") or ())

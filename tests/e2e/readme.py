@@ -1,0 +1,40 @@
+"""The commands and files of README's install section, in their order.
+
+A block of code counts if `<!-- install: NAME -->` stands above it, and is a file if NAME is
+`file PATH`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+README: Final = Path(__file__).parents[2] / "README.md"
+_BLOCK: Final = re.compile(
+    r"^<!-- install: (?P<name>.+?) -->\n```\w*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One block.
+
+    Attributes:
+        name: of the commands; of a file, its path.
+    """
+
+    name: str
+    text: str
+    is_file: bool
+
+
+def install_steps(text: str) -> list[Step]:
+    """Every marked block."""
+    found: list[Step] = []
+    for block in _BLOCK.finditer(text):
+        kind, _, path = block["name"].partition(" ")
+        is_file = kind == "file"
+        found.append(Step(path if is_file else block["name"], block["text"], is_file))
+    return found

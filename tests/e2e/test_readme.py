@@ -1,0 +1,24 @@
+"""README's install section can be followed by a program."""
+
+from __future__ import annotations
+
+import yaml
+
+from e2e.install import CHECKS
+from e2e.readme import README, install_steps
+from support.api.rendered_chart import render
+
+
+def test_every_check_belongs_to_a_step_and_every_file_is_used():
+    steps = install_steps(README.read_text())
+    assert set(CHECKS) <= {step.name for step in steps if not step.is_file}
+    commands = "".join(step.text for step in steps if not step.is_file)
+    for step in steps:
+        assert not step.is_file or step.name in commands, step.name
+
+
+def test_the_chart_accepts_the_values():
+    files = [one for one in install_steps(README.read_text()) if one.name == "values.yaml"]
+    assert len(files) == 2
+    for one in files:
+        assert render(yaml.safe_load(one.text), name="fleetbus")
