@@ -1,8 +1,8 @@
 """Real control planes on loopback: etcd, kube-apiserver and, if wanted, kube-controller-manager.
 
 No nodes and no kubelets: pods stay Pending unless somebody writes their status. Admission of
-ServiceAccounts is off unless asked for, authorization is RBAC, everything is TLS but etcd, which has
-a port of loopback for itself. Each API server keeps an audit log of what clients asked.
+ServiceAccounts is off unless asked for, authorization is RBAC, all but etcd speaks TLS, which has a
+port of loopback for itself. Each API server keeps an audit log of what clients asked.
 
     python tests/run.py e2e.planes        three of them, until Ctrl-C; prints a kubeconfig
 """
