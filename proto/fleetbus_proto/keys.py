@@ -2,7 +2,8 @@
 
 Redis: all keys that one script touches share a hash tag (rule P16): `{fleet:<n>}` for one shard of
 the snapshot, `{q:<controller>}` for the queue of one controller, `{deletions}` for the budget of
-deletions, `{mcr:<uid>}` for the distributor's notes about one MultiClusterResource.
+deletions, `{mcr:<uid>}` for the distributor's notes about one MultiClusterResource, `{targets}` for
+those about clusters.
 Fields named *key* are `<namespace>/<name>` with an empty namespace for cluster-scoped objects;
 neither part can contain a slash.
 
@@ -230,6 +231,11 @@ def deletion_budget() -> str:
 def missing_objects(uid: str) -> str:
     """SET of `<cluster> <token>`: where a MultiClusterResource lacks objects (D11); it expires."""
     return f"fleetbus:{{mcr:{uid}}}:missing"
+
+
+def cooldowns() -> str:
+    """HASH cluster → JSON: targets that hang, as the distributors tell each other (D11)."""
+    return "fleetbus:{targets}:cooldowns"
 
 
 # --- the key-value bucket ---------------------------------------------------------------------

@@ -321,6 +321,15 @@ async def test_a_damaged_intent_stops_everything(rig: Rig):
 async def test_t21_a_cluster_that_never_answers_holds_back_nobodys_status(rig: Rig):
     rig.clusters["t2"].faults.add(Hang())
     rig.create(template=template(), placement=EVERYWHERE)
+    async with asyncio.timeout(10):  # a request may take 30 s
+        await rig.reconcile()
+    assert rig.states() == {"t1": "Applied", "t2": "Unreachable/Timeout", "t4": "Applied"}
+    assert rig.later["x", "t2"] == timedelta(seconds=5)
+
+
+async def test_t21_a_cluster_that_takes_long_holds_back_nobodys_status(rig: Rig):
+    rig.clusters["t2"].faults.add(Hang(), verb="patch")
+    rig.create(template=template(), placement=EVERYWHERE)
     rig.restart(status_after=timedelta(seconds=1.5))  # the others may be no faster
     running = asyncio.create_task(rig.reconcile())
     await eventually(

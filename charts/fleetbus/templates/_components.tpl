@@ -125,7 +125,7 @@ clusters: whether it reads the members' kubeconfigs. */}}
   nats:
     publish: {{ include "fleetbus.controllerSubjects" (list "distributor" "distributor-targets") | fromYamlArray | toJson }}
     subscribe: [_INBOX.distributor.>]
-  redis: {{ concat (include "fleetbus.controllerKeys" (list "distributor" "distributor-targets") | fromYamlArray) (list "~fleetbus:{deletions}:*" "~fleetbus:{mcr:*") | toJson }}
+  redis: {{ concat (include "fleetbus.controllerKeys" (list "distributor" "distributor-targets") | fromYamlArray) (list "~fleetbus:{deletions}:*" "~fleetbus:{mcr:*" "~fleetbus:{targets}:*") | toJson }}
 {{- end }}
 {{- with .Values.queryApi }}
 {{- if .enabled }}

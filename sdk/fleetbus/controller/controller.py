@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from zlib import crc32
 
 from fleetbus.controller.filters import ClusterFilter, Predicate, check_takes, functions_of
-from fleetbus.controller.watch import Map, Watch, make_watch, read_resource
+from fleetbus.controller.watch import Ignore, Map, Watch, make_watch, read_resource
 from fleetbus.errors import ConfigError
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result
@@ -153,6 +153,7 @@ class Controller:
         wake_on_leave: bool = True,
         owner_kind: str = "",
         per_cluster: bool = False,
+        ignore: Ignore | None = None,
     ) -> None:
         """Wake the owner when an object that carries its owner mark changes, in any cluster.
 
@@ -167,6 +168,9 @@ class Controller:
             owner_kind: wake owners of this kind only, like `Deployment`.
             per_cluster: whether requests name the cluster of the changed object instead of the
                 owner's: one request for each cluster that has objects of an owner.
+            ignore: whether a change wakes nobody, because this process has made it itself. Unlike
+                a predicate it may depend on what the process remembers; for other processes, and
+                after a gap, the same change counts.
 
         Raises:
             ConfigError: the resource or a filter is invalid.
@@ -183,6 +187,7 @@ class Controller:
                 owned=True,
                 owner_kind=owner_kind,
                 per_cluster=per_cluster,
+                ignore=ignore,
             )
         self._add(watch)
 

@@ -25,6 +25,7 @@ from fleetbus.kube.selectors import LabelSelector
 from fleetbus.reconcile import Request
 from fleetbus.run.user_code import calling_user_code
 from fleetbus_proto.errors import InvalidName
+from fleetbus_proto.events import Event
 from fleetbus_proto.resources import Resource, ResourceName, parse_resource
 
 Map: TypeAlias = Callable[
@@ -34,6 +35,9 @@ Map: TypeAlias = Callable[
 
 The cluster that a request names is kept: a change in one cluster may wake an object of another.
 """
+
+Ignore: TypeAlias = Callable[[Event], bool]
+"""Whether a change needs no run, because this process has made it itself."""
 
 ANY_RESOURCE: Final = "*"
 
@@ -57,6 +61,8 @@ class Watch:
     """With `owned`: only owners of this kind are woken; empty means any."""
     per_cluster: bool = False
     """With `owned`: a request names the owner in the cluster of the object, not in its own."""
+    ignore: Ignore | None = None
+    """With `owned`: which changes wake nobody."""
     id: int = 0
     """The same for the same declaration, also in another process: records of what was seen through
     it carry this number (rule P8)."""
@@ -127,6 +133,7 @@ def make_watch(
     owned: bool = False,
     owner_kind: str = "",
     per_cluster: bool = False,
+    ignore: Ignore | None = None,
 ) -> Watch:
     """Check a declaration; see `Controller.watch` and `Controller.watch_owned`.
 
@@ -152,6 +159,7 @@ def make_watch(
         owned=owned,
         owner_kind=owner_kind,
         per_cluster=per_cluster,
+        ignore=ignore,
     )
 
 

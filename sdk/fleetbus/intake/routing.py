@@ -180,10 +180,12 @@ class Router:
             targets: list[Request] = []
             if found is Match.CHANGED or before == [TOO_MANY]:
                 targets = await self._targets(watch, one)
-            one.targets.update(dict.fromkeys(targets))
             if found is Match.CHANGED:
                 items = [_item(request) for request in targets]
                 one.members[watch.id] = items if len(items) <= MAX_TARGETS else [TOO_MANY]
+                if before in ([], items) and _is_ignored(watch, one):
+                    return
+            one.targets.update(dict.fromkeys(targets))
         else:
             return
         # Whom it woke last, too: it may name another one now.
@@ -279,6 +281,11 @@ def is_skippable(watches: Sequence[Watch], older: Event, newer: Event) -> bool:
         return read_metadata(older.object) == read_metadata(newer.object)
     except DECODE_ERRORS:
         return False
+
+
+def _is_ignored(watch: Watch, one: Evaluation) -> bool:
+    """Whether the watch ignores the change; after a gap it may hide another one."""
+    return watch.ignore is not None and one.reason is Reason.EVENT and watch.ignore(one.event)
 
 
 def _item(request: Request) -> str:

@@ -47,7 +47,7 @@ Object: TypeAlias = dict[str, Any]
 CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 PAGE_SIZE: Final = 500
 _BUFFER: Final = 2**18
-_USER_AGENT: Final = "fleetbus"
+USER_AGENT: Final = "fleetbus"
 ACTING_USER: Final = ContextVar("acting_user", default="")
 """The user to impersonate; empty for none. `ActingClient` sets it for one request."""
 
@@ -65,7 +65,7 @@ class KubeClient:
     """
 
     def __init__(
-        self, config: KubeConfig | None, *, user_agent: str = _USER_AGENT, buffer: int = _BUFFER
+        self, config: KubeConfig | None, *, user_agent: str = USER_AGENT, buffer: int = _BUFFER
     ) -> None:
         self.breaker: ApiBreaker | None = None
         """Refuses requests at once while the server does not answer; None to always try."""
@@ -182,7 +182,7 @@ class KubeClient:
         resource: str | Resource,
         obj: Object,
         *,
-        field_manager: str = _USER_AGENT,
+        field_manager: str = USER_AGENT,
         dry_run: bool = False,
     ) -> Object:
         """Create an object.
@@ -196,7 +196,7 @@ class KubeClient:
 
     @must_be_awaited
     async def update(
-        self, resource: str | Resource, obj: Object, *, field_manager: str = _USER_AGENT
+        self, resource: str | Resource, obj: Object, *, field_manager: str = USER_AGENT
     ) -> Object:
         """Replace an object; its resourceVersion, if it has one, is the precondition.
 
@@ -208,7 +208,7 @@ class KubeClient:
 
     @must_be_awaited
     async def update_status(
-        self, resource: str | Resource, obj: Object, *, field_manager: str = _USER_AGENT
+        self, resource: str | Resource, obj: Object, *, field_manager: str = USER_AGENT
     ) -> Object:
         """Replace the status of an object."""
         path = path_of(resource, namespace_of(obj), obj["metadata"]["name"]) + "/status"
@@ -223,7 +223,7 @@ class KubeClient:
         patch: Object | Sequence[Object],
         *,
         subresource: str = "",
-        field_manager: str = _USER_AGENT,
+        field_manager: str = USER_AGENT,
     ) -> Object:
         """Patch an object: a dict is a merge patch, a sequence is a JSON patch."""
         path = path_of(resource, namespace, name) + (f"/{subresource}" if subresource else "")
@@ -344,14 +344,17 @@ class KubeClient:
             self.identity_check.verify_anew() if self.identity_check else self.kube_system_uid()
         )
 
-    async def confirm(self) -> None:
+    async def confirm(self, *, within: timedelta = timedelta()) -> None:
         """Confirm that what the responses so far lack is absent: the accepted cluster has answered.
+
+        Args:
+            within: a confirmation no older than this is enough.
 
         Raises:
             NotAccepted: another cluster answers.
         """
         if self.identity_check is not None:
-            await self.identity_check.verify_anew()
+            await self.identity_check.verify_anew(within)
 
     async def discover(self, api_version: str, kind: str) -> ApiResource | None:
         """The resource that serves a kind; None if the server has none."""

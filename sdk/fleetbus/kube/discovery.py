@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ _PATIENCE: Final = timedelta(seconds=5)
 _AT_ONCE: Final = 8
 _VERSIONS: Final = 2_000
 """The most group versions of one server: each is a request (rule S7)."""
+_API_VERSION: Final = re.compile(r"([a-z0-9][-a-z0-9.]*/)?[a-z0-9][-a-z0-9]*")
 _RESOURCES: Final = 50_000
 """Of all group versions together; large clusters have a few thousand."""
 
@@ -72,8 +74,19 @@ class ApiResource:
         return {"list", "watch"} <= self.verbs
 
 
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """The resources of one group version; none if it is not served or cannot be read."""
+
+    resources: list[ApiResource]
+    read_at: float
+
+
 class Discovery:
     """A cached view of a server's discovery documents; its creator closes it.
+
+    Who knows a group version asks for its document only: `by_kind` costs one request, where all
+    documents of a server are thirty.
 
     Args:
         get_json: reads one path of the server.
@@ -101,11 +114,14 @@ class Discovery:
         self._count = 0
         """How many resources the current run has found."""
         self._reading: asyncio.Task[list[ApiResource]] | None = None
+        self._documents: dict[str, _Document] = {}
+        self._reading_version: dict[str, asyncio.Task[list[ApiResource]]] = {}
 
     async def aclose(self) -> None:
-        """Stop a run in progress."""
-        if self._reading is not None:
-            await cancel_and_wait(self._reading)
+        """Stop the runs in progress."""
+        readings = [*self._reading_version.values(), *([self._reading] if self._reading else [])]
+        for reading in readings:
+            await cancel_and_wait(reading)
 
     async def refresh(self) -> list[ApiResource]:
         """Read all documents again; group versions that fail are left out and listed in `failed`.
@@ -127,12 +143,47 @@ class Discovery:
         """
         return self._resources or await self._join()
 
+    async def recent(self) -> list[ApiResource]:
+        """All resources, read a few seconds ago at most.
+
+        Raises:
+            KubeError: as `refresh`.
+        """
+        return self._resources if _is_recent(self._read_at) else await self.refresh()
+
+    async def version(self, api_version: str, *, anew: bool = False) -> list[ApiResource]:
+        """The resources of one group version; its document is read once.
+
+        Args:
+            api_version: like `apps/v1`.
+            anew: read it again.
+
+        Returns:
+            None of them if it is not served, or cannot be read.
+
+        Raises:
+            KubeError: the core group cannot be read.
+        """
+        if anew and (reading := self._reading_version.get(api_version)):
+            await asyncio.wait([reading])  # it may have begun before what the caller waits for
+        elif known := None if anew else self._documents.get(api_version):
+            return known.resources
+        reading = self._reading_version.get(api_version)
+        if reading is None or reading.done():
+            task = self._read_document(api_version)
+            reading = asyncio.create_task(task, name=f"discovery of {api_version}")
+            reading.add_done_callback(_see)
+            self._reading_version[api_version] = reading
+        return await self._result_of(reading)
+
     async def _join(self) -> list[ApiResource]:
         """Wait for the one shared run, which survives the cancellation of a caller."""
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read(), name="discovery")
             self._reading.add_done_callback(_see)
-        reading = self._reading
+        return await self._result_of(self._reading)
+
+    async def _result_of(self, reading: asyncio.Task[list[ApiResource]]) -> list[ApiResource]:
         await asyncio.wait([reading])
         if reading.cancelled():
             raise self._named(_unknown("the client of this cluster is closed"))
@@ -164,8 +215,18 @@ class Discovery:
         return False
 
     async def by_kind(self, api_version: str, kind: str) -> ApiResource | None:
-        """The resource that serves a kind; unknown kinds are looked up again."""
-        return await self._find(lambda r: r.kind == kind and r.resource.api_version == api_version)
+        """The resource that serves a kind; unknown kinds are looked up again.
+
+        Raises:
+            KubeError: the core group cannot be read; or another cluster answers, so that nothing
+                is known to be absent.
+        """
+        found = _of_kind(await self.version(api_version), kind)
+        if found is None and not _is_recent(self._documents[api_version].read_at):
+            found = _of_kind(await self.version(api_version, anew=True), kind)
+        if found is None and self._confirm is not None:
+            await self._confirm()
+        return found
 
     async def by_name(self, text: str) -> ApiResource | None:
         """The resource of a name as users write it: full, kubectl's, plural or short.
@@ -180,8 +241,18 @@ class Discovery:
 
     async def _find(self, matches: Callable[[ApiResource], bool]) -> ApiResource | None:
         found = _first(await self.resources(), matches)
-        if found is None and time.monotonic() - self._read_at > _REFRESH.total_seconds():
+        if found is None and not _is_recent(self._read_at):
             found = _first(await self.refresh(), matches)
+        return found
+
+    async def _read_document(self, api_version: str) -> list[ApiResource]:
+        found: list[ApiResource] = []
+        if _API_VERSION.fullmatch(api_version):  # a user may have written it, and it is in a path
+            group, _, version = api_version.rpartition("/")
+            self._count = 0
+            read = await self._read_version(asyncio.Semaphore(), group, version, preferred=True)
+            found = read if isinstance(read, list) else []
+        self._documents[api_version] = _Document(found, time.monotonic())
         return found
 
     async def _read(self) -> list[ApiResource]:
@@ -199,6 +270,8 @@ class Discovery:
             read = task.result()
             if isinstance(read, list):
                 found += read
+                name = f"{group}/{version}" if group else version
+                self._documents[name] = _Document(read, time.monotonic())
             else:
                 failed[f"{group}/{version}"] = read  # an aggregated API that is down
         if self._confirm is not None:
@@ -272,6 +345,14 @@ def _resources_of(
         for entry in entries
         if "/" not in entry.name
     ]
+
+
+def _is_recent(read_at: float) -> bool:
+    return time.monotonic() - read_at <= _REFRESH.total_seconds()
+
+
+def _of_kind(resources: Iterable[ApiResource], kind: str) -> ApiResource | None:
+    return next((one for one in resources if one.kind == kind), None)
 
 
 def _see(reading: asyncio.Task[list[ApiResource]]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from fleetbus.kube.client import ACTING_USER, KubeClient
 from fleetbus.kube.requests import Call
 
@@ -32,9 +34,9 @@ class ActingClient(KubeClient):
         finally:
             ACTING_USER.reset(token)
 
-    async def confirm(self) -> None:
+    async def confirm(self, *, within: timedelta = timedelta()) -> None:
         """Confirm that the accepted cluster has answered; see `KubeClient.confirm`."""
-        await self._client.confirm()
+        await self._client.confirm(within=within)
 
     async def accepted_uid(self) -> str:
         """The UID of the accepted cluster; see `KubeClient.accepted_uid`."""

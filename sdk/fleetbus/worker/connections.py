@@ -10,10 +10,12 @@ from redis.asyncio import Redis
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.key_value import KeyValue
+from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.leaving import NAMESPACE
 from fleetbus.clusters.providers.build import build_clusters
 from fleetbus.clusters.registry import Clusters
 from fleetbus.fleet.fleet import Fleet
+from fleetbus.kube.client import USER_AGENT, KubeClient
 from fleetbus.process.health import Health
 from fleetbus.process.settings import SharedSettings
 from fleetbus.snapshot.accepted import AcceptedClusters
@@ -46,6 +48,7 @@ async def connect(
     name: str,
     health: Health | None = None,
     hub_namespace: str = NAMESPACE,
+    user_agent: str = USER_AGENT,
 ) -> AsyncGenerator[Connections]:
     """Connect to NATS and Redis and build the cluster registry.
 
@@ -57,13 +60,18 @@ async def connect(
         health: of a service, which is not ready and tries again while it cannot connect; a command
             has none, and fails.
         hub_namespace: the namespace of fleetbus on the hub.
+        user_agent: shown in the logs of the API servers.
 
     Raises:
         ConfigError: the providers cannot be built.
         StoreError: without `health`: Redis is unusable, or holds another number of shards.
         BusError: without `health`: NATS is too old, or refuses us.
     """
-    clusters = build_clusters(settings)
+
+    def make_client(info: ClusterInfo) -> KubeClient:
+        return KubeClient(info.config, user_agent=user_agent)
+
+    clusters = build_clusters(settings, make_client=make_client)
     access = settings.store
     redis = await (store.connect_patiently(access, health) if health else store.connect(access))
     keys = SnapshotKeys(settings.shards)

@@ -30,6 +30,7 @@ from fleetbus_distributor.rounds.missing_objects import MissingObjects
 from fleetbus_distributor.rounds.reconcile import Distributor
 from fleetbus_distributor.rounds.settled import SettledRounds
 from fleetbus_distributor.settings import DistributorSettings
+from fleetbus_distributor.targets.shared_cooldowns import SharedCooldowns
 
 log = structlog.get_logger()
 
@@ -48,7 +49,7 @@ async def run(
     started = checks.starting()
     async with (
         checks.serve(shared.health_host, shared.health_port, shared.health_port_file),
-        connect(shared, name=NAME, health=checks) as connections,
+        connect(shared, name=NAME, health=checks, user_agent="fleetbus-distributor") as connections,
         aclosing(RedisQueue(connections.redis, NAME)) as for_all,
         aclosing(RedisQueue(connections.redis, TARGETS)) as for_one,
         asyncio.TaskGroup() as outer,
@@ -61,6 +62,7 @@ async def run(
             settled=SettledRounds(settings.resync),
             requeue=Requeuer(for_all, for_one),
         )
+        cooldowns = SharedCooldowns(connections.redis, distributor.breaker)
         controllers = build_controllers(settings, distributor)
         changes = FleetChanges(clusters=clusters, fleet=fleet, queue=for_all)
         sweep = OrphanSweep(fleet, fleet.reader, settings.resync)
@@ -69,6 +71,7 @@ async def run(
         async with asyncio.TaskGroup() as group:
             group.create_task(changes.run(), name="fleet changes")
             group.create_task(sweep.run(), name="orphans")
+            group.create_task(cooldowns.run(), name="cooldowns")
             group.create_task(run_controllers(controllers, connections, checks), name="controllers")
             started()
             log.info("distributor_started", hub=shared.hub_cluster)

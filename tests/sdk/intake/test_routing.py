@@ -21,6 +21,7 @@ from fleetbus.errors import ClusterNotFound, NotSynced
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
+from fleetbus.intake.matching import Reason
 from fleetbus.intake.record import Record
 from fleetbus.intake.recorded_queue import RecordedRedisQueue
 from fleetbus.intake.routing import Router
@@ -156,6 +157,20 @@ async def test_an_owned_object_wakes_its_owner_in_the_owners_cluster(
     assert await routed.wakes(owned(OWNER, annotation)) == ["cluster://us1/prod/web"]
     gone = EU.deleted("copy", 6, body=owned(OWNER, annotation).object)
     assert await routed.wakes(gone) == ["cluster://us1/prod/web"]
+
+
+async def test_a_change_that_the_watch_ignores_wakes_nobody_and_its_owner_is_remembered(
+    routed: Routed,
+) -> None:
+    routed.controller.watch_owned(PODS, ignore=lambda event: event.resource_version == "5")
+    event = owned(OWNER)
+    found = await routed.router.evaluate(event)
+    assert found.adds == []
+    assert found.last_seen is not None
+    assert list(found.last_seen.members.values()) == [["us1/prod/web"]]
+    assert await routed.wakes(EU.modified("copy", 6, body=event.object))
+    after_a_gap = await routed.router.evaluate(event, reason=Reason.GAP)
+    assert after_a_gap.adds
 
 
 async def test_an_owner_of_another_kind_is_not_woken(routed: Routed) -> None:

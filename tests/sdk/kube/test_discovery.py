@@ -210,3 +210,20 @@ async def test_a_reading_ends_with_its_client(served: Served, client: KubeClient
     with pytest.raises(Unreachable, match="closed"):
         await waiting
     assert [task for task in asyncio.all_tasks() if task.get_name() == "discovery"] == []
+
+
+async def test_a_known_group_version_costs_one_request(served: Served, client: KubeClient):
+    served.add("apps", {"resources": [{**PODS, "name": "deployments", "kind": "Deployment"}]})
+    found = await client.discover("apps/v1", "Deployment")
+    assert found is not None
+    assert found.resource.plural == "deployments"
+    assert await client.discover("apps/v1", "Deployment") == found
+    assert served.asked == ["/apis/apps/v1"]
+
+
+@pytest.mark.parametrize("written", ["apps/v1?x", "../api/v1", "a/b/v1", "", "apps/"])
+async def test_s7_what_is_no_group_version_is_not_asked_for(
+    served: Served, client: KubeClient, written: str
+):
+    assert await client.discover(written, "Deployment") is None
+    assert served.asked == []

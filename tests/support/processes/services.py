@@ -48,9 +48,11 @@ class Processes:
         """A watcher of all clusters."""
         return self._child(name, installed("fleetbus-watcher", "--pool"), environment)
 
-    def distributor(self, name: str, **environment: str) -> Child:
-        """The distributor."""
-        return self._child(name, installed("fleetbus-distributor"), environment)
+    def distributor(
+        self, name: str, command: Sequence[str] | None = None, **environment: str
+    ) -> Child:
+        """The distributor, or another program that runs it."""
+        return self._child(name, command or installed("fleetbus-distributor"), environment)
 
     def query_api(self, name: str, **environment: str) -> Child:
         """The query API, on loopback and without authentication."""

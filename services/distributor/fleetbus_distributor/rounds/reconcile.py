@@ -48,6 +48,7 @@ from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.targets.circuit_breaker import CircuitBreaker
 from fleetbus_distributor.targets.drift import Corrections
 from fleetbus_distributor.targets.outcome import earliest
+from fleetbus_distributor.targets.seen import SeenOnTargets
 from fleetbus_distributor.targets.target import SOON
 
 log = structlog.get_logger()
@@ -82,8 +83,11 @@ class Distributor:
         self._settled = settled
         self._renderer = Renderer()
         self._requeue = requeue
-        self._breaker = CircuitBreaker()
+        self.breaker = CircuitBreaker()
+        """Which clusters hang."""
         self._corrections = Corrections()
+        self.seen = SeenOnTargets()
+        """Versions and namespaces that this process has seen on targets."""
         self._leave_records = LeaveRecords(settings.namespace)
         self._hub_identity: tuple[KubeClient, str] | None = None
         """UID by client: a hub that was replaced has another client."""
@@ -236,8 +240,9 @@ class Distributor:
             manager=field_manager(hub_id),
             policy=_policy_of(document),
             inventory=inventory,
-            breaker=self._breaker,
+            breaker=self.breaker,
             corrections=self._corrections,
+            seen=self.seen,
             fuse=self._fuse,
             renderer=self._renderer,
             missing=self._missing,

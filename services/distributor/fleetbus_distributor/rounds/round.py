@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Final
 
 import structlog
 
@@ -20,13 +21,17 @@ from fleetbus_distributor.render.draft import Renderer
 from fleetbus_distributor.render.spec import Policy
 from fleetbus_distributor.render.template import Object
 from fleetbus_distributor.rounds.missing_objects import MissingObjects
+from fleetbus_distributor.rounds.silence import SILENT_FOR, SilenceWatch
 from fleetbus_distributor.targets.circuit_breaker import CircuitBreaker
 from fleetbus_distributor.targets.converge import converge
 from fleetbus_distributor.targets.drift import Corrections
 from fleetbus_distributor.targets.outcome import ClusterOutcome, State
+from fleetbus_distributor.targets.seen import SeenOnTargets
 from fleetbus_distributor.targets.target import LATER, SOON, Target
 
 log = structlog.get_logger()
+
+_SILENT: Final = "the cluster accepts connections, or loses them, and answers nothing"
 
 Requeue = Callable[[Owner, str, timedelta], Awaitable[None]]
 """Enqueue a round: of which owner, for which cluster ("" for all), after how long."""
@@ -57,6 +62,7 @@ class Round:
         inventory: the intent as it is on record.
         breaker: shared by all rounds of the process.
         corrections: likewise.
+        seen: likewise; what was written.
         fuse: likewise; limits deletions over the whole fleet.
         renderer: likewise; places and renders.
         missing: likewise; notes of repairs about missing objects.
@@ -71,6 +77,7 @@ class Round:
     inventory: Inventory
     breaker: CircuitBreaker
     corrections: Corrections
+    seen: SeenOnTargets
     fuse: FleetFuse
     renderer: Renderer
     missing: MissingObjects
@@ -91,11 +98,41 @@ class Round:
             }
             if not tasks:
                 return []
+            given_up = group.create_task(self._give_up_silent(tasks), name="give up")
             waited = self.status_after.total_seconds()
             _, slow = await asyncio.wait(tasks.values(), timeout=waited)
             if slow:
                 await interim([self._so_far(name, task) for name, task in tasks.items()])
-        return [task.result() for task in tasks.values()]
+                await asyncio.wait(tasks.values())
+            given_up.cancel()
+        return [
+            self._given_up(name) if task.cancelled() else task.result()
+            for name, task in tasks.items()
+        ]
+
+    async def _give_up_silent(self, tasks: Mapping[str, asyncio.Task[ClusterOutcome]]) -> None:
+        """Stop waiting for clusters that answer nothing, once they alone delay the round.
+
+        Their slot is needed by others; they are tried again after their cooldown.
+        """
+        watch = SilenceWatch()
+        while pending := [name for name, task in tasks.items() if not task.done()]:
+            await watch.pause()
+            answered = {name: self._answered_at(name) for name in tasks}
+            known = {name for name in pending if self.breaker.is_open(name)}
+            for name in watch.silent(answered, pending, known):
+                self.breaker.record_failure(name, "Timeout", _SILENT, SILENT_FOR)
+                tasks[name].cancel()
+
+    def _answered_at(self, name: str) -> float:
+        """When a cluster last sent anything to this process, in `time.monotonic()`."""
+        try:
+            return self.fleet.cluster(name).live.liveness.answered_at
+        except (ClusterNotFound, NotEngaged):
+            return float("inf")  # its task ends by itself
+
+    def _given_up(self, name: str) -> ClusterOutcome:
+        return self._unreachable(name, "Timeout", _SILENT)
 
     def _so_far(self, name: str, task: asyncio.Task[ClusterOutcome]) -> ClusterOutcome:
         if task.done() and not task.cancelled() and task.exception() is None:
@@ -149,6 +186,7 @@ class Round:
             manager=self.manager,
             policy=self.policy,
             corrections=self.corrections,
+            seen=self.seen,
             known=self.inventory.get(name, {}),
             only_compare=work.only_compare,
             may_create=work.may_create,

@@ -8,6 +8,7 @@ its name meanwhile.
 from __future__ import annotations
 
 import copy
+from datetime import timedelta
 
 from fleetbus.errors import AlreadyExists, Conflict, Invalid, KubeError, NotFound
 from fleetbus.kube.discovery import ApiResource
@@ -40,6 +41,9 @@ MISSING = "Missing"
 OUTDATED = "RecreateHeld"
 """The reason of an object that must be replaced although no edit requests it."""
 _NAMESPACES = "v1/namespaces"
+_CONFIRMED_FOR = timedelta(milliseconds=250)
+"""How old the reading of which cluster answers may be before something is created there: nothing
+else shows that the object is absent from the right one."""
 _ONLY_CREATE = "1"
 """No object can have this resourceVersion (etcd's first write gets 2): an apply that carries it
 creates, and fails where somebody else created the object since we looked."""
@@ -67,9 +71,17 @@ async def _apply(target: Target, obj: Object, ref: ObjectRef) -> ObjectOutcome:
         message = f"{ref}: the cluster does not serve {ref.kind} of {ref.api_version}"
         return _outcome(ref, Finding(State.WAITING, "NoMatch", message, LATER))
     wanted = _marked(target, obj, api)
+    if created := await _create_unread(target, api, wanted, ref):
+        return created
     live = await target.client.get(api.resource, *namespaced_name(api, ref))
     if live is None:
         return await _create(target, api, wanted, ref)
+    return await _apply_to(target, api, wanted, live, ref)
+
+
+async def _apply_to(
+    target: Target, api: ApiResource, wanted: Object, live: Object, ref: ObjectRef
+) -> ObjectOutcome:
     if obstacle := _obstacle(target, live, ref):
         return _outcome(ref, obstacle, uid=_uid_if_ours(target, live, ref))
     if is_applied(wanted, live, target.manager):
@@ -109,6 +121,35 @@ def _uid_if_ours(target: Target, live: Object, ref: ObjectRef) -> str:
     return known.uid if known else ""
 
 
+async def _create_unread(
+    target: Target, api: ApiResource, wanted: Object, ref: ObjectRef
+) -> ObjectOutcome | None:
+    """Create an object that was never confirmed, without a read before; None if that fails.
+
+    Whatever exists under its name is left alone: the server refuses to do anything but create.
+    """
+    known = target.known.get(ref.key)
+    if not target.may_create or target.only_compare or (known is not None and known.uid):
+        return None
+    if api.namespaced and not await _has_namespace(target, ref.namespace):
+        return None
+    await target.client.confirm(within=_CONFIRMED_FOR)
+    try:
+        made = await _apply_body(target, api, _only_create(wanted))
+    except Conflict:
+        return None  # it exists: read it
+    except NotFound:
+        target.seen.forget_namespace(target.name, ref.namespace)
+        return None
+    return ObjectOutcome(ref, State.APPLIED, uid=made["metadata"]["uid"], change=Change.CREATED)
+
+
+def _only_create(wanted: Object) -> Object:
+    body = copy.deepcopy(wanted)
+    body["metadata"]["resourceVersion"] = _ONLY_CREATE
+    return body
+
+
 async def _create(
     target: Target, api: ApiResource, wanted: Object, ref: ObjectRef
 ) -> ObjectOutcome:
@@ -118,20 +159,29 @@ async def _create(
         return _outcome(ref, missing)
     if not target.may_create:
         return _outcome(ref, Finding(State.WAITING, MISSING, f"{ref} is missing", SOON))
-    body = copy.deepcopy(wanted)
-    body["metadata"]["resourceVersion"] = _ONLY_CREATE
     try:
-        made = await target.client.apply(api.resource, body, field_manager=target.manager)
+        made = await _apply_body(target, api, _only_create(wanted))
     except NotFound:
+        target.seen.forget_namespace(target.name, ref.namespace)
         # The type was removed since it was discovered: discover again next time (rule D9).
-        await target.client.discovery.refresh()
+        await target.client.discovery.version(ref.api_version, anew=True)
         raise
     return ObjectOutcome(ref, State.APPLIED, uid=made["metadata"]["uid"], change=Change.CREATED)
 
 
+async def _has_namespace(target: Target, name: str) -> bool:
+    """Whether a namespace exists; where it once did, the server refuses what comes too late."""
+    if target.seen.has_namespace(target.name, name):
+        return True
+    if await target.client.get(_NAMESPACES, "", name) is None:
+        return False
+    target.seen.note_namespace(target.name, name)
+    return True
+
+
 async def _namespace_missing(target: Target, ref: ObjectRef) -> Finding | None:
     """Create a missing namespace if the policy allows it, else say that it is missing (D10)."""
-    if await target.client.get(_NAMESPACES, "", ref.namespace) is not None:
+    if await _has_namespace(target, ref.namespace):
         return None
     if not target.may_create and target.policy.create_namespaces:
         return None  # created together with the object
@@ -172,13 +222,19 @@ async def _send(target: Target, api: ApiResource, body: Object, live: Object) ->
     """Apply; take a field back only where the policy or the kind of change allows it."""
     is_forced = target.policy.conflict is ConflictPolicy.OVERWRITE
     try:
-        return await target.client.apply(
-            api.resource, body, field_manager=target.manager, force=is_forced
-        )
+        return await _apply_body(target, api, body, force=is_forced)
     except Conflict as error:
         if not _may_take(target, error, live):
             raise
-    return await target.client.apply(api.resource, body, field_manager=target.manager, force=True)
+    return await _apply_body(target, api, body, force=True)
+
+
+async def _apply_body(
+    target: Target, api: ApiResource, body: Object, *, force: bool = False
+) -> Object:
+    made = await target.client.apply(api.resource, body, field_manager=target.manager, force=force)
+    target.seen.note_write(target.name, made)
+    return made
 
 
 def _may_take(target: Target, error: Conflict, live: Object) -> bool:

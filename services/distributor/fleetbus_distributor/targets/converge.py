@@ -34,7 +34,7 @@ log = structlog.get_logger()
 OBJECT_TIMEOUT: Final = timedelta(seconds=10)
 """For one object's few requests; after it, a server that never answers is given up."""
 DISCOVERY_TIMEOUT: Final = timedelta(seconds=30)
-"""For the first discovery of a server, which is a request per group version."""
+"""For the first discovery of a server, which is a request per group version of the objects."""
 ALIASED: Final = "Aliased"
 """The reason of a cluster where nothing is deleted because it has two names in the fleet."""
 _MAX_IN_FLIGHT: Final = 10
@@ -78,7 +78,7 @@ async def converge(
     result = ClusterOutcome(target.name, inventory=dict(target.known))
     try:
         await _identify(target)
-        await _discover_types(target)
+        await _discover_types(target, objects)
         await _apply_all(target, objects, result)
         if result.state in (State.APPLIED, State.DRIFTED):
             result.revision = revision
@@ -113,11 +113,13 @@ async def _identify(target: Target) -> None:
     target.owner = target.owner.on(target.name, uid)
 
 
-async def _discover_types(target: Target) -> None:
+async def _discover_types(target: Target, objects: Sequence[Object]) -> None:
     """Discover first: on a slow cluster this takes longer than any object may."""
+    versions = {reference(obj).api_version for obj in objects}
     try:
         async with asyncio.timeout(DISCOVERY_TIMEOUT.total_seconds()):
-            await target.client.discovery.resources()
+            for version in sorted(versions):
+                await target.client.discovery.version(version)
     except TimeoutError as error:
         waited = int(DISCOVERY_TIMEOUT.total_seconds())
         message = f"discovery did not finish within {waited} s"

@@ -70,7 +70,7 @@ async def remove_object(
             live = await target.client.get(api.resource, *namespaced_name(api, owned.ref))
         except NotFound:
             # Discovery was out of date.
-            await target.client.discovery.refresh()
+            await target.client.discovery.version(owned.ref.api_version, anew=True)
             return Removal(Fate.KEPT, "Changed", f"{owned.ref}: its type has changed meanwhile")
         if live is None or not may_delete(live, target.owner) or live["metadata"]["uid"] in kept:
             return _GONE
@@ -133,7 +133,7 @@ async def _type_of(target: Target, owned: Owned) -> ApiResource | None:
     group = _group_of(owned)
     served = [
         one
-        for one in await target.client.discovery.resources()
+        for one in await target.client.discovery.recent()
         if one.kind == owned.ref.kind and one.resource.group == group
     ]
     return next((one for one in served if one.preferred), served[0] if served else None)

@@ -34,6 +34,7 @@ from fleetbus_distributor.render.spec import Policy
 from fleetbus_distributor.render.template import Object, ObjectRef
 from fleetbus_distributor.targets.drift import Corrections
 from fleetbus_distributor.targets.outcome import State
+from fleetbus_distributor.targets.seen import SeenOnTargets
 
 SOON: Final = timedelta(seconds=1)
 LATER: Final = timedelta(seconds=5)
@@ -62,6 +63,7 @@ class Target:
     manager: str
     policy: Policy
     corrections: Corrections
+    seen: SeenOnTargets
     known: Mapping[Key, Owned] = field(default_factory=dict[Key, Owned])
     aliases: Sequence[str] = ()
     """Other names of the same cluster: what is pruned here may be wanted there (rule D5)."""

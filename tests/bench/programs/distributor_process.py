@@ -1,0 +1,80 @@
+"""A distributor that also measures how long its event loop is blocked.
+
+python tests/run.py bench.programs.distributor_process FILE
+
+FILE gets the longest time for which the loop did not turn, in milliseconds, and how often that was
+more than 50; SIGUSR1 begins anew. With BENCH_PROFILE it leaves a profile there when it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fleetbus.kube.connection.config import import_light
+from fleetbus.process.lifecycle import run_service, run_until_stopped
+from fleetbus.process.logs import set_up_logs
+from fleetbus.process.settings import SharedSettings, load_settings
+from fleetbus_distributor.main import run
+from fleetbus_distributor.settings import DistributorSettings
+
+_TICK = 0.005
+_LONG = 0.05
+_WRITE_EVERY = 0.2
+
+
+@dataclass
+class Lag:
+    """How late a timer of the loop was."""
+
+    path: Path
+    worst: float = 0.0
+    long: int = 0
+    written: float = field(default_factory=time.monotonic)
+
+    def reset(self) -> None:
+        self.worst, self.long = 0.0, 0
+
+    async def measure(self) -> None:
+        while True:
+            planned = time.monotonic() + _TICK
+            await asyncio.sleep(_TICK)
+            now = time.monotonic()
+            late = now - planned
+            self.worst = max(self.worst, late)
+            self.long += late > _LONG
+            if now - self.written > _WRITE_EVERY:
+                self.written = now
+                figures = {"worst_ms": round(self.worst * 1e3, 1), "over_50_ms": self.long}
+                self.path.write_text(json.dumps(figures))
+
+
+async def serve(path: str) -> None:
+    shared, settings = load_settings(SharedSettings), load_settings(DistributorSettings)
+    import_light()
+    set_up_logs(shared.log_format, shared.log_level)
+    lag = Lag(Path(path))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, lag.reset)
+    await run_until_stopped(distributor=run(shared, settings), lag=lag.measure())
+
+
+def main(path: str) -> int:
+    out = os.environ.get("BENCH_PROFILE")
+    if not out:
+        return run_service("bench-distributor", lambda: serve(path))
+    profile = cProfile.Profile()
+    try:
+        return profile.runcall(run_service, "bench-distributor", lambda: serve(path))
+    finally:
+        profile.dump_stats(out)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
