@@ -8,7 +8,7 @@ kubeconfigs are written to the hub; a run that was cut off is finished by the ne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -102,15 +102,12 @@ async def enroll(
         with member_errors(name):
             done = await apply_objects(member, objects, hub_uid)
         tokens = await _tokens(member, access, options.lifetime, done)
-        if access.pool:  # it may have had a watcher of its own
+        if options.check:
+            await _try_all(name, admin, server, options, tokens=tokens, uid=uid, done=done)
+        data = {account: access_data(server, token) for account, token in tokens.items()}
+        on_hub = await known.write(hub, access, uid, data, options)
+        if access.pool:  # it may have had a watcher of its own, which nobody needs any more
             await remove_objects(member, hub_uid, account_places(WATCHER))
-    if options.check:
-        limited = replace(admin, own=False, http=options.http, context="", source="limited access")
-        for token in tokens.values():
-            document = kubeconfig_of(server, {"token": token})
-            await _try(name, replace(limited, document=document), uid, done)
-    data = {account: access_data(server, token) for account, token in tokens.items()}
-    on_hub = await known.write(hub, access, uid, data, options)
     expires = min(read_expiry(token) or 0.0 for token in tokens.values())
     return Enrolled(
         access=access,
@@ -181,6 +178,24 @@ async def _tokens(
         }
     except KubeError as e:
         raise half_done(f"no token: {e}", done) from e
+
+
+async def _try_all(
+    name: str,
+    admin: KubeConfig,
+    server: dict[str, str],
+    options: BootstrapOptions,
+    *,
+    tokens: Mapping[str, str],
+    uid: str,
+    done: Sequence[Place],
+) -> None:
+    """Connect with each limited account, as the processes of the fleet will."""
+    limited = replace(admin, own=False, context="", source="limited access", http=options.http)
+    limited = replace(limited, insecure=options.insecure)
+    for token in tokens.values():
+        document = kubeconfig_of(server, {"token": token})
+        await _try(name, replace(limited, document=document), uid, done)
 
 
 async def _try(name: str, limited: KubeConfig, uid: str, done: Sequence[Place]) -> None:
