@@ -3,11 +3,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"os"
 	"os/signal"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -81,13 +83,18 @@ func run(url, filter string) error {
 	if err != nil {
 		return err
 	}
+	if durable() != "" {
+		return readDurable(ctx, connection)
+	}
 	consumer, err := stream.OrderedConsumer(ctx, "FLEETBUS_EVENTS",
 		jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}})
 	if err != nil {
 		return err
 	}
 	newest := map[string]order{} // keep it as long as you may be asked about the object
-	consuming, err := consumer.Consume(func(message jetstream.Msg) { handle(message, newest) })
+	consuming, err := consumer.Consume(func(message jetstream.Msg) {
+		handle(message.Subject(), message.Headers(), message.Data(), newest)
+	})
 	if err != nil {
 		return err
 	}
@@ -96,11 +103,51 @@ func run(url, filter string) error {
 	return nil
 }
 
+// durable names a consumer that the operator has made for this program.
+func durable() string { return os.Getenv("SUBSCRIBER_DURABLE") }
+
+// readDurable asks for messages and nothing else: the server answers no question about the stream
+// to an account that only imports it, and jetstream.Consumer asks one.
+func readDurable(ctx context.Context, connection *nats.Conn) error {
+	stream, err := connection.JetStream()
+	if err != nil {
+		return err
+	}
+	bound, err := stream.PullSubscribe("", durable(),
+		nats.Bind("FLEETBUS_EVENTS", durable()), nats.SkipConsumerLookup())
+	if err != nil {
+		return err
+	}
+	newest := map[string]order{} // keep it as long as you may be asked about the object
+	for ctx.Err() == nil {
+		messages, err := bound.Fetch(100, nats.MaxWait(5*time.Second))
+		if err != nil && !errors.Is(err, nats.ErrTimeout) {
+			log.Println("waiting for NATS:", err)
+			time.Sleep(time.Second)
+		}
+		for _, message := range messages {
+			handle(message.Subject, message.Header, message.Data, newest)
+			// After the work: what is not acknowledged comes again.
+			if err := message.Ack(); err != nil {
+				log.Println("not acknowledged:", err)
+			}
+		}
+	}
+	return nil
+}
+
 // login reads its files at each attempt to connect, as somebody may rotate them.
 func login() ([]nats.Option, error) {
 	file := func(name string) string { return os.Getenv("FLEETBUS_NATS_" + name + "_FILE") }
 	// Without the second the client closes for good when a login is refused twice.
 	options := []nats.Option{nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort()}
+	if durable() != "" {
+		inbox := os.Getenv("SUBSCRIBER_INBOX_PREFIX")
+		if inbox == "" {
+			inbox = "_INBOX.subscriber." + durable()
+		}
+		options = append(options, nats.CustomInboxPrefix(inbox))
+	}
 	if path := file("CREDS"); path != "" {
 		options = append(options, nats.UserCredentials(path))
 	}
@@ -129,19 +176,19 @@ func login() ([]nats.Option, error) {
 	return options, nil
 }
 
-func handle(message jetstream.Msg, newest map[string]order) {
-	if message.Headers().Get("fleetbus-format") != "1" {
-		log.Println("skipped", message.Subject())
+func handle(subject string, header nats.Header, data []byte, newest map[string]order) {
+	if header.Get("fleetbus-format") != "1" {
+		log.Println("skipped", subject)
 		return
 	}
 	var event Event
-	if err := msgpack.Unmarshal(message.Data(), &event); err != nil {
-		log.Println("unreadable", message.Subject(), err)
+	if err := msgpack.Unmarshal(data, &event); err != nil {
+		log.Println("unreadable", subject, err)
 		return
 	}
 	// Rights are given by subject: who writes about another cluster has none for it.
-	if event.Cluster != strings.Split(message.Subject(), ".")[2] {
-		log.Println("skipped", message.Subject())
+	if event.Cluster != strings.Split(subject, ".")[2] {
+		log.Println("skipped", subject)
 		return
 	}
 	if event.Type != "event.v1" {

@@ -22,17 +22,28 @@ function authenticator() {
   return usernamePasswordAuthenticator(process.env.FLEETBUS_NATS_USERNAME, password);
 }
 
+// A durable consumer that the operator has made for us; else we need the right to make one.
+const durable = process.env.SUBSCRIBER_DURABLE;
+const inbox = process.env.SUBSCRIBER_INBOX_PREFIX ?? `_INBOX.subscriber.${durable}`;
 const tls = { caFile: file("CA"), certFile: file("CERT"), keyFile: file("KEY") };
 const connection = await connect({
   servers: urls.split(","),
   authenticator: authenticator(),
   tls: tls.caFile || tls.certFile ? tls : undefined,
+  inboxPrefix: durable ? inbox : undefined,
   maxReconnectAttempts: -1,
   ignoreAuthErrorAbort: true, // else it closes for good when a login is refused twice
 });
-const consumer = await jetstream(connection).consumers.get("FLEETBUS_EVENTS", {
-  filter_subjects: filter,
-});
+const { consumers } = jetstream(connection);
+// The server answers no question about the stream to an account that only imports it, and get()
+// asks one.
+const consumer = durable
+  ? consumers.getConsumerFromInfo({
+      stream_name: "FLEETBUS_EVENTS",
+      name: durable,
+      config: { durable_name: durable },
+    })
+  : await consumers.get("FLEETBUS_EVENTS", { filter_subjects: filter });
 
 // Greater is newer, deletions included. A resourceVersion has up to 128 bits: never a Number.
 function isNewer(event, known) {
@@ -44,21 +55,39 @@ function isNewer(event, known) {
 }
 
 const newest = new Map(); // keep it as long as you may be asked about the object
-for await (const message of await consumer.consume()) {
+
+function handle(message) {
   if (message.headers?.get("fleetbus-format") !== "1") {
     console.error("skipped", message.subject);
-    continue;
+    return;
   }
   const event = decode(message.data);
-  if (event.type !== "event.v1") continue;
+  if (event.type !== "event.v1") return;
   if (event.cluster !== message.subject.split(".")[2]) {
     // Rights are given by subject: whoever wrote this has none for that cluster.
     console.error("skipped", message.subject);
-    continue;
+    return;
   }
   const place = [event.cluster, event.group, event.resource, event.namespace, event.name];
   const key = JSON.stringify(place);
-  if (!isNewer(event, newest.get(key))) continue; // a repeat, or a late arrival
+  if (!isNewer(event, newest.get(key))) return; // a repeat, or a late arrival
   newest.set(key, { incarnation: event.incarnation, resourceVersion: event.resourceVersion });
   console.log([event.verb, ...place, event.resourceVersion].join(" "));
+}
+
+async function* messages() {
+  if (!durable) yield* await consumer.consume();
+  while (durable) {
+    try {
+      yield* await consumer.fetch({ max_messages: 100, expires: 5000 });
+    } catch (error) {
+      console.error("waiting for NATS:", error.message);
+      await new Promise((resolve) => setTimeout(resolve, 1000));
+    }
+  }
+}
+
+for await (const message of messages()) {
+  handle(message);
+  if (durable) message.ack(); // after the work: what is not acknowledged comes again
 }

@@ -26,6 +26,14 @@ def test_a_wrong_value_is_refused_and_named(values: Object, said: str):
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize("resource", ["v1/*", "apps/v1/*", "v1/pods*", "v1/"])
+def test_s7_the_hub_is_never_watched_with_a_wildcard_in_its_rights(resource: str):
+    watch = {"resources": [resource]}
+    with pytest.raises(helm().HelmError) as refused:
+        render_files({"watchers": {"clusters": [{"name": "hub", "watch": watch}]}})
+    assert "on the hub name resources as v1/pods" in str(refused.value)
+
+
 def test_credentials_in_an_address_are_refused_and_not_repeated():
     values: Object = {
         "nats": {"embedded": {"enabled": False}, "external": {"url": "nats://me:s3cret@n:4222"}}
