@@ -160,6 +160,11 @@ async def _subscriber_reads_its_subjects(found: Installation) -> None:
 
 async def _fleet_works_and_an_upgrade_changes_nothing(found: Installation) -> None:
     """The object is placed; passwords, certificates and pods survive the same upgrade again."""
+    # The commands are in the output, too, before what they wrote.
+    findings = found.output.partition("FINDING")[2]
+    assert findings, found.output
+    assert "warn " not in findings, findings
+    assert "ERROR" not in findings, findings
     for cluster in PODS:
         data = await found.ask(cluster, "get", "configmap", "web", "-o", "jsonpath={.data}")
         assert json.loads(data) == {"greeting": f"hello from {cluster}"}
