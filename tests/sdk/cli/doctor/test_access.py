@@ -276,6 +276,24 @@ async def test_a_user_with_few_rights_sees_what_was_not_checked(fleet: Fleet):
     assert "were not checked" in said
 
 
+async def test_who_may_not_list_deployments_is_warned_but_not_in_a_pod(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with fleet.client(READER) as hub:
+        [(about, said)] = bad(await collect(check_versions(hub)))
+        assert about == "versions"
+        assert "cannot be read" in said
+        token = tmp_path / "token"
+        token.write_text(jwt(DAY, sub="system:serviceaccount:fleet:fb-fleetbus-projector"))
+        monkeypatch.setattr("fleetbus.cli.doctor.hub._TOKEN", token)
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "hub")
+        found = await collect(check_versions(hub))
+    assert not bad(found)
+    assert [one.message for one in found] == [
+        "not compared: fb-fleetbus-projector may not list Deployments"
+    ]
+
+
 def test_in_a_pod_of_the_chart_its_component_is_known():
     def of(name: str) -> Component | None:
         return this_component(lambda: jwt(DAY, sub=f"system:serviceaccount:fleet:{name}"))
