@@ -214,7 +214,7 @@ async def _check_access(
 ) -> list[Finding]:
     """Check one kubeconfig: when it expires, and what it may do in the cluster."""
     cluster = about.rpartition(" ")[2]
-    again = f"run `fleetbus join {cluster}` again with an administrator's kubeconfig"
+    again = f"run `fleetbus join {cluster} --bootstrap --file ADMIN-KUBECONFIG` again"
     renew = f"is the projector running? Else {again}" if is_renewed else again
     findings = list(check_kubeconfig(about, config, renew, is_renewed=is_renewed))
     rights = [*wanted, *(rights_of(token_rules(account), NAMESPACE) if is_renewed else ())]
