@@ -50,12 +50,17 @@ MAPS = "v1/configmaps"
 WITHIN = timedelta(seconds=30)
 RECORDS = "a Children controller reads the records of unjoined clusters when one is gone"
 EVENTS = "read only when two processes write the same Event at the same time"
+RENEWAL = "renews tokens that are about to end; no token of this run ends (rule W19)"
+PROJECTOR_USER = account("fb-fleetbus-projector")
 SHOP_USER, WRITER_USER = account("fb-fleetbus-reconciler-shop"), account(WRITER, MEMBER_NAMESPACE)
 UNUSED: Final[dict[str, dict[str, str]]] = {
     "hub": {
         f"{SHOP_USER}: list configmaps fleetbus-clusters/*": RECORDS,
         f"{SHOP_USER}: get clusters.fleetbus.dev */*": RECORDS,
         f"{SHOP_USER}: get events */*": EVENTS,
+        f"{PROJECTOR_USER}: get secrets fleetbus-clusters/*": RENEWAL,
+        f"{PROJECTOR_USER}: patch secrets fleetbus-clusters/*": RENEWAL,
+        f"{PROJECTOR_USER}: patch secrets fleetbus/eu1-watcher": RENEWAL,
     },
     "member": {f"{WRITER_USER}: get events */*": EVENTS},
 }
