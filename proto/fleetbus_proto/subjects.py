@@ -4,6 +4,7 @@
     fleetbus.epochs.<cluster>.<group>.<resource>
     fleetbus.status.<cluster>.<replica>
     fleetbus.control.<cluster>
+    fleetbus.votes.<namespace>.<name>.<revision>.<wave>.<gate>
 
 Inside a token `.` is written `_`, and every byte of the UTF-8 text other than
 `A-Z a-z 0-9 - :` is percent-encoded (`_` too), so that any name can be read back (rule B8).
@@ -25,6 +26,10 @@ EVENTS_ALL = "fleetbus.events.>"
 EPOCHS_ALL = "fleetbus.epochs.>"
 STATUS_ALL = "fleetbus.status.>"
 STREAM_SUBJECTS = (EVENTS_ALL, EPOCHS_ALL, STATUS_ALL)
+DISTRIBUTION_STREAM = "FLEETBUS_DISTRIBUTION"
+DISTRIBUTION_ALL = "fleetbus.distribution.>"
+VOTES_ALL = "fleetbus.votes.>"
+DISTRIBUTION_SUBJECTS = (DISTRIBUTION_ALL, VOTES_ALL)
 CONTROL_GRANTS = b"grants"
 """Body of a control message that is only about grants (rule W7); an empty body is about all."""
 NO_NAMESPACE = "-"
@@ -32,6 +37,7 @@ MAX_SUBJECT_BYTES = 3800
 """nats-server closes the connection of a client whose PUB line is over 4,096 bytes, with reply and
 sizes; and the name of a Role may have any length (rule B9)."""
 _EVENT_TOKENS = 8
+_VOTE_TOKENS = 7
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-:")
 _ENCODE = {byte: chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in range(256)}
 _ENCODE[ord(".")] = "_"
@@ -193,3 +199,38 @@ def status_subject(cluster: str, replica: str) -> str:
 def control_subject(cluster: str) -> str:
     """The subject that wakes a cluster's watchers; its messages carry no state (rules W7, W20)."""
     return f"fleetbus.control.{check_cluster(cluster)}"
+
+
+def votes_prefix(namespace: str, name: str, revision: str) -> str:
+    """The prefix of the votes on one revision of a MultiClusterResource; wave and gate follow.
+
+    Args:
+        namespace: of the MultiClusterResource.
+        name: of the MultiClusterResource.
+        revision: its number and the hash of its content, so that a vote never counts for another.
+    """
+    parts = (namespace, name, revision)
+    return f"fleetbus.votes.{'.'.join(map(encode_token, parts))}"
+
+
+def vote_subject(prefix: str, wave: str, gate: str) -> str:
+    """The subject of the votes on one gate of a wave.
+
+    Args:
+        prefix: of `votes_prefix`.
+        wave: its name.
+        gate: its name.
+    """
+    return f"{prefix}.{encode_token(wave)}.{encode_token(gate)}"
+
+
+def parse_vote_subject(subject: str) -> tuple[str, str]:
+    """The namespace and name of the MultiClusterResource that a vote is about.
+
+    Raises:
+        InvalidName: it is not the subject of a vote.
+    """
+    tokens = subject.split(".")
+    if len(tokens) != _VOTE_TOKENS or tokens[:2] != ["fleetbus", "votes"]:
+        raise InvalidName(f"{subject!r} is not the subject of a vote")
+    return decode_token(tokens[2]), decode_token(tokens[3])

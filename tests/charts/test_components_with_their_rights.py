@@ -15,7 +15,7 @@ from typing import Final
 from emulator.support.kube_calls import widget_definition
 from fleetbus.clusters.member_rights import NAMESPACE as MEMBER_NAMESPACE
 from fleetbus.clusters.member_rights import WRITER, writer_rules
-from fleetbus_emulator.apiserver import User
+from fleetbus_emulator.apiserver import Cluster, User
 from fleetbus_proto.resources import parse_resource
 from support.api.custom_resource_definitions import CRDS
 from support.api.rbac import Call, differences
@@ -118,14 +118,17 @@ async def exercise(release: Release) -> None:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "m", "namespace": "new"},
+        "data": {},
     }
     spec = {
         "template": template,
         "placement": {"clusters": [{"name": "us1"}]},
         "policy": {"createNamespaces": True},
+        "rollout": {"revisionHistoryLimit": 0},
     }
     hub.create(MCR, {"metadata": {"name": "x", "namespace": "default"}, "spec": spec})
     await eventually(lambda: us1.get(MAPS, "new", "m"), WITHIN)
+    await roll_out(hub)
     hub.delete(MCR, "default", "x")
     await eventually(lambda: hub.get(MCR, "default", "x") is None, WITHIN)
     port = (release.folder / "query-api-http.port").read_text().strip()
@@ -134,6 +137,21 @@ async def exercise(release: Release) -> None:
             "/fleet/v1/resources/pods", headers={"Authorization": "Bearer token-of-ann"}
         )
         assert answer.status_code == 404, answer.text  # she may not list there
+
+
+async def roll_out(hub: Cluster) -> None:
+    """Begin another revision, and go back to the first one, which is stored already."""
+
+    def rollout() -> Object:
+        found = hub.get(MCR, "default", "x") or {}
+        return found.get("status", {}).get("rollout", {})
+
+    await eventually(lambda: rollout().get("phase") == "Complete", WITHIN)
+    for number, data, paused in ((2, {"k": "v"}, True), (3, {"k": None}, False)):
+        change = {"template": {"data": data}, "rollout": {"paused": paused}}
+        hub.patch(MCR, "default", "x", {"spec": change})
+        await eventually(lambda number=number: rollout().get("revision") == number, WITHIN)
+    await eventually(lambda: rollout().get("phase") == "Complete", WITHIN)
 
 
 def verbs_of_widgets(calls: Iterable[Call]) -> set[str]:

@@ -20,14 +20,17 @@ from redis.asyncio import Redis
 from fleetbus_devfleet.processes.servers import find_nats_server, valkey_server
 from fleetbus_proto import keys, subjects
 from fleetbus_proto.keys import KV_BUCKET, SnapshotKeys
-from fleetbus_proto.subjects import STREAM
+from fleetbus_proto.subjects import DISTRIBUTION_STREAM, STREAM
 from support.api.rendered_chart import SEED, VALUES, render, secret
 from support.servers.nats_refusals import refusals
 from support.servers.rendered_servers import rendered_nats
 
 FLEET = {**VALUES["everything"], "credentials": {"seed": SEED}}
 OWN, OTHER = "eu1", "mars"
-GUESTS = ["watcher-hub", "watcher-eu1", "watcher-us1", "subscriber-audit", "subscriber-other"]
+GUESTS = [
+    *("watcher-hub", "watcher-eu1", "watcher-us1", "subscriber-audit", "subscriber-other"),
+    "voter-ci",
+]
 HUB = ["pool", "projector", "distributor", "reconciler-shop", "reconciler-mail"]
 USERS = [*GUESTS, *HUB]
 Names = set[str]
@@ -46,8 +49,11 @@ SUBJECTS: Final = {
     "control_subject": _PROJECTOR,
 }
 NO_SUBJECTS: Final = {
-    *("encode_token", "decode_token", "check_cluster", "events_filter", "parse_event_subject")
+    *("votes_prefix", "vote_subject", "parse_vote_subject"),  # VOTES
+    *("encode_token", "decode_token", "check_cluster", "events_filter", "parse_event_subject"),
 }
+VOTES: Final = {"shop": {"voter-ci"}, "mail": set[str]()}
+"""Namespace of a MultiClusterResource → who may vote on its rollouts."""
 KV_KEYS: Final = {
     "kv_incarnation": _AND_PROJECTOR,
     "kv_message_key": _AND_PROJECTOR,
@@ -86,6 +92,10 @@ API: Final[dict[str, Names]] = {
     "$JS.API.CONSUMER.DELETE.*.*": {P},
     "$JS.API.DIRECT.GET.*": {P},
     "$JS.API.DIRECT.GET.*.*": {P},
+}
+DISTRIBUTION_API: Final[dict[str, Names]] = {
+    "$JS.API.STREAM.INFO.*": {P},
+    "$JS.API.STREAM.CREATE.*": {P},
 }
 BUCKET_API: Final = {
     "$JS.API.STREAM.INFO.*": {P},
@@ -143,6 +153,9 @@ def contract() -> Iterator[tuple[str, Names]]:
         for name, allowed in KV_KEYS.items():
             key = example(getattr(keys, name), cluster)
             yield f"$KV.{KV_BUCKET}.{key}", allowed[which]
+    for namespace, allowed in VOTES.items():
+        prefix = subjects.votes_prefix(namespace, "web", "1-a")
+        yield subjects.vote_subject(prefix, "canary", "tests"), allowed
 
 
 def requests() -> Iterator[tuple[str, Names]]:
@@ -152,7 +165,13 @@ def requests() -> Iterator[tuple[str, Names]]:
     patterns |= {f"$JS.API.{one}" for one in _WITHOUT_NAMES}
     assert len(patterns) > 35, "the binary of the server has other texts than expected"
     assert API.keys() | BUCKET_API.keys() <= patterns
-    for stream, allowed in ((STREAM, API), (f"KV_{KV_BUCKET}", API | BUCKET_API), ("any", {})):
+    streams: list[tuple[str, dict[str, Names]]] = [
+        (STREAM, API),
+        (DISTRIBUTION_STREAM, DISTRIBUTION_API),
+        (f"KV_{KV_BUCKET}", API | BUCKET_API),
+        ("any", {}),
+    ]
+    for stream, allowed in streams:
         for pattern in patterns:
             if "*" in pattern or stream == STREAM:
                 subject = pattern.replace("*", stream, 1).replace("*", "any").replace(">", "any")

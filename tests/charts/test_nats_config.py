@@ -22,7 +22,7 @@ from fleetbus.bus.jetstream import ensure_bucket, ensure_stream, stream_info
 from fleetbus.bus.key_value import KeyValue
 from fleetbus_devfleet.processes.servers import find_nats_server
 from fleetbus_proto.keys import KV_BUCKET, kv_accepted, kv_watch_spec
-from fleetbus_proto.subjects import STREAM
+from fleetbus_proto.subjects import DISTRIBUTION_STREAM, STREAM
 from support.api.rendered_chart import VALUES, Object, find, render, secret
 from support.servers.nats_refusals import refusals
 from support.servers.rendered_servers import RenderedNats, nats_config, rendered_nats
@@ -31,6 +31,7 @@ FLEET = VALUES["everything"]
 USERS = [
     *("watcher-hub", "watcher-eu1", "pool", "projector", "distributor"),
     *("reconciler-shop", "reconciler-mail", "subscriber-audit", "subscriber-other", "operator"),
+    "voter-ci",
 ]
 GET = "$JS.API.DIRECT.GET"
 NEXT = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}"
@@ -58,6 +59,12 @@ PUBLISH: dict[str, set[str]] = {
     f"{GET}.{STREAM}.fleetbus.status.eu1.r1": {"watcher-eu1", "pool", "projector"},
     f"{GET}.{STREAM}.fleetbus.events.eu1.core.pods.a.b.added": {"projector"},
     f"{GET}.{STREAM}": {"projector"},
+    "fleetbus.votes.shop.web.1-a.canary.tests": {"voter-ci"},
+    "fleetbus.votes.mail.web.1-a.canary.tests": set(),
+    "fleetbus.distribution.shop.web.eu1.applied": set(),
+    f"{GET}.{DISTRIBUTION_STREAM}.fleetbus.votes.shop.web.1-a.canary.tests": {"distributor"},
+    f"{GET}.{DISTRIBUTION_STREAM}.fleetbus.distribution.shop.web.eu1.applied": set(),
+    f"$JS.API.STREAM.CREATE.{DISTRIBUTION_STREAM}": {"projector"},
     f"{NEXT}.projector": {"projector"},
     f"{NEXT}.shop-a": {"reconciler-shop"},
     f"{NEXT}.shop-stock-b": {"reconciler-shop"},
@@ -107,6 +114,8 @@ SUBSCRIBE: dict[str, set[str]] = {
     "_INBOX.reconciler.shop.x": {"reconciler-shop"},
     "_INBOX.reconciler.mail.x": {"reconciler-mail"},
     "_INBOX.subscriber.audit.x": {"subscriber-audit"},
+    "_INBOX.voter.ci.x": {"voter-ci"},
+    "fleetbus.votes.shop.>": {"distributor"},
     "fleetbus.>": set(),
     "fleetbus.events.eu1.>": set(),
     "fleetbus.control.eu1": {"watcher-eu1", "pool"},
@@ -247,7 +256,7 @@ def test_the_configuration_is_durable_and_bounded():
     assert "sync_interval: always" in text
     assert "max_payload: 8388608\n" in text
     assert "http: 127.0.0.1:8222" in text
-    assert "max_file_store: 2952790016\n" in text
+    assert "max_file_store: 3087007744\n" in text
     for forbidden in ("leafnodes", "no_auth_user", "websocket", "mqtt", "gateway"):
         assert forbidden not in text
 

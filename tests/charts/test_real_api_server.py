@@ -36,7 +36,19 @@ def customized_by(**action: Any) -> Object:
     return {"template": MAP, "customize": {"clusters": [{"name": "a", "action": [action]}]}}
 
 
+def rolled_out(**rollout: Any) -> Object:
+    return {"template": MAP, "rollout": rollout}
+
+
+QUIET: Object = {"name": "quiet", "period": "5m"}
+WAVES: list[Object] = [
+    {"name": "canary", "clusters": [{"name": "eu1"}], "gates": [{"name": "tests"}]},
+    {"name": "eu", "clusterSelector": {"matchLabels": {"a": "b"}}, "maxUnavailable": 1},
+    {"name": "half", "percent": 50, "maxUnavailable": "25%", "optional": True},
+]
 GOOD: list[Object] = [
+    rolled_out(),
+    rolled_out(waves=WAVES, maxUnavailable="10%", gates=[QUIET], healthGate={"timeout": "1h"}),
     {"template": MAP},
     {"templates": [MAP]},
     placed_by(key="a", operator="In", values=["b"]),
@@ -60,6 +72,20 @@ REFUSED: list[tuple[Object, str]] = [
         placed_by(key="a", operator="Exists", values=["b"]),
         "operators Exists and DoesNotExist take no values",
     ),
+    (
+        rolled_out(waves=[{"name": "a"}]),
+        "set exactly one of clusters, clusterSelector and percent",
+    ),
+    (rolled_out(waves=[{"name": "all", "percent": 1}]), "those of built-in waves"),
+    (rolled_out(waves=[{"name": "a", "percent": 101}]), "less than or equal to 100"),
+    (rolled_out(waves=[{"name": "a", "percent": 1}] * 2), "Duplicate value"),
+    (rolled_out(maxUnavailable=0), "greater than or equal to 1"),
+    (rolled_out(maxUnavailable="0%"), "spec.rollout.maxUnavailable"),
+    (rolled_out(maxUnavailable="half"), "spec.rollout.maxUnavailable"),
+    (rolled_out(gates=[{"name": "health"}]), "the gate health is built in"),
+    (rolled_out(gates=[{"name": "quiet"}]), "the gate quiet needs a period"),
+    (rolled_out(gates=[{"name": "a", "period": "1m"}]), "no other gate takes one"),
+    (rolled_out(healthGate={"timeout": "soon"}), "spec.rollout.healthGate.timeout"),
     (customized_by(op="copy", path="/a"), "op move and op copy need from"),
     (customized_by(op="add", path="/a"), '"spec.customize.clusters[0].action[0]" must validate'),
     (customized_by(op="remove", path="/a", type="merge"), "action[0].type: Invalid value"),

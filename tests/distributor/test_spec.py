@@ -65,6 +65,33 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "matchExpressions[0]: operator In needs values",
     ),
     ({"template": {}, "vars": {"a b": 1}}, "spec.vars: 'a b' is not a variable name"),
+    ({"template": {}, "rollout": {"wave": []}}, "spec.rollout.wave: unknown field"),
+    ({"template": {}, "rollout": {"waves": [{"name": "a"}]}}, "waves[0]: exactly one of clusters"),
+    (
+        {"template": {}, "rollout": {"waves": [{"name": "a", "percent": 0}]}},
+        "spec.rollout.waves[0].percent: ",
+    ),
+    (
+        {"template": {}, "rollout": {"waves": [{"name": "a", "percent": 1}] * 2}},
+        "spec.rollout: waves: duplicate name a",
+    ),
+    (
+        {"template": {}, "rollout": {"waves": [{"name": "all", "percent": 1}]}},
+        "waves[0]: the names all and remaining",
+    ),
+    ({"template": {}, "rollout": {"maxUnavailable": "0%"}}, "maxUnavailable: neither a number"),
+    ({"template": {}, "rollout": {"maxUnavailable": 0}}, "maxUnavailable: neither a number"),
+    ({"template": {}, "rollout": {"maxUnavailable": True}}, "maxUnavailable: neither a number"),
+    ({"template": {}, "rollout": {"gates": [{"name": "health"}]}}, "the gate health is built in"),
+    ({"template": {}, "rollout": {"gates": [{"name": "quiet"}]}}, "quiet needs a period"),
+    (
+        {"template": {}, "rollout": {"gates": [{"name": "a", "timeout": "soon"}]}},
+        "gates[0].timeout: not a duration such as 30s",
+    ),
+    (
+        {"template": {}, "rollout": {"gates": [{"name": "quiet", "period": 300}]}},
+        "gates[0].period: not a duration",
+    ),
 ]
 
 
@@ -82,8 +109,8 @@ def test_d14_a_problem_never_repeats_the_value():
 
 
 def test_fields_that_this_version_cannot_honour_are_named():
-    spec = read(rollout={"paused": True}, serviceAccountName="x")
-    assert spec.unsupported == ["spec.rollout", "spec.serviceAccountName"]
+    spec = read(serviceAccountName="x")
+    assert spec.unsupported == ["spec.serviceAccountName"]
     assert read().unsupported == []
 
 

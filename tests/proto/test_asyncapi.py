@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 import yaml
 
 from fleetbus_proto import codec, headers, subjects
+from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, Message
+from fleetbus_proto.votes import Vote, decode_vote, encode_vote
 from support.wire import asyncapi
 from support.wire.samples import GOLDEN, MESSAGE_KEY
 
@@ -103,4 +106,29 @@ def test_every_parameter_and_every_message_is_described(document: dict[str, Any]
         named = set(re.findall(r"\{(\w+)\}", channel["address"]))
         assert named == channel["parameters"].keys()
     reported = {name for channel in document["channels"].values() for name in channel["messages"]}
-    assert reported == {kind.__name__ for kind in (Event, EpochEnd, AuditPage, Heartbeat)}
+    assert reported == {kind.__name__ for kind in (Event, EpochEnd, AuditPage, Heartbeat, Vote)}
+
+
+@pytest.mark.parametrize("vote", [Vote(vote="pass"), Vote(vote="fail", reason="slow: 3 s")])
+def test_a_vote_is_what_the_document_says_and_can_be_read_back(
+    document: dict[str, Any], vote: Vote
+):
+    body = encode_vote(vote)
+    payload = document["components"]["schemas"]["Vote"]
+    jsonschema.validate(json.loads(body), payload)
+    assert decode_vote(body) == vote
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff", b"[]", b"{}", b'{"vote": "maybe"}', b"[" * 9999])
+def test_what_is_no_vote_is_none(body: bytes):
+    assert decode_vote(body) is None
+
+
+def test_b8_the_subject_of_a_vote_can_be_read_back():
+    prefix = subjects.votes_prefix("team.a", "web_1.x", "3-0a1b")
+    subject = subjects.vote_subject(prefix, "eu-1", "load-test")
+    assert len(subject.split(".")) == 7
+    assert subjects.parse_vote_subject(subject) == ("team.a", "web_1.x")
+    for wrong in ("fleetbus.votes.a", f"{subject}.x", "fleetbus.events.a.b.c.d.e"):
+        with pytest.raises(InvalidName):
+            subjects.parse_vote_subject(wrong)

@@ -73,9 +73,11 @@ clusters: whether it reads the members' kubeconfigs. */}}
   nats:
     publish:
       - $JS.API.INFO
-      {{- range list "FLEETBUS_EVENTS" "KV_FLEETBUS_STATE" }}
+      {{- range list "FLEETBUS_DISTRIBUTION" "FLEETBUS_EVENTS" "KV_FLEETBUS_STATE" }}
       - $JS.API.STREAM.INFO.{{ . }}
       - $JS.API.STREAM.CREATE.{{ . }}
+      {{- end }}
+      {{- range list "FLEETBUS_EVENTS" "KV_FLEETBUS_STATE" }}
       - $JS.API.DIRECT.GET.{{ . }}
       - $JS.API.DIRECT.GET.{{ . }}.>
       {{- end }}
@@ -123,8 +125,8 @@ clusters: whether it reads the members' kubeconfigs. */}}
   settings:
     FLEETBUS_DISTRIBUTOR_NAMESPACE: {{ .Values.clusters.namespace }}
   nats:
-    publish: {{ include "fleetbus.controllerSubjects" (list "distributor" "distributor-targets") | fromYamlArray | toJson }}
-    subscribe: [_INBOX.distributor.>]
+    publish: {{ append (include "fleetbus.controllerSubjects" (list "distributor" "distributor-targets") | fromYamlArray) "$JS.API.DIRECT.GET.FLEETBUS_DISTRIBUTION.fleetbus.votes.>" | toJson }}
+    subscribe: [_INBOX.distributor.>, fleetbus.votes.>]
   redis: {{ concat (include "fleetbus.controllerKeys" (list "distributor" "distributor-targets") | fromYamlArray) (list "~fleetbus:{deletions}:*" "~fleetbus:{mcr:*" "~fleetbus:{targets}:*") | toJson }}
 {{- end }}
 {{- with .Values.queryApi }}

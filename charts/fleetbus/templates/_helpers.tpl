@@ -131,7 +131,7 @@ capabilities: {drop: [ALL]}
 {{- if eq $v.clusters.namespace .Release.Namespace -}}
 {{- fail "clusters.namespace: it may not be the namespace of the release, whose Secrets hold the credentials of all components" -}}
 {{- end -}}
-{{- range $path, $entries := dict "watchers.clusters" $v.watchers.clusters "reconcilers" $v.reconcilers "externalSubscribers" $v.externalSubscribers -}}
+{{- range $path, $entries := dict "watchers.clusters" $v.watchers.clusters "reconcilers" $v.reconcilers "externalSubscribers" $v.externalSubscribers "rolloutVoters" $v.rolloutVoters -}}
 {{- $seen := dict -}}
 {{- range $entries -}}
 {{- if hasKey $seen .name -}}{{- fail (printf "%s: two entries have the name %s" $path .name) -}}{{- end -}}

@@ -16,7 +16,12 @@ import structlog
 from fleetbus.bus.connection import Bus, NoStream
 from fleetbus.errors import BusError
 from fleetbus_proto.keys import KV_BUCKET
-from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
+from fleetbus_proto.subjects import (
+    DISTRIBUTION_STREAM,
+    DISTRIBUTION_SUBJECTS,
+    STREAM,
+    STREAM_SUBJECTS,
+)
 
 log = structlog.get_logger()
 
@@ -26,6 +31,11 @@ _NO_CLUSTER: Final = 10074
 """A server that is not part of a cluster is asked for more than one replica."""
 _OWNERSHIP_DOC: Final = "nothing is changed at start: adapt the setting, or edit it with `nats`"
 _SECOND_NS: Final = 1_000_000_000
+_DISTRIBUTION_AGE: Final = timedelta(days=7)
+"""A vote that is older still counts if the rollout has read it."""
+_DISTRIBUTION_BYTES: Final = 128 * 1024**2
+_MOST_DISTRIBUTION_BYTES: Final = 64 * 1024
+"""Voters are programs of others."""
 _MOST_VALUE_BYTES: Final = 512 * 1024
 """The largest value in the bucket, with its headers. The longest that we write lists the types
 that CRDs define, for 4,000 of them; without a limit any watcher could write 64 MiB."""
@@ -61,6 +71,15 @@ async def ensure_bucket(bus: Bus, limits: StreamLimits | None = None) -> dict[st
         Misconfigured, BusError: as for `ensure_stream`.
     """
     return await _ensure(bus, _bucket_config(limits or StreamLimits()))
+
+
+async def ensure_distribution(bus: Bus, limits: StreamLimits | None = None) -> dict[str, Any]:
+    """Create the stream of distribution events and votes, or check it (rule B12).
+
+    Raises:
+        Misconfigured, BusError: as for `ensure_stream`.
+    """
+    return await _ensure(bus, _distribution_config(limits or StreamLimits()))
 
 
 def check_stream(config: Mapping[str, Any]) -> None:
@@ -121,6 +140,26 @@ def _stream_config(limits: StreamLimits) -> dict[str, Any]:
         "deny_purge": True,
         "allow_direct": True,
         "allow_msg_ttl": True,
+    }
+
+
+def _distribution_config(limits: StreamLimits) -> dict[str, Any]:
+    return {
+        "name": DISTRIBUTION_STREAM,
+        "subjects": list(DISTRIBUTION_SUBJECTS),
+        "retention": "limits",
+        "storage": "file",
+        "discard": "old",
+        "max_age": round(_DISTRIBUTION_AGE.total_seconds() * _SECOND_NS),
+        "max_bytes": _DISTRIBUTION_BYTES,
+        "max_msg_size": _MOST_DISTRIBUTION_BYTES,
+        "max_msgs": -1,
+        "max_consumers": -1,
+        "duplicate_window": 120 * _SECOND_NS,
+        "num_replicas": limits.replicas,
+        "deny_delete": True,
+        "deny_purge": True,
+        "allow_direct": True,  # a vote is read by its subject
     }
 
 

@@ -4,7 +4,8 @@ DistributorError
 ├── SpecError          the spec is invalid; every message names its field
 ├── RenderError        a template cannot be rendered for one cluster
 ├── CustomizeError     a patch does not fit its object
-└── IntentError        the recorded intent is malformed or too large: nothing may be pruned
+├── IntentError        the recorded intent is malformed or too large: nothing may be pruned
+└── RolloutError       the recorded rollout, or a revision, cannot be used: nothing may be applied
 """
 
 
@@ -34,3 +35,7 @@ class CustomizeError(DistributorError):
 
 class IntentError(DistributorError):
     """The intent in the status is malformed, or would be too large to store."""
+
+
+class RolloutError(DistributorError):
+    """The rollout in the status is malformed, or a revision cannot be stored."""

@@ -26,6 +26,8 @@ from fleetbus_distributor.controllers import (
     build_controllers,
 )
 from fleetbus_distributor.orphan_sweep import OrphanSweep
+from fleetbus_distributor.rollout.vote_watch import VoteWatch
+from fleetbus_distributor.rollout.votes import Votes
 from fleetbus_distributor.rounds.missing_objects import MissingObjects
 from fleetbus_distributor.rounds.reconcile import Distributor
 from fleetbus_distributor.rounds.settled import SettledRounds
@@ -61,10 +63,12 @@ async def run(
             missing=MissingObjects(connections.redis),
             settled=SettledRounds(settings.resync),
             requeue=Requeuer(for_all, for_one),
+            read_vote=Votes(connections.bus),
         )
         cooldowns = SharedCooldowns(connections.redis, distributor.breaker)
         controllers = build_controllers(settings, distributor)
         changes = FleetChanges(clusters=clusters, fleet=fleet, queue=for_all)
+        voted = VoteWatch(bus=connections.bus, fleet=fleet, queue=for_all, controller=NAME)
         sweep = OrphanSweep(fleet, fleet.reader, settings.resync)
         outer.create_task(clusters.run(), name="clusters")
         # In a group of their own, so that they have ended before the clients are closed.
@@ -72,6 +76,7 @@ async def run(
             group.create_task(changes.run(), name="fleet changes")
             group.create_task(sweep.run(), name="orphans")
             group.create_task(cooldowns.run(), name="cooldowns")
+            group.create_task(voted.run(), name="votes")
             group.create_task(run_controllers(controllers, connections, checks), name="controllers")
             started()
             log.info("distributor_started", hub=shared.hub_cluster)

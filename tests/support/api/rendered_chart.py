@@ -64,6 +64,7 @@ VALUES: Final[dict[str, Object]] = {
                 "autoscaling": {**SCALED, "type": "keda", "prometheus": "http://prometheus:9090"},
             },
         ],
+        "rolloutVoters": [{"name": "ci", "subjects": ["fleetbus.votes.shop.>"]}],
         "externalSubscribers": [AUDIT, {**AUDIT, "name": "other", "durable": "mine"}],
         "queryApi": {
             "tls": {"secretName": "api-tls"},

@@ -20,6 +20,9 @@ from fleetbus.kube.connection.identity import IdentityCheck
 from fleetbus.ownership import Owner
 from fleetbus.reconcile import Request, Result
 from fleetbus_distributor.render.spec import RESOURCE
+from fleetbus_distributor.rollout.advance import Finding
+from fleetbus_distributor.rollout.state import GateState
+from fleetbus_distributor.rollout.votes import read_vote
 from fleetbus_distributor.rounds.missing_objects import MissingObjects
 from fleetbus_distributor.rounds.reconcile import Distributor
 from fleetbus_distributor.rounds.settled import SettledRounds
@@ -32,6 +35,7 @@ from support.eventually import eventually
 Object = dict[str, Any]
 
 HUB = "t4"
+PENDING = Finding(GateState.PENDING)
 NOWHERE = "redis://127.0.0.1:1/0"
 POD: Object = {
     "apiVersion": "v1",
@@ -138,6 +142,8 @@ class Rig:
         self.hub = self.clusters[HUB]
         self.later: dict[tuple[str, str], timedelta] = {}
         """Looks that were asked for: (name, cluster, "" for all) → after how long."""
+        self.votes: dict[str, bytes] = {}
+        """The last vote on each subject."""
         self.restart()
 
     async def _wake(self, owner: Owner, cluster: str, after: timedelta) -> None:
@@ -167,7 +173,11 @@ class Rig:
             missing=MissingObjects(self.redis),
             settled=SettledRounds(settled),
             requeue=self._wake,
+            read_vote=self._vote,
         )
+
+    async def _vote(self, subject: str) -> Finding:
+        return read_vote(self.votes[subject], subject) if subject in self.votes else PENDING
 
     def create(self, name: str = "x", namespace: str = "default", **spec: Any) -> Object:
         resource = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}

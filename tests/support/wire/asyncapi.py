@@ -14,9 +14,10 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from fleetbus_proto import events, headers
+from fleetbus_proto import events, headers, votes
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, Message
-from fleetbus_proto.subjects import STREAM, Verb
+from fleetbus_proto.subjects import DISTRIBUTION_STREAM, STREAM, Verb
+from fleetbus_proto.votes import Vote
 from support.wire.samples import MESSAGE_KEY
 
 JsonObject = dict[str, Any]
@@ -31,6 +32,9 @@ _PARAMETERS: Final = {
     "name": "Name of the object; encoded.",
     "verb": "What happened: added, modified, deleted, or listed by a relist.",
     "replica": "Name of the watcher replica; encoded.",
+    "revision": "Number of the revision and hash of its content; encoded.",
+    "wave": "Name of the wave; encoded.",
+    "gate": "Name of the gate; encoded.",
 }
 
 
@@ -44,7 +48,8 @@ def document() -> JsonObject:
             "license": {"name": "Apache-2.0"},
             "description": (
                 "Every change of every watched object of a fleet of Kubernetes clusters. "
-                f"Everything but `control` is stored in the JetStream stream {STREAM}. "
+                f"Votes are stored in the JetStream stream {DISTRIBUTION_STREAM}, everything else "
+                f"but `control` in {STREAM}. "
                 "proto/README.md says what order, repeats and epochs mean; both are the contract."
             ),
         },
@@ -84,6 +89,11 @@ def _channels() -> JsonObject:
         "status": _channel(
             "fleetbus.status.{cluster}.{replica}", "Heartbeats of one watcher replica.", Heartbeat
         ),
+        "votes": _channel(
+            "fleetbus.votes.{namespace}.{name}.{revision}.{wave}.{gate}",
+            "Votes on one gate of a rollout; `status.rollout.votes` is the part before the wave.",
+            Vote,
+        ),
     }
 
 
@@ -109,6 +119,7 @@ def _operations() -> JsonObject:
         "publishEvents": ("events", "A watcher publishes each change of an object."),
         "publishEpochs": ("epochs", "A watcher ends a complete list, or audits."),
         "publishStatus": ("status", "A watcher says that it lives and how far it is."),
+        "publishVotes": ("votes", "Anybody who has the right votes on a gate."),
     }
     return {
         name: {
@@ -121,7 +132,7 @@ def _operations() -> JsonObject:
 
 
 def _messages() -> JsonObject:
-    return {
+    of_watchers = {
         kind.__name__: {
             "name": kind.__struct_config__.tag,
             "summary": _first_line(kind),
@@ -131,13 +142,20 @@ def _messages() -> JsonObject:
         }
         for kind in _KINDS
     }
+    vote = {
+        "name": "vote",
+        "summary": _first_line(Vote),
+        "contentType": votes.CONTENT_TYPE,
+        "payload": {"$ref": _REF.format(name="Vote")},
+    }
+    return of_watchers | {"Vote": vote}
 
 
 def _schemas() -> JsonObject:
-    _, found = msgspec.json.schema_components(_KINDS, ref_template=_REF)
+    _, found = msgspec.json.schema_components((*_KINDS, Vote), ref_template=_REF)
     schemas: JsonObject = {}
     for name, schema in found.items():
-        kind = getattr(events, name)
+        kind = Vote if name == "Vote" else getattr(events, name)
         described = _field_docstrings(kind)
         properties = {
             field: {**said, **({"description": described[field]} if field in described else {})}

@@ -62,6 +62,8 @@ class Report:
     problem: Condition | None = None
     """Replaces Ready if nothing could be done at all."""
     placed: frozenset[str] = field(default_factory=frozenset[str])
+    rollout: Status | None = None
+    """The value of `status.rollout`, if the spec has a rollout."""
 
 
 def build(report: Report, old: Mapping[str, Any]) -> Status:
@@ -76,6 +78,8 @@ def build(report: Report, old: Mapping[str, Any]) -> Status:
         status["held"] = old["held"]
     if left := _left_behind(report, old):
         status["leftBehind"] = left
+    if report.rollout is not None:
+        status["rollout"] = report.rollout
     status["intent"] = intent.write(report.inventory, report.bases)
     return status
 
@@ -88,7 +92,12 @@ def refuse(problem: Condition, generation: int, old: Mapping[str, Any]) -> Statu
 
 
 def with_intent(
-    old: Mapping[str, Any], inventory: Inventory, bases: Bases, *, is_answered: bool = False
+    old: Mapping[str, Any],
+    inventory: Inventory,
+    bases: Bases,
+    *,
+    is_answered: bool = False,
+    rollout: Status | None = None,
 ) -> Status:
     """Put a new intent into the old status, before the first apply (rule D2).
 
@@ -97,9 +106,11 @@ def with_intent(
         inventory: the intent.
         bases: of its clusters.
         is_answered: the intent has a person's answer, so the hold ends.
+        rollout: the value of `status.rollout`, if it changes too.
     """
     kept = {key: part for key, part in old.items() if key != "held" or not is_answered}
-    return {**kept, "intent": intent.write(inventory, bases)}
+    changed = {} if rollout is None else {"rollout": rollout}
+    return {**kept, **changed, "intent": intent.write(inventory, bases)}
 
 
 def read_hold(old: Mapping[str, Any]) -> Hold | None:
@@ -119,18 +130,25 @@ def with_clusters(
     changed: Sequence[ClusterOutcome],
     inventory: Inventory,
     bases: Bases,
+    rollout: Status | None = None,
 ) -> Status:
     """Put the outcomes of some clusters into the old status."""
     names = {one.name for one in changed}
     outcomes = [*(one for one in _old_outcomes(old) if one.name not in names), *changed]
     conditions = [_ready(outcomes), *_kept_conditions(old, {HELD, WARNED, ORPHANED})]
+    kept = dict(old) if rollout is None else with_rollout(old, rollout)
     return {
-        **old,
+        **kept,
         "conditions": _timed(conditions, generation, old),
         "summary": _summary(outcomes),
         "clusters": _entries(outcomes),
         "intent": intent.write(inventory, bases),
     }
+
+
+def with_rollout(old: Mapping[str, Any], rollout: Status) -> Status:
+    """Put the state of the rollout into the old status."""
+    return {**old, "rollout": rollout}
 
 
 def with_orphans(old: Mapping[str, Any], generation: int, message: str) -> Status:
@@ -148,6 +166,18 @@ def orphans_message(old: Mapping[str, Any]) -> str:
     """The message of the condition Orphaned; empty if it is absent or false."""
     found = [one for one in _old_conditions(old) if one.get("type") == ORPHANED]
     return str(found[0]["message"]) if found and found[0]["status"] == "True" else ""
+
+
+def clusters_in(old: Mapping[str, Any], state: State) -> frozenset[str]:
+    """The clusters whose entry has this state."""
+    entries = cast("list[Status]", old.get("clusters") or [])
+    return frozenset(str(one["name"]) for one in entries if one.get("state") == state)
+
+
+def reason_of(old: Mapping[str, Any], kind: str) -> str:
+    """The reason of a condition; empty if it is absent."""
+    found = [one for one in _old_conditions(old) if one.get("type") == kind]
+    return str(found[0].get("reason", "")) if found else ""
 
 
 def entry_of(old: Mapping[str, Any], cluster: str) -> ClusterOutcome:

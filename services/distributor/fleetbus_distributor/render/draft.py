@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -25,6 +25,7 @@ from fleetbus_distributor.render.template import Context, Object, ObjectRef, ref
 
 _CACHE_SIZE: Final = 64 * 1024 * 1024
 """Bytes of rendered objects, as JSON."""
+_NOBODY: Final[Mapping[str, Spec | None]] = {}
 _Facts: TypeAlias = tuple[bytes, str, bytes]
 """Digest of the spec, name of the cluster, its labels."""
 
@@ -51,6 +52,8 @@ class Draft:
     revisions: dict[str, str] = field(default_factory=dict[str, str])
     """Hashes of the objects."""
     problems: dict[str, Problem] = field(default_factory=dict[str, Problem])
+    waiting: frozenset[str] = frozenset()
+    """Placed clusters that were not rendered, because their wave is not open."""
     warnings: list[str] = field(default_factory=list[str])
 
 
@@ -79,17 +82,43 @@ class Renderer:
         """Bytes of cached objects."""
         return self._size
 
-    async def draft(self, spec: Spec, clusters: Sequence[ClusterInfo], hub: str) -> Draft:
-        """Place and render; a cluster that cannot be rendered does not affect the others."""
-        return await asyncio.to_thread(self._draft, spec, clusters, hub)
+    async def draft(
+        self,
+        spec: Spec,
+        clusters: Sequence[ClusterInfo],
+        hub: str,
+        behind: Mapping[str, Spec | None] = _NOBODY,
+    ) -> Draft:
+        """Place and render; a cluster that cannot be rendered does not affect the others.
 
-    def _draft(self, spec: Spec, clusters: Sequence[ClusterInfo], hub: str) -> Draft:
+        Args:
+            spec: the spec.
+            clusters: the fleet.
+            hub: the name of the hub.
+            behind: clusters that are rendered from an earlier revision, or, with None, not at all.
+        """
+        return await asyncio.to_thread(self._draft, spec, clusters, hub, behind)
+
+    def _draft(
+        self,
+        spec: Spec,
+        clusters: Sequence[ClusterInfo],
+        hub: str,
+        behind: Mapping[str, Spec | None],
+    ) -> Draft:
         members = [Member(info.name, info.labels) for info in clusters]
         result = Draft(place(spec.placement, members, hub), clusters)
-        digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).digest()
+        digests: dict[int, bytes] = {}
+        waiting: list[str] = []
         for member in result.placed.targets:
+            revision = behind.get(member.name, spec)
+            if revision is None:
+                waiting.append(member.name)
+                continue
+            if id(revision) not in digests:
+                digests[id(revision)] = _digest_of(revision)
             try:
-                rendered = self._render(digest, spec, member)
+                rendered = self._render(digests[id(revision)], revision, member)
             except RenderError as error:
                 result.problems[member.name] = Problem("RenderFailed", str(error))
             except CustomizeError as error:
@@ -100,6 +129,7 @@ class Renderer:
                 result.wanted[member.name] = [reference(obj) for obj in objects]
                 result.revisions[member.name] = rendered.revision
                 result.warnings += rendered.warnings
+        result.waiting = frozenset(waiting)
         return result
 
     def _render(self, digest: bytes, spec: Spec, member: Member) -> _Rendered:
@@ -121,6 +151,12 @@ class Renderer:
         while self._size > self._max_size:
             _, oldest = self._cache.popitem(last=False)
             self._size -= len(oldest.body)
+
+
+def _digest_of(spec: Spec) -> bytes:
+    """Hash what is rendered: not where it goes, nor how fast."""
+    body = spec.model_dump_json(by_alias=True, exclude={"placement", "policy", "rollout"})
+    return hashlib.sha256(body.encode()).digest()
 
 
 def _to_json(objects: list[Object]) -> bytes:

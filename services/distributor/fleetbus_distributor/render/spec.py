@@ -11,10 +11,11 @@ import re
 from enum import StrEnum
 from typing import Any, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import Field, ValidationError, model_validator
 
 from fleetbus_distributor.errors import SpecError
+from fleetbus_distributor.render.rollout_spec import Rollout
+from fleetbus_distributor.render.selectors import DNS_LABEL, ClusterName, LabelSelector, Strict
 
 API_VERSION = "fleetbus.dev/v1alpha1"
 KIND = "MultiClusterResource"
@@ -22,56 +23,10 @@ RESOURCE = "fleetbus.dev/v1alpha1/multiclusterresources"
 CRD_NAME = "multiclusterresources.fleetbus.dev"
 CLUSTER_RESOURCE = "fleetbus.dev/v1alpha1/clusters"
 
-_DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
-    )
-
-
-class Operator(StrEnum):
-    """The operator of a requirement of a label selector."""
-
-    IN = "In"
-    NOT_IN = "NotIn"
-    EXISTS = "Exists"
-    DOES_NOT_EXIST = "DoesNotExist"
-
-
-class Requirement(_Strict):
-    """One item of `matchExpressions`."""
-
-    key: str
-    operator: Operator
-    values: list[str] = Field(default_factory=list)
-
-    @model_validator(mode="after")
-    def _values_fit(self) -> Self:
-        needs_values = self.operator in (Operator.IN, Operator.NOT_IN)
-        if needs_values and not self.values:
-            raise ValueError(f"operator {self.operator} needs values")
-        if not needs_values and self.values:
-            raise ValueError(f"operator {self.operator} takes no values")
-        return self
-
-
-class LabelSelector(_Strict):
-    """A Kubernetes label selector; an empty one selects everything."""
-
-    match_labels: dict[str, str] = Field(default_factory=dict[str, str])
-    match_expressions: list[Requirement] = Field(default_factory=list[Requirement])
-
-
-class ClusterName(_Strict):
-    """A cluster by name."""
-
-    name: str = Field(pattern=_DNS_LABEL)
-
-
-class Placement(_Strict):
+class Placement(Strict):
     """The clusters that get the objects; without names and selector only the hub."""
 
     clusters: list[ClusterName] = Field(default_factory=list[ClusterName])
@@ -90,7 +45,7 @@ class PatchOp(StrEnum):
     TEST = "test"
 
 
-class Action(_Strict):
+class Action(Strict):
     """One JSON Patch operation; any `value`, or a list of multi_resource_operator's."""
 
     op: PatchOp
@@ -112,7 +67,7 @@ class Action(_Strict):
         return self
 
 
-class Target(_Strict):
+class Target(Strict):
     """Selects templates for a customize entry; absent parts match everything."""
 
     api_version: str | None = None
@@ -121,10 +76,10 @@ class Target(_Strict):
     name: str | None = None
 
 
-class ClusterCustomize(_Strict):
+class ClusterCustomize(Strict):
     """Changes for one cluster, or for all clusters that a selector matches."""
 
-    name: str | None = Field(default=None, pattern=_DNS_LABEL)
+    name: str | None = Field(default=None, pattern=DNS_LABEL)
     cluster_selector: LabelSelector | None = None
     target: Target | None = None
     action: list[Action] = Field(default_factory=list[Action])
@@ -137,7 +92,7 @@ class ClusterCustomize(_Strict):
         return self
 
 
-class Customize(_Strict):
+class Customize(Strict):
     """The differences between clusters."""
 
     clusters: list[ClusterCustomize] = Field(default_factory=list[ClusterCustomize])
@@ -166,7 +121,7 @@ class DriftPolicy(StrEnum):
     IGNORE = "Ignore"
 
 
-class FusePolicy(_Strict):
+class FusePolicy(Strict):
     """Limits beyond which deletions that no edit requests are held (rule D8)."""
 
     clusters: int = Field(default=2, ge=1)
@@ -175,7 +130,7 @@ class FusePolicy(_Strict):
     percent: int = Field(default=30, ge=0, le=100)
 
 
-class Policy(_Strict):
+class Policy(Strict):
     """Permissions and limits on target clusters."""
 
     conflict: ConflictPolicy = ConflictPolicy.ABORT
@@ -187,7 +142,7 @@ class Policy(_Strict):
     fuse: FusePolicy = FusePolicy()
 
 
-class Spec(_Strict):
+class Spec(Strict):
     """The whole spec."""
 
     template: dict[str, Any] | None = None
@@ -196,7 +151,7 @@ class Spec(_Strict):
     placement: Placement = Placement()
     customize: Customize = Customize()
     policy: Policy = Policy()
-    rollout: dict[str, Any] | None = None
+    rollout: Rollout | None = None
     service_account_name: str | None = None
 
     @model_validator(mode="before")
@@ -225,7 +180,6 @@ class Spec(_Strict):
     def unsupported(self) -> list[str]:
         """Fields that are set but not supported by this version; never ignored silently."""
         wanted = {
-            "spec.rollout": self.rollout is not None,
             "spec.serviceAccountName": self.service_account_name is not None,
         }
         return [field for field, is_set in wanted.items() if is_set]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -29,13 +29,19 @@ from fleetbus_distributor.plan.recheck_labels import recheck
 from fleetbus_distributor.render.draft import Draft
 from fleetbus_distributor.render.spec import DeletionPolicy, DriftPolicy, Spec
 from fleetbus_distributor.render.template import ObjectRef
+from fleetbus_distributor.rollout.rollouts import HEALTH_POLL, Progress
+from fleetbus_distributor.rounds.observe import observe_outcomes
 from fleetbus_distributor.rounds.round import Round, Work
 from fleetbus_distributor.targets.outcome import ClusterOutcome, LeftBehind, State, earliest
 from fleetbus_distributor.targets.target import LATER, SOON
 
 
 async def distribute(
-    round_: Round, document: Document, spec: Spec, unjoined: frozenset[str]
+    round_: Round,
+    document: Document,
+    spec: Spec,
+    unjoined: frozenset[str],
+    only: frozenset[str] | None = None,
 ) -> RoundResult:
     """Apply the spec to every cluster.
 
@@ -44,26 +50,39 @@ async def distribute(
         document: the MultiClusterResource, read live.
         spec: its spec.
         unjoined: clusters that were unjoined.
+        only: clusters to work on, where the last round left nothing to do on the others.
 
     Raises:
         IntentError: the intent cannot be stored; nothing was applied.
         KubeError: the hub refused a write.
     """
-    draft = await round_.renderer.draft(spec, tuple(round_.fleet.clusters()), round_.fleet.hub)
+    draft = await round_.draft(spec, tuple(round_.fleet.clusters()))
     facts = _facts(round_, document, spec, draft, unjoined)
     plan = await _plan(round_, facts, spec, draft)
     needed = record(facts, plan)
     bases = settle(facts, plan, needed)
     intent.check_room(needed, bases)
-    if plan.is_confirmed or not intent.covers(round_.inventory, needed):
-        recorded = status.with_intent(document.status, needed, bases, is_answered=plan.is_confirmed)
+    rollout = round_.rollout
+    is_moved = rollout is not None and rollout.is_changed
+    if plan.is_confirmed or is_moved or not intent.covers(round_.inventory, needed):
+        recorded = status.with_intent(
+            document.status,
+            needed,
+            bases,
+            is_answered=plan.is_confirmed,
+            rollout=rollout.tree if rollout else None,
+        )
         await document.write_status(recorded)
     if plan.is_confirmed:
         await document.drop_confirmation()
     round_ = replace(round_, inventory=needed)
     revisions = status.revisions(document.status)
     reporter = _Reporter(round_, document, draft, plan, needed, bases, revisions)
-    outcomes = await round_.run(_work(draft, plan, needed, document, spec), reporter.interim)
+    work = _work(draft, plan, needed, document, spec)
+    if only is not None:
+        reporter.skipped = draft.objects.keys() - only
+        work = {name: one for name, one in work.items() if name in only}
+    outcomes = await round_.run(work, reporter.interim)
     return await reporter.final(outcomes)
 
 
@@ -78,14 +97,13 @@ async def _plan(round_: Round, facts: Facts, spec: Spec, draft: Draft) -> Plan:
 def _facts(
     round_: Round, document: Document, spec: Spec, draft: Draft, unjoined: frozenset[str]
 ) -> Facts:
+    # What waits for its wave keeps what it has on record.
+    kept = {n: [one.ref for one in round_.inventory.get(n, {}).values()] for n in draft.waiting}
     return Facts(
-        wanted=draft.wanted,
+        wanted={**draft.wanted, **kept},
         inventory=round_.inventory,
         bases=intent.read_bases(document.status),
-        present={
-            info.name: Basis(document.generation, intent.digest_of(info.labels))
-            for info in draft.clusters
-        },
+        present=_present(round_, document, draft),
         unselectable=_unselectable(spec, draft),
         unjoined=unjoined,
         unrendered=frozenset(draft.problems),
@@ -98,6 +116,26 @@ def _facts(
         recreates=spec.policy.recreate,
         keeps_objects=spec.policy.deletion is DeletionPolicy.ORPHAN,
     )
+
+
+def _present(round_: Round, document: Document, draft: Draft) -> dict[str, Basis]:
+    """Why each cluster has its objects now.
+
+    A cluster that keeps an earlier revision has the generation of that: the edit that made the
+    newest one reaches it when its wave opens, and requests then what it drops (rule D8).
+    """
+    bases = intent.read_bases(document.status)
+    placed = {member.name for member in draft.placed.targets}
+    behind = round_.rollout.specs.keys() & placed if round_.rollout else ()
+    return {
+        info.name: Basis(
+            bases[info.name].generation
+            if info.name in behind and info.name in bases
+            else document.generation,
+            intent.digest_of(info.labels),
+        )
+        for info in draft.clusters
+    }
 
 
 def _unselectable(spec: Spec, draft: Draft) -> frozenset[str]:
@@ -133,6 +171,8 @@ class RoundResult:
     """When to retry, or None."""
     is_settled: bool
     """If it waits for anything, an event on the hub announces that: no cluster need be polled."""
+    rollout: Progress | None = None
+    """The rollout, as it is now."""
 
 
 def _to_remove(
@@ -154,6 +194,8 @@ class _Reporter:
     needed: Inventory
     bases: Bases
     revisions: Mapping[str, str]
+    skipped: Collection[str] = ()
+    """Clusters where the last round left nothing to do."""
 
     async def interim(self, outcomes: Sequence[ClusterOutcome]) -> None:
         """Report the outcomes so far while slow clusters work; `final` makes up for a failure."""
@@ -164,6 +206,7 @@ class _Reporter:
         """Report the outcome of the round."""
         whole = self._complete(outcomes)
         before = self.document.status
+        await self._observe(outcomes, whole)
         await self._write(whole)
         note_held(self.plan.hold, status.read_hold(before))
         await self.document.emit_events(events_of(whole, before))
@@ -176,7 +219,25 @@ class _Reporter:
                 continue
             retry = earliest(retry, one.retry)
             is_settled &= one.retry is None or self._is_no_member(one.name)
-        return RoundResult(retry, is_settled)
+        return RoundResult(retry, is_settled, self.round_.rollout)
+
+    async def _observe(
+        self, outcomes: Sequence[ClusterOutcome], whole: Sequence[ClusterOutcome]
+    ) -> None:
+        """Tell the rollout what was found."""
+        rollout = self.round_.rollout
+        if rollout is None:
+            return
+        done = {one.name for one in outcomes}
+        rollout = observe_outcomes(
+            rollout,
+            self.draft,
+            [one for one in whole if one.name in done],
+            is_whole=rollout.state.updating.keys() <= done | self.draft.problems.keys(),
+        )
+        self.round_ = replace(self.round_, rollout=rollout)
+        for name in rollout.polled:
+            await self.round_.requeue(self.round_.owner, name, HEALTH_POLL)
 
     def _is_no_member(self, cluster: str) -> bool:
         """Whether a cluster has yet to join, or has left."""
@@ -216,6 +277,7 @@ class _Reporter:
             doubted=self.plan.doubted,
             warnings=self.draft.warnings,
             placed=self._targets,
+            rollout=self.round_.rollout.tree if self.round_.rollout else None,
         )
         await self.document.write_status(status.build(report, self.document.status))
 
@@ -227,6 +289,10 @@ class _Reporter:
         """The outcomes of all clusters, also of those where nothing could be done."""
         applied = self.revisions
         whole = {one.name: status.keep_revision(one, applied.get(one.name, "")) for one in outcomes}
+        for name in self.skipped:
+            whole[name] = self._as_before(name)
+        for name in self.draft.waiting:
+            whole[name] = self._waiting(name)
         for name in self.draft.placed.unknown:
             whole.setdefault(name, self._unknown(name))
         for name, problem in self.draft.problems.items():
@@ -251,6 +317,15 @@ class _Reporter:
         inventory = dict(self.needed.get(name, {}))
         revision = self.revisions.get(name, "")
         return ClusterOutcome(name, state, reason, message, retry, inventory, revision=revision)
+
+    def _as_before(self, name: str) -> ClusterOutcome:
+        before = status.entry_of(self.document.status, name)
+        return replace(before, inventory=dict(self.needed.get(name, {})))
+
+    def _waiting(self, name: str) -> ClusterOutcome:
+        rollout = self.round_.rollout
+        message = rollout.waits(name, has_objects=name in self.needed) if rollout else ""
+        return self._idle(name, State.WAITING, "WaveNotOpen", message)
 
     def _unknown(self, name: str) -> ClusterOutcome:
         message = "no cluster of this name is in the fleet; it applies once one joins"

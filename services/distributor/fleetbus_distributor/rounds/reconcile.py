@@ -9,8 +9,9 @@ from the observed state, so the next round finishes what this one began.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import structlog
 
@@ -20,7 +21,7 @@ from fleetbus.errors import Conflict, NotEngaged, NotFound, StoreError
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import Owner, field_manager
 from fleetbus.reconcile import Request, Result
-from fleetbus_distributor.errors import IntentError, SpecError
+from fleetbus_distributor.errors import IntentError, RolloutError, SpecError
 from fleetbus_distributor.fleet_view import FleetView
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.document import Document
@@ -38,6 +39,7 @@ from fleetbus_distributor.render.spec import (
     Spec,
     read_spec,
 )
+from fleetbus_distributor.rollout.rollouts import ReadVote, Rollouts
 from fleetbus_distributor.rounds.cleanup import clean_up
 from fleetbus_distributor.rounds.distribute import distribute
 from fleetbus_distributor.rounds.missing_objects import MissingObjects, clusters_of
@@ -49,12 +51,11 @@ from fleetbus_distributor.targets.circuit_breaker import CircuitBreaker
 from fleetbus_distributor.targets.drift import Corrections
 from fleetbus_distributor.targets.outcome import earliest
 from fleetbus_distributor.targets.seen import SeenOnTargets
-from fleetbus_distributor.targets.target import SOON
+from fleetbus_distributor.targets.target import AT_ONCE, SOON
 
 log = structlog.get_logger()
 
 _Step: TypeAlias = Callable[[FleetView, KubeClient, Document, str], Awaitable[timedelta | None]]
-_AT_ONCE: Final = timedelta(milliseconds=100)
 
 
 class Distributor:
@@ -66,6 +67,7 @@ class Distributor:
         missing: notes of repairs about missing objects, shared likewise.
         settled: the rounds for all clusters that need no repetition.
         requeue: enqueues later rounds.
+        read_vote: reads the last vote on a gate of a rollout.
     """
 
     def __init__(
@@ -76,12 +78,14 @@ class Distributor:
         missing: MissingObjects,
         settled: SettledRounds,
         requeue: Requeue,
+        read_vote: ReadVote,
     ) -> None:
         self._settings = settings
         self._fuse = FleetFuse(budget)
         self._missing = missing
         self._settled = settled
         self._renderer = Renderer()
+        self._rollouts = Rollouts(renderer=self._renderer, read_vote=read_vote)
         self._requeue = requeue
         self.breaker = CircuitBreaker()
         """Which clusters hang."""
@@ -134,7 +138,7 @@ class Distributor:
             retry = await step(fleet, hub, Document(hub, resource), hub_id)
         except (Conflict, NotFound):
             # Somebody changed or removed it meanwhile: read it again.
-            retry = _AT_ONCE
+            retry = AT_ONCE
         return Result(requeue_after=retry) if retry else None
 
     async def _repair(
@@ -147,9 +151,12 @@ class Distributor:
         try:
             inventory = intent.read(document.status)
             spec = _spec_to_apply(document)
-            round_ = self._round(fleet, document, hub_id, inventory)
+            rollout = await self._rollouts.resume(fleet, document, spec, inventory)
+            if rollout is None and spec.rollout is not None:
+                return None  # the round for all clusters has yet to begin it
+            round_ = replace(self._round(fleet, document, hub_id, inventory), rollout=rollout)
             return await repair(round_, document, spec, cluster)
-        except (SpecError, IntentError, _SpecNotApplied) as problem:
+        except (SpecError, IntentError, RolloutError, _SpecNotApplied) as problem:
             log.debug("not_repaired", cluster=cluster, error=str(problem))
             return None  # reported by the round for all clusters
 
@@ -178,6 +185,8 @@ class Distributor:
             problem = Condition(status.READY, False, "InvalidSpec", str(error))
         except IntentError as error:
             problem = Condition(status.READY, False, "IntentUnusable", str(error))
+        except RolloutError as error:
+            problem = Condition(status.READY, False, "RolloutUnusable", str(error))
         except _SpecNotApplied as refusal:
             problem = refusal.problem
         await document.write_status(status.refuse(problem, document.generation, document.status))
@@ -190,15 +199,38 @@ class Distributor:
         uid = round_.owner.uid
         clusters, began = tuple(round_.fleet.clusters()), self._settled.now()
         notes = await self._notes(uid)
-        if notes is not None and self._settled.covers(uid, facts_of(document, clusters, unjoined)):
-            retry = self._settled.retry(uid)
-            await create_missing(round_, document, spec, clusters_of(notes))
-        else:
-            self._settled.forget(uid)
-            result = await distribute(round_, document, spec, unjoined)
-            retry = result.retry
-            if result.is_settled:
-                self._settled.record(uid, facts_of(document, clusters, unjoined), began, retry)
+        rollout = await self._rollouts.begin(round_.fleet, document, spec, round_.inventory)
+        round_ = replace(round_, rollout=rollout)
+        facts = facts_of(document, clusters, unjoined)
+        only: frozenset[str] | None = None
+        if notes is not None and self._settled.covers(uid, facts):
+            if rollout is None or not rollout.touched:
+                return await self._work_on_few(round_, document, spec, notes)
+            only, began = rollout.touched | clusters_of(notes), self._settled.began(uid)
+        before = self._settled.retry(uid) if only is not None else None
+        self._settled.forget(uid)
+        result = await distribute(round_, document, spec, unjoined, only)
+        retry = earliest(result.retry, before)
+        if result.is_settled:
+            self._settled.record(uid, facts_of(document, clusters, unjoined), began, retry)
+        if notes:
+            await self._missing.forget(uid, notes)
+        if result.rollout is None:
+            return retry
+        await self._rollouts.trim(round_.fleet, document, result.rollout)
+        return earliest(retry, result.rollout.next_round)
+
+    async def _work_on_few(
+        self, round_: Round, document: Document, spec: Spec, notes: frozenset[str]
+    ) -> timedelta | None:
+        """Create what repairs have found missing, and note what became of the gates."""
+        uid, rollout = round_.owner.uid, round_.rollout
+        retry = self._settled.retry(uid)
+        if rollout is not None:
+            await document.write_status(status.with_rollout(document.status, rollout.tree))
+            await self._rollouts.trim(round_.fleet, document, rollout)
+            retry = earliest(retry, rollout.next_round)
+        await create_missing(round_, document, spec, clusters_of(notes))
         if notes:
             await self._missing.forget(uid, notes)
         return retry

@@ -23,6 +23,8 @@ from fleetbus_distributor.hub.kube_events import events_of
 from fleetbus_distributor.plan import intent
 from fleetbus_distributor.render.draft import Draft
 from fleetbus_distributor.render.spec import DriftPolicy, Spec
+from fleetbus_distributor.rollout.rollouts import HEALTH_POLL, Progress
+from fleetbus_distributor.rounds.observe import observe_outcomes
 from fleetbus_distributor.rounds.round import Round, Work
 from fleetbus_distributor.targets.outcome import ClusterOutcome, State, earliest
 from fleetbus_distributor.targets.target import SOON
@@ -46,15 +48,15 @@ async def repair(round_: Round, document: Document, spec: Spec, cluster: str) ->
         KubeError: the hub refused a write.
         StoreError: what is missing could not be noted.
     """
-    outcomes = await _correct(round_, document, spec, [cluster], may_create=False)
+    draft, outcomes = await _correct(round_, document, spec, [cluster], may_create=False)
     if any(one.lacks_objects for one in outcomes):
         await round_.missing.note(round_.owner.uid, cluster)
         await round_.requeue(round_.owner, "", timedelta())
         return None
-    await _report(round_, document, outcomes)
-    retry: timedelta | None = None
+    rollout = await _report(round_, document, draft, outcomes)
+    retry = HEALTH_POLL if rollout and cluster in rollout.polled else None
     for one in outcomes:
-        retry = earliest(one.retry, SOON if one.changes else None)
+        retry = earliest(retry, earliest(one.retry, SOON if one.changes else None))
     return retry
 
 
@@ -74,8 +76,8 @@ async def create_missing(
     Raises:
         KubeError: the hub refused a write.
     """
-    outcomes = await _correct(round_, document, spec, clusters, may_create=True)
-    await _report(round_, document, outcomes)
+    draft, outcomes = await _correct(round_, document, spec, clusters, may_create=True)
+    await _report(round_, document, draft, outcomes)
     for one in outcomes:
         if one.retry is not None:
             await round_.requeue(round_.owner, one.name, one.retry)
@@ -83,9 +85,9 @@ async def create_missing(
 
 async def _correct(
     round_: Round, document: Document, spec: Spec, clusters: Collection[str], *, may_create: bool
-) -> list[ClusterOutcome]:
+) -> tuple[Draft, list[ClusterOutcome]]:
     members = [info for info in round_.fleet.clusters() if info.name in clusters]
-    draft = await round_.renderer.draft(spec, members, round_.fleet.hub)
+    draft = await round_.draft(spec, members)
     work: dict[str, Work] = {}
     for name in draft.objects:
         if _is_on_record(round_, draft, name):
@@ -99,7 +101,7 @@ async def _correct(
                 may_create=may_create,
             )
     outcomes = await round_.run(work, _no_progress)
-    return [_after(document, one, len(draft.wanted[one.name])) for one in outcomes]
+    return draft, [_after(document, one, len(draft.wanted[one.name])) for one in outcomes]
 
 
 def _after(document: Document, outcome: ClusterOutcome, wanted: int) -> ClusterOutcome:
@@ -111,18 +113,37 @@ def _after(document: Document, outcome: ClusterOutcome, wanted: int) -> ClusterO
     return outcome
 
 
-async def _report(round_: Round, document: Document, outcomes: Sequence[ClusterOutcome]) -> None:
+async def _report(
+    round_: Round, document: Document, draft: Draft, outcomes: Sequence[ClusterOutcome]
+) -> Progress | None:
+    """Write the status; answer the rollout as it is afterwards."""
+    rollout = round_.rollout
     if not outcomes:
-        return
+        return rollout
+    if rollout is not None:
+        rollout = observe_outcomes(rollout, draft, outcomes, is_whole=False)
     old = document.status
     inventory = {**round_.inventory, **{one.name: one.inventory for one in outcomes}}
     bases = intent.read_bases(old)
     await document.write_status(
-        status.with_clusters(old, document.generation, outcomes, inventory, bases)
+        status.with_clusters(
+            old,
+            document.generation,
+            outcomes,
+            inventory,
+            bases,
+            rollout=rollout.tree if rollout else None,
+        )
     )
     await document.emit_events(events_of(outcomes, old))
     if any(intent.outdated_keys(one.inventory) != _outdated(round_, one.name) for one in outcomes):
         await round_.requeue(round_.owner, "", SOON)  # that round plans the replacements
+    if rollout is not None and rollout.is_changed:
+        # Only the round for all clusters opens a wave, or asks for votes.
+        after = rollout.next_round
+        if after is not None:
+            await round_.requeue(round_.owner, "", after)
+    return rollout
 
 
 def _outdated(round_: Round, cluster: str) -> set[intent.Key]:

@@ -17,9 +17,10 @@ from fleetbus.ownership import Owner
 from fleetbus_distributor.fleet_view import FleetView
 from fleetbus_distributor.plan.fleet_fuse import FleetFuse
 from fleetbus_distributor.plan.intent import Inventory, Owned
-from fleetbus_distributor.render.draft import Renderer
-from fleetbus_distributor.render.spec import Policy
+from fleetbus_distributor.render.draft import Draft, Renderer
+from fleetbus_distributor.render.spec import Policy, Spec
 from fleetbus_distributor.render.template import Object
+from fleetbus_distributor.rollout.rollouts import Progress
 from fleetbus_distributor.rounds.missing_objects import MissingObjects
 from fleetbus_distributor.rounds.silence import SILENT_FOR, SilenceWatch
 from fleetbus_distributor.targets.circuit_breaker import CircuitBreaker
@@ -67,6 +68,7 @@ class Round:
         renderer: likewise; places and renders.
         missing: likewise; notes of repairs about missing objects.
         requeue: enqueues later rounds (rule D11).
+        rollout: which revision each cluster gets; None if all get the newest.
         status_after: clusters that take longer are reported as in progress meanwhile.
     """
 
@@ -82,7 +84,15 @@ class Round:
     renderer: Renderer
     missing: MissingObjects
     requeue: Requeue
+    rollout: Progress | None = None
     status_after: timedelta = field(default=timedelta(seconds=2))
+
+    async def draft(self, spec: Spec, clusters: Sequence[ClusterInfo]) -> Draft:
+        """Place and render, each cluster from the revision that it has."""
+        hub = self.fleet.hub
+        if self.rollout is None:
+            return await self.renderer.draft(spec, clusters, hub)
+        return await self.renderer.draft(spec, clusters, hub, self.rollout.specs)
 
     async def run(self, work: Mapping[str, Work], interim: ReportProgress) -> list[ClusterOutcome]:
         """Work on all clusters at once.

@@ -7,11 +7,13 @@ not know, because it has just started or because a round failed, requires a whol
 
 from __future__ import annotations
 
+import json
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, cast
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus_distributor.hub.document import Document
@@ -29,6 +31,8 @@ class HubFacts:
     clusters: tuple[ClusterInfo, ...]
     unjoined: frozenset[str]
     """Clusters that were unjoined."""
+    revisions: str = ""
+    """Which revision of a rollout each cluster has: another process may have opened a wave."""
 
 
 def facts_of(
@@ -42,7 +46,19 @@ def facts_of(
         unjoined: clusters that were unjoined, likewise.
     """
     recorded = intent.digest_of_record(document.status)
-    return HubFacts(document.generation, document.confirmed, recorded, clusters, unjoined)
+    return HubFacts(
+        document.generation,
+        document.confirmed,
+        recorded,
+        clusters,
+        unjoined,
+        _revisions_of(document),
+    )
+
+
+def _revisions_of(document: Document) -> str:
+    rollout = cast("dict[str, Any]", document.status.get("rollout") or {})
+    return json.dumps([rollout.get("name"), rollout.get("behind")]) if rollout else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +90,10 @@ class SettledRounds:
         """When the last round wants the hub to be read again."""
         last = self._rounds.get(uid)
         return last.retry if last else None
+
+    def began(self, uid: str) -> float:
+        """When the last round began that looked at all clusters."""
+        return self._rounds[uid].began
 
     def record(self, uid: str, facts: HubFacts, began: float, retry: timedelta | None) -> None:
         """Remember a finished round, and when it wants the hub to be read again."""

@@ -13,6 +13,7 @@ from datetime import timedelta
 from fleetbus.errors import AlreadyExists, Conflict, Invalid, KubeError, NotFound
 from fleetbus.kube.discovery import ApiResource
 from fleetbus.ownership import set_owner
+from fleetbus_distributor.health.health import Health, HealthState, health_of
 from fleetbus_distributor.plan.intent import Mark
 from fleetbus_distributor.render.spec import ConflictPolicy, DriftPolicy
 from fleetbus_distributor.render.template import Object, ObjectRef, reference
@@ -85,9 +86,9 @@ async def _apply_to(
     if obstacle := _obstacle(target, live, ref):
         return _outcome(ref, obstacle, uid=_uid_if_ours(target, live, ref))
     if is_applied(wanted, live, target.manager):
-        return ObjectOutcome(ref, State.APPLIED, uid=live["metadata"]["uid"])
+        return _applied(ref, live)
     if target.only_compare:
-        return _drifted(target, ref, f"{ref} was changed on the cluster", live["metadata"]["uid"])
+        return _drifted(target, ref, f"{ref} was changed on the cluster", live)
     return await _update(target, api, wanted, live, ref)
 
 
@@ -141,7 +142,7 @@ async def _create_unread(
     except NotFound:
         target.seen.forget_namespace(target.name, ref.namespace)
         return None
-    return ObjectOutcome(ref, State.APPLIED, uid=made["metadata"]["uid"], change=Change.CREATED)
+    return _applied(ref, made, Change.CREATED)
 
 
 def _only_create(wanted: Object) -> Object:
@@ -154,7 +155,7 @@ async def _create(
     target: Target, api: ApiResource, wanted: Object, ref: ObjectRef
 ) -> ObjectOutcome:
     if target.only_compare:
-        return _drifted(target, ref, f"{ref} was deleted on the cluster", "")
+        return _drifted(target, ref, f"{ref} was deleted on the cluster", None)
     if api.namespaced and (missing := await _namespace_missing(target, ref)):
         return _outcome(ref, missing)
     if not target.may_create:
@@ -166,7 +167,7 @@ async def _create(
         # The type was removed since it was discovered: discover again next time (rule D9).
         await target.client.discovery.version(ref.api_version, anew=True)
         raise
-    return ObjectOutcome(ref, State.APPLIED, uid=made["metadata"]["uid"], change=Change.CREATED)
+    return _applied(ref, made, Change.CREATED)
 
 
 async def _has_namespace(target: Target, name: str) -> bool:
@@ -214,8 +215,7 @@ async def _update(
     except Conflict as error:
         return _outcome(ref, to_finding(error, wanted, str(ref)), _uid_if_ours(target, live, ref))
     is_changed = made["metadata"].get("resourceVersion") != live["metadata"].get("resourceVersion")
-    change = Change.UPDATED if is_changed else Change.NONE
-    return ObjectOutcome(ref, State.APPLIED, uid=made["metadata"]["uid"], change=change)
+    return _applied(ref, made, Change.UPDATED if is_changed else Change.NONE)
 
 
 async def _send(target: Target, api: ApiResource, body: Object, live: Object) -> Object:
@@ -290,10 +290,17 @@ def _outdated(ref: ObjectRef, uid: str) -> ObjectOutcome:
     return ObjectOutcome(ref, State.HELD, OUTDATED, message, uid)
 
 
-def _drifted(target: Target, ref: ObjectRef, message: str, uid: str) -> ObjectOutcome:
+def _applied(ref: ObjectRef, live: Object, change: Change = Change.NONE) -> ObjectOutcome:
+    uid = str(live["metadata"]["uid"])
+    return ObjectOutcome(ref, State.APPLIED, uid=uid, change=change, health=health_of(live))
+
+
+def _drifted(target: Target, ref: ObjectRef, message: str, live: Object | None) -> ObjectOutcome:
+    uid = str(live["metadata"]["uid"]) if live else ""
+    health = health_of(live) if live else Health(HealthState.MISSING, "Missing", "it is missing")
     if target.policy.drift is DriftPolicy.IGNORE:
-        return ObjectOutcome(ref, State.APPLIED, uid=uid)
-    return ObjectOutcome(ref, State.DRIFTED, "Drifted", message, uid=uid)
+        return ObjectOutcome(ref, State.APPLIED, uid=uid, health=health)
+    return ObjectOutcome(ref, State.DRIFTED, "Drifted", message, uid=uid, health=health)
 
 
 def _outcome(ref: ObjectRef, found: Finding, uid: str = "") -> ObjectOutcome:

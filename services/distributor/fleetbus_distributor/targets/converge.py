@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from fleetbus.errors import ConfigError, KubeError
+from fleetbus_distributor.health.health import HealthState
 from fleetbus_distributor.plan.intent import Mark, Owned
 from fleetbus_distributor.render.template import Object, ObjectRef, reference
 from fleetbus_distributor.targets.apply import MISSING, OUTDATED, apply_object
@@ -174,6 +175,10 @@ def _record(target: Target, outcome: ObjectOutcome, result: ClusterOutcome) -> N
             change=outcome.change.name,
         )
     result.lacks_objects |= outcome.reason == MISSING
+    if outcome.health.state is not HealthState.HEALTHY:
+        found = f"{outcome.ref}: {outcome.health.message}"
+        # Objects are applied side by side: always the same one is named.
+        result.unhealthy = min(result.unhealthy or found, found)
     result.add(outcome.state, outcome.reason or "Applied", outcome.message, outcome.retry)
 
 

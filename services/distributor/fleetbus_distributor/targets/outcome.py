@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
+from fleetbus_distributor.health.health import HEALTHY, Health
 from fleetbus_distributor.plan.intent import Key, Owned
 from fleetbus_distributor.render.template import ObjectRef
 
@@ -46,6 +47,7 @@ class ObjectOutcome:
     uid: str = ""
     retry: timedelta | None = None
     change: Change = Change.NONE
+    health: Health = HEALTHY
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class ClusterOutcome:
     """Hash of the objects that were last applied here completely."""
     lacks_objects: bool = False
     """Something is missing that may not be created here."""
+    unhealthy: str = ""
+    """One object that is not healthy, and why."""
 
     def add(self, state: State, reason: str, message: str, retry: timedelta | None) -> None:
         """Add a finding: the most severe state is shown, the earliest retry counts."""

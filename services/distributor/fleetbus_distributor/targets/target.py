@@ -36,6 +36,7 @@ from fleetbus_distributor.targets.drift import Corrections
 from fleetbus_distributor.targets.outcome import State
 from fleetbus_distributor.targets.seen import SeenOnTargets
 
+AT_ONCE: Final = timedelta(milliseconds=100)
 SOON: Final = timedelta(seconds=1)
 LATER: Final = timedelta(seconds=5)
 """Something else must happen first; checking again costs reads only."""

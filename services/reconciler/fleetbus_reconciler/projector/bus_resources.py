@@ -19,7 +19,13 @@ from fleetbus.bus.durables import (
     ensure_consumer,
     registered_controllers,
 )
-from fleetbus.bus.jetstream import Misconfigured, StreamLimits, ensure_bucket, ensure_stream
+from fleetbus.bus.jetstream import (
+    Misconfigured,
+    StreamLimits,
+    ensure_bucket,
+    ensure_distribution,
+    ensure_stream,
+)
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError
 from fleetbus.process.log_once import LogOnce
@@ -103,6 +109,7 @@ class BusResources:
     async def _ensure(self) -> str:
         """Return when the bucket was created."""
         await ensure_stream(self._bus, self._limits)
+        await ensure_distribution(self._bus, self._limits)
         bucket = await ensure_bucket(self._bus, self._limits)
         await ensure_consumer(self._bus, PROJECTOR, list(STREAM_SUBJECTS), shards=self._shards)
         for subscriber in self._subscribers:

@@ -1,0 +1,1 @@
+"""The health of one object, from its status (pure)."""

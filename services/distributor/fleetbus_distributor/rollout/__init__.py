@@ -1,0 +1,1 @@
+"""Brings a new revision to the clusters in waves, each behind its gates (rules D17 to D20)."""

@@ -1,0 +1,129 @@
+"""Looks for new trouble on the clusters of a wave: Warning events and restarts (gate `quiet`).
+
+Only what concerns the workloads of the MultiClusterResource counts: the object itself, or one whose
+name begins with its name, as those of its ReplicaSets and Pods do. A neighbour with such a name is
+taken for one of them, which can only delay a wave. What was there before is known by a digest per
+cluster, so no clock of a cluster matters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, cast
+
+from fleetbus.errors import FleetbusError
+from fleetbus.kube.client import KubeClient, Object
+from fleetbus_distributor.fleet_view import FleetView
+from fleetbus_distributor.plan.intent import Inventory
+from fleetbus_distributor.rollout.advance import Finding
+from fleetbus_distributor.rollout.state import GateState
+
+_TIMEOUT: Final = timedelta(seconds=10)
+_IN_FLIGHT: Final = 10
+_MAX_SHOWN: Final = 160
+_MAX_KEYS: Final = 50
+"""Of one cluster: with more trouble than that, every look finds something new."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """The trouble on one cluster: a key of each, and a sentence about it."""
+
+    found: Mapping[str, str]
+
+    @property
+    def digest(self) -> str:
+        """The keys, cut: what is not among them later is new, what has expired is not."""
+        return " ".join(sorted(map(_short, self.found))[:_MAX_KEYS])
+
+
+async def look(
+    fleet: FleetView, inventory: Inventory, clusters: Collection[str], seen: Mapping[str, str]
+) -> Finding:
+    """Look for new trouble.
+
+    Args:
+        fleet: the clusters.
+        inventory: our objects there.
+        clusters: where to look.
+        seen: what is known: cluster → digest.
+    """
+    slots = asyncio.Semaphore(_IN_FLIGHT)
+
+    async def one(name: str) -> _Trouble:
+        async with slots, asyncio.timeout(_TIMEOUT.total_seconds()):
+            return await _look_at(fleet.cluster(name).live, _families(inventory.get(name, {})))
+
+    names = sorted(clusters)
+    results = await asyncio.gather(*map(one, names), return_exceptions=True)
+    troubles: dict[str, _Trouble] = {}
+    for name, result in zip(names, results, strict=True):
+        if isinstance(result, _Trouble):
+            troubles[name] = result
+        elif isinstance(result, FleetbusError | TimeoutError):
+            why = f"{name}: its Warning events and Pods cannot be read ({type(result).__name__})"
+            return Finding(GateState.PENDING, why)
+        else:
+            raise result
+    digests = {name: trouble.digest for name, trouble in troubles.items()}
+    news = [
+        f"{name}: {text}"
+        for name, trouble in troubles.items()
+        for key, text in sorted(trouble.found.items())
+        if _short(key) not in seen.get(name, "").split()
+    ]
+    shown = f"last trouble: {news[0]}"[:_MAX_SHOWN] if news else ""
+    return Finding(GateState.PENDING, shown, digests, is_news=bool(news))
+
+
+def _short(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()[:8]
+
+
+def _families(entries: Mapping[Any, Any]) -> dict[str, set[str]]:
+    """Namespace → names of our objects."""
+    families: dict[str, set[str]] = {}
+    for owned in entries.values():
+        families.setdefault(owned.ref.namespace, set()).add(owned.ref.name)
+    return families
+
+
+async def _look_at(client: KubeClient, families: Mapping[str, set[str]]) -> _Trouble:
+    found: dict[str, str] = {}
+    for namespace, names in sorted(families.items()):
+        events = await client.list("v1/events", namespace, field_selector="type=Warning")
+        found |= dict(_warnings(events, names))
+        found |= dict(_restarts(await client.list("v1/pods", namespace), names))
+    return _Trouble(found)
+
+
+def _warnings(events: Iterable[Object], names: Collection[str]) -> Iterable[tuple[str, str]]:
+    for event in events:
+        about: Object = event.get("involvedObject") or {}
+        if _is_family(str(about.get("name", "")), names):
+            # The text of an event may quote values: only its reason is shown (rule D14).
+            series: Object = event.get("series") or {}
+            count = series.get("count") or event.get("count") or 1
+            key = f"{event['metadata'].get('uid')}/{count}"
+            yield key, f"{about.get('kind')} {about.get('name')}: {event.get('reason')}"
+
+
+def _restarts(pods: Iterable[Object], names: Collection[str]) -> Iterable[tuple[str, str]]:
+    for pod in pods:
+        metadata: Object = pod["metadata"]
+        if not _is_family(str(metadata["name"]), names):
+            continue
+        status: Object = pod.get("status") or {}
+        containers = cast("list[Object]", status.get("containerStatuses") or [])
+        for one in containers:
+            if count := int(one.get("restartCount") or 0):
+                key = f"{metadata.get('uid')}/{one.get('name')}/{count}"
+                yield key, f"Pod {metadata['name']}: restarted"
+
+
+def _is_family(name: str, names: Collection[str]) -> bool:
+    return any(name == one or name.startswith(f"{one}-") for one in names)

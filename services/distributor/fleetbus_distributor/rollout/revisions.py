@@ -1,0 +1,226 @@
+"""Keeps the revisions of a MultiClusterResource as ControllerRevisions beside it (rule D18).
+
+A revision is what is applied: templates, variables and customizations, but not where, how fast or
+under which policy. It is stored before anything refers to it, and named after its content: what is
+read back is used only if it has the hash of its name.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import structlog
+
+from fleetbus.errors import AlreadyExists, Forbidden, KubeError
+from fleetbus.kube.client import KubeClient
+from fleetbus.ownership import OWNER_UID_LABEL
+from fleetbus_distributor.errors import RolloutError, SpecError
+from fleetbus_distributor.hub.document import MANAGER, Document
+from fleetbus_distributor.render.spec import API_VERSION, KIND, Spec, read_spec
+from fleetbus_distributor.render.template import Object
+from fleetbus_distributor.rollout.state import RevisionRef
+
+log = structlog.get_logger()
+
+RESOURCE: Final = "apps/v1/controllerrevisions"
+FIELDS: Final = ("template", "templates", "vars", "customize", "serviceAccountName")
+"""The fields of the spec that a revision has."""
+_MAX_BYTES: Final = 4 * 1024 * 1024
+"""Of the JSON of a revision that is read back; etcd bounds what was written."""
+_MAX_NAME: Final = 240
+_CACHED: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A stored revision."""
+
+    ref: RevisionRef
+    created: str
+    fields: Mapping[str, Any]
+    """The part of the spec."""
+
+
+def fields_of(resource: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a MultiClusterResource's spec that make its revision."""
+    spec = cast("dict[str, Any]", resource["spec"])
+    return {name: spec[name] for name in FIELDS if spec.get(name) is not None}
+
+
+def name_of(document: Document, fields: Mapping[str, Any]) -> str:
+    """The name of the ControllerRevision of these fields."""
+    text = json.dumps([document.metadata["uid"], fields], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+    return f"{str(document.metadata['name'])[:_MAX_NAME]}-{digest}"
+
+
+class Revisions:
+    """The revisions of all MultiClusterResources; content that was read is kept for a while."""
+
+    def __init__(self) -> None:
+        self._specs: OrderedDict[tuple[str, str], Spec] = OrderedDict()
+
+    async def ensure(
+        self, hub: KubeClient, document: Document, current: RevisionRef | None
+    ) -> RevisionRef:
+        """Store the revision of the spec, as the newest one, if it is not stored already.
+
+        Args:
+            hub: where the MultiClusterResource is.
+            document: the MultiClusterResource, read live.
+            current: the newest revision on record; an equal spec keeps its number.
+
+        Raises:
+            RolloutError: it cannot be stored, for example because it is too large.
+            KubeError: the hub did not answer.
+        """
+        fields = fields_of(document.resource)
+        name = name_of(document, fields)
+        stored = await self._list(hub, document)
+        found = next((one for one in stored if one["metadata"]["name"] == name), None)
+        number = _number_for(name, current, found, stored)
+        if found is None:
+            await self._create(hub, _body(document, name, number, fields))
+        elif _number(found) != number:
+            namespace = found["metadata"]["namespace"]
+            change = {"revision": number}
+            await hub.patch(RESOURCE, namespace, name, change, field_manager=MANAGER)
+        return RevisionRef(number, name)
+
+    async def _create(self, hub: KubeClient, body: Object) -> None:
+        try:
+            await hub.create(RESOURCE, body, field_manager=MANAGER)
+        except AlreadyExists as error:
+            name = body["metadata"]["name"]
+            raise RolloutError(
+                f"the ControllerRevision {name} exists and is not ours: delete it"
+            ) from error
+        except KubeError as error:
+            if error.status not in _REFUSALS:
+                raise
+            # Other refusals may quote what is in the template (rule D14).
+            why = error.message if error.status == _FORBIDDEN else error.reason
+            raise RolloutError(f"the revision cannot be stored: {why}") from error
+
+    async def load(self, hub: KubeClient, document: Document, ref: RevisionRef) -> Spec | None:
+        """The spec of a revision; None if it is gone, or is not what its name says."""
+        key = (str(document.metadata["uid"]), ref.name)
+        if known := self._specs.get(key):
+            self._specs.move_to_end(key)
+            return known
+        found = await hub.get(RESOURCE, document.metadata["namespace"], ref.name)
+        fields = _unpack(found) if found else None
+        if fields is None or name_of(document, fields) != ref.name:
+            log.warning("revision_missing", revision=ref.name)
+            return None
+        try:
+            spec = read_spec({"spec": fields})
+        except SpecError:
+            # Written by a version that knew more fields.
+            log.warning("revision_unreadable", revision=ref.name)
+            return None
+        self._specs[key] = spec
+        while len(self._specs) > _CACHED:
+            self._specs.popitem(last=False)
+        return spec
+
+    async def history(self, hub: KubeClient, document: Document) -> list[Revision]:
+        """The stored revisions, oldest first; those that cannot be read are left out."""
+        found: list[Revision] = []
+        for one in await self._list(hub, document):
+            fields = _unpack(one)
+            if fields is not None:
+                ref = RevisionRef(_number(one), str(one["metadata"]["name"]))
+                created = str(one["metadata"].get("creationTimestamp", ""))
+                found.append(Revision(ref, created, fields))
+        return sorted(found, key=lambda one: one.ref)
+
+    async def trim(
+        self, hub: KubeClient, document: Document, limit: int, used: Collection[str]
+    ) -> None:
+        """Delete the oldest revisions beyond the limit, but none that a cluster has."""
+        stored = sorted(await self._list(hub, document), key=_number)
+        spare = [one for one in stored if one["metadata"]["name"] not in used]
+        for one in spare[: max(0, len(spare) - limit)]:
+            metadata = one["metadata"]
+            await hub.delete(
+                RESOURCE, metadata["namespace"], metadata["name"], uid=str(metadata["uid"])
+            )
+
+    async def _list(self, hub: KubeClient, document: Document) -> list[Object]:
+        uid = str(document.metadata["uid"])
+        try:
+            return await hub.list(
+                RESOURCE, document.metadata["namespace"], label_selector=f"{OWNER_UID_LABEL}={uid}"
+            )
+        except Forbidden as error:
+            raise RolloutError(f"the revisions cannot be read: {error.message}") from error
+
+
+_FORBIDDEN: Final = 403
+_REFUSALS: Final = (400, _FORBIDDEN, 413, 422)
+
+
+def _number_for(
+    name: str,
+    current: RevisionRef | None,
+    found: Mapping[str, Any] | None,
+    stored: Sequence[Mapping[str, Any]],
+) -> int:
+    """The number of a revision: that on record, or, for one that is rolled out again, a new one."""
+    if current is not None and current.name == name:
+        return current.number
+    highest = max((_number(one) for one in stored), default=0)
+    known = current.number if current else 0
+    if found is not None and _number(found) == highest > known:
+        return highest  # stored just before a crash
+    return max(highest, known) + 1
+
+
+def _number(revision: Mapping[str, Any]) -> int:
+    return int(revision.get("revision") or 0)
+
+
+def _body(document: Document, name: str, number: int, fields: Mapping[str, Any]) -> Object:
+    metadata = document.metadata
+    packed = zlib.compress(json.dumps(fields, sort_keys=True).encode())
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {
+            "name": name,
+            "namespace": metadata["namespace"],
+            "labels": {OWNER_UID_LABEL: metadata["uid"]},
+            "ownerReferences": [
+                {
+                    "apiVersion": API_VERSION,
+                    "kind": KIND,
+                    "name": metadata["name"],
+                    "uid": metadata["uid"],
+                    "controller": True,
+                }
+            ],
+        },
+        "data": {"encoding": "zlib+base64", "spec": base64.b64encode(packed).decode()},
+        "revision": number,
+    }
+
+
+def _unpack(revision: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The fields in a ControllerRevision; None if it is not one of ours."""
+    data: Any = revision.get("data")
+    try:
+        packed = base64.b64decode(str(data["spec"]), validate=True)
+        # Bounded: somebody else may have written it.
+        text = zlib.decompressobj().decompress(packed, _MAX_BYTES)
+        fields: Any = json.loads(text)
+    except (KeyError, TypeError, ValueError, zlib.error, RecursionError):
+        return None
+    return cast("dict[str, Any]", fields) if isinstance(fields, dict) else None

@@ -1,0 +1,329 @@
+"""Runs the rollouts: which revision each cluster gets in a round, and what the round found.
+
+In this order, so that a crash between any two steps resumes: the revision is stored, then
+`status.rollout` refers to it, in one write with the intent (rule D2), then the clusters get it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeAlias
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.kube.client import KubeClient
+from fleetbus_distributor.fleet_view import FleetView
+from fleetbus_distributor.hub import status
+from fleetbus_distributor.hub.document import Document
+from fleetbus_distributor.plan.intent import Inventory
+from fleetbus_distributor.render.draft import Renderer
+from fleetbus_distributor.render.place import Member, place
+from fleetbus_distributor.render.rollout_spec import QUIET
+from fleetbus_distributor.render.spec import Spec
+from fleetbus_distributor.rollout.advance import Finding, Step, advance, next_look, observe
+from fleetbus_distributor.rollout.quiet import look
+from fleetbus_distributor.rollout.revisions import Revisions, fields_of, name_of
+from fleetbus_distributor.rollout.state import (
+    Phase,
+    RevisionRef,
+    RolloutState,
+    WavePhase,
+    WaveStatus,
+    read_state,
+    write_state,
+)
+from fleetbus_distributor.rollout.waves import (
+    Scene,
+    definition_of,
+    follow_placement,
+    moved,
+    start,
+)
+from fleetbus_distributor.targets.outcome import State
+from fleetbus_distributor.targets.target import AT_ONCE
+from fleetbus_proto.subjects import vote_subject, votes_prefix
+
+ReadVote: TypeAlias = Callable[[str], Awaitable[Finding]]
+"""Read the last vote on a subject."""
+HEALTH_POLL: Final = timedelta(seconds=15)
+"""A change of an object wakes the rollout; this is for kinds that are not watched."""
+_MAX_TURNS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The finding of a round on one cluster that has the newest revision."""
+
+    why: str
+    """Why it is not ready; "" if it is."""
+    is_changed: bool = False
+    """Something was written there just now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The rollout of one MultiClusterResource in one round."""
+
+    stored: RolloutState | None
+    """As it is in the status."""
+    state: RolloutState
+    specs: Mapping[str, Spec | None]
+    """Clusters that do not have the newest revision → the one they have, if it is known."""
+    step: Step
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the status differs from what is stored."""
+        return self.stored is None or write_state(self.stored) != write_state(self.state)
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """The clusters that have to be worked on or looked at."""
+        late = self.state.updating.keys() if _is_late(self.state, self.step) else ()
+        return moved(self.stored, self.state) | frozenset(late)
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """The value of `status.rollout`."""
+        return write_state(self.state)
+
+    @property
+    def next_round(self) -> timedelta | None:
+        """When it needs a round for all clusters if no event comes."""
+        ready = replace(self.step, may_give=True, may_fail=False)
+        has_next = write_state(advance(self.state, ready)) != write_state(self.state)
+        return AT_ONCE if has_next else next_look(self.state, self.step)
+
+    @property
+    def has_spare_revisions(self) -> bool:
+        """Whether old revisions may have become superfluous."""
+        is_new = self.stored is None or self.stored.revision != self.state.revision
+        is_complete = self.state.phase is Phase.COMPLETE
+        return is_new or (is_complete and self.is_changed)
+
+    @property
+    def polled(self) -> frozenset[str]:
+        """Clusters whose health is awaited."""
+        is_active = self.state.phase in (Phase.PROGRESSING, Phase.HELD)
+        return frozenset(self.state.updating) if is_active else frozenset()
+
+    def waits(self, cluster: str, *, has_objects: bool) -> str:
+        """Why a cluster gets nothing."""
+        wave = self.state.wave_of(cluster)
+        name = wave.name if wave else ""
+        is_open = wave is not None and wave.phase is not WavePhase.WAITING
+        why = f"it waits for its turn in wave {name}" if is_open else f"wave {name} is not open"
+        left = "; the revision that it has is not stored, so its objects stay as they are"
+        return why + left if has_objects else why
+
+    def observed(
+        self, found: Mapping[str, Observation], held: frozenset[str], *, is_whole: bool
+    ) -> Progress:
+        """Note what a round found.
+
+        Args:
+            found: per cluster.
+            held: clusters with held deletions.
+            is_whole: all clusters that the wave waits for were looked at, so time limits count.
+        """
+        now = _now()
+        step = replace(
+            self.step,
+            scene=replace(self.step.scene, held=held),
+            may_give=False,
+            may_fail=is_whole,
+            now=now,
+        )
+        state = observe(self.state, {name: one.why for name, one in found.items()})
+        wave = state.current
+        written = {name for name, one in found.items() if one.is_changed}
+        if wave and wave.phase is WavePhase.OPEN and not written.isdisjoint(state.updating):
+            state = state.with_wave(replace(wave, progressed_at=now))
+        return replace(self, state=advance(state, step), step=step)
+
+
+def _is_late(state: RolloutState, step: Step) -> bool:
+    """Whether the time limit of the open wave is over: then its clusters are looked at first."""
+    wave = state.current
+    if wave is None or wave.phase is not WavePhase.OPEN or wave.progressed_at is None:
+        return False
+    return step.now - wave.progressed_at >= step.rollout.health_gate.timeout
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Rollouts:
+    """Takes the steps of the rollouts.
+
+    Args:
+        renderer: shared by all rounds of the process.
+        read_vote: reads the last vote on a subject.
+    """
+
+    def __init__(self, *, renderer: Renderer, read_vote: ReadVote) -> None:
+        self._renderer = renderer
+        self._read_vote = read_vote
+        self._revisions = Revisions()
+        self._ensured: dict[str, str] = {}
+        """UID → the newest revision, as this process has seen it stored."""
+
+    async def begin(
+        self, fleet: FleetView, document: Document, spec: Spec, inventory: Inventory
+    ) -> Progress | None:
+        """Take the next step of a rollout; None without `spec.rollout`.
+
+        Args:
+            fleet: the clusters.
+            document: the MultiClusterResource, read live.
+            spec: its spec.
+            inventory: the intent as it is on record.
+
+        Raises:
+            RolloutError: the status is malformed, or the revision cannot be stored.
+            KubeError: the hub did not answer.
+        """
+        if spec.rollout is None:
+            return None
+        hub = fleet.cluster(fleet.hub).live
+        stored = read_state(document.status)
+        newest = await self._newest(hub, document, stored)
+        scene = await self._scene(fleet, document, spec, inventory, is_first=stored is None)
+        state = stored
+        if (
+            state is None
+            or state.revision != newest
+            or state.definition != definition_of(spec.rollout)
+        ):
+            state = start(stored, spec.rollout, newest, scene)
+            state = replace(state, votes=_votes_of(document, newest))
+        elif _was_suspended(document):
+            state = replace(state, phase=Phase.PAUSED)  # its clocks start again
+        state = follow_placement(state, scene)
+        step = Step(spec.rollout, scene, {}, _now())
+        for _ in range(_MAX_TURNS):
+            step = replace(step, findings=await self._findings(fleet, inventory, state, step))
+            before, state = state, advance(state, step)
+            if before.current == state.current:
+                break
+        specs = await self._specs(hub, document, state)
+        return Progress(stored=stored, state=state, specs=specs, step=step)
+
+    async def resume(
+        self, fleet: FleetView, document: Document, spec: Spec, inventory: Inventory
+    ) -> Progress | None:
+        """The rollout as it is on record, for the repair of one cluster; None if there is none.
+
+        Raises:
+            RolloutError: the status is malformed.
+            KubeError: the hub did not answer.
+        """
+        stored = read_state(document.status) if spec.rollout else None
+        if spec.rollout is None or stored is None:
+            return None
+        hub = fleet.cluster(fleet.hub).live
+        scene = await self._scene(fleet, document, spec, inventory, is_first=False)
+        specs = await self._specs(hub, document, stored)
+        step = Step(spec.rollout, scene, {}, _now())
+        return Progress(stored=stored, state=stored, specs=specs, step=step)
+
+    async def trim(self, fleet: FleetView, document: Document, progress: Progress) -> None:
+        """Delete old revisions, once a newer one is on record.
+
+        Raises:
+            KubeError: the hub did not answer.
+        """
+        if not progress.has_spare_revisions:
+            return
+        hub = fleet.cluster(fleet.hub).live
+        state = progress.state
+        used = {state.revision.name, *(one.name for one in state.behind.values())}
+        limit = progress.step.rollout.revision_history_limit
+        await self._revisions.trim(hub, document, limit, used)
+
+    async def _newest(
+        self, hub: KubeClient, document: Document, stored: RolloutState | None
+    ) -> RevisionRef:
+        """The revision of the spec; stored, as far as this process knows."""
+        uid = str(document.metadata["uid"])
+        name = name_of(document, fields_of(document.resource))
+        current = stored.revision if stored else None
+        if current is not None and current.name == name == self._ensured.get(uid):
+            return current
+        newest = await self._revisions.ensure(hub, document, current)
+        self._ensured[uid] = newest.name
+        return newest
+
+    async def _scene(
+        self,
+        fleet: FleetView,
+        document: Document,
+        spec: Spec,
+        inventory: Inventory,
+        *,
+        is_first: bool,
+    ) -> Scene:
+        clusters = tuple(fleet.clusters())
+        placed = place(spec.placement, [Member(i.name, i.labels) for i in clusters], fleet.hub)
+        names = {one.name for one in placed.targets}
+        matching = frozenset[str]()
+        if is_first and inventory:
+            matching = await self._matching(fleet, document, spec, clusters)
+        return Scene(
+            members=placed.targets,
+            suspended=frozenset(one.name for one in clusters if one.suspended),
+            kept=frozenset({*inventory, *placed.unknown}) - names,
+            held=status.clusters_in(document.status, State.HELD),
+            matching=matching,
+        )
+
+    async def _matching(
+        self, fleet: FleetView, document: Document, spec: Spec, clusters: Sequence[ClusterInfo]
+    ) -> frozenset[str]:
+        """The clusters that have the objects of this spec already."""
+        draft = await self._renderer.draft(spec, clusters, fleet.hub)
+        applied = status.revisions(document.status)
+        return frozenset(n for n, one in draft.revisions.items() if applied.get(n) == one)
+
+    async def _findings(
+        self, fleet: FleetView, inventory: Inventory, state: RolloutState, step: Step
+    ) -> dict[tuple[str, str], Finding]:
+        """Read the votes on the open wave, and look whether it is quiet."""
+        wave = state.current
+        if step.rollout.paused or wave is None or wave.phase is WavePhase.WAITING:
+            return {}
+        found: dict[tuple[str, str], Finding] = {}
+        for gate in step.gates(wave):
+            if gate.name != QUIET:
+                found[wave.name, gate.name] = await self._read_vote(
+                    vote_subject(state.votes, wave.name, gate.name)
+                )
+            elif _is_ready(state, wave, step):
+                seen = wave.gate(QUIET).seen
+                found[wave.name, QUIET] = await look(fleet, inventory, step.counted(wave), seen)
+        return found
+
+    async def _specs(
+        self, hub: KubeClient, document: Document, state: RolloutState
+    ) -> dict[str, Spec | None]:
+        loaded: dict[str, Spec | None] = {"": None}
+        for one in state.behind.values():
+            if one.name not in loaded:
+                loaded[one.name] = await self._revisions.load(hub, document, one)
+        return {name: loaded[one.name] for name, one in state.behind.items()}
+
+
+def _votes_of(document: Document, newest: RevisionRef) -> str:
+    revision = f"{newest.number}-{newest.name.rpartition('-')[2]}"
+    return votes_prefix(document.metadata["namespace"], document.metadata["name"], revision)
+
+
+def _was_suspended(document: Document) -> bool:
+    return status.reason_of(document.status, status.READY) == "Suspended"
+
+
+def _is_ready(state: RolloutState, wave: WaveStatus, step: Step) -> bool:
+    waits = {*state.behind, *state.updating}
+    return waits.isdisjoint(step.counted(wave))
