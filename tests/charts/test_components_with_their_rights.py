@@ -51,6 +51,8 @@ WITHIN = timedelta(seconds=30)
 RECORDS = "a Children controller reads the records of unjoined clusters when one is gone"
 EVENTS = "read only when two processes write the same Event at the same time"
 RENEWAL = "renews tokens that are about to end; no token of this run ends (rule W19)"
+CHUNKS = "used where an intent is larger than 1 MiB (tests/distributor/test_inventory_chunks.py)"
+DISTRIBUTOR_USER = account("fb-fleetbus-distributor")
 PROJECTOR_USER = account("fb-fleetbus-projector")
 SHOP_USER, WRITER_USER = account("fb-fleetbus-reconciler-shop"), account(WRITER, MEMBER_NAMESPACE)
 UNUSED: Final[dict[str, dict[str, str]]] = {
@@ -58,6 +60,10 @@ UNUSED: Final[dict[str, dict[str, str]]] = {
         f"{SHOP_USER}: list configmaps fleetbus-clusters/*": RECORDS,
         f"{SHOP_USER}: get clusters.fleetbus.dev */*": RECORDS,
         f"{SHOP_USER}: get events */*": EVENTS,
+        **{
+            f"{DISTRIBUTOR_USER}: {verb} inventorychunks.fleetbus.dev */*": CHUNKS
+            for verb in ("get", "create", "patch", "delete")
+        },
         f"{PROJECTOR_USER}: get secrets fleetbus-clusters/*": RENEWAL,
         f"{PROJECTOR_USER}: patch secrets fleetbus-clusters/*": RENEWAL,
         f"{PROJECTOR_USER}: patch secrets fleetbus/eu1-watcher": RENEWAL,

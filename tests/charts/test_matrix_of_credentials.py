@@ -74,7 +74,7 @@ KV_KEYS: Final = {
     "kv_pool_lease": _POOL,
 }
 SNAPSHOT_OR_QUEUE: Final = {"queue", "queue_checkpoint", "queue_replay_claim"}
-DISTRIBUTOR_ONLY: Final = {"deletion_budget", "missing_objects"}
+DISTRIBUTOR_ONLY: Final = {"deletion_budget", "missing_objects", "cooldowns"}
 NO_KEYS: Final = {
     *("kv_cluster", "kv_checkpoint_resource", "object_key"),
     *("split_kv_grant", "split_kv_resync", "split_object_key"),

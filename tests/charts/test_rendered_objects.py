@@ -109,7 +109,7 @@ def test_definitions_are_upgraded_with_the_release_and_outlive_it():
     for one in of_kind(render({}), "CustomResourceDefinition"):
         assert one["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     gone = of_kind(render({"crds": {"keep": False}}), "CustomResourceDefinition")
-    assert [one["metadata"].get("annotations") for one in gone] == [None, None]
+    assert [one["metadata"].get("annotations") for one in gone] == [None] * len(gone)
     # Helm never upgrades what lies in a folder of this name.
     assert not (CHART / "crds").exists()
 

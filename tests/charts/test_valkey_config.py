@@ -30,6 +30,7 @@ WRITES: dict[str, set[str]] = {
     "fleetbus:{q:distributor-targets}:ready": {"distributor"},
     "fleetbus:{deletions}:budget": {"distributor"},
     "fleetbus:{mcr:1}:missing": {"distributor"},
+    "fleetbus:{targets}:cooldowns": {"distributor"},
     "other": set(),
 }
 FORBIDDEN: list[tuple[Any, ...]] = [

@@ -45,18 +45,24 @@ def test_d2_an_object_is_listed_once_whatever_the_number_of_clusters():
     assert stored["clusters"][0] == {"name": "cluster-0"}
 
 
-def test_d2_an_intent_that_cannot_be_stored_is_refused_before_anything_is_applied():
+def test_d2_an_intent_that_cannot_be_stored_is_refused_before_anything_is_applied(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(intent, "MAX_PARTS", 4)
     refs = [ObjectRef("v1", "ConfigMap", "default", f"object-{n}") for n in range(100)]
     entries = {ref.key: Owned(ref, "0123456789-0123456789-0123456789-012") for ref in refs}
-    with pytest.raises(IntentError, match="100 objects on 1000 clusters do not fit"):
+    with pytest.raises(IntentError, match="100 objects on 1000 clusters are more than"):
         intent.write({f"cluster-{n}": entries for n in range(1000)})
 
 
-def test_d2_there_must_be_room_for_the_uids_before_anything_is_applied():
+def test_d2_there_must_be_room_for_the_uids_before_anything_is_applied(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(intent, "MAX_PARTS", 4)
     refs = [ObjectRef("v1", "ConfigMap", "default", f"object-{n}") for n in range(100)]
     inventory = {f"cluster-{n}": {ref.key: Owned(ref) for ref in refs} for n in range(300)}
     intent.write(inventory)
-    with pytest.raises(IntentError, match="100 objects on 300 clusters do not fit"):
+    with pytest.raises(IntentError, match="100 objects on 300 clusters are more than"):
         intent.check_room(inventory)
 
 

@@ -134,8 +134,8 @@ async def test_d7_a_sweep_asks_no_member_and_the_hub_a_few_times(rig: Rig):
     assert {name: len(rig.clusters[name].requests) for name in members} == members
     since = [one.path.rpartition("/")[2] for one in list(rig.hub.requests)[asked:]]
     assert Counter(since)["multiclusterresources"] == 3
-    assert set(since) == {"multiclusterresources", "kube-system"}
-    assert len(since) <= 8
+    assert set(since) == {"multiclusterresources", "inventorychunks", "kube-system"}
+    assert len(since) <= 9
 
 
 @asynccontextmanager

@@ -82,9 +82,11 @@ def objects_on_record(status: Mapping[str, Any]) -> int:
     """Count the objects on record in a MultiClusterResource's status; 0 if it is unreadable."""
     intent: Any = status.get("intent")
     try:
+        if "chunks" in intent:
+            return sum(int(one["objects"]) for one in intent["chunks"])
         every: list[object] = intent.get("objects", [])
         return sum(len(one.get("objects", every)) for one in intent.get("clusters", []))
-    except (AttributeError, TypeError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return 0
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from fleetbus.errors import FleetbusError, MalformedOwner
 from fleetbus.fleet.cached_reads import SNAPSHOT_FAILURE
+from fleetbus.fleet.inventory_chunks import ChunkUnusable, is_chunked, read_parts
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
@@ -213,15 +214,22 @@ async def read_intents(hub: KubeClient) -> Intents:
         uid = str(resource["metadata"]["uid"])
         owners.add(uid)
         try:
-            places |= _places_of(resource.get("status") or {})
-        except (AttributeError, IndexError, KeyError, TypeError):
+            for part in await _parts_of(hub, resource):
+                places |= _places_of(part)
+        except (AttributeError, ChunkUnusable, IndexError, KeyError, TypeError):
             unreadable.add(uid)
     return Intents(frozenset(places), frozenset(unreadable), frozenset(owners))
 
 
-def _places_of(status: Mapping[str, Any]) -> set[Place]:
-    """The places in a status; a cluster-scoped object may have been given a namespace."""
-    intent: dict[str, Any] = status.get("intent") or {}
+async def _parts_of(hub: KubeClient, resource: Object) -> Sequence[Mapping[str, Any]]:
+    status = cast("dict[str, Any]", resource.get("status") or {})
+    if is_chunked(status):
+        return await read_parts(hub, str(resource["metadata"]["namespace"]), status)
+    return [cast("dict[str, Any]", status.get("intent") or {})]
+
+
+def _places_of(intent: Mapping[str, Any]) -> set[Place]:
+    """The places in an intent; a cluster-scoped object may have been given a namespace."""
     objects: list[dict[str, str]] = intent.get("objects", [])
     places: set[Place] = set()
     entries: list[dict[str, Any]] = intent.get("clusters", [])

@@ -20,6 +20,7 @@ from fleetbus.clusters.registry import Clusters
 from fleetbus.controller.controller import Controller
 from fleetbus.errors import FleetbusError
 from fleetbus.fleet.fleet import Fleet
+from fleetbus.fleet.inventory_chunks import is_chunked
 from fleetbus.kube.client import Object
 from fleetbus.ownership import Owner
 from fleetbus.reconcile import Request, Result
@@ -132,14 +133,16 @@ async def list_requests(controller: str, fleet: FleetView, *, cluster: str = "")
             controller, cluster or fleet.hub, one["metadata"]["namespace"], one["metadata"]["name"]
         )
         for one in found
-        if not cluster or any(entry["name"] == cluster for entry in _recorded(one))
+        if not cluster or _may_have_objects(one, cluster)
     ]
 
 
-def _recorded(resource: Object) -> list[dict[str, Any]]:
+def _may_have_objects(resource: Object, cluster: str) -> bool:
+    """Whether its intent names a cluster; one in chunks is not read for that."""
     status: dict[str, Any] = resource.get("status") or {}
     recorded: dict[str, list[dict[str, Any]]] = status.get("intent") or {}
-    return recorded.get("clusters") or []
+    entries = recorded.get("clusters") or []
+    return is_chunked(status) or any(entry["name"] == cluster for entry in entries)
 
 
 class Requeuer:

@@ -5,6 +5,7 @@ DistributorError
 ├── RenderError        a template cannot be rendered for one cluster
 ├── CustomizeError     a patch does not fit its object
 ├── IntentError        the recorded intent is malformed or too large: nothing may be pruned
+│   └── ChunkError     a part of it is missing or damaged
 └── RolloutError       the recorded rollout, or a revision, cannot be used: nothing may be applied
 """
 
@@ -39,3 +40,7 @@ class IntentError(DistributorError):
 
 class RolloutError(DistributorError):
     """The rollout in the status is malformed, or a revision cannot be stored."""
+
+
+class ChunkError(IntentError):
+    """A chunk of the intent is missing or damaged; somebody may restore it."""

@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias, cast
 
 import structlog
@@ -20,7 +20,7 @@ from fleetbus.fleet.orphans import Orphan, find_orphans
 from fleetbus.kube.client import KubeClient
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_distributor.fleet_view import FleetView
-from fleetbus_distributor.hub import status
+from fleetbus_distributor.hub import chunks, status
 from fleetbus_distributor.hub.document import Document, KubeEvent
 from fleetbus_distributor.render.spec import RESOURCE
 
@@ -94,7 +94,11 @@ class OrphanSweep:
         """Set or clear the condition of every MultiClusterResource."""
         messages = {name: _describe(share) for name, share in _by_owner(lasting).items()}
         suspected = _by_owner(found).keys()
-        for resource in await hub.list(RESOURCE):
+        now = datetime.now(UTC)
+        resources = await hub.list(RESOURCE)
+        if removed := await chunks.sweep(hub, resources, now=now):
+            log.info("unused_chunks_removed", count=removed)
+        for resource in resources:
             name = (str(resource["metadata"]["namespace"]), str(resource["metadata"]["name"]))
             shown = status.orphans_message(cast("status.Status", resource.get("status") or {}))
             message = messages.get(name, "")

@@ -6,6 +6,7 @@ lost its lease without noticing, cannot overwrite each other (rule R4).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,10 +14,13 @@ from typing import Any, Final, cast
 
 import structlog
 
-from fleetbus.errors import KubeError
+from fleetbus.errors import Conflict, Forbidden, KubeError
 from fleetbus.finalizers import has_finalizer, with_finalizer, without_finalizer
+from fleetbus.fleet.inventory_chunks import ChunkUnusable, Part, is_chunked, refs_of
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, FINALIZER
+from fleetbus_distributor.errors import ChunkError
+from fleetbus_distributor.hub.chunks import STORED_WITHIN, ChunkStore, release, to_listed
 from fleetbus_distributor.hub.status import Status, is_changed
 from fleetbus_distributor.render.spec import API_VERSION, KIND, RESOURCE
 from fleetbus_distributor.render.template import Object
@@ -36,17 +40,48 @@ class KubeEvent:
     is_warning: bool = False
 
 
+_RESTORE: Final = (
+    "nothing is applied or deleted; restore the InventoryChunk, or remove status.intent: then what "
+    "the templates name is taken over again, and the rest is reported as orphaned"
+)
+
+
 class Document:
     """One MultiClusterResource on the hub, as read at the start of a round.
 
     Args:
         client: the hub's.
         resource: the object; every write keeps it current.
+        chunks: the parts of intents that are too large for a status.
     """
 
-    def __init__(self, client: KubeClient, resource: Object) -> None:
+    def __init__(
+        self, client: KubeClient, resource: Object, chunks: ChunkStore | None = None
+    ) -> None:
         self._client = client
         self.resource = resource
+        self._chunks = chunks or ChunkStore()
+        self._intent: Status = {}
+        """Takes the place of the list of chunks in the stored status, once they are loaded."""
+
+    async def load_chunks(self, *, from_cache: bool = False) -> None:
+        """Load the intent if it is in chunks; without that it cannot be read.
+
+        Args:
+            from_cache: chunks that this process knows need not exist any more.
+
+        Raises:
+            ChunkError: a chunk is missing or damaged.
+            KubeError: the hub cannot be read.
+        """
+        if not is_chunked(self._stored):
+            return
+        try:
+            parts = await self._chunks.read(self._client, self.resource, from_cache=from_cache)
+        except ChunkUnusable as error:
+            raise ChunkError(f"{error}; {_RESTORE}") from error
+        mark = self._stored["intent"].get("mark")
+        self._intent = {"parts": parts, "mark": mark} if mark else {"parts": parts}
 
     @property
     def metadata(self) -> Object:
@@ -55,7 +90,12 @@ class Document:
 
     @property
     def status(self) -> Status:
-        """The status as it is stored."""
+        """The status as it is stored, with the intent from its chunks."""
+        stored = self._stored
+        return {**stored, "intent": self._intent} if self._intent else stored
+
+    @property
+    def _stored(self) -> Status:
         return cast("Status", self.resource.get("status") or {})
 
     @property
@@ -90,9 +130,45 @@ class Document:
         Raises:
             Conflict: the object was changed since it was read; the round starts again.
         """
-        if is_changed(status, self.status):
-            body = {**self.resource, "status": status}
-            self.resource = await self._client.update_status(RESOURCE, body, field_manager=MANAGER)
+        if not is_changed(status, self.status):
+            return
+        before = {one.name for one in refs_of(self._stored)}
+        intent = cast("Status", status.get("intent") or {})
+        stored = await self._store_parts(status) if "parts" in intent else status
+        body = {**self.resource, "status": stored}
+        self.resource = await self._client.update_status(RESOURCE, body, field_manager=MANAGER)
+        self._intent = intent if "parts" in intent else {}
+        unused = before - {one.name for one in refs_of(stored)}
+        await release(self._client, self.metadata["namespace"], sorted(unused))
+
+    async def _store_parts(self, status: Status) -> Status:
+        """Store the parts of the intent, and list them in the status instead."""
+        intent = status["intent"]
+        if self._intent and intent["parts"] == self._intent["parts"]:
+            listed = self._stored["intent"]["chunks"]
+        else:
+            listed = await self._create_chunks(intent["parts"])
+        mark = {"mark": intent["mark"]} if intent.get("mark") else {}
+        return {**status, "intent": {"chunks": listed, **mark}}
+
+    async def _create_chunks(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
+        try:
+            refs, began = await self._chunks.write(
+                self._client, self.resource, parts, refs_of(self._stored)
+            )
+        except Forbidden:
+            if not self.is_deleted or not is_chunked(self._stored):
+                raise
+            # Its namespace is terminating. The stored record has all that is still there, and more.
+            return cast("list[dict[str, Any]]", self._stored["intent"]["chunks"])
+        if time.monotonic() - began > STORED_WITHIN.total_seconds():
+            raise Conflict(409, "Conflict", "the chunks of the intent were stored too long ago")
+        return to_listed(refs)
+
+    async def drop_intent(self) -> None:
+        """Empty a record in chunks, which go with it: nothing is left to clean up."""
+        if is_chunked(self._stored):
+            await self.write_status({**self.status, "intent": {"objects": [], "clusters": []}})
 
     async def add_finalizer(self) -> None:
         """Add our finalizer, before the first apply: else nobody might clean up."""

@@ -4,7 +4,8 @@ A crash between an apply and its record then leaves nothing behind that the next
 know. The record is the union of what is wanted and what is not yet known to be gone; the UIDs are
 filled in once an apply has confirmed them. Objects are listed once, a cluster refers to them by
 index, and not at all when it has all of them; only the UIDs grow as objects x clusters, so there
-must be room for all of them before the first apply.
+must be room for all of them before the first apply. An intent of more than 1 MiB is in parts, each
+of some clusters, which `hub.chunks` stores beside the status.
 
 Beside the objects of a cluster is the basis of the last round: the generation of the spec and the
 labels of the cluster. What a change means for an object, an edit or something that nobody
@@ -20,12 +21,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeAlias, cast
+from zlib import crc32
+
+import orjson
 
 from fleetbus_distributor.errors import IntentError
 from fleetbus_distributor.render.template import ObjectRef
 
 MAX_BYTES = 1024 * 1024
 """etcd accepts 1.5 MiB for the whole object; spec and conditions need their part."""
+PART_BYTES = 256 * 1024
+"""About the size of a part, of an intent that is larger."""
+MAX_PARTS = 256
+"""A status lists that many chunks in 40 KB."""
 
 _ANY_UID = "0" * 36
 _DIGEST = 8
@@ -98,11 +106,19 @@ _NO_BASES: Bases = {}
 
 def digest_of_record(status: Mapping[str, Any]) -> bytes:
     """Hash a stored intent without its UIDs."""
+    digest = hashlib.sha256()
+    for part in _parts_of(status):
+        entries = cast("list[dict[str, Any]]", part.get("clusters", []))
+        shown = [{key: one[key] for key in one if key != "uids"} for one in entries]
+        shown_part = [part.get("objects"), shown]
+        digest.update(orjson.dumps(shown_part, option=orjson.OPT_SORT_KEYS))
+    return digest.digest()
+
+
+def _parts_of(status: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The intent as one part, or as several if it is large."""
     stored = cast("dict[str, Any]", status.get("intent") or {})
-    entries = cast("list[dict[str, Any]]", stored.get("clusters", []))
-    shown = [{key: part for key, part in one.items() if key != "uids"} for one in entries]
-    text = json.dumps([stored.get("objects"), shown], sort_keys=True)
-    return hashlib.sha256(text.encode()).digest()
+    return cast("list[dict[str, Any]]", stored["parts"]) if "parts" in stored else [stored]
 
 
 def read(status: Mapping[str, Any]) -> Inventory:
@@ -114,11 +130,18 @@ def read(status: Mapping[str, Any]) -> Inventory:
     raw: Any = status.get("intent")
     if raw is None:
         return {}
+    if "chunks" in raw:
+        raise IntentError("status.intent is in chunks that were not read; nothing is concluded")
     try:
-        objects = [_to_ref(item) for item in raw.get("objects", [])]
-        return {
-            str(entry["name"]): _read_cluster(entry, objects) for entry in raw.get("clusters", [])
-        }
+        inventory: Inventory = {}
+        for part in _parts_of(status):
+            objects = [_to_ref(item) for item in part.get("objects", [])]
+            inventory |= {
+                str(entry["name"]): _read_cluster(entry, objects)
+                for entry in part.get("clusters", [])
+            }
+        mark = Mark(raw.get("mark", Mark.NONE))
+        return _with_mark(inventory, mark) if mark else inventory
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise IntentError(_MALFORMED) from error
 
@@ -130,10 +153,10 @@ def read_bases(status: Mapping[str, Any]) -> dict[str, Basis]:
         IntentError: `write` did not write them.
     """
     try:
-        entries = cast("list[dict[str, Any]]", (status.get("intent") or {}).get("clusters", []))
         return {
             str(one["name"]): Basis(int(one["generation"]), str(one["labels"]))
-            for one in entries
+            for part in _parts_of(status)
+            for one in cast("list[dict[str, Any]]", part.get("clusters", []))
             if "generation" in one and "labels" in one
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -164,8 +187,40 @@ def write(inventory: Inventory, bases: Bases = _NO_BASES) -> dict[str, Any]:
     """Build the stored form; equal inventories give equal trees.
 
     Raises:
-        IntentError: it would not fit into the status.
+        IntentError: it is too large, also in parts.
     """
+    whole = _write_part(inventory, bases)
+    size = len(orjson.dumps(whole))
+    if size <= MAX_BYTES:
+        return whole
+    if size > MAX_PARTS * PART_BYTES:
+        raise IntentError(
+            f"{len(whole['objects'])} objects on {len(whole['clusters'])} clusters are more than "
+            "one MultiClusterResource can record; split it"
+        )
+    # A power of two, so that a few clusters more or less leave most parts as they are.
+    number = 1 << (size // PART_BYTES).bit_length()
+    shares: list[Inventory] = [{} for _ in range(number)]
+    for name, entries in inventory.items():
+        shares[crc32(name.encode()) % number][name] = entries
+    # A mark that all objects have is beside the parts: it is set on a MultiClusterResource whose
+    # namespace is terminating, where no other part could be created.
+    marks = {one.mark for entries in inventory.values() for one in entries.values()}
+    common = Mark.CONFIRMED if marks == {Mark.CONFIRMED} else Mark.NONE
+    if common:
+        shares = [_with_mark(share, Mark.NONE) for share in shares]
+    parts = [_write_part(share, bases) for share in shares if any(share.values())]
+    return {"parts": parts, "mark": common.value} if common else {"parts": parts}
+
+
+def _with_mark(inventory: Inventory, mark: Mark) -> Inventory:
+    return {
+        name: {key: replace(one, mark=mark) for key, one in entries.items()}
+        for name, entries in inventory.items()
+    }
+
+
+def _write_part(inventory: Inventory, bases: Bases) -> dict[str, Any]:
     refs = sorted(
         {one.ref for entries in inventory.values() for one in entries.values()},
         key=lambda ref: (ref.key, ref.api_version),
@@ -185,20 +240,14 @@ def write(inventory: Inventory, bases: Bases = _NO_BASES) -> dict[str, Any]:
         }
         for ref in refs
     ]
-    stored = {"objects": objects, "clusters": clusters}
-    if len(json.dumps(stored)) > MAX_BYTES:
-        raise IntentError(
-            f"{len(objects)} objects on {len(clusters)} clusters do not fit into the status; "
-            "split the MultiClusterResource"
-        )
-    return stored
+    return {"objects": objects, "clusters": clusters}
 
 
 def check_room(inventory: Inventory, bases: Bases = _NO_BASES) -> None:
     """Refuse an intent that would become too large once every apply has confirmed its UID.
 
     Raises:
-        IntentError: it would not fit into the status.
+        IntentError: it is too large.
     """
     write(
         {

@@ -98,6 +98,7 @@ class _Cleanup:
         await self._document.emit_events(events_of(outcomes, before))
         if not kept:
             self._log_left_behind(outcomes)
+            await self._document.drop_intent()
             await self._document.remove_finalizer()
             return None
         await self._write(kept)

@@ -21,9 +21,10 @@ from fleetbus.errors import Conflict, NotEngaged, NotFound, StoreError
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import Owner, field_manager
 from fleetbus.reconcile import Request, Result
-from fleetbus_distributor.errors import IntentError, RolloutError, SpecError
+from fleetbus_distributor.errors import ChunkError, IntentError, RolloutError, SpecError
 from fleetbus_distributor.fleet_view import FleetView
 from fleetbus_distributor.hub import status
+from fleetbus_distributor.hub.chunks import ChunkStore
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.hub.status import Condition
 from fleetbus_distributor.plan import intent
@@ -51,7 +52,7 @@ from fleetbus_distributor.targets.circuit_breaker import CircuitBreaker
 from fleetbus_distributor.targets.drift import Corrections
 from fleetbus_distributor.targets.outcome import earliest
 from fleetbus_distributor.targets.seen import SeenOnTargets
-from fleetbus_distributor.targets.target import AT_ONCE, SOON
+from fleetbus_distributor.targets.target import AT_ONCE, RARELY, SOON
 
 log = structlog.get_logger()
 
@@ -92,6 +93,7 @@ class Distributor:
         self._corrections = Corrections()
         self.seen = SeenOnTargets()
         """Versions and namespaces that this process has seen on targets."""
+        self._chunks = ChunkStore()
         self._leave_records = LeaveRecords(settings.namespace)
         self._hub_identity: tuple[KubeClient, str] | None = None
         """UID by client: a hub that was replaced has another client."""
@@ -135,7 +137,7 @@ class Distributor:
         if resource is None:
             return None
         try:
-            retry = await step(fleet, hub, Document(hub, resource), hub_id)
+            retry = await step(fleet, hub, Document(hub, resource, self._chunks), hub_id)
         except (Conflict, NotFound):
             # Somebody changed or removed it meanwhile: read it again.
             retry = AT_ONCE
@@ -149,6 +151,7 @@ class Distributor:
         if not document.is_observed:
             return SOON  # the round for all clusters is about to run
         try:
+            await document.load_chunks(from_cache=True)
             inventory = intent.read(document.status)
             spec = _spec_to_apply(document)
             rollout = await self._rollouts.resume(fleet, document, spec, inventory)
@@ -170,7 +173,9 @@ class Distributor:
     ) -> timedelta | None:
         if document.is_deleted and not document.has_finalizer:
             return None
+        retry: timedelta | None = None
         try:
+            await document.load_chunks()
             inventory = intent.read(document.status)
             unjoined = await self._unjoined(fleet, hub, inventory)
             round_ = self._round(fleet, document, hub_id, inventory)
@@ -184,13 +189,14 @@ class Distributor:
         except SpecError as error:
             problem = Condition(status.READY, False, "InvalidSpec", str(error))
         except IntentError as error:
+            retry = RARELY if isinstance(error, ChunkError) else None
             problem = Condition(status.READY, False, "IntentUnusable", str(error))
         except RolloutError as error:
             problem = Condition(status.READY, False, "RolloutUnusable", str(error))
         except _SpecNotApplied as refusal:
             problem = refusal.problem
         await document.write_status(status.refuse(problem, document.generation, document.status))
-        return None
+        return retry
 
     async def _work(
         self, round_: Round, document: Document, spec: Spec, unjoined: frozenset[str]
