@@ -175,5 +175,5 @@ def test_s6_no_leaf_port_and_monitoring_on_localhost_only():
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 def test_the_notes_say_what_to_do_next(values: Object):
     notes = next(text for path, text in render_files(values).items() if path.endswith(".txt"))
-    assert "fleetbus join eu1 --kubeconfig eu1.yaml --namespace fleetbus-clusters" in notes
+    assert "fleetbus join eu1 --bootstrap --file eu1.kubeconfig" in notes
     assert "helm -n fleetbus test fb" in notes
