@@ -58,14 +58,14 @@ async def test_w13_a_hub_that_was_replaced_gives_no_orders(
     assert rig.all_writes() == before
 
 
-RECORD = {"name": "left-t2", "namespace": "fleetbus-system", "labels": {LEFT_LABEL: "t2"}}
+RECORD = {"name": "left-t2", "namespace": "fleetbus-clusters", "labels": {LEFT_LABEL: "t2"}}
 
 
 async def test_d7_a_leave_record_of_an_earlier_membership_lets_go_of_nothing(rig: Rig):
-    rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-system"}})
+    rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-clusters"}})
     rig.hub.create(MAPS, {"metadata": RECORD})
     await placed(rig)  # t2 is a member, so the record is of an earlier time
-    assert not rig.has(HUB, MAPS, "left-t2", "fleetbus-system")
+    assert not rig.has(HUB, MAPS, "left-t2", "fleetbus-clusters")
     rig.fleet.leave("t2")
     await rig.reconcile()
     assert rig.states()["t2"] == "Held/ClusterGone"
@@ -76,13 +76,13 @@ async def test_d7_a_leave_record_of_an_earlier_membership_lets_go_of_nothing(rig
 async def test_d7_the_record_of_a_leave_under_way_stays_and_that_of_another_cluster_goes(
     rig: Rig, uid: str
 ):
-    rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-system"}})
+    rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-clusters"}})
     reference = {"kubeconfigSecretRef": {"namespace": "x", "name": "x"}}
     cluster = rig.hub.create(CLUSTERS, {"metadata": {"name": "t2"}, "spec": reference})
     recorded = cluster["metadata"]["uid"] if uid == "present" else uid
     rig.hub.create(MAPS, {"metadata": {**RECORD, "annotations": {LEFT_UID: recorded}}})
     await placed(rig)
-    assert rig.has(HUB, MAPS, "left-t2", "fleetbus-system") is (uid == "present")
+    assert rig.has(HUB, MAPS, "left-t2", "fleetbus-clusters") is (uid == "present")
     rig.hub.delete(CLUSTERS, "", "t2")
     rig.fleet.leave("t2")
     await rig.reconcile()
@@ -92,7 +92,7 @@ async def test_d7_the_record_of_a_leave_under_way_stays_and_that_of_another_clus
 
 async def test_d7_two_unjoins_in_a_row_release_the_objects_of_both(rig: Rig):
     rig.fleet.provider = "cluster"
-    rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-system"}})
+    rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-clusters"}})
     for name in ("t1", "t2"):
         rig.fleet.join(name)
         reference = {"kubeconfigSecretRef": {"namespace": "x", "name": "x"}}
@@ -101,7 +101,7 @@ async def test_d7_two_unjoins_in_a_row_release_the_objects_of_both(rig: Rig):
     for name in ("t1", "t2"):
         cluster = rig.hub.get(CLUSTERS, None, name)
         assert cluster
-        await write_record(rig.fleet.cluster(HUB).live, cluster, "fleetbus-system", "test")
+        await write_record(rig.fleet.cluster(HUB).live, cluster, "fleetbus-clusters", "test")
         rig.hub.delete(CLUSTERS, None, name)
     rig.fleet.leave("t1")
     await rig.reconcile()  # this process does not know yet that t2 has left, too
@@ -171,7 +171,7 @@ async def test_d4_the_mark_names_the_cluster_and_follows_its_new_name(rig: Rig):
     assert owner is not None
     assert owner.target == "new"
     rig.delete()
-    rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-system"}})
+    rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-clusters"}})
     rig.hub.create(MAPS, {"metadata": RECORD})
     await rig.until(lambda: not rig.exists())
     assert not rig.has("t2", MAPS, "m")  # by the name that it is marked with

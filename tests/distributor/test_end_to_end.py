@@ -66,7 +66,7 @@ def looks(rig: Rig, name: str) -> int:
 
 async def test_t18_a_relabelled_cluster_is_noticed_and_a_look_alone_writes_nothing(rig: Rig):
     hub = rig.clusters[HUB]
-    hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-system"}})
+    hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-clusters"}})
     for name in ("t1", "t2"):
         join(rig, name)
     shared = rig.shared.model_copy(
@@ -156,13 +156,13 @@ def join(rig: Rig, name: str) -> None:
     secret = {
         "metadata": {
             "name": f"{name}-kubeconfig",
-            "namespace": "fleetbus-system",
+            "namespace": "fleetbus-clusters",
             "labels": {"fleetbus.dev/kubeconfig": "true"},
         },
         "data": {"kubeconfig": base64.b64encode(orjson.dumps(document)).decode()},
     }
     rig.clusters[HUB].create("v1/secrets", secret)
-    reference = {"namespace": "fleetbus-system", "name": f"{name}-kubeconfig"}
+    reference = {"namespace": "fleetbus-clusters", "name": f"{name}-kubeconfig"}
     rig.clusters[HUB].create(
         CLUSTER_RESOURCE, {"metadata": {"name": name}, "spec": {"kubeconfigSecretRef": reference}}
     )

@@ -142,8 +142,8 @@ async def test_d7_and_t20_a_cluster_that_vanished_is_held_and_an_unjoined_one_re
     await rig.reconcile()
     assert rig.states()["t2"] == "Held/ClusterGone"
     assert any(one["name"] == "t2" for one in intent_of(rig)["clusters"])
-    rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-system"}})
-    record = {"name": "left-t2", "namespace": "fleetbus-system", "labels": {LEFT_LABEL: "t2"}}
+    rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-clusters"}})
+    record = {"name": "left-t2", "namespace": "fleetbus-clusters", "labels": {LEFT_LABEL: "t2"}}
     rig.hub.create(MAPS, {"metadata": record})
     await rig.reconcile()
     assert rig.states() == {"t1": "Applied", "t4": "Applied"}
@@ -154,8 +154,8 @@ async def test_d7_and_t20_a_cluster_that_vanished_is_held_and_an_unjoined_one_re
 
 async def test_t20_an_unjoined_cluster_that_is_still_named_stays_reported(rig: Rig):
     await placed(rig)
-    rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-system"}})
-    record = {"name": "left-t2", "namespace": "fleetbus-system", "labels": {LEFT_LABEL: "t2"}}
+    rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-clusters"}})
+    record = {"name": "left-t2", "namespace": "fleetbus-clusters", "labels": {LEFT_LABEL: "t2"}}
     rig.hub.create(MAPS, {"metadata": record})
     rig.fleet.leave("t2")
     await rig.reconcile()
@@ -177,10 +177,11 @@ async def test_t20_deleting_with_a_vanished_cluster_waits_until_it_is_unjoined(r
     assert rig.states() == {"t2": "Held/ClusterGone"}
     message = rig.entry("t2")["message"]
     assert (
-        f"create a ConfigMap in namespace fleetbus-system with the label {LEFT_LABEL}=t2" in message
+        f"create a ConfigMap in namespace fleetbus-clusters with the label {LEFT_LABEL}=t2"
+        in message
     )
-    rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-system"}})
-    record = {"name": "left-t2", "namespace": "fleetbus-system", "labels": {LEFT_LABEL: "t2"}}
+    rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-clusters"}})
+    record = {"name": "left-t2", "namespace": "fleetbus-clusters", "labels": {LEFT_LABEL: "t2"}}
     rig.hub.create(MAPS, {"metadata": record})
     await rig.until(lambda: not rig.exists())
     assert where(rig) == ["t2"]

@@ -197,7 +197,7 @@ async def hub_with_a_cluster(
 ) -> AsyncGenerator[tuple[Cluster, Callable[[], ClusterStatus]]]:
     hub = Cluster("hub")
     hub.create("apiextensions.k8s.io/v1/customresourcedefinitions", yaml.safe_load(CRD.read_text()))
-    reference = {"namespace": "fleetbus-system", "name": "hub"}
+    reference = {"namespace": "fleetbus-clusters", "name": "hub"}
     spec = {"kubeconfigSecretRef": reference}
     hub.create(
         CLUSTERS,

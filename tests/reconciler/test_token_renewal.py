@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fleetbus_emulator.fleet import EmulatedFleet
 
 ADMIN = "admin-token-of-the-test"
-PLACES = {WRITER: ("fleetbus-system", "eu1-kubeconfig"), WATCHER: ("fleetbus", "eu1-watcher")}
+PLACES = {WRITER: ("fleetbus-clusters", "eu1-kubeconfig"), WATCHER: ("fleetbus", "eu1-watcher")}
 LIFETIME = timedelta(hours=1)
 
 pytestmark = pytest.mark.fleet(
@@ -67,7 +67,7 @@ class Rig:
         return TokenRenewal(
             hub=self.config,
             clusters=self.clusters,
-            namespace="fleetbus-system",
+            namespace="fleetbus-clusters",
             watcher_secrets=["/".join(PLACES[WATCHER])],
             now=lambda: time.time() + later.total_seconds(),
             apart=timedelta(),
@@ -100,14 +100,14 @@ async def _running(clusters: Clusters) -> AsyncGenerator[None]:
 async def rig(fleet: EmulatedFleet) -> AsyncGenerator[Rig]:
     for definition in crds():
         fleet["hub"].create(CRDS, definition)
-    for name in ("fleetbus-system", "fleetbus"):
+    for name in ("fleetbus-clusters", "fleetbus"):
         fleet["hub"].create("v1/namespaces", {"metadata": {"name": name}})
     config = read_kube_config(fleet.kubeconfig, "hub")
     async with KubeClient(config) as client:
         admin = read_kube_config(fleet.kubeconfig, "eu1")
         options = BootstrapOptions(watched=["pods"], lifetime=LIFETIME)
         await enroll(client, "eu1", admin, options)
-        clusters = Clusters([ClusterProvider(config, "fleetbus-system")])
+        clusters = Clusters([ClusterProvider(config, "fleetbus-clusters")])
         async with _running(clusters):
             yield Rig(fleet, config, client, clusters)
 
@@ -200,7 +200,7 @@ async def test_w13_no_token_is_taken_from_another_cluster(rig: Rig):
     clusters = "fleetbus.dev/v1alpha1/clusters"
     found = rig.hub.get(clusters, None, "eu1") or {}
     rig.hub.update_status(clusters, {**found, "status": {"uid": "another"}})
-    fresh = Clusters([ClusterProvider(rig.config, "fleetbus-system")])
+    fresh = Clusters([ClusterProvider(rig.config, "fleetbus-clusters")])
     async with _running(fresh):
         old = rig.tokens()
         rig.clusters = fresh
@@ -213,7 +213,7 @@ async def test_secrets_that_no_join_wrote_are_left_alone(rig: Rig):
     for marks in ({}, {"fleetbus.dev/token-lifetime": "soon"}):
         metadata: dict[str, Any] = {
             "name": f"own-{len(marks)}",
-            "namespace": "fleetbus-system",
+            "namespace": "fleetbus-clusters",
             "labels": {"fleetbus.dev/kubeconfig": "true"},
             "annotations": marks,
         }
@@ -221,7 +221,7 @@ async def test_secrets_that_no_join_wrote_are_left_alone(rig: Rig):
         rig.hub.create("v1/secrets", {"metadata": metadata, "data": data})
     await rig.renewal(LIFETIME * 0.6).renew_all(rig.client)
     for number in (0, 1):
-        assert token_in(rig.hub.get("v1/secrets", "fleetbus-system", f"own-{number}")) == token
+        assert token_in(rig.hub.get("v1/secrets", "fleetbus-clusters", f"own-{number}")) == token
 
 
 async def test_a_running_client_goes_on_with_the_new_token(rig: Rig):

@@ -80,7 +80,7 @@ async def fleet_of(rig: Rig) -> AsyncGenerator[Fleet]:
     hub, member = rig.clusters["hub"], rig.clusters["m"]
     for definition in crds():
         hub.create(CRDS, definition)
-    hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-system"}})
+    hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-clusters"}})
     member.create("v1/namespaces", {"metadata": {"name": "other"}})
     member.create(PODS, pod("p"), "default")
     for namespace in ("default", "other"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 
+from fleetbus.clusters.leaving import NAMESPACE
 from fleetbus.errors import NotFound
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import read_kube_config
@@ -18,7 +19,6 @@ from fleetbus_devfleet.stack.plan import PlanError
 if TYPE_CHECKING:
     from fleetbus_devfleet.stack.plan import ClusterPlan, StackPlan
 
-NAMESPACE = "fleetbus-system"
 _FIELD_MANAGER = "fleetbus-devfleet"
 _ESTABLISH_PATIENCE = timedelta(seconds=10)
 _POLL = 0.05

@@ -22,8 +22,8 @@ from fleetbus.kube.client import KubeClient, Object
 
 log = structlog.get_logger()
 
-NAMESPACE: Final = "fleetbus-system"
-"""The namespace of fleetbus on the hub, by default."""
+NAMESPACE: Final = "fleetbus-clusters"
+"""The namespace of fleetbus on the hub, by default: `clusters.namespace` of the chart."""
 LEFT_LABEL: Final = "fleetbus.dev/left-cluster"
 """On the leave record: the name of the cluster that was unjoined."""
 LEFT_UID: Final = "fleetbus.dev/left-cluster-uid"

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from fleetbus.clusters.leaving import NAMESPACE
 from fleetbus.process.settings import Duration
 
 
@@ -20,7 +21,7 @@ class DistributorSettings(BaseSettings):
         extra="ignore",
     )
 
-    namespace: str = "fleetbus-system"
+    namespace: str = NAMESPACE
     """The namespace of fleetbus on the hub, where the records of unjoined clusters are."""
 
     concurrency: int = Field(default=16, ge=1)

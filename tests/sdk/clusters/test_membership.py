@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Call = Callable[..., tuple[int, str, str]]
 CLUSTERS = "fleetbus.dev/v1alpha1/clusters"
-NAMESPACE = "fleetbus-system"
+NAMESPACE = "fleetbus-clusters"
 
 pytestmark = pytest.mark.fleet(["hub", "eu1"], workloads=False)
 

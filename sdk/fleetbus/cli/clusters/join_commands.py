@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from fleetbus.cli.options import HubContext, HubKubeconfig
 from fleetbus.errors import ConfigError
 
+_CLUSTERS_NAMESPACE: Final = "fleetbus-clusters"
+"""`leaving.NAMESPACE`, which costs an import."""
 _Name = Annotated[str, typer.Argument(help="Name of the cluster in the fleet.")]
 _Namespace = Annotated[
     str,
@@ -134,7 +136,7 @@ def join(
     output: _Output = None,
     hub_kubeconfig: HubKubeconfig = None,
     hub_context: HubContext = "",
-    namespace: _Namespace = "fleetbus-system",
+    namespace: _Namespace = _CLUSTERS_NAMESPACE,
 ) -> None:
     """Add a cluster to the fleet."""
     own: dict[str, Any] = {
@@ -183,7 +185,7 @@ def unjoin(
     context: _Context = "",
     hub_kubeconfig: HubKubeconfig = None,
     hub_context: HubContext = "",
-    namespace: _Namespace = "fleetbus-system",
+    namespace: _Namespace = _CLUSTERS_NAMESPACE,
 ) -> None:
     """Remove a cluster from the fleet; its objects stay there."""
     from fleetbus.cli.clusters.join import unjoin_cluster  # noqa: PLC0415 -- import cost

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.fleet(
 def hub(cluster: EmulatedCluster) -> EmulatedCluster:
     for definition in crds():
         cluster.create(CRDS, definition)
-    for name in ("fleetbus-system", "fleetbus"):
+    for name in ("fleetbus-clusters", "fleetbus"):
         cluster.create("v1/namespaces", {"metadata": {"name": name}})
     return cluster
 
@@ -93,7 +93,9 @@ def token_in(secret: dict[str, Any]) -> str:
 
 def secret_of(hub: EmulatedCluster, account: str) -> dict[str, Any]:
     place = (
-        ("fleetbus", "eu1-watcher") if account == WATCHER else ("fleetbus-system", "eu1-kubeconfig")
+        ("fleetbus", "eu1-watcher")
+        if account == WATCHER
+        else ("fleetbus-clusters", "eu1-kubeconfig")
     )
     found = hub.get("v1/secrets", *place)
     assert found is not None
@@ -328,7 +330,7 @@ def test_w13_another_cluster_behind_the_name_is_refused(
     assert "fleetbus clusters accept eu1" in err
     status, _, err = call("unjoin", "eu1", *given)
     assert (status != 0, "another cluster answers" in err) == (True, True)
-    assert made(hub) == ["Namespace fleetbus-system"]  # the fixture's
+    assert made(hub) == []
     assert hub.get(CLUSTERS, None, "eu1") is not None
 
 
@@ -359,7 +361,7 @@ def test_t20_unjoin_removes_all_that_join_made(
     assert [status_of(fleet["eu1"], token, PODS) for token in tokens] == [401, 401]
     assert [one for one in hub.list("v1/secrets") if data_of(one)] == []
     assert hub.get(CLUSTERS, None, "eu1") is None
-    assert len(hub.list("v1/configmaps", "fleetbus-system", LEFT_LABEL)) == 1
+    assert len(hub.list("v1/configmaps", "fleetbus-clusters", LEFT_LABEL)) == 1
     status, _, err = unjoin(call, fleet)
     assert (status != 0, "not in the fleet" in err) == (True, True)
 

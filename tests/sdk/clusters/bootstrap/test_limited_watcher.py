@@ -41,7 +41,7 @@ async def test_s7_it_watches_what_was_named_and_is_refused_the_rest(
 ):
     for definition in crds():
         fleet["hub"].create(CRDS, definition)
-    for name in ("fleetbus-system", "fleetbus"):
+    for name in ("fleetbus-clusters", "fleetbus"):
         fleet["hub"].create("v1/namespaces", {"metadata": {"name": name}})
     async with KubeClient(read_kube_config(fleet.kubeconfig, "hub")) as hub:
         admin = read_kube_config(fleet.kubeconfig, "eu1")

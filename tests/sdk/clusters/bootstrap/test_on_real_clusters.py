@@ -46,7 +46,7 @@ pytestmark = pytest.mark.skipif(
     not os.environ.get("FLEETBUS_TEST_FULL"), reason="`make scenarios` runs it"
 )
 PLACES_ON_HUB = {
-    WRITER: ("fleetbus-system", "eu1-kubeconfig"),
+    WRITER: ("fleetbus-clusters", "eu1-kubeconfig"),
     WATCHER: ("fleetbus", "eu1-watcher"),
 }
 LIFETIME = timedelta(hours=1)
@@ -88,7 +88,7 @@ async def test_w19_s7_a_real_cluster_gives_these_rights_and_no_others(
 async def set_up(hub: KubeClient) -> None:
     for definition in crds():
         await hub.create(CRDS, definition)
-    for name in ("fleetbus-system", "fleetbus"):
+    for name in ("fleetbus-clusters", "fleetbus"):
         namespace: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         await hub.create("v1/namespaces", namespace)
 
@@ -189,14 +189,14 @@ def objects_of(access: MemberAccess) -> list[dict[str, Any]]:
 async def renew(planes: dict[str, Plane], hub: KubeClient) -> None:
     """Each account gets itself another token; the old ones are still valid."""
     config = admin_of(planes["hub"])
-    clusters = Clusters([ClusterProvider(config, "fleetbus-system")])
+    clusters = Clusters([ClusterProvider(config, "fleetbus-clusters")])
     task = asyncio.create_task(clusters.run())
     before = {account: (await access_of(hub, account)).document for account in PLACES_ON_HUB}
     try:
         renewal = TokenRenewal(
             hub=config,
             clusters=clusters,
-            namespace="fleetbus-system",
+            namespace="fleetbus-clusters",
             watcher_secrets=["/".join(PLACES_ON_HUB[WATCHER])],
             now=lambda: time.time() + 0.6 * LIFETIME.total_seconds(),
             apart=timedelta(),
@@ -215,7 +215,7 @@ async def renew(planes: dict[str, Plane], hub: KubeClient) -> None:
 async def remove(
     hub: KubeClient, member: KubeClient, admin: KubeConfig, limited: KubeConfig
 ) -> None:
-    removed = await unjoin_and_remove(hub, "eu1", admin, namespace="fleetbus-system")
+    removed = await unjoin_and_remove(hub, "eu1", admin, namespace="fleetbus-clusters")
     assert (removed.kept, set(removed.on_member)) == ("", set(PLACES))
     assert await hub.get(CLUSTERS, "", "eu1") is None
     for place in PLACES[1:]:
