@@ -88,7 +88,7 @@ def hub_with(values: Object) -> Calls:
         "hub", seed=1, tokens={"root": User("root", ("system:masters",))}, authorize="rbac"
     )
     calls = Calls(cluster)
-    for namespace in (NAMESPACE, KUBECONFIGS):
+    for namespace in (NAMESPACE, KUBECONFIGS, "shop"):
         calls.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}}, bearer="root")
     for one in of_kind(render(values), *PLURALS):
         namespace = one["metadata"].get("namespace", "")
@@ -176,3 +176,11 @@ def test_every_binding_leads_to_a_role_and_a_service_account_of_the_release(valu
     for one in of_kind(objects, "RoleBinding", "ClusterRoleBinding"):
         assert (one["roleRef"]["kind"], one["roleRef"]["name"]) in roles
         assert {subject["name"] for subject in one["subjects"]} <= accounts
+
+
+def test_d16_the_distributor_impersonates_the_named_accounts_of_the_hub_and_no_others():
+    calls = hub_with({"distributor": {"impersonate": ["shop/deployer"]}})
+    named = [("shop", "deployer"), ("shop", "other"), (NAMESPACE, "deployer"), ("shop", "")]
+    allowed = [may(calls, "distributor", "impersonate", "serviceaccounts", *one) for one in named]
+    assert allowed == [True, False, False, False]
+    assert not may(calls, "projector", "impersonate", "serviceaccounts", "shop", "deployer")

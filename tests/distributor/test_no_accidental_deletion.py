@@ -212,7 +212,6 @@ async def test_d1_a_hub_that_cannot_be_read_changes_nothing(rig: Rig):
 @pytest.mark.parametrize(
     ("spec", "reason", "message"),
     [
-        ({"serviceAccountName": "sa"}, "NotSupportedYet", "spec.serviceAccountName"),
         ({"policy": {"suspend": True}}, "Suspended", "spec.policy.suspend"),
         ({"vars": {"a b": 1}}, "InvalidSpec", "spec.vars"),
     ],

@@ -65,6 +65,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "matchExpressions[0]: operator In needs values",
     ),
     ({"template": {}, "vars": {"a b": 1}}, "spec.vars: 'a b' is not a variable name"),
+    ({"template": {}, "serviceAccountName": "../x"}, "spec.serviceAccountName: "),
+    ({"template": {}, "serviceAccountName": ""}, "spec.serviceAccountName: "),
     ({"template": {}, "rollout": {"wave": []}}, "spec.rollout.wave: unknown field"),
     ({"template": {}, "rollout": {"waves": [{"name": "a"}]}}, "waves[0]: exactly one of clusters"),
     (
@@ -106,12 +108,6 @@ def test_d14_a_problem_never_repeats_the_value():
     with pytest.raises(SpecError) as caught:
         read_spec({"spec": {"template": {}, "vars": "hunter2-canary"}})
     assert "canary" not in str(caught.value)
-
-
-def test_fields_that_this_version_cannot_honour_are_named():
-    spec = read(serviceAccountName="x")
-    assert spec.unsupported == ["spec.serviceAccountName"]
-    assert read().unsupported == []
 
 
 def test_an_explicit_null_value_is_a_value():

@@ -119,11 +119,12 @@ clusters: whether it reads the members' kubeconfigs. */}}
   command: [fleetbus-distributor]
   hub: true
   clusters: true
-  values: {{ omit .Values.distributor "enabled" "rules" | toJson }}
+  values: {{ omit .Values.distributor "enabled" "rules" "requireServiceAccount" "impersonate" | toJson }}
   rules: {{ .Values.distributor.rules | toJson }}
   controllers: [distributor, distributor-targets]
   settings:
     FLEETBUS_DISTRIBUTOR_NAMESPACE: {{ .Values.clusters.namespace }}
+    FLEETBUS_DISTRIBUTOR_REQUIRE_SERVICE_ACCOUNT: {{ .Values.distributor.requireServiceAccount | quote }}
   nats:
     publish: {{ append (include "fleetbus.controllerSubjects" (list "distributor" "distributor-targets") | fromYamlArray) "$JS.API.DIRECT.GET.FLEETBUS_DISTRIBUTION.fleetbus.votes.>" | toJson }}
     subscribe: [_INBOX.distributor.>, fleetbus.votes.>]

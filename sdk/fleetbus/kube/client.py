@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, Final, Self, TypeAlias
 
@@ -23,6 +22,8 @@ from fleetbus.kube.list_watch.object_lists import FetchPage, all_objects, first_
 from fleetbus.kube.requests import (
     JSON,
     Call,
+    acting_as,
+    acting_user,
     namespace_of,
     path_of,
     selector_query,
@@ -48,8 +49,6 @@ CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 PAGE_SIZE: Final = 500
 _BUFFER: Final = 2**18
 USER_AGENT: Final = "fleetbus"
-ACTING_USER: Final = ContextVar("acting_user", default="")
-"""The user to impersonate; empty for none. `ActingClient` sets it for one request."""
 
 
 class KubeClient:
@@ -326,11 +325,8 @@ class KubeClient:
         call = Call("GET", KUBE_SYSTEM, alone=alone)
         # With `alone` another request is connecting, which the breaker has already admitted.
         ask = self._ask if alone else self._answer
-        token = ACTING_USER.set("")  # the impersonated user need not have the right to read it
-        try:
+        with acting_as(""):  # the impersonated user need not have the right to read it
             answer = await ask(call)
-        finally:
-            ACTING_USER.reset(token)
         with name_cluster_in_errors(self.cluster):
             return str(require_name(parse_object(answer), "kube-system")["metadata"]["uid"])
 
@@ -415,7 +411,8 @@ class KubeClient:
     async def _probe(self) -> None:
         """Request the version with the timeout of a connect, to see whether the server answers."""
         limit = aiohttp.ClientTimeout(total=CONNECT_TIMEOUT.total_seconds())
-        response = await self.stream("/version", limit=limit)
+        with acting_as(""):
+            response = await self.stream("/version", limit=limit)
         response.release()
 
     async def stream(
@@ -462,7 +459,7 @@ class KubeClient:
         headers = {"Accept": call.accept, "User-Agent": self._user_agent, **connection.headers}
         if call.body is not None:
             headers["Content-Type"] = call.content_type
-        if user := ACTING_USER.get():
+        if user := acting_user():
             headers["Impersonate-User"] = user
         try:
             response = await session.request(

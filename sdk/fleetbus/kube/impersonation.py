@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from typing import Final, NamedTuple, Self
 
-from fleetbus.kube.client import ACTING_USER, KubeClient
-from fleetbus.kube.requests import Call
+from fleetbus.errors import ConfigError
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.requests import Call, acting_as
+
+SERVICE_ACCOUNT_NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+"""Checked, because it is sent in a header."""
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class ServiceAccount(NamedTuple):
+    """A ServiceAccount of a cluster; `str()` is how people write it."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse NAMESPACE/NAME.
+
+        Raises:
+            ConfigError: it is something else.
+        """
+        namespace, _, name = text.partition("/")
+        if not _NAMESPACE.fullmatch(namespace) or not re.fullmatch(SERVICE_ACCOUNT_NAME, name):
+            raise ConfigError(f"{text!r} is not the NAMESPACE/NAME of a ServiceAccount")
+        return cls(namespace, name)
+
+    @property
+    def user(self) -> str:
+        """The user that it is to the API server."""
+        return f"system:serviceaccount:{self.namespace}:{self.name}"
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
 
 
 class ActingClient(KubeClient):
     """Sends requests as another user through an existing client, which its owner closes.
 
     It uses the connections and the breaker of that client, and during a replay its recorded
-    responses (rule R9).
+    responses (rule R9). Discovery and the check which cluster answers stay with the client's own
+    user: they are shared by all users, and show no object.
 
     Args:
         client: the client; its own user needs the verb `impersonate`.
@@ -23,16 +58,17 @@ class ActingClient(KubeClient):
         super().__init__(None)
         self._client = client
         self.cluster = client.cluster
+        self.discovery = client.discovery
         self.shows_marks = client.shows_marks
         self._user = user
 
+    async def aclose(self) -> None:
+        """Leave everything open: the client's owner closes it."""
+
     async def request(self, call: Call) -> bytes:
         """Send one request as the user; see `KubeClient.request`."""
-        token = ACTING_USER.set(self._user)
-        try:
+        with acting_as(self._user):
             return await self._client.request(call)
-        finally:
-            ACTING_USER.reset(token)
 
     async def confirm(self, *, within: timedelta = timedelta()) -> None:
         """Confirm that the accepted cluster has answered; see `KubeClient.confirm`."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -17,6 +19,22 @@ _PAGE_LIMIT: Final = 64 * MIB
 _CORE: Final = "core"
 _GROUP_PARTS: Final = 3
 _TIMEOUT: Final = timedelta(seconds=30)
+_ACTING_USER: Final = ContextVar("acting_user", default="")
+
+
+@contextmanager
+def acting_as(user: str) -> Generator[None]:
+    """Impersonate a user in the requests of this task; "" for the client's own user."""
+    token = _ACTING_USER.set(user)
+    try:
+        yield
+    finally:
+        _ACTING_USER.reset(token)
+
+
+def acting_user() -> str:
+    """The user to impersonate; "" for none."""
+    return _ACTING_USER.get()
 
 
 class Call(NamedTuple):

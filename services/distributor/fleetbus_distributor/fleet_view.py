@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.kube.client import KubeClient
@@ -51,3 +51,10 @@ class FleetView(Protocol):
             NotEngaged: it cannot be used yet.
         """
         ...
+
+
+TargetClients: TypeAlias = Callable[[str], KubeClient]
+"""The client of a target by the name of its cluster, with the rights that count there (rule D16).
+
+It raises ClusterNotFound or NotEngaged, as `FleetView.cluster` does.
+"""

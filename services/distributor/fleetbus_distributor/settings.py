@@ -34,5 +34,9 @@ class DistributorSettings(BaseSettings):
     """How often each MultiClusterResource is compared with its clusters without any event: kinds
     that are not watched, Secrets for example, would drift unnoticed otherwise (rule D13)."""
 
+    require_service_account: bool = False
+    """Refuse MultiClusterResources without spec.serviceAccountName. Otherwise they are applied with
+    the distributor's own rights on the clusters, whoever has written them (rule D16)."""
+
     status_after: Duration = timedelta(seconds=2)
     """A cluster that takes longer does not delay the status of the others."""

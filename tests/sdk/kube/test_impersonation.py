@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from aiohttp import web
 
+from fleetbus.errors import ConfigError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.connection.identity import IdentityCheck
-from fleetbus.kube.impersonation import ActingClient
+from fleetbus.kube.impersonation import ActingClient, ServiceAccount
 
 
-async def test_only_the_acting_client_asks_in_the_name_of_the_user() -> None:
+async def test_d16_only_the_acting_client_asks_in_the_name_of_the_user() -> None:
     users: list[tuple[str, str | None]] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -47,6 +49,7 @@ async def test_only_the_acting_client_asks_in_the_name_of_the_user() -> None:
             acting = ActingClient(client, "jane")
             await acting.get("v1/configmaps", "default", "x")
             await client.get("v1/configmaps", "default", "x")
+            assert await acting.discover("example.com/v1", "ConfigMap") is None
     finally:
         await runner.cleanup()
     # Whoever is acted for need not have the right to read which cluster it is (W13).
@@ -54,3 +57,16 @@ async def test_only_the_acting_client_asks_in_the_name_of_the_user() -> None:
     assert looks
     assert set(looks) == {("kube-system", None)}
     assert [user for name, user in users if name == "x"] == ["jane", None]
+    # What discovery finds is shared by all users, so it is none of them that asks.
+    assert {user for name, user in users if name == "v1"} == {None}
+
+
+@pytest.mark.parametrize("text", ["", "a", "a/", "/a", "a/b/c", "A/b", "a/b\n", "a/../b", "a.b/c"])
+def test_an_account_is_named_with_its_namespace(text: str) -> None:
+    with pytest.raises(ConfigError, match="NAMESPACE/NAME"):
+        ServiceAccount.parse(text)
+    account = ServiceAccount.parse("shop/deployer.v1")
+    assert (account.user, str(account)) == (
+        "system:serviceaccount:shop:deployer.v1",
+        "shop/deployer.v1",
+    )

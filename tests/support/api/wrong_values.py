@@ -21,6 +21,8 @@ WRONG: Final[list[tuple[Object, str]]] = [
         {"watchers": {"clusters": [{**HUB, "watch": {"resources": [_ALL]}}]}},
         "on the hub name resources as v1/pods",
     ),
+    ({"distributor": {"impersonate": ["deployer"]}}, "/distributor/impersonate/0"),
+    ({"distributor": {"requireServiceAccount": "yes"}}, "/distributor/requireServiceAccount"),
     ({"projector": {"replicas": 0}}, "/projector/replicas"),
     ({"projector": {"replicas": "two"}}, "/projector/replicas"),
     ({"nats": {"embedded": {"replicas": 2}}}, "/nats/embedded/replicas"),

@@ -6,12 +6,13 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from redis.asyncio import Redis
 
 from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.member_rights import writer_rules
 from fleetbus.deletions.budget import DeletionBudget
 from fleetbus.errors import ClusterNotFound
 from fleetbus.kube.client import KubeClient
@@ -31,12 +32,15 @@ from fleetbus_emulator.apiserver import ApiServers, Cluster, LoggedRequest, serv
 from support.api.chart import crds
 from support.api.custom_resource_definitions import CRDS
 from support.eventually import eventually
+from support.rigs.secured_api import grant
 
 Object = dict[str, Any]
 
 HUB = "t4"
 PENDING = Finding(GateState.PENDING)
 NOWHERE = "redis://127.0.0.1:1/0"
+WRITER = "system:serviceaccount:fleetbus-system:fleetbus-writer"
+_TOKEN = "token-of-the-writer"
 POD: Object = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -64,8 +68,9 @@ class _Engaged:
 class SmallFleet:
     """The part of a fleet that the distributor uses, with real clients."""
 
-    def __init__(self, servers: ApiServers) -> None:
+    def __init__(self, servers: ApiServers, token: str | None = None) -> None:
         self._servers = servers
+        self._token = token
         self._members: dict[str, ClusterInfo] = {}
         self._clients: dict[str, KubeClient] = {}
         self.hub = HUB
@@ -112,7 +117,7 @@ class SmallFleet:
 
     def _config(self, name: str) -> KubeConfig:
         """The part of the servers' kubeconfig that one cluster needs."""
-        whole = self._servers.kubeconfig()
+        whole = self._servers.kubeconfig(self._token)
         chosen = next(one for one in whole["contexts"] if one["name"] == name)
         names = {"contexts": name, "clusters": chosen["context"]["cluster"]}
         names["users"] = chosen["context"]["user"]
@@ -134,10 +139,11 @@ class SmallFleet:
 class Rig:
     """A hub, members, and one distributor that is driven by hand."""
 
-    def __init__(self, servers: ApiServers, redis: Redis) -> None:
+    def __init__(self, servers: ApiServers, redis: Redis, token: str | None = None) -> None:
         self.servers = servers
         self.redis = redis
-        self.fleet = SmallFleet(servers)
+        self.require_service_account = False
+        self.fleet = SmallFleet(servers, token)
         self.clusters: dict[str, Cluster] = dict(servers.clusters)
         self.hub = self.clusters[HUB]
         self.later: dict[tuple[str, str], timedelta] = {}
@@ -168,7 +174,9 @@ class Rig:
     ) -> Distributor:
         """A distributor of another process."""
         return Distributor(
-            settings=DistributorSettings(status_after=status_after),
+            settings=DistributorSettings(
+                status_after=status_after, require_service_account=self.require_service_account
+            ),
             budget=DeletionBudget(self.redis),
             missing=MissingObjects(self.redis),
             settled=SettledRounds(settled),
@@ -183,9 +191,9 @@ class Rig:
         resource = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
         return self.hub.create(RESOURCE, resource)
 
-    def edit(self, name: str = "x", **spec: Any) -> None:
+    def edit(self, name: str = "x", namespace: str = "default", **spec: Any) -> None:
         """Replace parts of the spec; a part that is None goes."""
-        resource = self.resource(name)
+        resource = self.resource(name, namespace)
         changed = {**resource["spec"], **spec}
         resource["spec"] = {key: part for key, part in changed.items() if part is not None}
         self.hub.update(RESOURCE, resource)
@@ -193,16 +201,16 @@ class Rig:
     def annotate(self, key: str, value: str, name: str = "x") -> None:
         self.hub.patch(RESOURCE, "default", name, {"metadata": {"annotations": {key: value}}})
 
-    def resource(self, name: str = "x") -> Object:
-        found = self.hub.get(RESOURCE, "default", name)
+    def resource(self, name: str = "x", namespace: str = "default") -> Object:
+        found = self.hub.get(RESOURCE, namespace, name)
         assert found is not None
         return found
 
-    def exists(self, name: str = "x") -> bool:
-        return self.hub.get(RESOURCE, "default", name) is not None
+    def exists(self, name: str = "x", namespace: str = "default") -> bool:
+        return self.hub.get(RESOURCE, namespace, name) is not None
 
-    def delete(self, name: str = "x") -> None:
-        self.hub.delete(RESOURCE, "default", name)
+    def delete(self, name: str = "x", namespace: str = "default") -> None:
+        self.hub.delete(RESOURCE, namespace, name)
 
     async def reconcile(self, name: str = "x", namespace: str = "default") -> Result | None:
         request = Request("distributor", HUB, namespace, name)
@@ -229,9 +237,9 @@ class Rig:
     def has(self, cluster: str, resource: str, name: str, namespace: str = "default") -> bool:
         return self.clusters[cluster].get(resource, namespace, name) is not None
 
-    def states(self, name: str = "x") -> dict[str, str]:
+    def states(self, name: str = "x", namespace: str = "default") -> dict[str, str]:
         """Cluster → `State` or `State/reason`."""
-        entries = self.resource(name)["status"]["clusters"]
+        entries = self.resource(name, namespace)["status"]["clusters"]
         return {
             one["name"]: one["state"]
             if one["state"] == one["reason"]
@@ -239,12 +247,12 @@ class Rig:
             for one in entries
         }
 
-    def entry(self, cluster: str, name: str = "x") -> Object:
-        entries = self.resource(name)["status"]["clusters"]
+    def entry(self, cluster: str, name: str = "x", namespace: str = "default") -> Object:
+        entries = self.resource(name, namespace)["status"]["clusters"]
         return next(one for one in entries if one["name"] == cluster)
 
-    def condition(self, kind: str = "Ready", name: str = "x") -> Object:
-        conditions = self.resource(name)["status"]["conditions"]
+    def condition(self, kind: str = "Ready", name: str = "x", namespace: str = "default") -> Object:
+        conditions = self.resource(name, namespace)["status"]["conditions"]
         return next(one for one in conditions if one["type"] == kind)
 
     def plan_hash(self, name: str = "x") -> str:
@@ -262,15 +270,28 @@ class Rig:
 
 
 @asynccontextmanager
-async def distributor_rig(*members: str, redis_url: str = NOWHERE) -> AsyncGenerator[Rig]:
+async def distributor_rig(
+    *members: str, redis_url: str = NOWHERE, authorize: Literal["rbac"] | None = None
+) -> AsyncGenerator[Rig]:
     """A hub `t4` and members (`t1`, `t2` by default), each with its own API server.
 
     Without a store every deletion that needs the fleet's budget is held.
+
+    Args:
+        members: their names.
+        redis_url: the store.
+        authorize: with "rbac" the distributor is the user `WRITER` on the members, which may only
+            read which cluster answers until more is granted.
     """
     names = members or ("t1", "t2")
     redis = Redis.from_url(redis_url)
-    async with redis, serve([Cluster(name) for name in (*names, HUB)]) as servers:
-        rig = Rig(servers, redis)
+    clusters = [Cluster(name) for name in names]
+    if authorize:
+        clusters = [Cluster(name, authorize=authorize, tokens={_TOKEN: WRITER}) for name in names]
+        for cluster in clusters:
+            grant(cluster, WRITER, *writer_rules([]))
+    async with redis, serve([*clusters, Cluster(HUB)], tls=bool(authorize)) as servers:
+        rig = Rig(servers, redis, _TOKEN if authorize else None)
         for definition in crds():
             rig.hub.create(CRDS, definition)
         for name in (*names, HUB):

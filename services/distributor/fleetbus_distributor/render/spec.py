@@ -13,6 +13,7 @@ from typing import Any, Self, cast
 
 from pydantic import Field, ValidationError, model_validator
 
+from fleetbus.kube.impersonation import SERVICE_ACCOUNT_NAME
 from fleetbus_distributor.errors import SpecError
 from fleetbus_distributor.render.rollout_spec import Rollout
 from fleetbus_distributor.render.selectors import DNS_LABEL, ClusterName, LabelSelector, Strict
@@ -152,7 +153,8 @@ class Spec(Strict):
     customize: Customize = Customize()
     policy: Policy = Policy()
     rollout: Rollout | None = None
-    service_account_name: str | None = None
+    service_account_name: str | None = Field(default=None, pattern=SERVICE_ACCOUNT_NAME)
+    """Whose rights count on the targets, in the namespace of the MultiClusterResource."""
 
     @model_validator(mode="before")
     @classmethod
@@ -176,13 +178,21 @@ class Spec(Strict):
             return [("spec.template", self.template)]
         return [(f"spec.templates[{n}]", one) for n, one in enumerate(self.templates or [])]
 
-    @property
-    def unsupported(self) -> list[str]:
-        """Fields that are set but not supported by this version; never ignored silently."""
-        wanted = {
-            "spec.serviceAccountName": self.service_account_name is not None,
-        }
-        return [field for field, is_set in wanted.items() if is_set]
+
+def read_service_account(resource: dict[str, Any]) -> str:
+    """Read spec.serviceAccountName, also of a spec that is invalid elsewhere; "" if it is not set.
+
+    Raises:
+        SpecError: it is invalid; it must not be taken for one that is not set (rule D16).
+    """
+    spec: Any = resource.get("spec")
+    fields = cast("dict[str, Any]", spec) if isinstance(spec, dict) else {}
+    name: Any = fields.get("serviceAccountName")
+    if name is None:
+        return ""
+    if not isinstance(name, str) or not re.fullmatch(SERVICE_ACCOUNT_NAME, name):
+        raise SpecError(["spec.serviceAccountName: not the name of a ServiceAccount"])
+    return name
 
 
 def read_spec(resource: dict[str, Any]) -> Spec:

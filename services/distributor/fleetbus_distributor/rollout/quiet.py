@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from fleetbus.errors import FleetbusError
 from fleetbus.kube.client import KubeClient, Object
-from fleetbus_distributor.fleet_view import FleetView
+from fleetbus_distributor.fleet_view import TargetClients
 from fleetbus_distributor.plan.intent import Inventory
 from fleetbus_distributor.rollout.advance import Finding
 from fleetbus_distributor.rollout.state import GateState
@@ -42,12 +42,12 @@ class _Trouble:
 
 
 async def look(
-    fleet: FleetView, inventory: Inventory, clusters: Collection[str], seen: Mapping[str, str]
+    clients: TargetClients, inventory: Inventory, clusters: Collection[str], seen: Mapping[str, str]
 ) -> Finding:
     """Look for new trouble.
 
     Args:
-        fleet: the clusters.
+        clients: read the clusters, with the rights that count there (rule D16).
         inventory: our objects there.
         clusters: where to look.
         seen: what is known: cluster → digest.
@@ -56,7 +56,7 @@ async def look(
 
     async def one(name: str) -> _Trouble:
         async with slots, asyncio.timeout(_TIMEOUT.total_seconds()):
-            return await _look_at(fleet.cluster(name).live, _families(inventory.get(name, {})))
+            return await _look_at(clients(name), _families(inventory.get(name, {})))
 
     names = sorted(clusters)
     results = await asyncio.gather(*map(one, names), return_exceptions=True)

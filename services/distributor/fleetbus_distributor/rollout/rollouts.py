@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.kube.client import KubeClient
-from fleetbus_distributor.fleet_view import FleetView
+from fleetbus_distributor.fleet_view import FleetView, TargetClients
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.plan.intent import Inventory
@@ -171,12 +171,18 @@ class Rollouts:
         """UID → the newest revision, as this process has seen it stored."""
 
     async def begin(
-        self, fleet: FleetView, document: Document, spec: Spec, inventory: Inventory
+        self,
+        fleet: FleetView,
+        clients: TargetClients,
+        document: Document,
+        spec: Spec,
+        inventory: Inventory,
     ) -> Progress | None:
         """Take the next step of a rollout; None without `spec.rollout`.
 
         Args:
             fleet: the clusters.
+            clients: read them.
             document: the MultiClusterResource, read live.
             spec: its spec.
             inventory: the intent as it is on record.
@@ -204,7 +210,7 @@ class Rollouts:
         state = follow_placement(state, scene)
         step = Step(spec.rollout, scene, {}, _now())
         for _ in range(_MAX_TURNS):
-            step = replace(step, findings=await self._findings(fleet, inventory, state, step))
+            step = replace(step, findings=await self._findings(clients, inventory, state, step))
             before, state = state, advance(state, step)
             if before.current == state.current:
                 break
@@ -288,7 +294,7 @@ class Rollouts:
         return frozenset(n for n, one in draft.revisions.items() if applied.get(n) == one)
 
     async def _findings(
-        self, fleet: FleetView, inventory: Inventory, state: RolloutState, step: Step
+        self, clients: TargetClients, inventory: Inventory, state: RolloutState, step: Step
     ) -> dict[tuple[str, str], Finding]:
         """Read the votes on the open wave, and look whether it is quiet."""
         wave = state.current
@@ -302,7 +308,7 @@ class Rollouts:
                 )
             elif _is_ready(state, wave, step):
                 seen = wave.gate(QUIET).seen
-                found[wave.name, QUIET] = await look(fleet, inventory, step.counted(wave), seen)
+                found[wave.name, QUIET] = await look(clients, inventory, step.counted(wave), seen)
         return found
 
     async def _specs(

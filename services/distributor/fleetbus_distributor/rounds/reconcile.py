@@ -19,6 +19,7 @@ from fleetbus.clusters.leaving import LeaveRecords
 from fleetbus.deletions.budget import DeletionBudget
 from fleetbus.errors import Conflict, NotEngaged, NotFound, StoreError
 from fleetbus.kube.client import KubeClient
+from fleetbus.kube.impersonation import ServiceAccount
 from fleetbus.ownership import Owner, field_manager
 from fleetbus.reconcile import Request, Result
 from fleetbus_distributor.errors import ChunkError, IntentError, RolloutError, SpecError
@@ -38,6 +39,7 @@ from fleetbus_distributor.render.spec import (
     DeletionPolicy,
     Policy,
     Spec,
+    read_service_account,
     read_spec,
 )
 from fleetbus_distributor.rollout.rollouts import ReadVote, Rollouts
@@ -205,7 +207,9 @@ class Distributor:
         uid = round_.owner.uid
         clusters, began = tuple(round_.fleet.clusters()), self._settled.now()
         notes = await self._notes(uid)
-        rollout = await self._rollouts.begin(round_.fleet, document, spec, round_.inventory)
+        rollout = await self._rollouts.begin(
+            round_.fleet, round_.client_of, document, spec, round_.inventory
+        )
         round_ = replace(round_, rollout=rollout)
         facts = facts_of(document, clusters, unjoined)
         only: frozenset[str] | None = None
@@ -262,6 +266,7 @@ class Distributor:
     def _round(
         self, fleet: FleetView, document: Document, hub_id: str, inventory: Inventory
     ) -> Round:
+        account = self._service_account(document, inventory)
         metadata = document.metadata
         owner = Owner(
             api_version=API_VERSION,
@@ -285,8 +290,27 @@ class Distributor:
             renderer=self._renderer,
             missing=self._missing,
             requeue=self._requeue,
+            service_account=account,
             status_after=self._settings.status_after,
         )
+
+    def _service_account(self, document: Document, inventory: Inventory) -> ServiceAccount | None:
+        """Whose rights count on the targets, also for deletions; None for our own (rule D16).
+
+        Raises:
+            SpecError: the name is invalid.
+            _SpecNotApplied: none is named, and one is required.
+        """
+        if name := read_service_account(document.resource):
+            return ServiceAccount(document.metadata["namespace"], name)
+        has_ended = document.is_deleted and not inventory
+        if has_ended or not self._settings.require_service_account:
+            return None
+        message = (
+            "spec.serviceAccountName: required here; nothing is applied or deleted until it names"
+            " the ServiceAccount of this namespace whose rights on the clusters are to count"
+        )
+        raise _SpecNotApplied(Condition(status.READY, False, "ServiceAccountRequired", message))
 
 
 class _SpecNotApplied(Exception):
@@ -299,9 +323,6 @@ class _SpecNotApplied(Exception):
 
 def _spec_to_apply(document: Document) -> Spec:
     spec = read_spec(document.resource)
-    if spec.unsupported:
-        message = f"{', '.join(spec.unsupported)}: not supported by this version; nothing is done"
-        raise _SpecNotApplied(Condition(status.READY, False, "NotSupportedYet", message))
     if spec.policy.suspend:
         message = "spec.policy.suspend is on; nothing is applied or deleted"
         raise _SpecNotApplied(Condition(status.READY, False, "Suspended", message))

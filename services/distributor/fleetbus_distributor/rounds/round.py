@@ -13,6 +13,8 @@ import structlog
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import ClusterNotFound, NotAccepted, NotEngaged
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.impersonation import ActingClient, ServiceAccount
 from fleetbus.ownership import Owner
 from fleetbus_distributor.fleet_view import FleetView
 from fleetbus_distributor.plan.fleet_fuse import FleetFuse
@@ -60,6 +62,7 @@ class Round:
         owner: the mark of every object.
         manager: our field manager.
         policy: of the spec.
+        service_account: whose rights count on the targets; None for those of our own (rule D16).
         inventory: the intent as it is on record.
         breaker: shared by all rounds of the process.
         corrections: likewise.
@@ -85,6 +88,7 @@ class Round:
     missing: MissingObjects
     requeue: Requeue
     rollout: Progress | None = None
+    service_account: ServiceAccount | None = None
     status_after: timedelta = field(default=timedelta(seconds=2))
 
     async def draft(self, spec: Spec, clusters: Sequence[ClusterInfo]) -> Draft:
@@ -93,6 +97,19 @@ class Round:
         if self.rollout is None:
             return await self.renderer.draft(spec, clusters, hub)
         return await self.renderer.draft(spec, clusters, hub, self.rollout.specs)
+
+    def client_of(self, name: str) -> KubeClient:
+        """A client of a target, with the rights that count there (rule D16).
+
+        Raises:
+            ClusterNotFound: it is not in the fleet.
+            NotEngaged: it cannot be used yet.
+        """
+        return self._as_account(self.fleet.cluster(name).live)
+
+    def _as_account(self, client: KubeClient) -> KubeClient:
+        account = self.service_account
+        return ActingClient(client, account.user) if account else client
 
     async def run(self, work: Mapping[str, Work], interim: ReportProgress) -> list[ClusterOutcome]:
         """Work on all clusters at once.
@@ -153,9 +170,10 @@ class Round:
     async def _work_on(self, name: str, work: Work) -> ClusterOutcome:
         if cooldown := self.breaker.cooldown_of(name):
             return self._unreachable(name, cooldown.reason, cooldown.message)
-        target = self._target(name, work)
-        if isinstance(target, ClusterOutcome):
-            return target
+        client = self._client(name)
+        if isinstance(client, ClusterOutcome):
+            return client
+        target = self._target(name, work, client)
         try:
             target.aliases = await self.fleet.aliases(name)
         except NotAccepted as error:
@@ -164,7 +182,7 @@ class Round:
         try:
             result = await converge(target, work.objects, work.prune, work.revision)
         except Exception as error:
-            if self._has_left(name, target):
+            if self._has_left(name, client):
                 return self._unreachable(name, "NotEngaged", "the cluster left meanwhile")
             # A bug, or an answer that no API server should give: other clusters go on.
             log.exception("cluster_round_failed", cluster=name)
@@ -177,7 +195,7 @@ class Round:
             self.breaker.record_answer(name)
         return result
 
-    def _target(self, name: str, work: Work) -> Target | ClusterOutcome:
+    def _client(self, name: str) -> KubeClient | ClusterOutcome:
         info = self._info(name)
         if info is not None and info.suspended:
             message = (
@@ -186,12 +204,15 @@ class Round:
             )
             return self._without_contact(name, State.WAITING, "ClusterSuspended", message, LATER)
         try:
-            client = self.fleet.cluster(name).live
+            return self.fleet.cluster(name).live
         except (ClusterNotFound, NotEngaged) as error:
             return self._unreachable(name, "NotEngaged", str(error))
+
+    def _target(self, name: str, work: Work, client: KubeClient) -> Target:
         return Target(
             name=name,
-            client=client,
+            client=self._as_account(client),
+            service_account=str(self.service_account or ""),
             owner=self.owner,
             manager=self.manager,
             policy=self.policy,
@@ -202,10 +223,10 @@ class Round:
             may_create=work.may_create,
         )
 
-    def _has_left(self, name: str, target: Target) -> bool:
+    def _has_left(self, name: str, client: KubeClient) -> bool:
         """Whether the client was closed meanwhile, because the cluster left or was replaced."""
         try:
-            return self.fleet.cluster(name).live is not target.client
+            return self.fleet.cluster(name).live is not client
         except (ClusterNotFound, NotEngaged):
             return True
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from datetime import timedelta
 
-from fleetbus.errors import AlreadyExists, Conflict, Invalid, KubeError, NotFound
+from fleetbus.errors import AlreadyExists, Conflict, Forbidden, Invalid, KubeError, NotFound
 from fleetbus.kube.discovery import ApiResource
 from fleetbus.ownership import set_owner
 from fleetbus_distributor.health.health import Health, HealthState, health_of
@@ -174,8 +174,15 @@ async def _has_namespace(target: Target, name: str) -> bool:
     """Whether a namespace exists; where it once did, the server refuses what comes too late."""
     if target.seen.has_namespace(target.name, name):
         return True
-    if await target.client.get(_NAMESPACES, "", name) is None:
-        return False
+    try:
+        if await target.client.get(_NAMESPACES, "", name) is None:
+            return False
+    except Forbidden:
+        # A ServiceAccount with rights in the namespace only need not be able to read it: then the
+        # server says with the write whether it exists. Creating it needs more rights.
+        if not target.service_account or target.policy.create_namespaces:
+            raise
+        return True
     target.seen.note_namespace(target.name, name)
     return True
 

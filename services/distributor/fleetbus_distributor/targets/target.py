@@ -33,6 +33,7 @@ from fleetbus_distributor.plan.intent import Key, Owned
 from fleetbus_distributor.render.spec import Policy
 from fleetbus_distributor.render.template import Object, ObjectRef
 from fleetbus_distributor.targets.drift import Corrections
+from fleetbus_distributor.targets.missing_right import missing_right
 from fleetbus_distributor.targets.outcome import State
 from fleetbus_distributor.targets.seen import SeenOnTargets
 
@@ -70,6 +71,8 @@ class Target:
     """Other names of the same cluster: what is pruned here may be wanted there (rule D5)."""
     only_compare: bool = False
     """This revision was applied before, and drift is only reported."""
+    service_account: str = ""
+    """NAMESPACE/NAME of the ServiceAccount that `client` impersonates; "" for none (rule D16)."""
     may_create: bool = True
     """Whether missing objects are created; only by the round for all clusters (rule D2)."""
 
@@ -119,7 +122,8 @@ def to_finding(error: KubeError, obj: Object, what: str) -> Finding:
     if isinstance(error, Conflict):
         return _conflict(error, message, obj, what)
     if isinstance(error, Forbidden):
-        return _forbidden(error, message)
+        right = missing_right(error.message)
+        return _forbidden(error, f"{what}: {right}" if right else message)
     if isinstance(error, TooManyRequests):
         return Finding(State.WAITING, "Throttled", message, error.retry_after)
     if isinstance(error, ServerError):
