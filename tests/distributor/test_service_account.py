@@ -51,10 +51,8 @@ def deny(cluster: Cluster, user: str):
 
 
 def create(rig: Rig, **spec: Any):
-    rig.create(
-        **{"serviceAccountName": "deployer", "template": IN_SHOP, "placement": PLACED, **spec},
-        namespace="shop",
-    )
+    whole: dict[str, Any] = {"serviceAccountName": "deployer", "template": IN_SHOP}
+    rig.create(namespace="shop", **{**whole, "placement": PLACED, **spec})
 
 
 async def reconcile(rig: Rig):
