@@ -52,7 +52,8 @@ def deny(cluster: Cluster, user: str):
 
 def create(rig: Rig, **spec: Any):
     whole: dict[str, Any] = {"serviceAccountName": "deployer", "template": IN_SHOP}
-    rig.create(namespace="shop", **{**whole, "placement": PLACED, **spec})
+    whole |= {"placement": PLACED, **spec}
+    rig.create(namespace="shop", **whole)
 
 
 async def reconcile(rig: Rig):
