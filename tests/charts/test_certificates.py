@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
-import os
-import re
 import ssl
-import subprocess
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,10 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 from fleetbus.bus.connection import connected
 from fleetbus.bus.jetstream import ensure_stream
-from fleetbus_devfleet.processes.servers import find_nats_server
 from support.api.rendered_chart import AUDIT, VALUES, Object, find, of_kind, render, secret
 from support.eventually import eventually
-from support.servers.rendered_servers import rendered_nats, write_certificate
+from support.servers.rendered_servers import rendered_nats, run_nats_probe, write_certificate
 
 ANOTHER = functools.partial(render, {"shards": 2})
 """Objects with certificates of another CA."""
@@ -144,7 +140,7 @@ async def test_s2_the_probe_of_the_pod_takes_a_new_certificate_into_use(tmp_path
             before = await served(server.address)
             write_certificate(ANOTHER(), "nats", tmp_path)
             assert await served(server.address) == before
-            assert run_probe(tmp_path) == 0
+            assert run_nats_probe(tmp_path) == 0
 
             async def is_another() -> bool:
                 return await served(server.address) != before
@@ -174,13 +170,3 @@ async def served(address: str) -> bytes | None:
         return shown.getpeercert(binary_form=True)
     finally:
         writer.close()
-
-
-def run_probe(folder: Path) -> int:
-    """Run the liveness probe of the pod of NATS, with the places of the container moved."""
-    pod = find(render({}), "StatefulSet", "fb-fleetbus-nats")["spec"]["template"]["spec"]
-    *shell, text = pod["containers"][0]["livenessProbe"]["exec"]["command"]
-    text = text.replace("/etc/nats-tls", str(folder / "nats-tls")).replace("/run/nats", str(folder))
-    text = re.sub("wget .*", "true", text)  # monitoring is on another port
-    path = f"{Path(find_nats_server()).parent}:{os.environ['PATH']}"
-    return subprocess.run([*shell, text], env={"PATH": path}, check=False).returncode

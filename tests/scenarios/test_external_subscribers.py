@@ -100,6 +100,8 @@ class Server:
         scratch = self.folder if self.child is None else self.folder / "rotated"
         scratch.mkdir(exist_ok=True)
         text = nats_config(values(rotation), scratch).replace(str(scratch), str(self.folder))
+        accounts = (scratch / "accounts.conf").read_text()
+        (self.folder / "accounts.conf").write_text(accounts)
         config = self.folder / "nats.conf"
         config.write_text(text.replace("127.0.0.1:-1", f"127.0.0.1:{self.held.number}", 1))
         command = [find_nats_server(), "-c", str(config)]

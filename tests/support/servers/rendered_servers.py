@@ -8,9 +8,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import re
 import shutil
 import ssl
+import subprocess
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -33,9 +35,14 @@ from support.eventually import eventually
 
 
 def nats_config(values: Object, folder: Path) -> str:
-    """The rendered configuration, with the places of the container moved to a folder."""
+    """The rendered configuration, with the places of the container moved to a folder.
+
+    The users that it includes are written to that folder.
+    """
     write_certificate(render(values), "nats", folder)
-    text = secret(render(values), "fb-fleetbus-nats-config")["nats.conf"]
+    rendered = secret(render(values), "fb-fleetbus-nats-config")
+    (folder / "accounts.conf").write_text(rendered["accounts.conf"])
+    text = rendered["nats.conf"]
     return _moved(
         text.replace("/etc/nats-tls", str(folder / "nats-tls")),
         {
@@ -59,6 +66,24 @@ def write_certificate(objects: list[Object], instance: str, folder: Path) -> Pat
     for key, text in find(objects, "Secret", name)["data"].items():
         (place / key).write_bytes(base64.b64decode(text))
     return place / "ca.crt"
+
+
+def run_nats_probe(folder: Path) -> int:
+    """Run the readiness probe of the pod, which loads what has changed; returns its status."""
+    text = _probe("nats").replace("/etc/nats-tls", str(folder / "nats-tls"))
+    text = text.replace("/run/nats", str(folder)).replace("/etc/nats", str(folder))
+    text = re.sub("wget .*", "true", text)  # monitoring is on another port
+    return _shell(text, Path(find_nats_server()).parent)
+
+
+def _probe(instance: str) -> str:
+    pod = find(render({}), "StatefulSet", f"fb-fleetbus-{instance}")["spec"]["template"]["spec"]
+    return pod["containers"][0]["readinessProbe"]["exec"]["command"][-1]
+
+
+def _shell(text: str, programs: Path) -> int:
+    environment = {"PATH": f"{programs}:{os.environ['PATH']}"}
+    return subprocess.run(["/bin/sh", "-c", text], env=environment, check=False).returncode
 
 
 @dataclass
@@ -169,7 +194,11 @@ async def rendered_valkey(values: Object, folder: Path) -> AsyncGenerator[Render
     }
     if ca:
         moved["tls-auto-reload-interval 30"] = ""  # of Valkey 9.1; Debian's Redis does not know it
-    (folder / "users.acl").write_text(rendered["users.acl"])
+    for name in ("users.acl", "probe"):
+        (folder / name).write_text(rendered[name])
+    # The command of the pod does the same.
+    (folder / "run").mkdir()
+    (folder / "run" / "probe").write_text(rendered["probe"])
     config = folder / "valkey.conf"
     config.write_text(_moved(text, moved))
     child = Child("valkey", [binary, config], log=folder / "valkey.log")
@@ -180,6 +209,19 @@ async def rendered_valkey(values: Object, folder: Path) -> AsyncGenerator[Render
     finally:
         await child.stop()
         held.release()
+
+
+def run_valkey_probe(server: RenderedValkey) -> int:
+    """Run the readiness probe of the pod, which loads what has changed; returns its status."""
+    folder = server.folder
+    text = secret(server.objects, "fb-fleetbus-valkey-config")["ready.sh"]
+    text = text.replace("/etc/valkey", str(folder)).replace("/run/valkey", str(folder / "run"))
+    programs = folder / "programs"
+    programs.mkdir(exist_ok=True)
+    cli = programs / "valkey-cli"
+    cli.write_text(f'#!/bin/sh\nexec redis-cli -p {server.port} "$@"\n')
+    cli.chmod(0o755)
+    return _shell(text, programs)
 
 
 def tls_store() -> str:
