@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import pkgutil
+import tomllib
 from collections.abc import Iterator
-from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
@@ -23,6 +25,7 @@ _INTRO: Final = """\
 `fleetbus COMMAND --help` shows the same in a terminal.
 Exit status 0 means success, 1 that something failed or was not found, 2 wrong usage.
 """
+_ROOT: Final = Path(__file__).parents[2]
 _WIDTH: Final = "90"
 
 
@@ -30,13 +33,19 @@ def page() -> str:
     """Write the page."""
     commands = dict(typer.main.get_group(app).commands)
     commands |= {
-        point.name: typer.main.get_group(point.load())
-        for point in entry_points(group="fleetbus.commands")
+        name: typer.main.get_group(pkgutil.resolve_name(place)) for name, place in _added()
     }
     found = [
         part for name in sorted(commands) for part in _command(commands[name], "fleetbus", name)
     ]
     return "\n".join([_INTRO, *found, *_plugin()])
+
+
+def _added() -> Iterator[tuple[str, str]]:
+    """The commands of other packages, as their sources declare them."""
+    for file in sorted(_ROOT.glob("*/pyproject.toml")) + sorted(_ROOT.glob("*/*/pyproject.toml")):
+        project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
+        yield from project.get("entry-points", {}).get("fleetbus.commands", {}).items()
 
 
 def _command(command: Any, above: str, name: str) -> Iterator[str]:

@@ -1,13 +1,15 @@
 """The commands of `fleetbus`.
 
-devfleet adds `dev` and `demo` through the entry point group `fleetbus.commands`.
+Packages add commands of their own through the entry point group `fleetbus.commands`: devfleet `dev`
+and `demo`, the distributor `rollout`.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from importlib.metadata import entry_points, version
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -21,7 +23,7 @@ from fleetbus.cli.objects import commands as objects
 from fleetbus.cli.queue import commands as queue
 from fleetbus.cli.run import commands as run
 from fleetbus.cli.unknown import exit_status
-from fleetbus.errors import FleetbusError
+from fleetbus.errors import ConfigError, FleetbusError
 
 app = typer.Typer(
     name="fleetbus",
@@ -65,14 +67,31 @@ def global_options(
     """Run Kubernetes controllers across many clusters, over a message bus."""
 
 
+_PACKAGES: Final = {
+    "demo": "fleetbus-devfleet",
+    "dev": "fleetbus-devfleet",
+    "rollout": "fleetbus-distributor",
+}
+"""Commands that other packages bring."""
+
+
+def _check_installed(commands: Collection[str]) -> None:
+    wanted = next((one for one in sys.argv[1:] if not one.startswith("-")), "")
+    package = _PACKAGES.get(wanted)
+    if package and wanted not in commands:
+        raise ConfigError(f"the package {package} brings `{wanted}`: pip install {package}")
+
+
 def run_command_line() -> None:
     """Run the command line.
 
     Bad input prints one line and exits with status 2, or 1 if it names something unknown.
     """
-    for point in sorted(entry_points(group="fleetbus.commands"), key=lambda p: p.name):
+    points = entry_points(group="fleetbus.commands")
+    for point in sorted(points, key=lambda p: p.name):
         app.add_typer(point.load())
     try:
+        _check_installed(points.names)
         app()
     except FleetbusError as e:
         print(f"fleetbus: {e}", file=sys.stderr)

@@ -304,7 +304,7 @@ def test_events_refuses_what_it_cannot_read(
     assert said in one_line(err)
 
 
-@pytest.mark.parametrize("words", [(), ("dev",), ("dev", "fault")])
+@pytest.mark.parametrize("words", [(), ("dev",), ("dev", "fault"), ("rollout",)])
 def test_help_shows_whole_sentences(call: Call, words: tuple[str, ...]) -> None:
     listed = call(*words, "--help")[1].partition("Commands:\n")[2]
     cut = [line for line in listed.splitlines() if not line.endswith(".") or line.endswith("...")]

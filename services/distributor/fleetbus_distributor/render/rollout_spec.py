@@ -23,7 +23,12 @@ _UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 _PERCENT: Final = re.compile(r"([1-9][0-9]?|100)%")
 
 
-def _to_duration(value: Any) -> timedelta:
+def to_duration(value: Any) -> timedelta:
+    """Read a duration of the spec.
+
+    Raises:
+        ValueError: it is none.
+    """
     found = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         raise ValueError("not a duration such as 30s, 5m or 1h")
@@ -37,7 +42,7 @@ def _to_limit(value: Any) -> Any:
     raise ValueError("neither a number from 1 on nor a percentage from 1% to 100%")
 
 
-Duration = Annotated[timedelta, BeforeValidator(_to_duration)]
+Duration = Annotated[timedelta, BeforeValidator(to_duration)]
 Limit = Annotated[int | str, BeforeValidator(_to_limit)]
 
 

@@ -1,0 +1,1 @@
+"""Commands that the distributor adds to `fleetbus`."""

@@ -1,0 +1,255 @@
+"""Runs `fleetbus rollout` on the hub itself, so it works while every service is down."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, cast
+
+from fleetbus.cli.documents import render_json
+from fleetbus.cli.hub import Hub, resolve_hub, run_on_hub
+from fleetbus.cli.table import render_table
+from fleetbus.cli.unknown import unknown
+from fleetbus.errors import ConfigError
+from fleetbus.kube.client import KubeClient, Object
+from fleetbus_distributor.errors import RolloutError
+from fleetbus_distributor.hub.document import Document
+from fleetbus_distributor.render.rollout_spec import to_duration
+from fleetbus_distributor.render.spec import RESOURCE
+from fleetbus_distributor.rollout.revisions import FIELDS, Revision, Revisions
+from fleetbus_distributor.rollout.state import (
+    Phase,
+    RolloutState,
+    WaveStatus,
+    named,
+    read_state,
+    write_state,
+)
+
+MANAGER: Final = "fleetbus-cli"
+_WAVES: Final = ("WAVE", "PHASE", "CLUSTERS", "READY", "GATES", "MESSAGE")
+_REVISIONS: Final = ("REVISION", "CREATED", "CLUSTERS", "OBJECTS")
+_POLL: Final = timedelta(seconds=1)
+_ADVICE: Final = "add `rollout: {}` to its spec, and revisions are kept from then on"
+
+
+def run_status(name: str, namespace: str, *, output: str, wait: str, hub: Hub) -> int:
+    """Print where a rollout is; return 1 if it failed, or is not complete in time.
+
+    Raises:
+        ConfigError: an argument is invalid, or the hub is not set.
+    """
+    until = time.monotonic() + _read_wait(wait).total_seconds()
+
+    async def show(client: KubeClient, document: Document) -> int:
+        state = _state_of(document)
+        while state.phase is not Phase.COMPLETE and time.monotonic() < until:
+            if state.phase is Phase.FAILED:
+                break
+            await asyncio.sleep(_POLL.total_seconds())
+            document = await _read(client, name, namespace)
+            state = _state_of(document)
+        print(render_json(write_state(state)) if output == "json" else _render(document, state))
+        is_late = bool(wait) and state.phase is not Phase.COMPLETE
+        return int(is_late or state.phase is Phase.FAILED)
+
+    return _run(name, namespace, hub, show)
+
+
+def run_history(name: str, namespace: str, *, output: str, hub: Hub) -> int:
+    """Print the revisions that are kept.
+
+    Raises:
+        ConfigError: an argument is invalid, or the hub is not set.
+    """
+
+    async def show(client: KubeClient, document: Document) -> int:
+        state = _state_of(document)
+        kept = await Revisions().history(client, document)
+        rows = [_describe(one, _clusters_with(state, one.ref.name)) for one in kept]
+        if output == "json":
+            print(render_json({"current": state.revision.number, "revisions": rows}))
+        else:
+            print(render_table(_REVISIONS, [_row(one, state) for one in rows]))
+        return 0
+
+    return _run(name, namespace, hub, show)
+
+
+def run_undo(name: str, namespace: str, *, to_revision: int, hub: Hub) -> int:
+    """Edit the spec back to an earlier revision.
+
+    Raises:
+        ConfigError: there is no such revision, or the hub is not set.
+    """
+
+    async def undo(client: KubeClient, document: Document) -> int:
+        state = _state_of(document)
+        kept = await Revisions().history(client, document)
+        chosen = _choose(kept, state, to_revision)
+        spec = cast("dict[str, Any]", document.resource["spec"])
+        rest = {key: part for key, part in spec.items() if key not in FIELDS}
+        edited = {**document.resource, "spec": {**rest, **chosen.fields}}
+        await client.update(RESOURCE, edited, field_manager=MANAGER)
+        print(f"{_title(document)}: edited back to revision {chosen.ref.number}")
+        if state.phase is Phase.PAUSED:
+            print("its rollout is paused: `fleetbus rollout resume` begins it")
+        return 0
+
+    return _run(name, namespace, hub, undo)
+
+
+def set_paused(name: str, namespace: str, *, paused: bool, hub: Hub) -> int:
+    """Pause or resume a rollout.
+
+    Raises:
+        ConfigError: it has none, or the hub is not set.
+    """
+
+    async def edit(client: KubeClient, document: Document) -> int:
+        rollout: Any = document.resource["spec"].get("rollout")
+        if rollout is None:
+            raise ConfigError(f"{_title(document)} has no spec.rollout: {_ADVICE}")
+        done = "paused" if paused else "resumed"
+        if bool(rollout.get("paused")) is paused:
+            print(f"{_title(document)}: already {done}")
+            return 0
+        metadata = document.metadata
+        # An edit that came meanwhile, one that removes spec.rollout say, must not be undone.
+        patch = {
+            "metadata": {"resourceVersion": metadata["resourceVersion"]},
+            "spec": {"rollout": {"paused": paused}},
+        }
+        await client.patch(
+            RESOURCE, metadata["namespace"], metadata["name"], patch, field_manager=MANAGER
+        )
+        print(f"{_title(document)}: {done}")
+        return 0
+
+    return _run(name, namespace, hub, edit)
+
+
+def _run(
+    name: str, namespace: str, hub: Hub, act: Callable[[KubeClient, Document], Awaitable[int]]
+) -> int:
+    config = resolve_hub(hub)
+
+    async def main() -> int:
+        async with KubeClient(config) as client:
+            try:
+                return await act(client, await _read(client, name, namespace))
+            except RolloutError as error:
+                print(f"fleetbus: {error}", file=sys.stderr)
+                return 1
+
+    return run_on_hub(main())
+
+
+async def _read(client: KubeClient, name: str, namespace: str) -> Document:
+    before, slash, after = name.partition("/")
+    if slash:
+        namespace, name = before, after
+    if not name or not namespace or "/" in name:
+        raise ConfigError(f"{before}{slash}{after} is neither NAME nor NAMESPACE/NAME")
+    resource = await client.get(RESOURCE, namespace, name)
+    if resource is None:
+        known = [str(one["metadata"]["name"]) for one in await client.list(RESOURCE, namespace)]
+        raise unknown(f"no MultiClusterResource {namespace}/{name}", name, known)
+    return Document(client, resource)
+
+
+def _read_wait(text: str) -> timedelta:
+    if not text:
+        return timedelta()
+    try:
+        return to_duration(text)
+    except ValueError as error:
+        raise ConfigError(f"--wait {text!r}: {error}") from error
+
+
+def _state_of(document: Document) -> RolloutState:
+    state = read_state(document.status)
+    if state is not None:
+        return state
+    if document.resource["spec"].get("rollout") is None:
+        raise ConfigError(f"{_title(document)} has no spec.rollout: {_ADVICE}")
+    conditions = cast("list[Object]", document.status.get("conditions") or [])
+    why = [str(one.get("message")) for one in conditions if one.get("type") == "Ready"]
+    raise RolloutError(
+        f"the distributor has not begun the rollout of {_title(document)}"
+        + (f": {why[0]}" if why else "; is it running?")
+    )
+
+
+def _title(document: Document) -> str:
+    return f"{document.metadata['namespace']}/{document.metadata['name']}"
+
+
+def _render(document: Document, state: RolloutState) -> str:
+    lines = [f"{_title(document)}: revision {state.revision.number}, {state.phase}"]
+    if state.message:
+        lines[0] += f": {state.message}"
+    if not document.is_observed:
+        lines.append("The spec was edited since; the distributor has not handled that yet.")
+    lines += ["", render_table(_WAVES, [_wave_row(one, state) for one in state.waves])]
+    groups: dict[int, list[str]] = {}
+    for cluster, revision in state.behind.items():
+        groups.setdefault(revision.number, []).append(cluster)
+    for number, clusters in sorted(groups.items()):
+        has = f"revision {number}" if number else "no revision yet"
+        lines.append(f"\n{len(clusters)} cluster(s) with {has}: {named(clusters)}")
+    return "\n".join(lines)
+
+
+def _wave_row(wave: WaveStatus, state: RolloutState) -> list[str]:
+    waits = {*state.behind, *state.updating}
+    is_over = wave.phase.value == "Passed"
+    ready = sum(is_over or name not in waits for name in wave.clusters)
+    shown = str(ready) if wave.phase.value != "Waiting" else "0"
+    gates = ", ".join(f"{gate.name} {gate.state}" for gate in wave.gates)
+    return [wave.name, wave.phase.value, str(len(wave.clusters)), shown, gates, wave.message]
+
+
+def _clusters_with(state: RolloutState, name: str) -> list[str]:
+    """The clusters that have a revision."""
+    found = [cluster for cluster, one in state.behind.items() if one.name == name]
+    if name == state.revision.name:
+        placed = [cluster for wave in state.waves for cluster in wave.clusters]
+        found += [cluster for cluster in placed if cluster not in state.behind]
+    return sorted(found)
+
+
+def _describe(revision: Revision, clusters: Sequence[str]) -> dict[str, Any]:
+    fields = revision.fields
+    single = fields.get("template")
+    templates = cast("list[Object]", fields.get("templates") or ([single] if single else []))
+    objects = [f"{one.get('kind')}/{one.get('metadata', {}).get('name')}" for one in templates]
+    return {
+        "revision": revision.ref.number,
+        "name": revision.ref.name,
+        "created": revision.created,
+        "clusters": list(clusters),
+        "objects": objects,
+    }
+
+
+def _row(described: Mapping[str, Any], state: RolloutState) -> list[str]:
+    number = int(described["revision"])
+    mark = " (newest)" if number == state.revision.number else ""
+    objects = named(cast("list[str]", described["objects"]), limit=3)
+    return [f"{number}{mark}", described["created"], str(len(described["clusters"])), objects]
+
+
+def _choose(kept: Sequence[Revision], state: RolloutState, number: int) -> Revision:
+    others = [one for one in kept if one.ref.number != state.revision.number]
+    wanted = number or state.previous or max((one.ref.number for one in others), default=0)
+    if wanted == state.revision.number:
+        raise ConfigError(f"revision {wanted} is the newest one already")
+    found = next((one for one in kept if one.ref.number == wanted), None)
+    if found is None:
+        numbers = ", ".join(str(one.ref.number) for one in others) or "none"
+        raise ConfigError(f"revision {wanted} is not kept; kept beside the newest: {numbers}")
+    return found

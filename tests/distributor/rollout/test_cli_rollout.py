@@ -1,0 +1,170 @@
+"""`fleetbus rollout` as a person calls it, beside a distributor."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+import sys
+from dataclasses import dataclass
+from importlib.metadata import EntryPoints, entry_points
+from typing import Any
+
+import orjson
+import pytest
+
+from fleetbus.cli.app import run_command_line
+from fleetbus_distributor.rollout.revisions import RESOURCE as REVISIONS
+from support.rigs.distributor import CONFIG_MAP, HUB, Rig
+
+ROLLOUT = {"waves": [{"name": "canary", "clusters": [{"name": "t1"}]}], "gates": [{"name": "t"}]}
+EVERYWHERE = {"clusters": [{"name": name} for name in ("t1", "t2", "t4")]}
+
+
+@dataclass
+class Desk:
+    """The command line, pointed at the rig's hub."""
+
+    file: pathlib.Path
+    capsys: pytest.CaptureFixture[str]
+
+    async def __call__(self, verb: str, *words: str) -> tuple[int, str]:
+        hub = ("--hub-kubeconfig", str(self.file), "--hub-context", HUB)
+        self.capsys.readouterr()
+        status = await asyncio.to_thread(self._run, ["fleetbus", "rollout", verb, *words, *hub])
+        found = self.capsys.readouterr()
+        return status, found.out + found.err
+
+    def _run(self, arguments: list[str]) -> int:
+        # In a thread, because the servers need this loop.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.argv", arguments)
+            with pytest.raises(SystemExit) as ended:
+                run_command_line()
+        return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def desk(rig: Rig, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> Desk:
+    if "rollout" not in entry_points(group="fleetbus.commands").names:
+        pytest.skip("the environment is older than the command: run `make install`")
+    file = tmp_path / "hub.yaml"
+    file.write_bytes(orjson.dumps(rig.servers.kubeconfig()))
+    return Desk(file, capsys)
+
+
+def template(value: str) -> dict[str, Any]:
+    return {**CONFIG_MAP, "data": {"k": value}}
+
+
+def value(rig: Rig, cluster: str) -> str:
+    return rig.get(cluster, "v1/configmaps", "m")["data"]["k"]
+
+
+async def rounds(rig: Rig, count: int = 4) -> None:
+    for _ in range(count):
+        await rig.reconcile()
+
+
+async def two_revisions(rig: Rig) -> None:
+    rig.create(template=template("v1"), vars={"a": 1}, placement=EVERYWHERE, rollout={})
+    await rounds(rig)
+    rig.edit(templates=[template("v2")], template=None, vars=None, rollout=ROLLOUT)
+    await rounds(rig)
+    assert [value(rig, name) for name in ("t1", "t2", "t4")] == ["v2", "v1", "v1"]
+
+
+async def test_status_shows_the_waves_and_what_they_wait_for(rig: Rig, desk: Desk):
+    await two_revisions(rig)
+    status, said = await desk("status", "x")
+    assert status == 0
+    assert "default/x: revision 2, Progressing: wave canary: gate t: no vote yet on " in said
+    lines = {line.split()[0]: line.split() for line in said.splitlines() if line.strip()}
+    assert lines["canary"][1:4] == ["Open", "1", "1"]
+    assert lines["remaining"][1:4] == ["Waiting", "2", "0"]
+    assert "2 cluster(s) with revision 1: t2, t4" in said
+    status, said = await desk("status", "default/x", "-o", "json")
+    assert json.loads(said) == rig.resource()["status"]["rollout"]
+    status, said = await desk("status", "x", "--wait", "10ms")
+    assert status == 1
+
+
+async def test_undo_is_an_edit_of_the_spec(rig: Rig, desk: Desk):
+    await two_revisions(rig)
+    status, said = await desk("undo", "x")
+    assert (status, said) == (0, "default/x: edited back to revision 1\n")
+    spec = rig.resource()["spec"]
+    assert (spec["template"], spec["vars"]) == (template("v1"), {"a": 1})
+    assert "templates" not in spec
+    assert spec["rollout"]["gates"] == [{"name": "t"}]
+    await rounds(rig)
+    assert [value(rig, name) for name in ("t1", "t2", "t4")] == ["v1", "v1", "v1"]
+    assert rig.resource()["status"]["rollout"]["revision"] == 3
+    status, said = await desk("history", "x", "-o", "json")
+    shown = json.loads(said)
+    assert shown["current"] == 3
+    assert [(one["revision"], one["clusters"]) for one in shown["revisions"]] == [
+        (2, []),
+        (3, ["t1", "t2", "t4"]),
+    ]
+    status, said = await desk("history", "x")
+    assert "3 (newest)" in said
+    assert "ConfigMap/m" in said
+    assert (await desk("undo", "x", "--to-revision", "2"))[0] == 0
+    await rounds(rig)
+    assert value(rig, "t1") == "v2"
+
+
+async def test_pause_and_resume_edit_the_spec(rig: Rig, desk: Desk):
+    await two_revisions(rig)
+    assert (await desk("pause", "x", "-n", "default"))[1] == "default/x: paused\n"
+    assert rig.resource()["spec"]["rollout"]["paused"] is True
+    await rounds(rig)
+    assert (await desk("status", "x"))[1].startswith("default/x: revision 2, Paused")
+    assert (await desk("pause", "x"))[1] == "default/x: already paused\n"
+    assert (await desk("resume", "x"))[1] == "default/x: resumed\n"
+    await rounds(rig)
+    assert (await desk("status", "x"))[1].startswith("default/x: revision 2, Progressing")
+
+
+async def test_bad_input_says_what_is_wrong(rig: Rig, desk: Desk):
+    other = {**CONFIG_MAP, "metadata": {"name": "other", "namespace": "default"}}
+    rig.create("plain", template=other, placement=EVERYWHERE)
+    await rig.reconcile("plain")
+    await two_revisions(rig)
+    for words, status, message in (
+        (("status", "y"), 1, "no MultiClusterResource default/y; known: plain, x"),
+        (("status", "a/b/c"), 2, "a/b/c is neither NAME nor NAMESPACE/NAME"),
+        (("status", "x", "--wait", "soon"), 2, "--wait 'soon': not a duration"),
+        (("status", "plain"), 2, "default/plain has no spec.rollout: add `rollout: {}`"),
+        (("pause", "plain"), 2, "default/plain has no spec.rollout"),
+        (("undo", "plain"), 2, "default/plain has no spec.rollout"),
+        (("undo", "x", "--to-revision", "9"), 2, "revision 9 is not kept; kept beside the"),
+        (("undo", "x", "--to-revision", "2"), 2, "revision 2 is the newest one already"),
+    ):
+        assert (found := await desk(*words))[0] == status, words
+        assert message in found[1], words
+    for one in rig.hub.list(REVISIONS):
+        rig.hub.delete(REVISIONS, "default", one["metadata"]["name"])
+    assert "revision 1 is not kept; kept beside the newest: none" in (await desk("undo", "x"))[1]
+
+
+async def test_before_the_distributor_has_begun_it_says_so(rig: Rig, desk: Desk):
+    rig.create(template=template("v1"), placement=EVERYWHERE, rollout={})
+    status, said = await desk("status", "x")
+    assert status == 1
+    assert "has not begun the rollout of default/x; is it running?" in said
+
+
+def test_without_the_package_the_command_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def nothing(group: str) -> EntryPoints:
+        return entry_points(group=f"nothing of {group}")
+
+    monkeypatch.setattr("fleetbus.cli.app.entry_points", nothing)
+    monkeypatch.setattr(sys, "argv", ["fleetbus", "rollout", "status", "x"])
+    with pytest.raises(SystemExit) as ended:
+        run_command_line()
+    assert ended.value.code == 2
+    assert "pip install fleetbus-distributor" in capsys.readouterr().err
