@@ -2,7 +2,8 @@
 
 Two ServiceAccounts connect to a member: the watcher, which only reads, and the writer, which the
 distributor and controllers use. Their rules follow from the resources that are named: no wildcards,
-and no verb that would let an account extend its own rights (`escalate`, `bind`, `impersonate`).
+and no verb that would let an account extend its own rights (`escalate`, `bind`). The writer may
+`impersonate` the ServiceAccounts that are named, and nobody else.
 
 All clients may read `/version`, `/readyz` and the discovery documents by the cluster's own default
 roles, so no rule here names them.
@@ -88,6 +89,18 @@ def token_rules(account: str) -> list[PolicyRule]:
     """The Role in `NAMESPACE` by which an account renews its own token, and no other."""
     verbs_of: _Verbs = {}
     _add(verbs_of, CORE, "serviceaccounts/token", ("create",), (account,))
+    return _rules_of(verbs_of)
+
+
+def impersonation_rules(names: Iterable[str]) -> list[PolicyRule]:
+    """The Role by which the writer may impersonate ServiceAccounts of its namespace (rule D16).
+
+    Args:
+        names: of the accounts; without any nobody may be impersonated.
+    """
+    verbs_of: _Verbs = {}
+    if named := tuple(sorted(set(names))):
+        _add(verbs_of, CORE, "serviceaccounts", ("impersonate",), named)
     return _rules_of(verbs_of)
 
 

@@ -38,6 +38,7 @@ def bootstrap_cluster(
     namespace: str,
     watch: Sequence[str] | None = None,
     write: Sequence[str] | None = None,
+    impersonate: Sequence[str] | None = None,
     read_only: bool = False,
     pool: bool | None = None,
     server: str = "",
@@ -52,12 +53,14 @@ def bootstrap_cluster(
     """
     if output not in _RENDER:
         raise ConfigError(f"--output {output!r} is not one of {', '.join(_RENDER)}")
-    if write and read_only:
-        raise ConfigError("--write and --read-only contradict each other")
+    for option, value in (("--write", write), ("--impersonate", impersonate)):
+        if value and read_only:
+            raise ConfigError(f"{option} and --read-only contradict each other")
     options = BootstrapOptions(
         places=HubPlaces(namespace, release_namespace),
         watched=watch or None,
         written=[] if read_only else write or None,
+        impersonated=[] if read_only else _named(impersonate),
         pool=pool,
         server=server,
         lifetime=_duration(lifetime),
@@ -76,6 +79,11 @@ def bootstrap_cluster(
     return run_on_hub(main())
 
 
+def _named(accounts: Sequence[str] | None) -> list[str] | None:
+    """None without any option, so that what an earlier join chose is kept; '' is none at all."""
+    return [one for one in accounts if one] if accounts else None
+
+
 def _duration(text: str) -> timedelta:
     try:
         return TypeAdapter[timedelta](Duration).validate_python(text)
@@ -90,6 +98,7 @@ def _for_tools(made: Enrolled) -> dict[str, Any]:
         "uid": made.uid,
         "watchedResources": list(map(str, access.watched)),
         "writtenResources": list(map(str, access.written)),
+        "impersonatedAccounts": list(map(str, access.impersonated)),
         "onCluster": list(map(str, made.on_member)),
         "onHub": list(made.on_hub),
         "tokensExpire": rfc3339(made.expires, timespec="seconds"),
@@ -120,6 +129,7 @@ def _for_people(made: Enrolled) -> str:
         f"cluster {name} joined the fleet",
         f"  watched: {_listed(list(map(str, access.watched)))}",
         f"  written: {_listed(list(map(str, access.written)))}",
+        f"  impersonated: {_listed(list(map(str, access.impersonated)))}",
         f"  made on {name}: {', '.join(map(str, made.on_member))}",
         f"  written to the hub: {', '.join(made.on_hub)}",
         f"  tokens expire at {expires}; the projector renews them after half of their life",

@@ -65,10 +65,22 @@ _Write = Annotated[
         rich_help_panel=_BOOTSTRAP,
     ),
 ]
+_Impersonate = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--impersonate",
+        metavar="NAMESPACE/NAME",
+        help="ServiceAccount of the cluster whose rights a MultiClusterResource may use; may be"
+        " repeated, and '' means none. Default: as before, at first none.",
+        rich_help_panel=_BOOTSTRAP,
+    ),
+]
 _ReadOnly = Annotated[
     bool,
     typer.Option(
-        "--read-only", help="Nothing may be written any more.", rich_help_panel=_BOOTSTRAP
+        "--read-only",
+        help="Nothing may be written, and nobody impersonated, any more.",
+        rich_help_panel=_BOOTSTRAP,
     ),
 ]
 _Pool = Annotated[
@@ -128,6 +140,7 @@ def join(
     bootstrap: _Bootstrap = False,
     watch: _Watch = None,
     write: _Write = None,
+    impersonate: _Impersonate = None,
     read_only: _ReadOnly = False,
     pool: _Pool = None,
     server: _Server = None,
@@ -142,6 +155,7 @@ def join(
     own: dict[str, Any] = {
         "watch": watch,
         "write": write,
+        "impersonate": impersonate,
         "read_only": read_only,
         "pool": pool,
         "server": server,

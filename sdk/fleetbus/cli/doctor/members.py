@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, cast
@@ -13,7 +14,7 @@ import orjson
 from fleetbus.cli.doctor.expiry import check_kubeconfig
 from fleetbus.cli.doctor.findings import Finding, error, ok, warning
 from fleetbus.clusters.access import Access, SecretReader, read_kubeconfig, read_member
-from fleetbus.clusters.bootstrap.hub_objects import WRITTEN
+from fleetbus.clusters.bootstrap.hub_objects import IMPERSONATED, WRITTEN
 from fleetbus.clusters.bootstrap.tokens import LIFETIME
 from fleetbus.clusters.fields import map_of, text_of
 from fleetbus.clusters.info import ClusterInfo
@@ -22,6 +23,7 @@ from fleetbus.clusters.member_rights import (
     SUBRESOURCES,
     WATCHER,
     WRITER,
+    impersonation_rules,
     token_rules,
     watcher_rules,
     writer_rules,
@@ -33,6 +35,7 @@ from fleetbus.errors import ConfigError, FleetbusError, KubeError
 from fleetbus.kube.access_reviews import Right, missing_rights, rights_of
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.kube.impersonation import ServiceAccount
 from fleetbus.kube.requests import Call
 from fleetbus.kube.resource_names import with_plural
 from fleetbus_proto.errors import InvalidName
@@ -50,6 +53,7 @@ class Member:
     Attributes:
         watched: what its watcher reads.
         written: what the distributor and controllers may write there.
+        impersonated: the accounts whose rights a MultiClusterResource may use there (rule D16).
         watcher: the access of a watcher of its own; None where the pool watches it, or where the
             hub does not have it.
         is_renewed: whether fleetbus renews the token of the writer, and of that watcher.
@@ -59,6 +63,7 @@ class Member:
     info: ClusterInfo
     watched: Sequence[Resource]
     written: Sequence[Resource]
+    impersonated: Sequence[ServiceAccount]
     watcher: Access | None
     is_renewed: tuple[bool, bool]
     namespace: str
@@ -120,10 +125,19 @@ def _member(
         info=info,
         watched=sorted({*reported, *_named(info.resources)}),
         written=_named(_annotations(cluster).get(WRITTEN, "").split(",")),
+        impersonated=_accounts(_annotations(cluster).get(IMPERSONATED, "")),
         watcher=watcher,
         is_renewed=(LIFETIME in _annotations(own), LIFETIME in _annotations(secret)),
         namespace=str(reference.get("namespace") or ""),
     )
+
+
+def _accounts(text: str) -> list[ServiceAccount]:
+    found: list[ServiceAccount] = []
+    for one in filter(None, text.split(",")):
+        with suppress(ConfigError):  # edited by hand: the next join refuses it
+            found.append(ServiceAccount.parse(one))
+    return found
 
 
 def _annotations(thing: Object | None) -> dict[str, str]:
@@ -178,6 +192,8 @@ async def _check_member(member: Member) -> list[Finding]:
         problem = info.problem or "it has no access data"
         return [error(about, problem, f"run `fleetbus join {name}` again")]
     wanted = rights_of(writer_rules(member.written))
+    for account in member.impersonated:
+        wanted += rights_of(impersonation_rules([account.name]), account.namespace)
     components = "distributor and controllers"
     if member.watcher is None:
         wanted += rights_of(watcher_rules(member.watched))

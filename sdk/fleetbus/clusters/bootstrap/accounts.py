@@ -12,16 +12,20 @@ from fleetbus.clusters.member_rights import (
     WATCHER,
     WRITER,
     PolicyRule,
+    impersonation_rules,
     token_rules,
     watcher_rules,
     writer_rules,
 )
 from fleetbus.clusters.membership import JOINED_LABEL
 from fleetbus.kube.client import Object
+from fleetbus.kube.impersonation import ServiceAccount
 from fleetbus_proto.resources import Resource
 
 HUB_LABEL: Final = "fleetbus.dev/joined-by-hub"
 """On each object that a join made on a member: the UID of the hub's kube-system."""
+IMPERSONATOR: Final = "fleetbus-impersonator"
+"""Name of the Roles and bindings by which the writer may impersonate accounts of a namespace."""
 _RBAC: Final = "rbac.authorization.k8s.io"
 _CORE_KINDS: Final = {"Namespace": "namespaces", "ServiceAccount": "serviceaccounts"}
 _RBAC_KINDS: Final = {
@@ -61,6 +65,8 @@ class MemberAccess:
     """The UID of the hub's kube-system."""
     watched: tuple[Resource, ...]
     written: tuple[Resource, ...]
+    impersonated: tuple[ServiceAccount, ...] = ()
+    """The ServiceAccounts whose rights a MultiClusterResource may use (rule D16)."""
     pool: bool
     """The pool watches it, with the writer's account: both read the one kubeconfig of the
     Cluster. Otherwise a watcher of its own does, with an account that cannot write."""
@@ -95,7 +101,12 @@ PLACES: Final = (
     *(Place(kind, name) for name in (WATCHER, WRITER) for kind in _RBAC_KINDS if "Cluster" in kind),
     *(place for name in (WATCHER, WRITER) for place in account_places(name)),
 )
-"""All that a join may have made on a member."""
+"""All that a join may have made on a member, besides `impersonator_places`."""
+
+
+def impersonator_places(namespace: str) -> tuple[Place, ...]:
+    """The Role and the binding by which accounts of a namespace may be impersonated."""
+    return tuple(Place(kind, IMPERSONATOR, namespace) for kind in ("Role", "RoleBinding"))
 
 
 def member_objects(access: MemberAccess) -> dict[Place, Object]:
@@ -116,6 +127,10 @@ def member_objects(access: MemberAccess) -> dict[Place, Object]:
         found += _role(access, Place("ClusterRole", name), rules[name], bound[name])
     for name in access.accounts:
         found += _role(access, Place("Role", name, NAMESPACE), token_rules(name), name)
+    for namespace in sorted({account.namespace for account in access.impersonated}):
+        names = [one.name for one in access.impersonated if one.namespace == namespace]
+        place = Place("Role", IMPERSONATOR, namespace)
+        found += _role(access, place, impersonation_rules(names), WRITER)
     return {_place_of(obj): obj for obj in found}
 
 

@@ -19,6 +19,7 @@ from fleetbus.clusters.bootstrap.accounts import (
     MemberAccess,
     Place,
     account_places,
+    impersonator_places,
     member_objects,
 )
 from fleetbus.clusters.bootstrap.hub_objects import HubObjects, read_hub
@@ -43,6 +44,7 @@ from fleetbus.errors import ConfigError, Forbidden, KubeError, Unauthorized
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig, upload_refusal
 from fleetbus.kube.connection.identity import IdentityCheck
+from fleetbus.kube.impersonation import ServiceAccount
 from fleetbus.process.access.tokens import read_expiry
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
@@ -106,6 +108,7 @@ async def enroll(
             await _try_all(name, admin, server, options, tokens=tokens, uid=uid, done=done)
         data = {account: access_data(server, token) for account, token in tokens.items()}
         on_hub = await known.write(hub, access, uid, data, options)
+        await remove_objects(member, hub_uid, _outdated(known, objects))
         if access.pool:  # it may have had a watcher of its own, which nobody needs any more
             await remove_objects(member, hub_uid, account_places(WATCHER))
     expires = min(read_expiry(token) or 0.0 for token in tokens.values())
@@ -117,6 +120,13 @@ async def enroll(
         watcher_secret="" if access.pool else known.watcher_secret[1],
         expires=datetime.fromtimestamp(expires, UTC),
     )
+
+
+def _outdated(known: HubObjects, wanted: Mapping[Place, Any]) -> list[Place]:
+    """Where an earlier join allowed accounts to be impersonated, and this one does not."""
+    namespaces = {account.partition("/")[0] for account in known.impersonated}
+    before = [place for namespace in namespaces for place in impersonator_places(namespace)]
+    return [place for place in before if place not in wanted]
 
 
 def _check(name: str, admin: KubeConfig, options: BootstrapOptions) -> dict[str, str]:
@@ -160,11 +170,17 @@ async def _plan(
         (known.watched or [ALL]) if options.watched is None else options.watched
     )
     written = known.written if options.written is None else options.written
+    accounts = known.impersonated if options.impersonated is None else options.impersonated
+    try:
+        impersonated = sorted(map(ServiceAccount.parse, set(accounts)))
+    except ConfigError as e:
+        raise NotPossible(str(e)) from e
     return MemberAccess(
         cluster=known.name,
         hub_uid=hub_uid,
         watched=await resolve_watched(member, watched),
         written=await resolve_written(member, written),
+        impersonated=tuple(impersonated),
         pool=known.pool if options.pool is None else options.pool,
     )
 

@@ -33,6 +33,8 @@ from fleetbus_proto.resources import parse_resource
 
 WRITTEN: Final = "fleetbus.dev/written-resources"
 """Annotation of a Cluster: what its writer's account may write, separated by commas."""
+IMPERSONATED: Final = "fleetbus.dev/impersonated-accounts"
+"""Annotation of a Cluster: which ServiceAccounts its writer may impersonate, likewise."""
 DEDICATED: Final = ("fleetbus.dev/watcher", "dedicated")
 """The label of a Cluster that the pool leaves to its own watcher."""
 
@@ -77,6 +79,11 @@ class HubObjects:
     def written(self) -> list[str]:
         """The resources that an earlier join allowed to be written."""
         return [name for name in self._annotation(WRITTEN).split(",") if name]
+
+    @property
+    def impersonated(self) -> list[str]:
+        """The ServiceAccounts that an earlier join allowed to be impersonated."""
+        return [name for name in self._annotation(IMPERSONATED).split(",") if name]
 
     @property
     def pool(self) -> bool:
@@ -173,6 +180,7 @@ class HubObjects:
             "annotations": {
                 JOINED_UID: uid,
                 WRITTEN: ",".join(map(str, access.written)),
+                IMPERSONATED: ",".join(map(str, access.impersonated)) or None,
                 WATCHER_ACCESS: None if access.pool else "/".join(self.watcher_secret),
             },
         }

@@ -6,11 +6,19 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from fleetbus.clusters.bootstrap.accounts import PLACES, THE_NAMESPACE, Place, is_ours
+from fleetbus.clusters.bootstrap.accounts import (
+    HUB_LABEL,
+    IMPERSONATOR,
+    PLACES,
+    THE_NAMESPACE,
+    Place,
+    impersonator_places,
+    is_ours,
+)
 from fleetbus.clusters.fields import labels_of
 from fleetbus.clusters.member_rights import NAMESPACE, WATCHER, WRITER
 from fleetbus.clusters.membership import JOINED_LABEL, NotPossible
-from fleetbus.errors import ConfigError, KubeError, NotFound
+from fleetbus.errors import ConfigError, Forbidden, KubeError, NotFound
 from fleetbus.kube.access_reviews import Right, missing_rights
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.discovery import ApiResource
@@ -56,7 +64,7 @@ async def require_rights(member: KubeClient, objects: Mapping[Place, Object]) ->
     if missing := await missing_rights(member, wanted):
         raise NotPossible(_lacks(missing))
     for place, obj in objects.items():
-        if place.kind == "ClusterRole":
+        if place.kind == "ClusterRole" or place in impersonator_places(place.namespace):
             # It refuses to give rights that the administrator does not have; a dry run tells.
             try:
                 await member.apply(
@@ -73,10 +81,25 @@ async def find_ours(member: KubeClient, hub_uid: str) -> dict[Place, Object]:
         KubeError: the member refused, or did not answer.
     """
     found: dict[Place, Object] = {}
-    for place in PLACES:
+    for place in (*PLACES, *await _impersonators(member, hub_uid)):
         obj = await _read(member, place)
         if obj is not None and is_ours(obj, hub_uid):
             found[place] = obj
+    return found
+
+
+async def _impersonators(member: KubeClient, hub_uid: str) -> list[Place]:
+    """Where a join of this hub allowed accounts to be impersonated, in any namespace."""
+    found: list[Place] = []
+    for empty in impersonator_places(""):
+        try:
+            objects = await member.list(empty.resource, label_selector=f"{HUB_LABEL}={hub_uid}")
+        except Forbidden:
+            # An administrator of a few namespaces. Without the account that they are bound to,
+            # these allow nothing.
+            return []
+        named = [one["metadata"] for one in objects if one["metadata"]["name"] == IMPERSONATOR]
+        found += [empty._replace(namespace=one["namespace"]) for one in named]
     return found
 
 
@@ -123,6 +146,8 @@ async def remove_objects(
     Raises:
         HalfDone: the member refused, or did not answer.
     """
+    if places is not None and not (places := set(places)):
+        return [], ""
     try:
         found = await find_ours(member, hub_uid)
     except KubeError as e:

@@ -33,6 +33,9 @@ class BootstrapOptions:
     """Resources to watch, as people write them; at first `*`, all that are served now."""
     written: Sequence[str] | None = None
     """Resources that the distributor and controllers may write; at first none."""
+    impersonated: Sequence[str] | None = None
+    """ServiceAccounts whose rights a MultiClusterResource may use, as NAMESPACE/NAME (rule D16); at
+    first none."""
     pool: bool | None = None
     """Whether the pool watches the cluster; at first a watcher of its own does."""
     server: str = ""

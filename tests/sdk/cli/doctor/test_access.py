@@ -28,7 +28,12 @@ from fleetbus.cli.doctor.hub import Component, check_components, check_versions,
 from fleetbus.cli.doctor.members import check_members, read_members
 from fleetbus.cli.doctor.server_certificates import check_nats_certificates
 from fleetbus.clusters.access import kubeconfig_of
-from fleetbus.clusters.member_rights import token_rules, watcher_rules, writer_rules
+from fleetbus.clusters.member_rights import (
+    impersonation_rules,
+    token_rules,
+    watcher_rules,
+    writer_rules,
+)
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.process.access.certificates import Validity
@@ -186,6 +191,22 @@ async def test_each_missing_right_is_named_with_its_component_cluster_and_remedy
         True
     ] * 2
     assert all("fleetbus join one" in one for one in advice)
+
+
+async def test_d16_accounts_that_a_join_named_must_be_open_to_the_writer(fleet: Fleet):
+    fleet.join("one", jwt(DAY))
+    accounts = "shop/deployer,shop/other,not a name"
+    annotations = {"fleetbus.dev/impersonated-accounts": accounts}
+    fleet.hub.patch(
+        "fleetbus.dev/v1alpha1/clusters", None, "one", {"metadata": {"annotations": annotations}}
+    )
+    fleet.member.create("v1/namespaces", {"metadata": {"name": "shop"}})
+    grant(fleet.member, "writer-one", *writer_rules(WRITTEN), *watcher_rules([PODS]))
+    grant(fleet.member, "writer-one", *impersonation_rules(["deployer"]), namespace="shop")
+    refused = "distributor and controllers, and the watcher pool may not impersonate"
+    assert bad(await fleet.access()) == [
+        ("access to one", f"error: {refused} serviceaccounts other in namespace shop")
+    ]
 
 
 async def test_tokens_about_to_expire_or_refused_are_named_and_never_shown(fleet: Fleet):

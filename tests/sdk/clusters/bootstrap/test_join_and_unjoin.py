@@ -254,6 +254,9 @@ BAD_OPTIONS = [
     (("--lifetime", "soon"), "--lifetime 'soon' is not a duration"),
     (("--server", "https://169.254.169.254"), "--server gives the address"),
     (("--write", "pods", "--read-only"), "contradict"),
+    (("--impersonate", "shop/deployer", "--read-only"), "contradict"),
+    (("--impersonate", "deployer"), "'deployer' is not the NAMESPACE/NAME of a ServiceAccount"),
+    (("--impersonate", "missing/deployer"), "cannot make Role missing/fleetbus-impersonator"),
     (("-o", "wide"), "--output 'wide'"),
 ]
 
@@ -346,6 +349,38 @@ def test_what_others_made_is_neither_replaced_nor_deleted(call: Call, fleet: Emu
     assert join(call, fleet, "--watch", "pods")[0] == 0
     assert unjoin(call, fleet)[0] == 0
     assert made(member) == ["Namespace fleetbus-system"]
+
+
+def test_d16_the_writer_impersonates_named_accounts_until_they_are_no_longer_named(
+    call: Call, fleet: EmulatedFleet, hub: EmulatedCluster
+):
+    member = fleet["eu1"]
+    for namespace in ("shop", "mail"):
+        member.create("v1/namespaces", {"metadata": {"name": namespace}})
+    named = [f"--impersonate={one}" for one in ("shop/deployer", "shop/other", "mail/deployer")]
+    status, out, err = join(call, fleet, "--watch", "pods", *named)
+    assert (status, err) == (0, "")
+    assert "impersonated: mail/deployer, shop/deployer, shop/other" in out
+    watcher, writer = (token_in(secret_of(hub, account)) for account in (WATCHER, WRITER))
+
+    def may(token: str, account: str) -> bool:
+        """Whom the server does not let in at all it names as the user that is refused."""
+        head = {"Authorization": f"Bearer {token}"}
+        head["Impersonate-User"] = f"system:serviceaccount:{account.replace('/', ':')}"
+        reply = httpx.get(f"{member.url}{MAPS}", headers=head).json()
+        return "cannot impersonate" not in reply["message"]
+
+    accounts = ("shop/deployer", "shop/other", "mail/deployer", "mail/other", "default/deployer")
+    assert [may(writer, one) for one in accounts] == [True, True, True, False, False]
+    assert [may(watcher, one) for one in accounts] == [False] * 5
+    join(call, fleet)  # keeps them
+    assert [may(writer, one) for one in accounts] == [True, True, True, False, False]
+    join(call, fleet, "--impersonate", "shop/other")
+    assert [may(writer, one) for one in accounts] == [False, True, False, False, False]
+    status, out, _ = unjoin(call, fleet)
+    assert (status, "RoleBinding shop/fleetbus-impersonator" in out) == (0, True)
+    for plural in ("roles", "rolebindings"):
+        assert member.list(f"rbac.authorization.k8s.io/v1/{plural}", "shop") == []
 
 
 def test_t20_unjoin_removes_all_that_join_made(
