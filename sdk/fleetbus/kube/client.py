@@ -16,6 +16,7 @@ from fleetbus.kube.connection.config import Connection, KubeConfig
 from fleetbus.kube.connection.credentials import Credentials, explain_refusal
 from fleetbus.kube.connection.identity import IdentityCheck
 from fleetbus.kube.connection.liveness import Liveness
+from fleetbus.kube.connection.request_limiter import RequestLimiter
 from fleetbus.kube.connection.sessions import KUBE_SYSTEM, Sessions
 from fleetbus.kube.discovery import ApiResource, Discovery
 from fleetbus.kube.list_watch.object_lists import FetchPage, all_objects, first_object
@@ -68,6 +69,8 @@ class KubeClient:
     ) -> None:
         self.breaker: ApiBreaker | None = None
         """Refuses requests at once while the server does not answer; None to always try."""
+        self.limiter: RequestLimiter | None = None
+        """Delays requests beyond a rate; None for no limit."""
         self.verify_connection: Callable[[], Awaitable[None]] | None = None
         """Raises KubeError unless new connections lead to the right cluster; called before anything
         is sent through one (rule W13). None where any cluster will do."""
@@ -276,8 +279,7 @@ class KubeClient:
             Conflict: the object has another uid or resourceVersion.
         """
         preconditions = {"uid": uid, "resourceVersion": resource_version}
-        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        options["propagationPolicy"] = propagation
+        options = Object(apiVersion="v1", kind="DeleteOptions", propagationPolicy=propagation)
         if given := {key: value for key, value in preconditions.items() if value}:
             options["preconditions"] = given
         path = path_of(resource, namespace, name)
@@ -385,6 +387,8 @@ class KubeClient:
     async def _answer(self, call: Call) -> bytes:
         """Send a request unless the breaker refuses it, and report its outcome to the breaker."""
         breaker = self.breaker
+        if self.limiter is not None:
+            await self.limiter.admit()
         try:
             with name_cluster_in_errors(self.cluster):
                 if breaker is not None:
@@ -394,9 +398,11 @@ class KubeClient:
             if breaker is not None and not breaker.is_open:
                 breaker.record_failure(e)
             raise
-        except errors.KubeError:
+        except errors.KubeError as e:
             if breaker is not None:
                 breaker.record_success()
+            if self.limiter is not None and isinstance(e, errors.TooManyRequests):
+                self.limiter.pause(e.retry_after)
             raise
         if breaker is not None:
             breaker.record_success()

@@ -38,5 +38,15 @@ class DistributorSettings(BaseSettings):
     """Refuse MultiClusterResources without spec.serviceAccountName. Otherwise they are applied with
     the distributor's own rights on the clusters, whoever has written them (rule D16)."""
 
+    qps: float = Field(default=100, gt=0)
+    """Requests per second to one cluster, over all MultiClusterResources of this process; the hub
+    has no limit, because every status is written there (rule D11)."""
+
+    burst: int = Field(default=200, ge=1)
+    """Requests to one cluster that may be sent at once after a pause."""
+
+    in_flight: int = Field(default=20, ge=1)
+    """Objects of one cluster that this process works on at the same time."""
+
     status_after: Duration = timedelta(seconds=2)
     """A cluster that takes longer does not delay the status of the others."""

@@ -52,6 +52,7 @@ from fleetbus_distributor.rounds.settled import SettledRounds, facts_of
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.targets.circuit_breaker import CircuitBreaker
 from fleetbus_distributor.targets.drift import Corrections
+from fleetbus_distributor.targets.limits import Limits
 from fleetbus_distributor.targets.outcome import earliest
 from fleetbus_distributor.targets.seen import SeenOnTargets
 from fleetbus_distributor.targets.target import AT_ONCE, RARELY, SOON
@@ -95,6 +96,7 @@ class Distributor:
         self._corrections = Corrections()
         self.seen = SeenOnTargets()
         """Versions and namespaces that this process has seen on targets."""
+        self._limits = Limits(qps=settings.qps, burst=settings.burst, in_flight=settings.in_flight)
         self._chunks = ChunkStore()
         self._leave_records = LeaveRecords(settings.namespace)
         self._hub_identity: tuple[KubeClient, str] | None = None
@@ -286,6 +288,7 @@ class Distributor:
             breaker=self.breaker,
             corrections=self._corrections,
             seen=self.seen,
+            limits=self._limits,
             fuse=self._fuse,
             renderer=self._renderer,
             missing=self._missing,

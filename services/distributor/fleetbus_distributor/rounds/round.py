@@ -28,6 +28,7 @@ from fleetbus_distributor.rounds.silence import SILENT_FOR, SilenceWatch
 from fleetbus_distributor.targets.circuit_breaker import CircuitBreaker
 from fleetbus_distributor.targets.converge import converge
 from fleetbus_distributor.targets.drift import Corrections
+from fleetbus_distributor.targets.limits import Limits
 from fleetbus_distributor.targets.outcome import ClusterOutcome, State
 from fleetbus_distributor.targets.seen import SeenOnTargets
 from fleetbus_distributor.targets.target import LATER, SOON, Target
@@ -67,6 +68,7 @@ class Round:
         breaker: shared by all rounds of the process.
         corrections: likewise.
         seen: likewise; what was written.
+        limits: likewise; how much one cluster is asked.
         fuse: likewise; limits deletions over the whole fleet.
         renderer: likewise; places and renders.
         missing: likewise; notes of repairs about missing objects.
@@ -83,6 +85,7 @@ class Round:
     breaker: CircuitBreaker
     corrections: Corrections
     seen: SeenOnTargets
+    limits: Limits
     fuse: FleetFuse
     renderer: Renderer
     missing: MissingObjects
@@ -209,6 +212,9 @@ class Round:
             return self._unreachable(name, "NotEngaged", str(error))
 
     def _target(self, name: str, work: Work, client: KubeClient) -> Target:
+        limits = self.limits.of(name)
+        if name != self.fleet.hub:
+            client.limiter = limits.requests
         return Target(
             name=name,
             client=self._as_account(client),
@@ -218,6 +224,7 @@ class Round:
             policy=self.policy,
             corrections=self.corrections,
             seen=self.seen,
+            in_flight=limits.in_flight,
             known=self.inventory.get(name, {}),
             only_compare=work.only_compare,
             may_create=work.may_create,

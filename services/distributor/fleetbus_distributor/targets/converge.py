@@ -28,7 +28,13 @@ from fleetbus_distributor.targets.outcome import (
     State,
 )
 from fleetbus_distributor.targets.remove import Fate, Removal, remove_object
-from fleetbus_distributor.targets.target import LATER, ClusterUnreachable, Target, to_finding
+from fleetbus_distributor.targets.target import (
+    LATER,
+    THROTTLED,
+    ClusterUnreachable,
+    Target,
+    to_finding,
+)
 
 log = structlog.get_logger()
 
@@ -109,7 +115,9 @@ async def _identify(target: Target) -> None:
         uid = await target.client.accepted_uid()
     except KubeError as error:
         # Raises if the cluster refuses us as a whole.
-        to_finding(error, {}, "which cluster answers")
+        found = to_finding(error, {}, "which cluster answers")
+        if found.reason == THROTTLED:
+            raise ClusterUnreachable(THROTTLED, error.message) from error
         raise ClusterUnreachable("Unreachable", error.message) from error
     target.owner = target.owner.on(target.name, uid)
 
@@ -149,7 +157,7 @@ def _batches(objects: Sequence[Object]) -> Iterator[list[Object]]:
 async def _apply_one(target: Target, obj: Object, result: ClusterOutcome) -> None:
     ref = reference(obj)
     try:
-        async with asyncio.timeout(OBJECT_TIMEOUT.total_seconds()):
+        async with target.in_flight, asyncio.timeout(OBJECT_TIMEOUT.total_seconds()):
             outcome = await apply_object(target, obj)
     except TimeoutError as error:
         raise _timed_out(ref) from error
@@ -203,7 +211,7 @@ async def _remove_all(target: Target, prune: Sequence[Owned], result: ClusterOut
     kept = {one.uid for key, one in result.inventory.items() if key not in going} - {""}
     for owned in deletion_order(prune):
         try:
-            async with asyncio.timeout(OBJECT_TIMEOUT.total_seconds()):
+            async with target.in_flight, asyncio.timeout(OBJECT_TIMEOUT.total_seconds()):
                 removal = await remove_object(target, owned, kept)
         except TimeoutError as error:
             raise _timed_out(owned.ref) from error

@@ -6,6 +6,7 @@ which many more people can read than Secrets, so secret values are removed (rule
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import re
@@ -45,6 +46,9 @@ RARELY: Final = timedelta(minutes=1)
 """A retry does not help; the next change of the MultiClusterResource triggers one at once."""
 
 
+THROTTLED: Final = "Throttled"
+"""The reason of a cluster, or an object, whose API server asks us to wait."""
+
 MAX_MESSAGE: Final = 600
 _HIDDEN: Final = "<redacted>"
 _SENSITIVE_NAME: Final = re.compile(
@@ -66,6 +70,8 @@ class Target:
     policy: Policy
     corrections: Corrections
     seen: SeenOnTargets
+    in_flight: asyncio.Semaphore
+    """Limits the objects that are worked on, over all rounds of the process."""
     known: Mapping[Key, Owned] = field(default_factory=dict[Key, Owned])
     aliases: Sequence[str] = ()
     """Other names of the same cluster: what is pruned here may be wanted there (rule D5)."""
@@ -125,7 +131,7 @@ def to_finding(error: KubeError, obj: Object, what: str) -> Finding:
         right = missing_right(error.message)
         return _forbidden(error, f"{what}: {right}" if right else message)
     if isinstance(error, TooManyRequests):
-        return Finding(State.WAITING, "Throttled", message, error.retry_after)
+        return Finding(State.WAITING, THROTTLED, message, error.retry_after)
     if isinstance(error, ServerError):
         return Finding(State.FAILED, "ServerError", message, LATER)
     reason = "Invalid" if isinstance(error, Invalid) else (error.reason or "Refused")

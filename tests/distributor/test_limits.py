@@ -1,0 +1,116 @@
+"""How much one cluster is asked by a process (rule D11)."""
+
+import asyncio
+import copy
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fleetbus.errors import TooManyRequests
+from fleetbus.kube.connection.request_limiter import RequestLimiter
+from fleetbus_distributor.settings import DistributorSettings
+from fleetbus_distributor.targets.limits import Limits
+from fleetbus_emulator.apiserver import Delay, Fail
+from support.rigs.distributor import CONFIG_MAP, HUB, Rig
+
+MAPS = "v1/configmaps"
+
+
+async def waits(
+    limiter: RequestLimiter, count: int, monkeypatch: pytest.MonkeyPatch
+) -> list[float]:
+    """How long each of some requests that come at once is delayed."""
+    found: list[float] = []
+
+    async def note(seconds: float) -> None:
+        found.append(round(seconds, 3))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "sleep", note)
+        for _ in range(count):
+            await limiter.admit()
+    return found
+
+
+async def test_d11_requests_beyond_the_burst_are_spread_over_time(monkeypatch: pytest.MonkeyPatch):
+    now = [1000.0]
+    limiter = RequestLimiter(qps=100, burst=3, now=lambda: now[0])
+    assert await waits(limiter, 5, monkeypatch) == [0.01, 0.02]
+    now[0] += 0.03  # the two that waited, and one more
+    assert await waits(limiter, 2, monkeypatch) == [0.01]
+    now[0] += 1000  # no more is saved than the burst
+    assert await waits(limiter, 4, monkeypatch) == [0.01]
+
+
+async def test_d11_nothing_is_sent_before_retry_after_is_over():
+    now = [0.0]
+    limiter = RequestLimiter(qps=100, burst=3, now=lambda: now[0])
+    limiter.pause(timedelta(seconds=7))
+    limiter.pause(timedelta(seconds=1))
+    now[0] = 6.9
+    with pytest.raises(TooManyRequests) as caught:
+        await limiter.admit()
+    assert caught.value.retry_after.total_seconds() == pytest.approx(0.1)
+    now[0] = 7
+    await limiter.admit()
+
+
+def place(rig: Rig, name: str, *clusters: str, objects: int = 1) -> None:
+    metadata = [{"name": f"{name}-{n}", "namespace": "default"} for n in range(objects)]
+    templates = [{**copy.deepcopy(CONFIG_MAP), "metadata": one} for one in metadata]
+    placement = {"clusters": [{"name": one} for one in clusters]}
+    rig.create(name, templates=templates, placement=placement)
+
+
+async def test_d11_a_429_delays_every_request_to_its_cluster_and_to_no_other(rig: Rig):
+    place(rig, "x", "t1", "t2")
+    place(rig, "y", "t1", "t2")
+    rig.clusters["t1"].faults.add(
+        Fail(429, retry_after=timedelta(seconds=30)), verb="patch", count=1
+    )
+    await rig.reconcile("x")
+    assert rig.states("x") == {"t1": "Waiting/Throttled", "t2": "Applied"}
+    asked = len(rig.clusters["t1"].requests)
+    await rig.reconcile("y")
+    assert rig.entry("t1", "y")["reason"] == "Throttled"
+    assert rig.states("y")["t2"] == "Applied"
+    assert len(rig.clusters["t1"].requests) == asked
+
+
+async def test_d11_the_hub_is_not_slowed_down_and_members_are(rig: Rig):
+    place(rig, "x", "t1", HUB)
+    await rig.reconcile("x")
+    assert rig.fleet.cluster("t1").live.limiter
+    assert rig.fleet.cluster(HUB).live.limiter is None
+
+
+async def test_d11_all_rounds_together_work_on_so_many_objects_of_a_cluster(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    limits = Limits(qps=1000, burst=1000, in_flight=3)
+    monkeypatch.setattr(rig.distributor, "_limits", limits)
+    rig.clusters["t1"].faults.add(Delay(timedelta(milliseconds=50)), verb="patch")
+    client = rig.fleet.cluster("t1").live
+    really, now, most = client.apply, 0, 0
+
+    async def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        try:
+            return await really(*arguments, **options)
+        finally:
+            now -= 1
+
+    monkeypatch.setattr(client, "apply", counted)
+    for name in ("x", "y"):
+        place(rig, name, "t1", objects=8)
+    await asyncio.gather(rig.reconcile("x"), rig.reconcile("y"))
+    assert most == 3
+    assert len([one for _, one in rig.clusters["t1"].names(MAPS) if "-" in one]) >= 16
+
+
+def test_d11_the_limits_are_settings():
+    found = DistributorSettings()
+    assert (found.qps, found.burst, found.in_flight) == (100, 200, 20)
