@@ -1,0 +1,116 @@
+"""Tells the health of everything that is no workload, mostly from its conditions.
+
+A custom resource is judged as kstatus (kubectl apply, Flux) does: by `observedGeneration` and the
+conditions that controllers have in common. One without any of them is healthy once it is applied.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fleetbus_distributor.health.fields import (
+    Tree,
+    condition,
+    is_false,
+    is_true,
+    items,
+    number,
+    text,
+    tree,
+)
+from fleetbus_distributor.health.result import (
+    HEALTHY,
+    NOT_OBSERVED,
+    Health,
+    HealthState,
+    degraded,
+    from_condition,
+    progressing,
+)
+
+_READY: Final = ("Ready", "Available")
+"""The first one that exists decides."""
+
+
+def by_conditions(obj: Tree, status: Tree) -> Health:
+    """Judge any kind by the usual conditions."""
+    generation = number(tree(obj.get("metadata")).get("generation"))
+    observed = status.get("observedGeneration")
+    if isinstance(observed, int) and observed < generation:
+        return NOT_OBSERVED
+    if is_true(status, "Stalled"):
+        stalled = condition(status, "Stalled")
+        return from_condition(HealthState.DEGRADED, stalled, "Stalled", "it makes no progress")
+    if is_true(status, "Reconciling"):
+        state = HealthState.PROGRESSING
+        return from_condition(
+            state, condition(status, "Reconciling"), "Reconciling", "it is being reconciled"
+        )
+    for kind in _READY:
+        if found := condition(status, kind):
+            return _by_condition(found, generation, kind)
+    return HEALTHY
+
+
+def _by_condition(found: Tree, generation: int, kind: str) -> Health:
+    observed = found.get("observedGeneration")
+    if isinstance(observed, int) and observed < generation:
+        return NOT_OBSERVED
+    if found.get("status") == "True":
+        return HEALTHY
+    return from_condition(HealthState.PROGRESSING, found, f"Not{kind}", f"it is not {kind.lower()}")
+
+
+def custom_resource_definition(_obj: Tree, status: Tree) -> Health:
+    """It is established: its instances can be created."""
+    if is_false(status, "NamesAccepted"):
+        refused = condition(status, "NamesAccepted")
+        return from_condition(HealthState.DEGRADED, refused, "NamesNotAccepted", "names conflict")
+    if is_true(status, "Terminating"):
+        return progressing("Terminating", "its instances are being deleted")
+    if is_true(status, "Established"):
+        return HEALTHY
+    return progressing("NotEstablished", "it is not established")
+
+
+def persistent_volume_claim(_obj: Tree, status: Tree) -> Health:
+    """It is bound."""
+    phase = text(status.get("phase"))
+    if phase == "Lost":
+        return degraded("Lost", "its volume is lost")
+    return HEALTHY if phase == "Bound" else progressing(phase or "Pending", "it is not bound")
+
+
+def persistent_volume(_obj: Tree, status: Tree) -> Health:
+    """It can be claimed, or is claimed."""
+    phase = text(status.get("phase"))
+    if phase == "Failed":
+        return degraded("Failed", "it could not be reclaimed")
+    return progressing("Pending", "it is not available") if phase in ("", "Pending") else HEALTHY
+
+
+def service(obj: Tree, status: Tree) -> Health:
+    """A load balancer has an address; every other Service is healthy at once."""
+    if tree(obj.get("spec")).get("type") != "LoadBalancer":
+        return HEALTHY
+    if items(tree(status.get("loadBalancer")).get("ingress")):
+        return HEALTHY
+    return progressing("NoAddress", "its load balancer has no address")
+
+
+def namespace(_obj: Tree, status: Tree) -> Health:
+    """It is not being deleted."""
+    if status.get("phase") == "Terminating":
+        return progressing("Terminating", "it is being deleted")
+    return HEALTHY
+
+
+def pod_disruption_budget(obj: Tree, status: Tree) -> Health:
+    """Enough pods are healthy."""
+    generation = number(tree(obj.get("metadata")).get("generation"))
+    if number(status.get("observedGeneration")) < generation:
+        return NOT_OBSERVED
+    current, wanted = number(status.get("currentHealthy")), number(status.get("desiredHealthy"))
+    if current >= wanted:
+        return HEALTHY
+    return progressing("Pods", f"{current} of {wanted} pods are healthy")

@@ -1,0 +1,74 @@
+"""`spec.feedback` of a MultiClusterResource: status fields that are shown on the hub.
+
+Only fields below `.status`, only strings, numbers and booleans, and nothing of a Secret. A field
+that an object does not have is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from fleetbus_distributor.health.paths import parse_path, read_path
+from fleetbus_distributor.health.rules import Selection, Strict
+
+MAX_TEXT: Final = 256
+"""Characters of one string."""
+Values = Mapping[str, Any]
+
+
+class FeedbackField(Strict):
+    """One field to collect."""
+
+    name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
+    path: str
+
+    @field_validator("path")
+    @classmethod
+    def _is_status_path(cls, path: str) -> str:
+        if parse_path(path)[0] != "status":
+            raise ValueError("must be below .status")
+        return path
+
+
+class Feedback(Selection):
+    """The fields to collect from some objects."""
+
+    fields: list[FeedbackField] = Field(min_length=1, max_length=16)
+
+    @model_validator(mode="after")
+    def _is_allowed(self) -> Self:
+        if self.kind == "Secret":
+            raise ValueError("nothing is collected from Secrets")
+        names = [one.name for one in self.fields]
+        if len(set(names)) != len(names):
+            raise ValueError("two fields have the same name")
+        return self
+
+
+def collect(obj: Mapping[str, Any], feedback: Sequence[Feedback]) -> dict[str, Any]:
+    """Collect the chosen fields of an object as it was read from its cluster."""
+    if obj.get("kind") == "Secret":
+        return {}
+    values: dict[str, Any] = {}
+    for one in feedback:
+        if one.selects_object(obj):
+            values |= _read(obj, one.fields)
+    return values
+
+
+def _read(obj: Mapping[str, Any], fields: Iterable[FeedbackField]) -> dict[str, Any]:
+    found = {one.name: read_path(obj, one.path) for one in fields}
+    return {name: _cut(value) for name, value in found.items() if _is_scalar(value)}
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, str | int | float | bool)
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > MAX_TEXT:
+        return f"{value[: MAX_TEXT - 1]}…"
+    return value

@@ -1,0 +1,149 @@
+"""`spec.health` of a MultiClusterResource: declarative rules for kinds that we do not know.
+
+    health:
+    - apiVersion: example.org/v1
+      kind: Database
+      observedGeneration: true
+      degraded: [{path: .status.phase, in: [Failed]}]
+      healthy: [{path: .status.phase, equals: Running}, {path: .status.replicas, atLeast: 2}]
+
+The object is degraded if any check of `degraded` holds, healthy if all of `healthy` hold, else it
+is progressing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self, TypeAlias
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    field_validator,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from fleetbus_distributor.health.fields import Tree, number, tree
+from fleetbus_distributor.health.paths import ABSENT, parse_path, read_path
+from fleetbus_distributor.health.result import HEALTHY, NOT_OBSERVED, Health, degraded, progressing
+
+Scalar: TypeAlias = StrictBool | StrictInt | StrictFloat | StrictStr
+_MAX_SHOWN = 40
+
+
+class Strict(BaseModel):
+    """A part of the spec; unknown fields are errors."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
+    )
+
+
+class Selection(Strict):
+    """Objects by kind, and by name if one is given."""
+
+    api_version: str = Field(min_length=1)
+    kind: str = Field(min_length=1)
+    namespace: str | None = None
+    name: str | None = None
+
+    def selects(self, api_version: str, kind: str, namespace: str, name: str) -> bool:
+        """Whether it is one of these objects; an absent name or namespace matches all."""
+        return (
+            (self.api_version, self.kind) == (api_version, kind)
+            and self.name in (None, name)
+            and self.namespace in (None, namespace)
+        )
+
+    def selects_object(self, obj: Tree) -> bool:
+        """Whether an object, as it was read, is one of these."""
+        metadata = tree(obj.get("metadata"))
+        where = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+        return self.selects(str(obj.get("apiVersion")), str(obj.get("kind")), *where)
+
+
+class Check(Strict):
+    """One test of one field."""
+
+    path: str
+    equals: Scalar | None = None
+    in_: list[Scalar] | None = Field(default=None, alias="in", min_length=1, max_length=50)
+    exists: StrictBool | None = None
+    at_least: StrictInt | StrictFloat | None = None
+
+    @field_validator("path")
+    @classmethod
+    def _is_path(cls, path: str) -> str:
+        parse_path(path)
+        return path
+
+    @model_validator(mode="after")
+    def _one_test(self) -> Self:
+        given = [self.equals, self.in_, self.exists, self.at_least]
+        if sum(one is not None for one in given) != 1:
+            raise ValueError("exactly one of equals, in, exists and atLeast is required")
+        return self
+
+    def holds(self, obj: Tree) -> bool:
+        """Whether an object passes it; an absent field passes only `exists: false`."""
+        found = read_path(obj, self.path)
+        if self.exists is not None:
+            return (found is not ABSENT and found is not None) is self.exists
+        if found is ABSENT:
+            return False
+        if self.at_least is not None:
+            is_number = isinstance(found, int | float) and not isinstance(found, bool)
+            return is_number and found >= self.at_least
+        wanted = self.in_ if self.in_ is not None else [self.equals]
+        return any(_is_same(found, one) for one in wanted)
+
+    def __str__(self) -> str:
+        if self.exists is not None:
+            return f"{self.path} {'exists' if self.exists else 'does not exist'}"
+        if self.at_least is not None:
+            return f"{self.path} is at least {self.at_least}"
+        wanted = self.in_ if self.in_ is not None else [self.equals]
+        shown = " or ".join(str(one) for one in wanted)
+        return f"{self.path} is {shown[:_MAX_SHOWN]}"
+
+
+def _is_same(found: Any, wanted: Any) -> bool:
+    """Whether both are equal, and of one type: `true` is not 1."""
+    return isinstance(found, bool) is isinstance(wanted, bool) and found == wanted
+
+
+class HealthRule(Selection):
+    """How to tell the health of some objects."""
+
+    observed_generation: StrictBool = False
+    """Not healthy before status.observedGeneration is that of the object."""
+    healthy: list[Check] = Field(default_factory=list[Check], max_length=20)
+    degraded: list[Check] = Field(default_factory=list[Check], max_length=20)
+
+    @model_validator(mode="after")
+    def _has_tests(self) -> Self:
+        if not self.healthy and not self.degraded and not self.observed_generation:
+            raise ValueError("at least one of healthy, degraded and observedGeneration is required")
+        return self
+
+    def evaluate(self, obj: Tree) -> Health:
+        """The health of an object that the rule selects; no message repeats a value of it."""
+        if self.observed_generation and not _is_observed(obj):
+            return NOT_OBSERVED
+        for check in self.degraded:
+            if check.holds(obj):
+                return degraded("RuleDegraded", str(check))
+        for check in self.healthy:
+            if not check.holds(obj):
+                return progressing("RuleNotMet", f"it waits until {check}")
+        return HEALTHY
+
+
+def _is_observed(obj: Tree) -> bool:
+    generation = number(tree(obj.get("metadata")).get("generation"))
+    return number(tree(obj.get("status")).get("observedGeneration")) >= generation

@@ -1,0 +1,185 @@
+"""Tells the health of workloads, as `kubectl rollout status` and Argo CD do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from fleetbus_distributor.health.fields import (
+    Tree,
+    condition,
+    is_true,
+    items,
+    number,
+    text,
+    tree,
+)
+from fleetbus_distributor.health.result import (
+    HEALTHY,
+    NOT_OBSERVED,
+    Health,
+    HealthState,
+    degraded,
+    from_condition,
+    progressing,
+)
+
+_FAILED: Final = HealthState.DEGRADED
+
+
+def deployment(obj: Tree, status: Tree) -> Health:
+    """All replicas are of the newest template, and available."""
+    if not _is_observed(obj, status):
+        return NOT_OBSERVED
+    late = condition(status, "Progressing")
+    if late.get("reason") == "ProgressDeadlineExceeded":
+        return degraded("ProgressDeadlineExceeded", "its rollout has made no progress for too long")
+    wanted = _replicas(obj)
+    surplus = number(status.get("replicas")) - number(status.get("updatedReplicas"))
+    old = progressing("Replicas", f"{surplus} old replicas remain") if surplus > 0 else None
+    late_replicas = (
+        _few(status, "updatedReplicas", wanted, "replicas are updated")
+        or old
+        or _few(status, "availableReplicas", wanted, "replicas are available")
+    )
+    if late_replicas is None:
+        return HEALTHY
+    if tree(obj.get("spec")).get("paused") is True:
+        return progressing("Paused", "it is paused (spec.paused)")
+    return _not_created(status) or late_replicas
+
+
+def replica_set(obj: Tree, status: Tree) -> Health:
+    """All replicas are available."""
+    if not _is_observed(obj, status):
+        return NOT_OBSERVED
+    if is_true(status, "ReplicaFailure"):
+        failure = condition(status, "ReplicaFailure")
+        return from_condition(_FAILED, failure, "ReplicaFailure", "its pods cannot be created")
+    few = _few(status, "availableReplicas", _replicas(obj), "replicas are available")
+    return few or HEALTHY
+
+
+def stateful_set(obj: Tree, status: Tree) -> Health:
+    """All replicas are ready, and as many as its strategy replaces are of the newest template."""
+    if not _is_observed(obj, status):
+        return NOT_OBSERVED
+    wanted = _replicas(obj)
+    spec = tree(obj.get("spec"))
+    ready = "availableReplicas" if number(spec.get("minReadySeconds")) else "readyReplicas"
+    return (
+        _few(status, ready, wanted, "replicas are ready")
+        or _old_revision(tree(spec.get("updateStrategy")), status, wanted)
+        or HEALTHY
+    )
+
+
+def _old_revision(strategy: Tree, status: Tree, wanted: int) -> Health | None:
+    is_same = status.get("currentRevision") == status.get("updateRevision")
+    if strategy.get("type") == "OnDelete" or is_same:
+        return None
+    partition = number(tree(strategy.get("rollingUpdate")).get("partition"))
+    if partition:
+        return _few(status, "updatedReplicas", max(0, wanted - partition), "replicas are updated")
+    updated = number(status.get("updatedReplicas"))
+    return progressing("Replicas", f"{updated} of {wanted} replicas are updated")
+
+
+def daemon_set(obj: Tree, status: Tree) -> Health:
+    """Its pods are of the newest template, and available."""
+    if not _is_observed(obj, status):
+        return NOT_OBSERVED
+    wanted = number(status.get("desiredNumberScheduled"))
+    strategy = tree(tree(obj.get("spec")).get("updateStrategy"))
+    updated = 0 if strategy.get("type") == "OnDelete" else wanted
+    return (
+        _few(status, "updatedNumberScheduled", updated, "pods are updated")
+        or _few(status, "numberAvailable", wanted, "pods are available")
+        or HEALTHY
+    )
+
+
+def job(obj: Tree, status: Tree) -> Health:
+    """It is complete."""
+    if is_true(status, "Failed"):
+        return from_condition(_FAILED, condition(status, "Failed"), "Failed", "it has failed")
+    if is_true(status, "FailureTarget"):
+        target = condition(status, "FailureTarget")
+        return from_condition(_FAILED, target, "FailureTarget", "it is failing")
+    if is_true(status, "Complete"):
+        return HEALTHY
+    if tree(obj.get("spec")).get("suspend") is True:
+        return progressing("Suspended", "it is suspended (spec.suspend)")
+    return progressing("Running", "it is not complete")
+
+
+def pod(_obj: Tree, status: Tree) -> Health:
+    """It is ready, or has succeeded."""
+    phase = text(status.get("phase"))
+    if phase == "Succeeded":
+        return HEALTHY
+    if phase == "Failed":
+        reason = text(status.get("reason")) or next(_terminated(status, "state"), "") or "Failed"
+        return degraded(reason, "it has failed")
+    if stuck := next((one for one in _waiting(status) if _is_stuck(one)), ""):
+        return degraded(stuck, f"a container waits: {stuck}")
+    if phase == "Running" and is_true(status, "Ready"):
+        return HEALTHY
+    return _not_ready(status)
+
+
+def _not_ready(status: Tree) -> Health:
+    crashed = next(_terminated(status, "lastState"), "")
+    if status.get("phase") == "Running" and crashed:
+        return degraded(crashed, f"a container was restarted: {crashed}")
+    scheduled = condition(status, "PodScheduled")
+    if scheduled.get("status") == "False":
+        state = HealthState.PROGRESSING
+        return from_condition(state, scheduled, "Unschedulable", "it is not scheduled")
+    return progressing("NotReady", "it is not ready")
+
+
+def _is_stuck(reason: str) -> bool:
+    """Whether a container waits after an error: CrashLoopBackOff, ErrImagePull, …ConfigError."""
+    return reason.startswith(("Err", "InvalidImage")) or reason.endswith(("Error", "BackOff"))
+
+
+def _containers(status: Tree) -> list[dict[str, Any]]:
+    names = ("initContainerStatuses", "containerStatuses")
+    return [one for name in names for one in items(status.get(name))]
+
+
+def _waiting(status: Tree) -> Iterator[str]:
+    for one in _containers(status):
+        yield text(tree(tree(one.get("state")).get("waiting")).get("reason"))
+
+
+def _terminated(status: Tree, which: str) -> Iterator[str]:
+    """Reasons why containers have ended, other than by success."""
+    for one in items(status.get("containerStatuses")):
+        found = tree(tree(one.get(which)).get("terminated"))
+        if found and number(found.get("exitCode")) != 0:
+            yield text(found.get("reason")) or "Error"
+
+
+def _not_created(status: Tree) -> Health | None:
+    """Why a Deployment has too few pods: a quota, or a webhook that refuses them."""
+    if not is_true(status, "ReplicaFailure"):
+        return None
+    failure = condition(status, "ReplicaFailure")
+    state = HealthState.PROGRESSING
+    return from_condition(state, failure, "ReplicaFailure", "its pods cannot be created")
+
+
+def _is_observed(obj: Tree, status: Tree) -> bool:
+    generation = number(tree(obj.get("metadata")).get("generation"))
+    return number(status.get("observedGeneration")) >= generation
+
+
+def _replicas(obj: Tree) -> int:
+    return number(tree(obj.get("spec")).get("replicas"), 1)
+
+
+def _few(status: Tree, field: str, wanted: int, what: str) -> Health | None:
+    found = number(status.get(field))
+    return None if found >= wanted else progressing("Replicas", f"{found} of {wanted} {what}")
