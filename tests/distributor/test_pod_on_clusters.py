@@ -68,7 +68,7 @@ async def test_t15_each_cluster_gets_its_own_pod(rig: Rig):
     assert pod(rig, "t2")["metadata"]["annotations"]["example"] == "example"
     assert rig.states() == {"t1": "Applied", "t2": "Applied", "t4": "Applied"}
     assert rig.resource()["status"]["summary"]["applied"] == 3
-    assert rig.condition()["status"] == "True"
+    assert rig.condition("Applied")["status"] == "True"
     owner = owner_of(pod(rig, "t1"))
     assert owner is not None
     assert (owner.uid, owner.name, owner.cluster_name) == (resource["metadata"]["uid"], "x", HUB)
@@ -92,7 +92,7 @@ async def test_t15_a_customize_entry_of_an_unplaced_cluster_is_ignored(rig: Rig)
     await rig.reconcile()
     rig.edit(placement={"clusters": EVERYWHERE[1:]})
     await rig.until(lambda: not has_pod(rig, "t1"))
-    assert rig.condition()["status"] == "True"
+    assert rig.condition("Applied")["status"] == "True"
 
 
 async def test_t15_drift_is_corrected(rig: Rig):

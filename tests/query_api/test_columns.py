@@ -209,9 +209,9 @@ def test_columns_of_services_nodes_and_others():
     assert found["INTERNAL-IP"] == "10.1.1.1"
     assert cells("core/namespaces", {"status": {"phase": "Active"}})["STATUS"] == "Active"
     assert cells("core/configmaps", {"data": {"a": "b"}, "binaryData": {"c": ""}})["DATA"] == "2"
-    applied = {"status": {"summary": {"clusters": 3, "applied": 2}}}
+    applied = {"status": {"summary": {"ready": "2/3", "reason": "CrashLoopBackOff"}}}
     found = cells("fleetbus.dev/multiclusterresources", applied)
-    assert (found["CLUSTERS"], found["READY"]) == ("3", "2")
+    assert (found["READY"], found["STATUS"]) == ("2/3", "CrashLoopBackOff")
     assert list(cells("example.com/things", {})) == ["AGE"]
 
 

@@ -1,4 +1,4 @@
-"""The health of one object, from its status."""
+"""The health of one object, from its status (rule D21)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of `spec.health`, and the fields of `spec.feedback`."""
+"""The rules of `spec.health`, and the fields of `spec.feedback` (rule D21)."""
 
 from __future__ import annotations
 

@@ -251,8 +251,8 @@ _COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         *_SELECTED,
     ),
     "fleetbus.dev/multiclusterresources": (
-        Column("CLUSTERS", _count("status", "summary", "clusters")),
-        Column("READY", _count("status", "summary", "applied")),
+        Column("READY", _at("status", "summary", "ready")),
+        Column("STATUS", _at("status", "summary", "reason")),
         _AGE,
     ),
     "networking.k8s.io/ingresses": (

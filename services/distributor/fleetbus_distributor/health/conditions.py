@@ -1,7 +1,7 @@
 """Tells the health of everything that is no workload, mostly from its conditions.
 
-A custom resource is judged as kstatus (kubectl apply, Flux) does: by `observedGeneration` and the
-conditions that controllers have in common. One without any of them is healthy once it is applied.
+Custom resources are evaluated as kstatus (kubectl apply, Flux) does: by `observedGeneration` and
+the conditions that controllers have in common. One without any is healthy once it is applied.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _READY: Final = ("Ready", "Available")
 
 
 def by_conditions(obj: Tree, status: Tree) -> Health:
-    """Judge any kind by the usual conditions."""
+    """Evaluate any kind by the usual conditions."""
     generation = number(tree(obj.get("metadata")).get("generation"))
     observed = status.get("observedGeneration")
     if isinstance(observed, int) and observed < generation:

@@ -19,6 +19,9 @@ _PART: Final = re.compile(
     r"|\[(?P<index>[0-9]{1,6})\]"
     r"""|\[\?\(@\.(?P<key>[A-Za-z0-9_-]+)\s*==\s*(?P<mark>['"])(?P<value>[^'"]*)(?P=mark)\)\]"""
 )
+_FORMS: Final = (
+    "write .status.phase, .status.ports[0] or .status.conditions[?(@.type=='Ready')].status"
+)
 MAX_LENGTH: Final = 256
 
 
@@ -46,19 +49,12 @@ def parse_path(path: str) -> _Steps:
     while at < len(path):
         found = _PART.match(path, at)
         if found is None:
-            raise ValueError(_explain(path, at))
+            raise ValueError(f"is not a path at character {at + 1}; {_FORMS}")
         steps.append(_step(found))
         at = found.end()
     if not steps or len(path) > MAX_LENGTH:
         raise ValueError(f"a path has 1 to {MAX_LENGTH} characters")
     return tuple(steps)
-
-
-def _explain(path: str, at: int) -> str:
-    return (
-        f"is not a path at character {at + 1} ({path[at : at + 16]!r}); use .status.phase, "
-        ".status.ports[0] or .status.conditions[?(@.type=='Ready')].status"
-    )
 
 
 def _step(found: re.Match[str]) -> _Step:

@@ -16,8 +16,6 @@ from __future__ import annotations
 from typing import Any, Self, TypeAlias
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     StrictBool,
     StrictFloat,
@@ -26,22 +24,14 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.alias_generators import to_camel
 
 from fleetbus_distributor.health.fields import Tree, number, tree
 from fleetbus_distributor.health.paths import ABSENT, parse_path, read_path
 from fleetbus_distributor.health.result import HEALTHY, NOT_OBSERVED, Health, degraded, progressing
+from fleetbus_distributor.render.selectors import Strict
 
 Scalar: TypeAlias = StrictBool | StrictInt | StrictFloat | StrictStr
 _MAX_SHOWN = 40
-
-
-class Strict(BaseModel):
-    """A part of the spec; unknown fields are errors."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
-    )
 
 
 class Selection(Strict):
@@ -63,8 +53,15 @@ class Selection(Strict):
     def selects_object(self, obj: Tree) -> bool:
         """Whether an object, as it was read, is one of these."""
         metadata = tree(obj.get("metadata"))
-        where = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
-        return self.selects(str(obj.get("apiVersion")), str(obj.get("kind")), *where)
+        return (
+            (self.api_version, self.kind) == (obj.get("apiVersion"), obj.get("kind"))
+            and self.name in (None, metadata.get("name"))
+            and self.namespace in (None, metadata.get("namespace"))
+        )
+
+    def __str__(self) -> str:
+        place = "/".join(one for one in (self.namespace, self.name) if one)
+        return f"{self.kind} {place} of {self.api_version}".replace("  ", " ")
 
 
 class Check(Strict):

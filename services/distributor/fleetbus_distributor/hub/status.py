@@ -11,6 +11,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias, cast
 
+from fleetbus_distributor.health.health import HealthState
+from fleetbus_distributor.hub.health_entries import (
+    is_ready,
+    is_unhealthy,
+    read_health,
+    with_last_health,
+    write_health,
+)
 from fleetbus_distributor.plan import intent
 from fleetbus_distributor.plan.intent import Bases, Basis, Inventory, Owned
 from fleetbus_distributor.plan.plan import Hold, HoldReason, Share, count
@@ -19,6 +27,8 @@ from fleetbus_distributor.targets.outcome import ClusterOutcome, LeftBehind, Sta
 Status: TypeAlias = dict[str, Any]
 
 READY: Final = "Ready"
+"""Everything is applied and healthy."""
+APPLIED: Final = "Applied"
 HELD: Final = "DeletionHeld"
 WARNED: Final = "Warning"
 ORPHANED: Final = "Orphaned"
@@ -29,6 +39,8 @@ _MAX_ALL_MESSAGES: Final = 200_000
 """Characters of the messages of all entries: a thousand failing clusters must still fit."""
 _MAX_LEFT_BEHIND: Final = 200
 _MAX_NAMED: Final = 5
+_STATE_ORDER: Final = list(State)
+_HEALTH_ORDER: Final = list(HealthState)
 _WITHOUT_NEWS: Final = frozenset({"InProgress", "ClusterSuspended"})
 
 
@@ -59,6 +71,8 @@ class Report:
     doubted: Share = field(default_factory=dict[str, list[Owned]])
     """Objects whose deletion waits until the labels of the cluster are confirmed."""
     warnings: Sequence[str] = ()
+    unused: Sequence[str] = ()
+    """Rules of the spec that select no object."""
     problem: Condition | None = None
     """Replaces Ready if nothing could be done at all."""
     placed: frozenset[str] = field(default_factory=frozenset[str])
@@ -68,6 +82,7 @@ class Report:
 
 def build(report: Report, old: Mapping[str, Any]) -> Status:
     """Build the status after a round; equal reports give equal trees."""
+    report = replace(report, outcomes=with_last_health(report.outcomes, old))
     status: Status = {"observedGeneration": report.generation}
     status["conditions"] = _conditions(report, old)
     status["summary"] = _summary(report.outcomes)
@@ -86,9 +101,10 @@ def build(report: Report, old: Mapping[str, Any]) -> Status:
 
 def refuse(problem: Condition, generation: int, old: Mapping[str, Any]) -> Status:
     """Build the status if the spec is not applied: the entries of clusters stay as they were."""
-    conditions = [problem, *_kept_conditions(old, {HELD, WARNED, ORPHANED})]
+    conditions = [problem, *_kept_conditions(old, {APPLIED, HELD, WARNED, ORPHANED})]
     timed = _timed(conditions, generation, old)
-    return {**old, "observedGeneration": generation, "conditions": timed}
+    summary = {**cast("Status", old.get("summary") or {}), "reason": problem.reason}
+    return {**old, "observedGeneration": generation, "conditions": timed, "summary": summary}
 
 
 def with_intent(
@@ -134,8 +150,10 @@ def with_clusters(
 ) -> Status:
     """Put the outcomes of some clusters into the old status."""
     names = {one.name for one in changed}
+    changed = with_last_health(changed, old)
     outcomes = [*(one for one in _old_outcomes(old) if one.name not in names), *changed]
-    conditions = [_ready(outcomes), *_kept_conditions(old, {HELD, WARNED, ORPHANED})]
+    kept_conditions = _kept_conditions(old, {HELD, WARNED, ORPHANED})
+    conditions = [_ready(outcomes), *_applied(outcomes), *kept_conditions]
     kept = dict(old) if rollout is None else with_rollout(old, rollout)
     return {
         **kept,
@@ -194,6 +212,7 @@ def _old_outcomes(old: Mapping[str, Any]) -> list[ClusterOutcome]:
             str(one.get("reason", "")),
             str(one.get("message", "")),
             revision=str(one.get("revision", "")),
+            health=read_health(one),
         )
         for one in cast("list[Status]", old.get("clusters") or [])
     ]
@@ -216,7 +235,7 @@ def _held(hold: Hold, share: Share) -> Status:
 
 
 def _conditions(report: Report, old: Mapping[str, Any]) -> list[Status]:
-    conditions = [report.problem or _ready(report.outcomes)]
+    conditions = [report.problem or _ready(report.outcomes), *_applied(report.outcomes)]
     if report.hold:
         conditions.append(Condition(HELD, True, report.hold.reason, report.hold.message))
     elif not report.is_complete:
@@ -227,9 +246,10 @@ def _conditions(report: Report, old: Mapping[str, Any]) -> list[Status]:
         conditions.append(Condition(HELD, True, HoldReason.LABELS, text))
     elif _had(old, HELD):
         conditions.append(Condition(HELD, False, "NothingHeld"))
-    if report.warnings:
-        text = "; ".join(sorted(set(report.warnings)))
-        conditions.append(Condition(WARNED, True, "CustomizeValue", text))
+    if report.warnings or report.unused:
+        text = "; ".join([*report.unused, *sorted(set(report.warnings))])
+        reason = "NoSuchObject" if report.unused else "CustomizeValue"
+        conditions.append(Condition(WARNED, True, reason, text))
     elif _had(old, WARNED):
         conditions.append(Condition(WARNED, False, "NoWarnings"))
     conditions += _kept_conditions(old, {ORPHANED})
@@ -241,11 +261,45 @@ def _ready(outcomes: Sequence[ClusterOutcome]) -> Condition:
         return Condition(READY, False, "NoClusters", "the placement names no cluster of the fleet")
     bad = [one for one in outcomes if one.state is not State.APPLIED]
     if not bad:
-        return Condition(READY, True, "Applied", f"applied on {len(outcomes)} cluster(s)")
+        return _healthy(outcomes)
     worst = max(bad, key=lambda one: list(State).index(one.state))
     named = [f"{one.name}: {one.state}" for one in sorted(bad, key=lambda o: o.name)]
     more = [f"and {len(named) - _MAX_NAMED} more"] if len(named) > _MAX_NAMED else []
     return Condition(READY, False, worst.state, ", ".join([*named[:_MAX_NAMED], *more]))
+
+
+def _applied(outcomes: Sequence[ClusterOutcome]) -> list[Condition]:
+    """The condition for who does not wait for the health of the objects."""
+    if not outcomes:
+        return []
+    count = sum(one.state is State.APPLIED for one in outcomes)
+    is_all = count == len(outcomes)
+    message = f"applied on {count} of {len(outcomes)} cluster(s)"
+    return [Condition(APPLIED, is_all, "Applied" if is_all else "NotApplied", message)]
+
+
+def _healthy(outcomes: Sequence[ClusterOutcome]) -> Condition:
+    """The condition if everything is applied."""
+    unhealthy = [one for one in outcomes if one.health is not None and is_unhealthy(one)]
+    if not unhealthy:
+        return Condition(READY, True, "Applied", f"applied on {len(outcomes)} cluster(s)")
+    worst = max((one.health.state for one in unhealthy if one.health), key=_HEALTH_ORDER.index)
+    named = [f"{one.name}: {one.unhealthy}" for one in sorted(unhealthy, key=lambda o: o.name)]
+    more = [f"and {len(named) - _MAX_NAMED} more"] if len(named) > _MAX_NAMED else []
+    return Condition(READY, False, worst, ", ".join([*named[:_MAX_NAMED], *more]))
+
+
+def _first_reason(outcomes: Sequence[ClusterOutcome]) -> str:
+    """The reason of the worst cluster, for people: the first one by name."""
+    waiting = [one for one in outcomes if not is_ready(one)]
+    if not waiting:
+        return "Ready" if outcomes else "NoClusters"
+    first = max(
+        sorted(waiting, key=lambda one: one.name), key=lambda one: _STATE_ORDER.index(one.state)
+    )
+    if first.state is State.APPLIED and first.health is not None:
+        return first.health.reason or first.health.state.value
+    return first.reason or first.state.value
 
 
 def _had(old: Mapping[str, Any], kind: str) -> bool:
@@ -293,13 +347,22 @@ def _summary(outcomes: Sequence[ClusterOutcome]) -> Status:
     for one in outcomes:
         counts[one.state] += 1
     named = {state.value.lower(): count for state, count in counts.items()}
-    return {"clusters": len(outcomes), **named}
+    ready = sum(map(is_ready, outcomes))
+    return {
+        "clusters": len(outcomes),
+        "ready": f"{ready}/{len(outcomes)}",
+        "reason": _first_reason(outcomes),
+        **named,
+    }
 
 
 def _entries(outcomes: Sequence[ClusterOutcome]) -> list[Status]:
     share = _MAX_ALL_MESSAGES // max(1, len(outcomes))
     limit = max(_MIN_MESSAGE, min(_MAX_MESSAGE, share))
-    return [_entry(one, limit) for one in sorted(outcomes, key=lambda one: one.name)]
+    return [
+        _entry(one, limit) | write_health(one, len(outcomes))
+        for one in sorted(outcomes, key=lambda one: one.name)
+    ]
 
 
 def _entry(outcome: ClusterOutcome, limit: int) -> Status:

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -25,6 +25,7 @@ from fleetbus_distributor.render.template import Context, Object, ObjectRef, ref
 
 _CACHE_SIZE: Final = 64 * 1024 * 1024
 """Bytes of rendered objects, as JSON."""
+_NOT_RENDERED: Final = {"placement", "policy", "rollout", "health", "feedback"}
 _NOBODY: Final[Mapping[str, Spec | None]] = {}
 _Facts: TypeAlias = tuple[bytes, str, bytes]
 """Digest of the spec, name of the cluster, its labels."""
@@ -55,6 +56,8 @@ class Draft:
     waiting: frozenset[str] = frozenset()
     """Placed clusters that were not rendered, because their wave is not open."""
     warnings: list[str] = field(default_factory=list[str])
+    unused: list[str] = field(default_factory=list[str])
+    """Rules of spec.health and spec.feedback that select no object on any cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,7 @@ class Renderer:
                 result.revisions[member.name] = rendered.revision
                 result.warnings += rendered.warnings
         result.waiting = frozenset(waiting)
+        result.unused = list(_unused_rules(spec, result))
         return result
 
     def _render(self, digest: bytes, spec: Spec, member: Member) -> _Rendered:
@@ -153,9 +157,22 @@ class Renderer:
             self._size -= len(oldest.body)
 
 
+def _unused_rules(spec: Spec, draft: Draft) -> Iterator[str]:
+    """Rules that are most likely typos: an object that they miss is evaluated without them."""
+    wanted = {ref for refs in draft.wanted.values() for ref in refs}
+    if not wanted or draft.problems:
+        return
+    for field_name, rules in (("health", spec.health), ("feedback", spec.feedback)):
+        for number, rule in enumerate(rules):
+            if not any(
+                rule.selects(ref.api_version, ref.kind, ref.namespace, ref.name) for ref in wanted
+            ):
+                yield f"spec.{field_name}[{number}]: no template is {rule}"
+
+
 def _digest_of(spec: Spec) -> bytes:
     """Hash what is rendered: not where it goes, nor how fast."""
-    body = spec.model_dump_json(by_alias=True, exclude={"placement", "policy", "rollout"})
+    body = spec.model_dump_json(by_alias=True, exclude=_NOT_RENDERED)
     return hashlib.sha256(body.encode()).digest()
 
 

@@ -15,6 +15,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from fleetbus.kube.impersonation import SERVICE_ACCOUNT_NAME
 from fleetbus_distributor.errors import SpecError
+from fleetbus_distributor.health.feedback import Feedback
+from fleetbus_distributor.health.rules import HealthRule
 from fleetbus_distributor.render.rollout_spec import Rollout
 from fleetbus_distributor.render.selectors import DNS_LABEL, ClusterName, LabelSelector, Strict
 
@@ -153,6 +155,8 @@ class Spec(Strict):
     customize: Customize = Customize()
     policy: Policy = Policy()
     rollout: Rollout | None = None
+    health: list[HealthRule] = Field(default_factory=list[HealthRule], max_length=32)
+    feedback: list[Feedback] = Field(default_factory=list[Feedback], max_length=16)
     service_account_name: str | None = Field(default=None, pattern=SERVICE_ACCOUNT_NAME)
     """Whose rights count on the targets, in the namespace of the MultiClusterResource."""
 

@@ -276,6 +276,7 @@ class _Reporter:
             held=self.plan.held,
             doubted=self.plan.doubted,
             warnings=self.draft.warnings,
+            unused=self.draft.unused,
             placed=self._targets,
             rollout=self.round_.rollout.tree if self.round_.rollout else None,
         )

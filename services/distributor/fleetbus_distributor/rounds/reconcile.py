@@ -24,6 +24,7 @@ from fleetbus.ownership import Owner, field_manager
 from fleetbus.reconcile import Request, Result
 from fleetbus_distributor.errors import ChunkError, IntentError, RolloutError, SpecError
 from fleetbus_distributor.fleet_view import FleetView
+from fleetbus_distributor.health.cluster_health import StatusRules
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.chunks import ChunkStore
 from fleetbus_distributor.hub.document import Document
@@ -161,7 +162,11 @@ class Distributor:
             rollout = await self._rollouts.resume(fleet, document, spec, inventory)
             if rollout is None and spec.rollout is not None:
                 return None  # the round for all clusters has yet to begin it
-            round_ = replace(self._round(fleet, document, hub_id, inventory), rollout=rollout)
+            round_ = replace(
+                self._round(fleet, document, hub_id, inventory),
+                rollout=rollout,
+                status_rules=StatusRules(spec.health, spec.feedback),
+            )
             return await repair(round_, document, spec, cluster)
         except (SpecError, IntentError, RolloutError, _SpecNotApplied) as problem:
             log.debug("not_repaired", cluster=cluster, error=str(problem))
@@ -212,7 +217,8 @@ class Distributor:
         rollout = await self._rollouts.begin(
             round_.fleet, round_.client_of, document, spec, round_.inventory
         )
-        round_ = replace(round_, rollout=rollout)
+        rules = StatusRules(spec.health, spec.feedback)
+        round_ = replace(round_, rollout=rollout, status_rules=rules)
         facts = facts_of(document, clusters, unjoined)
         only: frozenset[str] | None = None
         if notes is not None and self._settled.covers(uid, facts):

@@ -17,6 +17,7 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.impersonation import ActingClient, ServiceAccount
 from fleetbus.ownership import Owner
 from fleetbus_distributor.fleet_view import FleetView
+from fleetbus_distributor.health.cluster_health import NO_RULES, StatusRules
 from fleetbus_distributor.plan.fleet_fuse import FleetFuse
 from fleetbus_distributor.plan.intent import Inventory, Owned
 from fleetbus_distributor.render.draft import Draft, Renderer
@@ -73,6 +74,7 @@ class Round:
         renderer: likewise; places and renders.
         missing: likewise; notes of repairs about missing objects.
         requeue: enqueues later rounds (rule D11).
+        status_rules: how to tell the health of the objects, and what to collect from them.
         rollout: which revision each cluster gets; None if all get the newest.
         status_after: clusters that take longer are reported as in progress meanwhile.
     """
@@ -92,6 +94,7 @@ class Round:
     requeue: Requeue
     rollout: Progress | None = None
     service_account: ServiceAccount | None = None
+    status_rules: StatusRules = NO_RULES
     status_after: timedelta = field(default=timedelta(seconds=2))
 
     async def draft(self, spec: Spec, clusters: Sequence[ClusterInfo]) -> Draft:
@@ -227,6 +230,7 @@ class Round:
             in_flight=limits.in_flight,
             known=self.inventory.get(name, {}),
             only_compare=work.only_compare,
+            status_rules=self.status_rules,
             may_create=work.may_create,
         )
 

@@ -8,12 +8,13 @@ its name meanwhile.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from datetime import timedelta
 
 from fleetbus.errors import AlreadyExists, Conflict, Forbidden, Invalid, KubeError, NotFound
 from fleetbus.kube.discovery import ApiResource
 from fleetbus.ownership import set_owner
-from fleetbus_distributor.health.health import Health, HealthState, health_of
+from fleetbus_distributor.health.health import Health, HealthState
 from fleetbus_distributor.plan.intent import Mark
 from fleetbus_distributor.render.spec import ConflictPolicy, DriftPolicy
 from fleetbus_distributor.render.template import Object, ObjectRef, reference
@@ -34,6 +35,7 @@ from fleetbus_distributor.targets.target import (
     Finding,
     Target,
     namespaced_name,
+    redact_secrets,
     to_finding,
 )
 
@@ -86,7 +88,7 @@ async def _apply_to(
     if obstacle := _obstacle(target, live, ref):
         return _outcome(ref, obstacle, uid=_uid_if_ours(target, live, ref))
     if is_applied(wanted, live, target.manager):
-        return _applied(ref, live)
+        return _applied(target, ref, live)
     if target.only_compare:
         return _drifted(target, ref, f"{ref} was changed on the cluster", live)
     return await _update(target, api, wanted, live, ref)
@@ -142,7 +144,7 @@ async def _create_unread(
     except NotFound:
         target.seen.forget_namespace(target.name, ref.namespace)
         return None
-    return _applied(ref, made, Change.CREATED)
+    return _applied(target, ref, made, Change.CREATED)
 
 
 def _only_create(wanted: Object) -> Object:
@@ -167,7 +169,7 @@ async def _create(
         # The type was removed since it was discovered: discover again next time (rule D9).
         await target.client.discovery.version(ref.api_version, anew=True)
         raise
-    return _applied(ref, made, Change.CREATED)
+    return _applied(target, ref, made, Change.CREATED)
 
 
 async def _has_namespace(target: Target, name: str) -> bool:
@@ -222,7 +224,7 @@ async def _update(
     except Conflict as error:
         return _outcome(ref, to_finding(error, wanted, str(ref)), _uid_if_ours(target, live, ref))
     is_changed = made["metadata"].get("resourceVersion") != live["metadata"].get("resourceVersion")
-    return _applied(ref, made, Change.UPDATED if is_changed else Change.NONE)
+    return _applied(target, ref, made, Change.UPDATED if is_changed else Change.NONE)
 
 
 async def _send(target: Target, api: ApiResource, body: Object, live: Object) -> Object:
@@ -297,17 +299,30 @@ def _outdated(ref: ObjectRef, uid: str) -> ObjectOutcome:
     return ObjectOutcome(ref, State.HELD, OUTDATED, message, uid)
 
 
-def _applied(ref: ObjectRef, live: Object, change: Change = Change.NONE) -> ObjectOutcome:
-    uid = str(live["metadata"]["uid"])
-    return ObjectOutcome(ref, State.APPLIED, uid=uid, change=change, health=health_of(live))
+def _applied(
+    target: Target, ref: ObjectRef, live: Object, change: Change = Change.NONE
+) -> ObjectOutcome:
+    return replace(_observed(target, ref, live), change=change)
 
 
 def _drifted(target: Target, ref: ObjectRef, message: str, live: Object | None) -> ObjectOutcome:
-    uid = str(live["metadata"]["uid"]) if live else ""
-    health = health_of(live) if live else Health(HealthState.MISSING, "Missing", "it is missing")
+    found = _observed(target, ref, live)
     if target.policy.drift is DriftPolicy.IGNORE:
-        return ObjectOutcome(ref, State.APPLIED, uid=uid, health=health)
-    return ObjectOutcome(ref, State.DRIFTED, "Drifted", message, uid=uid, health=health)
+        return found
+    return replace(found, state=State.DRIFTED, reason="Drifted", message=message)
+
+
+def _observed(target: Target, ref: ObjectRef, live: Object | None) -> ObjectOutcome:
+    """The health of an object, and the chosen fields of its status, as it was read just now."""
+    if live is None:
+        missing = Health(HealthState.MISSING, "Missing", "it is missing")
+        return ObjectOutcome(ref, State.APPLIED, health=missing)
+    health = target.status_rules.health_of(live)
+    if health.message:
+        # Its controller may quote what it refuses (rule D14).
+        health = replace(health, message=redact_secrets(health.message, live))
+    uid, values = str(live["metadata"]["uid"]), target.status_rules.collect(live)
+    return ObjectOutcome(ref, State.APPLIED, uid=uid, health=health, values=values)
 
 
 def _outcome(ref: ObjectRef, found: Finding, uid: str = "") -> ObjectOutcome:

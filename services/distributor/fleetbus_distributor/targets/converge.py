@@ -16,7 +16,8 @@ from typing import Final
 import structlog
 
 from fleetbus.errors import ConfigError, KubeError
-from fleetbus_distributor.health.health import HealthState
+from fleetbus_distributor.health.cluster_health import ClusterHealth
+from fleetbus_distributor.health.health import Health, HealthState
 from fleetbus_distributor.plan.intent import Mark, Owned
 from fleetbus_distributor.render.template import Object, ObjectRef, reference
 from fleetbus_distributor.targets.apply import MISSING, OUTDATED, apply_object
@@ -86,6 +87,7 @@ async def converge(
     try:
         await _identify(target)
         await _discover_types(target, objects)
+        result.health = ClusterHealth()
         await _apply_all(target, objects, result)
         if result.state in (State.APPLIED, State.DRIFTED):
             result.revision = revision
@@ -95,6 +97,7 @@ async def converge(
     except* ClusterUnreachable as group:
         first = next(_leaves(group))
         result.add(State.UNREACHABLE, first.reason, first.message, LATER)
+        result.health = None
     except* ConfigError:
         log.warning("cluster_credentials_unusable", cluster=target.name)
         result.add(State.UNREACHABLE, "BadCredentials", "its credentials cannot be used", LATER)
@@ -183,11 +186,18 @@ def _record(target: Target, outcome: ObjectOutcome, result: ClusterOutcome) -> N
             change=outcome.change.name,
         )
     result.lacks_objects |= outcome.reason == MISSING
-    if outcome.health.state is not HealthState.HEALTHY:
-        found = f"{outcome.ref}: {outcome.health.message}"
-        # Objects are applied side by side: always the same one is named.
-        result.unhealthy = min(result.unhealthy or found, found)
+    if result.health is not None:
+        result.health = result.health.with_object(
+            str(outcome.ref), _health_of(outcome), outcome.values
+        )
     result.add(outcome.state, outcome.reason or "Applied", outcome.message, outcome.retry)
+
+
+def _health_of(outcome: ObjectOutcome) -> Health:
+    """The health of an object; of one that could not be applied, why."""
+    if outcome.state in (State.APPLIED, State.DRIFTED):
+        return outcome.health
+    return Health(HealthState.UNKNOWN, outcome.reason, outcome.message)
 
 
 def _mark_after(outcome: ObjectOutcome, mark: Mark) -> Mark:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from typing import Any
 
+from fleetbus_distributor.health.cluster_health import ClusterHealth
 from fleetbus_distributor.health.health import HEALTHY, Health
 from fleetbus_distributor.plan.intent import Key, Owned
 from fleetbus_distributor.render.template import ObjectRef
@@ -48,6 +51,8 @@ class ObjectOutcome:
     retry: timedelta | None = None
     change: Change = Change.NONE
     health: Health = HEALTHY
+    values: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The chosen fields of its status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +80,14 @@ class ClusterOutcome:
     """Hash of the objects that were last applied here completely."""
     lacks_objects: bool = False
     """Something is missing that may not be created here."""
-    unhealthy: str = ""
-    """One object that is not healthy, and why."""
+    health: ClusterHealth | None = None
+    """None where no object was read in this round."""
+
+    @property
+    def unhealthy(self) -> str:
+        """One object that is not healthy, and why; "" if there is none."""
+        health = self.health
+        return f"{health.first}: {health.message}" if health and health.first else ""
 
     def add(self, state: State, reason: str, message: str, retry: timedelta | None) -> None:
         """Add a finding: the most severe state is shown, the earliest retry counts."""

@@ -30,6 +30,7 @@ from fleetbus.errors import (
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.discovery import ApiResource
 from fleetbus.ownership import Owner
+from fleetbus_distributor.health.cluster_health import NO_RULES, StatusRules
 from fleetbus_distributor.plan.intent import Key, Owned
 from fleetbus_distributor.render.spec import Policy
 from fleetbus_distributor.render.template import Object, ObjectRef
@@ -79,6 +80,8 @@ class Target:
     """This revision was applied before, and drift is only reported."""
     service_account: str = ""
     """NAMESPACE/NAME of the ServiceAccount that `client` impersonates; "" for none (rule D16)."""
+    status_rules: StatusRules = NO_RULES
+    """How to tell the health of the objects, and what to collect from them."""
     may_create: bool = True
     """Whether missing objects are created; only by the round for all clusters (rule D2)."""
 
