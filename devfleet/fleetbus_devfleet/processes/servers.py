@@ -169,6 +169,7 @@ async def valkey_server(
     port: int | None = None,
     log: Path | None = None,
     options: Sequence[str] = (),
+    which: str = "",
 ) -> AsyncGenerator[ValkeyServer]:
     """Run a Valkey on loopback until the block ends.
 
@@ -178,9 +179,10 @@ async def valkey_server(
         port: a free one when absent; it stays the server's until the block ends.
         log: its log file; `valkey.log` in the folder when absent.
         options: more words of its command line.
+        which: `valkey`, `redis` or the path of a binary, as for `find_valkey_server`.
     """
     with valkey_server_blocking(
-        dir=dir, appendonly=appendonly, port=port, log=log, options=options
+        dir=dir, appendonly=appendonly, port=port, log=log, options=options, which=which
     ) as server:
         yield server
 

@@ -23,7 +23,9 @@ from fleetbus.workqueue.heartbeat import connect_blocking
 from fleetbus.workqueue.scripts import Transitions
 from fleetbus_devfleet.processes.servers import valkey_server
 from support.eventually import eventually
-from support.servers.valkey_cluster import ValkeyCluster, ask, port_of, valkey_cluster
+from support.servers.store_nodes import port_of
+from support.servers.valkey_cluster import ValkeyCluster, ask, valkey_cluster
+from support.stores.documented_users import PASSWORD, documented_user
 from support.stores.snapshot import Snapshot, Source
 
 if TYPE_CHECKING:
@@ -160,12 +162,11 @@ async def test_notifications_come_through_whichever_node_was_subscribed(client: 
 
 
 async def test_s8_the_rights_that_the_page_of_the_store_lists_suffice(cluster: ValkeyCluster):
-    page = (Path(__file__).parents[3] / "docs" / "store.md").read_text(encoding="utf-8")
-    [command] = [line for line in page.splitlines() if line.startswith("ACL SETUSER")]
+    user, command = "projector", documented_user("projector")
     for server in cluster.masters:
         await ask(server, "FLUSHALL")
-        await ask(server, *command.split())
-    client = await connect(cluster.url.replace("://", "://fleetbus:secret@"))
+        await ask(server, *command)
+    client = await connect(cluster.url.replace("://", f"://{user}:{PASSWORD}@"))
     try:
         snapshot = Snapshot(client, shards=4)
         await snapshot.set_up("eu1", "us1")
@@ -177,7 +178,7 @@ async def test_s8_the_rights_that_the_page_of_the_store_lists_suffice(cluster: V
     finally:
         await client.aclose()
         for server in cluster.masters:
-            await ask(server, "ACL DELUSER", "fleetbus")
+            await ask(server, "ACL DELUSER", user)
 
 
 async def test_a_cluster_that_lost_a_master_serves_the_other_slots_and_says_so_for_its_own(
@@ -246,7 +247,8 @@ async def test_commands_at_a_node_that_is_replaced_fail_and_cancel_nobody(
     ):
         for server in (old, new):
             await ask(server, "CLUSTER ADDSLOTSRANGE", "0", "16383")
-        client = cast("ClusterRedis", await connect(ValkeyCluster([old, new]).url))
+        places = ",".join(server.url.removeprefix("redis://") for server in (old, new))
+        client = cast("ClusterRedis", await connect(f"redis+cluster://{places}"))
         [node] = client.masters  # each of them says that it holds all slots
         port = node.connection_pool.connection_kwargs["port"]
         lost = next(server for server in (old, new) if port_of(server) == port)

@@ -24,9 +24,9 @@ from fleetbus_devfleet.processes.servers import NatsServer
 from support.eventually import eventually
 from support.rigs.fleet import fleet_rig, pod
 from support.rigs.projector import shorten_checks
+from support.stores.documented_users import PASSWORD, documented_user
 from support.stores.refusing_store import RefusingStore, State, refusing_store
 
-ROOT = Path(__file__).parents[3]
 PODS = "v1/pods"
 SOON = timedelta(seconds=40)
 Refusing = RefusingStore
@@ -156,11 +156,10 @@ def test_other_errors_have_no_hint():
 async def test_s8_the_rights_in_the_documentation_suffice(
     store: RefusingStore, nats_url: str, tmp_path: Path
 ):
-    page = (ROOT / "docs" / "store.md").read_text()
-    (rights,) = [line for line in page.splitlines() if line.startswith("ACL SETUSER")]
-    await store.do(*rights.split())
+    user = "reconciler-shop"  # it may also do what the projector does
+    await store.do(*documented_user(user, controller="pods"))
     await store.do("ACL", "SETUSER", "default", "-@write")
-    url = store.url.replace("redis://", "redis://fleetbus:secret@")
+    url = store.url.replace("redis://", f"redis://{user}:{PASSWORD}@")
     seen = Seen()
     with capture_logs() as logs:
         async with fleet_rig("a", folder=tmp_path, nats_url=nats_url, valkey_url=url) as rig:

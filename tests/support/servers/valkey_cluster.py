@@ -12,9 +12,9 @@ from typing import Any, cast
 from redis.asyncio import Redis
 from redis.crc import key_slot
 
-from fleetbus_devfleet.processes.servers import ValkeyServer, valkey_server
-from fleetbus_emulator.ports import HeldPort
+from fleetbus_devfleet.processes.servers import ValkeyServer
 from support.eventually import eventually
+from support.servers.store_nodes import StoreNodes, StoreTls, port_of
 
 MASTERS = 3
 SLOTS = 16384
@@ -26,13 +26,14 @@ _LOOPBACK = "127.0.0.1"
 class ValkeyCluster:
     """The masters, and the replica of each."""
 
+    nodes: StoreNodes
     masters: list[ValkeyServer] = field(default_factory=list[ValkeyServer])
     replicas: list[ValkeyServer] = field(default_factory=list[ValkeyServer])
 
     @property
     def url(self) -> str:
-        places = (server.url.removeprefix("redis://") for server in self.masters)
-        return f"redis+cluster://{','.join(places)}"
+        places = (f"{_LOOPBACK}:{self.nodes.port(server)}" for server in self.masters)
+        return f"{self.nodes.scheme}+cluster://{','.join(places)}"
 
     @property
     def servers(self) -> list[ValkeyServer]:
@@ -56,10 +57,6 @@ class ValkeyCluster:
         return all(b"cluster_state:ok" in state for state in states)
 
 
-def port_of(server: ValkeyServer) -> int:
-    return int(server.url.rpartition(":")[2])
-
-
 async def ask(server: ValkeyServer, *words: str) -> Any:
     """The raw answer of one server."""
     async with Redis.from_url(server.url) as client:
@@ -72,23 +69,26 @@ async def ask(server: ValkeyServer, *words: str) -> Any:
 
 @asynccontextmanager
 async def valkey_cluster(
-    folder: Path, *, has_replicas: bool = False, appendonly: bool = False
+    folder: Path,
+    *,
+    has_replicas: bool = False,
+    appendonly: bool = False,
+    tls: StoreTls | None = None,
 ) -> AsyncGenerator[ValkeyCluster]:
     """Run the Cluster until the block ends."""
     async with AsyncExitStack() as stack:
-        found, bus_ports = ValkeyCluster(), list[int]()
+        nodes = StoreNodes(stack, tls)
+        found, bus_ports = ValkeyCluster(nodes), list[int]()
         for number in range(2 * MASTERS if has_replicas else MASTERS):
-            held = HeldPort(_LOOPBACK, 0)
-            stack.callback(held.release)
-            options = ["--cluster-enabled", "yes", "--cluster-port", str(held.number)]
+            bus_ports.append(nodes.hold())
+            options = ["--cluster-enabled", "yes", "--cluster-port", str(bus_ports[-1])]
             options += ["--cluster-node-timeout", str(NODE_TIMEOUT // timedelta(milliseconds=1))]
             options += ["--cluster-require-full-coverage", "no"]
-            node = valkey_server(
-                dir=folder / f"node-{number}", appendonly=appendonly, options=options
+            options += ["--tls-cluster", "yes"] if tls else []
+            server = await nodes.start(
+                folder / f"node-{number}", options=options, appendonly=appendonly
             )
-            server = await stack.enter_async_context(node)
             (found.masters if number < MASTERS else found.replicas).append(server)
-            bus_ports.append(held.number)
         await _join(found, bus_ports)
         yield found
 
@@ -100,7 +100,8 @@ async def _join(cluster: ValkeyCluster, bus_ports: Sequence[int]) -> None:
         await ask(server, "CLUSTER ADDSLOTSRANGE", str(low), str(high))
     for server, bus in zip(cluster.servers, bus_ports, strict=True):
         if server is not first:
-            await ask(first, "CLUSTER MEET", _LOOPBACK, str(port_of(server)), str(bus))
+            place = (_LOOPBACK, str(cluster.nodes.port(server)), str(bus))
+            await ask(first, "CLUSTER MEET", *place)
     count = len(cluster.servers)
 
     async def knows_all(server: ValkeyServer) -> bool:

@@ -9,14 +9,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from fleetbus_devfleet.processes.children import Child
-from fleetbus_devfleet.processes.servers import (
-    ValkeyServer,
-    find_valkey_server,
-    valkey_server,
-)
-from fleetbus_emulator.ports import HeldPort
+from fleetbus_devfleet.processes.servers import ValkeyServer, find_valkey_server
 from support.eventually import eventually
-from support.servers.valkey_cluster import ask, port_of
+from support.servers.store_nodes import StoreNodes, StoreTls, tls_store
+from support.servers.valkey_cluster import ask
 
 NAME = "store"
 DOWN_AFTER = timedelta(seconds=1)
@@ -30,16 +26,20 @@ class ValkeyWithSentinel:
     first: ValkeyServer
     replica: ValkeyServer
     sentinel: ValkeyServer
+    nodes: StoreNodes
 
     @property
     def url(self) -> str:
-        place = self.sentinel.url.removeprefix("redis://")
-        return f"redis+sentinel://{place}/{NAME}/0"
+        return f"{self.nodes.scheme}+sentinel://127.0.0.1:{self.nodes.port(self.sentinel)}/{NAME}/0"
+
+    @property
+    def servers(self) -> list[ValkeyServer]:
+        return [self.first, self.replica, self.sentinel]
 
     async def master(self) -> ValkeyServer:
         """The master that the Sentinel names."""
         _, port = await ask(self.sentinel, "SENTINEL GET-MASTER-ADDR-BY-NAME", NAME)
-        return self.first if int(port) == port_of(self.first) else self.replica
+        return self.first if int(port) == self.nodes.port(self.first) else self.replica
 
     async def knows_replica(self) -> bool:
         return len(await ask(self.sentinel, "SENTINEL REPLICAS", NAME)) == 1
@@ -61,39 +61,46 @@ async def _is_in_sync(replica: ValkeyServer) -> bool:
 
 
 @asynccontextmanager
-async def _sentinel(folder: Path, master: ValkeyServer) -> AsyncGenerator[ValkeyServer]:
+async def _sentinel(
+    folder: Path, nodes: StoreNodes, master: ValkeyServer
+) -> AsyncGenerator[ValkeyServer]:
     folder.mkdir(parents=True)
     config = folder / "sentinel.conf"
     milliseconds = DOWN_AFTER // timedelta(milliseconds=1)
     config.write_text(
-        f"sentinel monitor {NAME} 127.0.0.1 {port_of(master)} 1\n"
+        f"sentinel monitor {NAME} 127.0.0.1 {nodes.port(master)} 1\n"
         f"sentinel down-after-milliseconds {NAME} {milliseconds}\n"
         f"sentinel failover-timeout {NAME} 5000\n"
     )
-    held = HeldPort("127.0.0.1", 0)
-    words = ["--sentinel", "--port", str(held.number), "--bind", "127.0.0.1", "--dir", str(folder)]
-    child = Child("sentinel", [find_valkey_server(), config, *words], log=folder / "sentinel.log")
-    server = ValkeyServer(url=f"redis://127.0.0.1:{held.number}", child=child)
+    port, binary = nodes.hold(), find_valkey_server() if nodes.tls is None else tls_store()
+    words = ["--sentinel", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
+    url = f"redis://127.0.0.1:{port}"
+    if nodes.tls is not None:
+        nodes.tls_ports[url] = nodes.hold()
+        words += [*nodes.tls.options(nodes.tls_ports[url]), "--tls-replication", "yes"]
+    child = Child("sentinel", [binary, config, *words], log=folder / "sentinel.log")
+    server = ValkeyServer(url=url, child=child)
     try:
         await child.wait_until(server.is_ready, within=_START)
         yield server
     finally:
         await server.stop()
-        held.release()
 
 
 @asynccontextmanager
-async def valkey_with_sentinel(folder: Path) -> AsyncGenerator[ValkeyWithSentinel]:
+async def valkey_with_sentinel(
+    folder: Path, *, tls: StoreTls | None = None
+) -> AsyncGenerator[ValkeyWithSentinel]:
     """Run all three until the block ends."""
     async with AsyncExitStack() as stack:
-        first = await stack.enter_async_context(valkey_server(dir=folder / "first"))
-        options = ["--replicaof", "127.0.0.1", str(port_of(first)), "--repl-diskless-sync-delay"]
-        replica = await stack.enter_async_context(
-            valkey_server(dir=folder / "replica", options=[*options, "0"])
-        )
+        nodes = StoreNodes(stack, tls)
+        first = await nodes.start(folder / "first")
+        options = ["--replicaof", "127.0.0.1", str(nodes.port(first)), "--repl-diskless-sync-delay"]
+        replica = await nodes.start(folder / "replica", options=[*options, "0"])
         await eventually(lambda: _is_in_sync(replica))
         # Now: a Sentinel asks a master for its replicas at once, and then every ten seconds.
-        sentinel = await stack.enter_async_context(_sentinel(folder / "sentinel", first))
-        found = ValkeyWithSentinel(first, replica, sentinel)
+        made = _sentinel(folder / "sentinel", nodes, first)
+        sentinel = await stack.enter_async_context(made)
+        found = ValkeyWithSentinel(first, replica, sentinel, nodes)
         await eventually(found.knows_replica, timedelta(seconds=20))
         yield found
