@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiohttp import web
 from prometheus_client import REGISTRY
 
 from fleetbus.clusters.bootstrap.enroll import enroll
@@ -249,3 +250,95 @@ async def test_an_expired_token_is_said_to_be_expired(rig: Rig):
     assert (read_expiry(token) or 0) < time.time()
     with pytest.raises(Unauthorized, match=r"the token expired at .*fleetbus join --bootstrap"):
         await uid_with(rig, token)
+
+
+class HostileMember:
+    """Answers requests for tokens with what it likes, and has the UID of the accepted cluster."""
+
+    def __init__(self, uid: str) -> None:
+        self.answer = b""
+        self.asked = 0
+        self._uid = uid
+
+    async def handle(self, request: web.Request) -> web.Response:
+        if request.method == "GET":
+            return web.json_response({"metadata": {"name": "kube-system", "uid": self._uid}})
+        self.asked += 1
+        return web.Response(status=201, body=self.answer, content_type="application/json")
+
+    def issue(self, token: object) -> None:
+        self.answer = json.dumps({"status": {"token": token}}).encode()
+
+    @asynccontextmanager
+    async def at(self) -> AsyncGenerator[str]:
+        app = web.Application()
+        app.router.add_route("*", "/{rest:.*}", self.handle)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        try:
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        finally:
+            await runner.cleanup()
+
+
+def jwt(begins: float, ends: float, *, head: str = "e30", signature: str = "c2ln") -> str:
+    """A token whose times are so many seconds from now."""
+    claims = {"iat": time.time() + begins, "exp": time.time() + ends}
+    body = base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
+    return f"{head}.{body}.{signature}"
+
+
+def lead_to(rig: Rig, place: tuple[str, str], server: str) -> None:
+    """Let a kubeconfig Secret name another server."""
+    secret = rig.hub.get("v1/secrets", *place) or {}
+    document = json.loads(base64.b64decode(secret["data"]["kubeconfig"]))
+    document["clusters"][0]["cluster"] = {"server": server}
+    text = base64.b64encode(json.dumps(document).encode()).decode()
+    rig.hub.patch("v1/secrets", *place, {"data": {"kubeconfig": text}})
+
+
+async def test_s7_what_a_hostile_member_answers_is_not_written_and_stalls_no_other(rig: Rig):
+    hour = LIFETIME.total_seconds()
+    member = HostileMember(await uid_with(rig, rig.tokens()[WRITER]))
+    answers: dict[str, object] = {
+        "a header of its own": jwt(0, hour, head="a\r\nx-evil: b"),
+        "huge": jwt(0, hour, signature="s" * 300_000),
+        "in the past": jwt(-2 * hour, -hour),
+        "before all dates": jwt(0, -1e300),
+        "after all dates": jwt(-1e301, 1e300),
+        "no string": 7,
+    }
+    async with member.at() as server:
+        lead_to(rig, PLACES[WATCHER], server)
+        for name, token in answers.items():
+            member.issue(token)
+            await _is_refused(rig, member, name)
+        member.answer = b"[" * 10_000
+        await _is_refused(rig, member, "deep")
+        member.answer = b" " * 100_000_000
+        await _is_refused(rig, member, "endless")
+
+
+async def _is_refused(rig: Rig, member: HostileMember, name: str) -> None:
+    before, failed, asked = rig.tokens(), outcomes(WATCHER)["failed"], member.asked
+    renewal = rig.renewal(LIFETIME * 0.6)
+    for _ in range(2):  # the second time is too early for the hostile one
+        await renewal.renew_all(rig.client)
+    assert rig.tokens()[WATCHER] == before[WATCHER], name
+    assert rig.tokens()[WRITER] != before[WRITER], name
+    assert (outcomes(WATCHER)["failed"], member.asked) == (failed + 1, asked + 1), name
+
+
+async def test_s7_a_member_whose_tokens_are_due_at_once_does_not_keep_the_hub_writing(rig: Rig):
+    member = HostileMember(await uid_with(rig, rig.tokens()[WRITER]))
+    hour = LIFETIME.total_seconds()
+    async with member.at() as server:
+        lead_to(rig, PLACES[WATCHER], server)
+        member.issue(token := jwt(-9 * hour, 2 * hour))
+        renewal = rig.renewal(LIFETIME * 0.6)
+        for _ in range(3):
+            await renewal.renew_all(rig.client)
+    assert member.asked == 1
+    assert rig.tokens()[WATCHER] == token, "it is valid for longer than the one before"

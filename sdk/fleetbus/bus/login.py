@@ -87,13 +87,22 @@ class LoginClient(Client):
     async def _process_connect_init(self) -> None:
         try:
             self._prepare_login()
-            await super()._process_connect_init()
+            await self._greet()
             self._require_answer()
         except Exception as e:
             self._refusals = self._refusals + 1 if is_refusal(e) else 0
             self._abandon_transport()
             raise
         self._refusals = 0
+
+    async def _greet(self) -> None:
+        try:
+            await super()._process_connect_init()
+        except ssl.SSLError:  # one of them is a ValueError as well
+            raise
+        except (AttributeError, LookupError, TypeError, ValueError) as e:
+            # nats-py takes what it reads for a short line with an object, and would not try again.
+            raise LoginError("what answers there is no NATS server: check host and port") from e
 
     def _abandon_transport(self) -> None:
         """Close it, and do not wait: nats-py would for ever, after a TLS handshake that failed."""

@@ -31,7 +31,7 @@ ENOUGH = 10
 _LEASE = timedelta(seconds=2)
 _PAUSE = timedelta(milliseconds=2)
 _FAILURES = (errors.RedisError, errors.RedisClusterException, WorkqueueError)
-"""What a client raises while it is locked out; the second is no RedisError."""
+"""Raised by a client while it is locked out; the second is no RedisError."""
 
 
 class QueueLoad:

@@ -29,7 +29,7 @@ from fleetbus.cli.nats import connect_nats
 from fleetbus.cli.store import connect_store
 from fleetbus.cli.table import render_table
 from fleetbus.cli.target import Target, resolve_target
-from fleetbus.errors import BusError, ConfigError, KubeError, StoreError
+from fleetbus.errors import BusError, ConfigError, KubeError, StoreError, Unreachable
 from fleetbus.kube.client import KubeClient
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.access.secret_files import SecretFile, TlsFiles
@@ -88,6 +88,9 @@ async def _check_access(given: Hub, watched: Watched) -> list[Finding]:
             found += check_kubeconfig("hub", config, "get a new kubeconfig of the hub")
         try:
             members, problems = await read_members(hub, watched)
+        except Unreachable as e:  # each further call would wait as long
+            advice = "is its API server reachable, and are the credentials right?"
+            return [*found, error("hub", str(e), advice)]
         except (KubeError, ConfigError) as e:
             found.append(unreadable(e))
         else:

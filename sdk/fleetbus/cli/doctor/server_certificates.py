@@ -14,6 +14,7 @@ import orjson
 from fleetbus.bus.addresses import split_addresses
 from fleetbus.cli.doctor.expiry import check_validity
 from fleetbus.cli.doctor.findings import Finding, error
+from fleetbus.clusters.fields import map_of
 from fleetbus.errors import CredentialsError, StoreError
 from fleetbus.process.access.certificates import read_der
 from fleetbus.process.access.nats import NatsAccess
@@ -78,6 +79,7 @@ async def _check(
     try:
         async with asyncio.timeout(_WITHIN.total_seconds()):
             shown = await _certificate(place, tls, is_nats=is_nats)
+        validity = read_der(shown) if shown else None
     except ssl.SSLCertVerificationError as e:
         check = str(tls.ca) if tls.ca else "the CA file, which is not set"
         said = f"{what} is not accepted: {e.verify_message}"
@@ -87,8 +89,8 @@ async def _check(
     except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
         return
     else:
-        if shown:
-            yield check_validity(f"certificate of {about}", what, read_der(shown), _RENEW)
+        if validity:
+            yield check_validity(f"certificate of {about}", what, validity, _RENEW)
 
 
 async def _certificate(place: Place, tls: TlsFiles, *, is_nats: bool) -> bytes:
@@ -101,7 +103,7 @@ async def _certificate(place: Place, tls: TlsFiles, *, is_nats: bool) -> bytes:
     reader, writer = await asyncio.open_connection(host, port, ssl=None if is_nats else context)
     try:
         if is_nats:
-            info = orjson.loads((await reader.readline()).removeprefix(_INFO))
+            info = map_of(orjson.loads((await reader.readline()).removeprefix(_INFO)))
             if not (info.get("tls_required") or info.get("tls_available")):
                 return b""
             await writer.start_tls(context, server_hostname=host)

@@ -22,7 +22,7 @@ from fleetbus.errors import ConfigError, KubeError
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.connection.config import KubeConfig, cluster_fields
 from fleetbus.kube.requests import Call, path_of
-from fleetbus.process.access.tokens import read_expiry, read_lifetime
+from fleetbus.process.access.tokens import is_bearer_token, read_expiry, read_lifetime
 
 ACCOUNT: Final = "fleetbus.dev/service-account"
 """Annotation of a kubeconfig Secret: the account on the member whose token is in it."""
@@ -32,6 +32,8 @@ SHORTEST: Final = timedelta(minutes=10)
 """The API server's own limit."""
 DEFAULT_LIFETIME: Final = timedelta(hours=24)
 _KEY: Final = "kubeconfig"
+_LONGEST_TOKEN: Final = 16 * 1024
+"""Characters; those of an API server have about a thousand."""
 _DUE: Final = 0.5
 """The part of its life that a token has left when it is renewed: half of it for retries."""
 
@@ -40,7 +42,8 @@ async def request_token(client: KubeClient, account: str, lifetime: timedelta) -
     """Ask a member for a token of one of its accounts.
 
     Raises:
-        KubeError: the member refused, did not answer, or its answer has no token.
+        KubeError: the member refused, did not answer, or its answer has no token that can be sent
+            and says for how long it is valid.
     """
     body = {
         "apiVersion": "authentication.k8s.io/v1",
@@ -53,7 +56,8 @@ async def request_token(client: KubeClient, account: str, lifetime: timedelta) -
         token = text_of(map_of(map_of(orjson.loads(answer)).get("status")).get("token"))
     except orjson.JSONDecodeError:
         token = ""
-    if not token or read_expiry(token) is None:
+    # The member is not trusted: a line end would break the header of each later request.
+    if len(token) > _LONGEST_TOKEN or not is_bearer_token(token) or read_lifetime(token) is None:
         raise KubeError(0, "NoToken", f"the answer for {account} has no token that expires")
     return token
 
@@ -137,6 +141,10 @@ class RenewableSecret:
     def left(self, now: float) -> float:
         """The part of the token's life that is left: 1 is all of it, 0 or less is expired."""
         return (self.expiry - now) / self._issued_for if self._issued_for else 1.0
+
+    def outlasts(self, token: str) -> bool:
+        """Whether the token in the Secret is valid for longer than another one."""
+        return self.expiry > (read_expiry(token) or 0.0)
 
     def is_due(self, now: float) -> bool:
         """Whether it is time to renew the token."""

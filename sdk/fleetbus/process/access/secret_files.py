@@ -5,13 +5,18 @@ They are mounted Secrets: whoever rotates one replaces the file, and no process 
 
 from __future__ import annotations
 
+import os
 import pathlib
 import ssl
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from fleetbus.errors import ConfigError, CredentialsError
+
+_LIMIT: Final = 1024 * 1024
+"""Bytes of a file: no Secret of Kubernetes is larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +33,29 @@ class SecretFile:
         """Return the content without the line end.
 
         Raises:
-            CredentialsError: it is missing, unreadable, empty or no text; never quotes it.
+            CredentialsError: it is missing, unreadable, too large, empty, no text or no file;
+                never quotes it.
         """
         try:
-            content = self.path.read_text(encoding="utf-8").rstrip("\r\n")
+            content = self._read_bytes().decode().rstrip("\r\n")
         except OSError as e:
             raise CredentialsError(f"{self}: cannot be read: {e.strerror or e}") from None
         except UnicodeDecodeError:  # its text quotes a byte
             raise CredentialsError(f"{self}: the file is not UTF-8") from None
         if not content.strip():
             raise CredentialsError(f"{self}: the file is empty")
+        return content
+
+    def _read_bytes(self) -> bytes:
+        # Not blocking: to open a FIFO would wait for its writer, and with it the event loop.
+        with os.fdopen(
+            os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb"
+        ) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise CredentialsError(f"{self}: not a regular file")
+            content = file.read(_LIMIT + 1)
+        if len(content) > _LIMIT:
+            raise CredentialsError(f"{self}: larger than {_LIMIT // 1024} KiB")
         return content
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import re
 from typing import Any, Final, cast
 
+_LAST: Final = 253_402_300_799
+"""The end of the year 9999: a later time, or one before 1970, could not be shown as a date."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
@@ -51,7 +52,4 @@ def _claims(token: str) -> dict[str, Any]:
 def _number(found: object) -> float | None:
     if isinstance(found, bool) or not isinstance(found, int | float):
         return None
-    try:
-        return float(found) if math.isfinite(found) else None
-    except OverflowError:
-        return None
+    return float(found) if 0 <= found <= _LAST else None

@@ -30,6 +30,7 @@ from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import Conflict, FleetbusError, NotAccepted, Unauthorized
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.process.access.tokens import read_expiry
 from fleetbus.process.clock import rfc3339
 from fleetbus.process.log_once import LogOnce
 from fleetbus_reconciler.for_each import for_each
@@ -165,10 +166,14 @@ class TokenRenewal:
         async with KubeClient(self._access(secret, found)) as member:
             await self._check_identity(secret.cluster, member)
             token = await request_token(member, secret.account, secret.lifetime)
+        if secret.outlasts(token):
+            raise _too_short(token)
         try:
-            await hub.patch(SECRETS, *place, secret.with_token(token))
+            written = await hub.patch(SECRETS, *place, secret.with_token(token))
         except Conflict:  # it was changed since it was read
             return False
+        if RenewableSecret(written).is_due(self._now()):
+            raise _too_short(token)  # it is better than the old one; the next try waits
         return True
 
     def _access(self, secret: RenewableSecret, found: Object) -> KubeConfig:
@@ -177,7 +182,7 @@ class TokenRenewal:
         config, problem = read_kubeconfig(f"{secret.namespace}/{secret.name}", found)
         if config is not None and info is not None and info.config is not None:
             config = replace(config, insecure=info.config.insecure, http=info.config.http)
-            config, problem = checked((config, problem))
+        config, problem = checked((config, problem))
         if config is None:
             raise FleetbusError(problem)
         return config
@@ -205,3 +210,11 @@ class TokenRenewal:
             expires=rfc3339(datetime.fromtimestamp(secret.expiry, UTC), timespec="seconds"),
             **({"to_do": how} if expired else {}),
         )
+
+
+def _too_short(token: str) -> FleetbusError:
+    ends = rfc3339(datetime.fromtimestamp(read_expiry(token) or 0, UTC), timespec="seconds")
+    return FleetbusError(
+        f"the cluster issued a token that expires at {ends}, too soon: compare its clock with the"
+        " hub's"
+    )
