@@ -87,7 +87,7 @@ async def _check_access(given: Hub, watched: Watched) -> list[Finding]:
         if config is not None:
             found += check_kubeconfig("hub", config, "get a new kubeconfig of the hub")
         try:
-            members, problems = await read_members(hub, watched)
+            members, not_checked = await read_members(hub, watched)
         except Unreachable as e:  # each further call would wait as long
             advice = "is its API server reachable, and are the credentials right?"
             return [*found, error("hub", str(e), advice)]
@@ -95,7 +95,7 @@ async def _check_access(given: Hub, watched: Watched) -> list[Finding]:
             found.append(unreadable(e))
         else:
             namespaces = {member.namespace for member in members}
-            await _collect(found, check_members(members, problems))
+            await _collect(found, check_members(members, not_checked))
         await _collect(found, check_components(hub, sorted(namespaces)))
         await _collect(found, check_versions(hub))
     return found

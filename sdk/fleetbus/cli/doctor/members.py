@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,10 +28,10 @@ from fleetbus.clusters.member_rights import (
     watcher_rules,
     writer_rules,
 )
-from fleetbus.clusters.membership import WATCHER_ACCESS
+from fleetbus.clusters.membership import WATCHER_ACCESS, place_of_secret
 from fleetbus.clusters.mirror import Place
 from fleetbus.clusters.providers.cluster import CLUSTERS, SECRETS, infos_of
-from fleetbus.errors import ConfigError, FleetbusError, KubeError
+from fleetbus.errors import ConfigError, FleetbusError, Forbidden, KubeError
 from fleetbus.kube.access_reviews import Right, missing_rights, rights_of
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.connection.config import KubeConfig
@@ -54,8 +54,8 @@ class Member:
         watched: what its watcher reads.
         written: what the distributor and controllers may write there.
         impersonated: the accounts whose rights a MultiClusterResource may use there (rule D16).
-        watcher: the access of a watcher of its own; None where the pool watches it, or where the
-            hub does not have it.
+        has_watcher: whether a watcher of its own watches it, and not the pool.
+        watcher: the access of that watcher; None if there is none, or it may not be read.
         is_renewed: whether fleetbus renews the token of the writer, and of that watcher.
         namespace: of the Secret with its kubeconfig.
     """
@@ -64,6 +64,7 @@ class Member:
     watched: Sequence[Resource]
     written: Sequence[Resource]
     impersonated: Sequence[ServiceAccount]
+    has_watcher: bool
     watcher: Access | None
     is_renewed: tuple[bool, bool]
     namespace: str
@@ -71,7 +72,7 @@ class Member:
 
 async def read_members(
     hub: KubeClient, watched: Mapping[str, Collection[Resource]]
-) -> tuple[list[Member], dict[str, str]]:
+) -> tuple[list[Member], list[Finding]]:
     """Read the registry: the Clusters of the hub, and the Secrets that they name.
 
     Args:
@@ -79,32 +80,60 @@ async def read_members(
         watched: by cluster, what its watchers report.
 
     Returns:
-        The members; and by name why others cannot be read.
+        The members; and why others, or watchers, cannot be checked.
 
     Raises:
         KubeError: the hub refused, or did not answer.
     """
     clusters = {("", str(one["metadata"]["name"])): one for one in await hub.list(CLUSTERS)}
-    secrets = await _read_secrets(hub, clusters.values())
+    secrets, refused = await _read_secrets(hub, clusters.values())
+    found: list[Finding] = []
+    for key, cluster in tuple(clusters.items()):
+        if refusal := refused.get(_place_of_watcher(cluster)):
+            found.append(_unread(f"access of watcher {key[1]}", refusal))
+        if refusal := refused.get(place_of_secret(cluster)):
+            found.append(_unread(f"access to {key[1]}", refusal))
+            del clusters[key]
     infos, problems = infos_of(clusters, secrets, SecretReader(read_kubeconfig))
+    for name, problem in sorted(problems.items()):
+        found.append(error(f"access to {name}", problem, "correct the Cluster, or join it again"))
     members = [
-        _member(info, clusters["", info.name], secrets, watched.get(info.name, ()))
+        _member(info, clusters["", info.name], secrets, watched.get(info.name, ()), refused)
         for info in infos
     ]
-    return members, problems
+    return members, found
 
 
-async def _read_secrets(hub: KubeClient, clusters: Collection[Object]) -> dict[Place, Object]:
-    """The kubeconfig Secrets by name: to list all Secrets is a right that few have."""
-    places: set[Place] = set()
-    for cluster in clusters:
-        reference = map_of(map_of(cluster.get("spec")).get("kubeconfigSecretRef"))
-        places.add((str(reference.get("namespace") or ""), str(reference.get("name") or "")))
-        if watcher := _place_of_watcher(cluster):
-            places.add(watcher)
-    named = [place for place in sorted(places) if all(place)]
-    found = await asyncio.gather(*(hub.get(SECRETS, *place) for place in named))
-    return {place: secret for place, secret in zip(named, found, strict=True) if secret}
+def _unread(about: str, refusal: Forbidden) -> Finding:
+    advice = "run it as a user who may read that Secret, to have this access checked"
+    return warning(about, str(refusal), advice)
+
+
+async def _read_secrets(
+    hub: KubeClient, clusters: Collection[Object]
+) -> tuple[dict[Place, Object], dict[Place, Forbidden]]:
+    """The kubeconfig Secrets by name, because few may list all Secrets; and those not allowed.
+
+    Raises:
+        KubeError: none may be read, or the hub did not answer.
+    """
+    places = {place_of_secret(one) for one in clusters} | set(map(_place_of_watcher, clusters))
+    found: dict[Place, Object] = {}
+    refused: dict[Place, Forbidden] = {}
+
+    async def read(place: Place) -> None:
+        try:
+            secret = await hub.get(SECRETS, *place)
+        except Forbidden as e:
+            refused[place] = e
+        else:
+            found.update({place: secret} if secret else {})
+
+    named = [place for place in places if all(place)]
+    await asyncio.gather(*map(read, named))
+    if refused and len(refused) == len(named):
+        raise next(iter(refused.values()))
+    return found, refused
 
 
 def _member(
@@ -112,23 +141,22 @@ def _member(
     cluster: Object,
     secrets: Mapping[Place, Object],
     reported: Collection[Resource],
+    refused: Collection[Place],
 ) -> Member:
-    place = _place_of_watcher(cluster)
-    secret = secrets.get(place) if place else None
+    place, own = _place_of_watcher(cluster), secrets.get(place_of_secret(cluster))
+    secret, name = secrets.get(place), "/".join(place)
     watcher: Access | None = None
-    if place is not None:
-        name = "/".join(place)
+    if all(place) and place not in refused:
         watcher = read_member(name, secret) if secret else (None, f"Secret {name} is missing")
-    reference = map_of(map_of(cluster.get("spec")).get("kubeconfigSecretRef"))
-    own = secrets.get((str(reference.get("namespace")), str(reference.get("name"))))
     return Member(
         info=info,
         watched=sorted({*reported, *_named(info.resources)}),
         written=_named(_annotations(cluster).get(WRITTEN, "").split(",")),
         impersonated=_accounts(_annotations(cluster).get(IMPERSONATED, "")),
+        has_watcher=all(place),
         watcher=watcher,
         is_renewed=(LIFETIME in _annotations(own), LIFETIME in _annotations(secret)),
-        namespace=str(reference.get("namespace") or ""),
+        namespace=place_of_secret(cluster)[0],
     )
 
 
@@ -145,9 +173,10 @@ def _annotations(thing: Object | None) -> dict[str, str]:
     return {str(name): text_of(value) for name, value in found.items()}
 
 
-def _place_of_watcher(cluster: Object) -> Place | None:
+def _place_of_watcher(cluster: Object) -> Place:
+    """The Secret of a watcher of its own; empty for the pool."""
     namespace, _, name = _annotations(cluster).get(WATCHER_ACCESS, "").partition("/")
-    return (namespace, name) if namespace and name else None
+    return (namespace, name) if namespace and name else ("", "")
 
 
 def _named(entries: Collection[Any]) -> list[Resource]:
@@ -169,11 +198,11 @@ def _named(entries: Collection[Any]) -> list[Resource]:
 
 
 async def check_members(
-    members: Sequence[Member], problems: Mapping[str, str]
+    members: Sequence[Member], not_checked: Iterable[Finding]
 ) -> AsyncIterator[Finding]:
     """Check credentials and rights in each cluster, as the components have them."""
-    for name, problem in sorted(problems.items()):
-        yield error(f"access to {name}", problem, "correct the Cluster, or join it again")
+    for finding in not_checked:
+        yield finding
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def check(member: Member) -> list[Finding]:
@@ -195,7 +224,7 @@ async def _check_member(member: Member) -> list[Finding]:
     for account in member.impersonated:
         wanted += rights_of(impersonation_rules([account.name]), account.namespace)
     components = "distributor and controllers"
-    if member.watcher is None:
+    if not member.has_watcher:
         wanted += rights_of(watcher_rules(member.watched))
         components += ", and the watcher pool"
     findings = await _check_access(

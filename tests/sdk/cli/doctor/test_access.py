@@ -250,6 +250,24 @@ async def test_a_cluster_without_its_secret_is_blamed_alone(fleet: Fleet):
     assert f"Secret {KUBECONFIGS}/none is missing" in said
 
 
+async def test_a_secret_that_may_not_be_read_hides_no_other_cluster(fleet: Fleet):
+    """As of a watcher that runs elsewhere: the projector may read only those of the release."""
+    fleet.join("one", jwt(DAY), jwt(DAY, DAY, who="watcher"))
+    fleet.join("two", jwt(DAY * 0.1))
+    clusters = {"apiGroups": ["fleetbus.dev"], "resources": ["clusters"], "verbs": ["list"]}
+    names = [f"{name}-kubeconfig" for name in ("one", "two")]
+    secrets = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
+    grant(fleet.hub, "reader", clusters, secrets | {"resourceNames": names})
+    for name in ("one", "two"):
+        grant(fleet.member, f"writer-{name}", *writer_rules(WRITTEN), *watcher_rules([PODS]))
+    async with fleet.client(READER) as hub:
+        found = await collect(check_members(*await read_members(hub, {})))
+    said = dict(bad(found))
+    assert "expires in" in said["access to two"]
+    assert said.keys() == {"access to two", "access of watcher one"}
+    assert said["access of watcher one"].startswith('warning: secrets "one-watcher" is forbidden')
+
+
 # --- the hub ------------------------------------------------------------------------------------
 
 
