@@ -87,6 +87,10 @@ async def enroll(
     """
     server = _check(name, admin, options)
     known = await read_hub(hub, name, options.places)
+    pool = known.pool if options.pool is None else options.pool
+    if options.insecure and not pool:
+        # Only the Cluster may say so (rule S7), and such a watcher reads nothing but its file.
+        raise NotPossible("--insecure needs --pool: a watcher of its own verifies the API server")
     hub_uid = await hub.kube_system_uid()
     async with KubeClient(replace(admin, insecure=options.insecure)) as member:
         with member_errors(name):
@@ -97,7 +101,7 @@ async def enroll(
             IdentityCheck(name, accepted=_Fixed(uid), read=member.kube_system_uid)
         )
         with member_errors(name):
-            access = await _plan(member, known, hub_uid, options)
+            access = await _plan(member, known, hub_uid, options, pool=pool)
             objects = member_objects(access)
             await require_rights(member, objects)
         await known.require_rights(hub, pool=access.pool)
@@ -164,7 +168,7 @@ async def _check_identity(hub: KubeClient, name: str, known: HubObjects, uid: st
 
 
 async def _plan(
-    member: KubeClient, known: HubObjects, hub_uid: str, options: BootstrapOptions
+    member: KubeClient, known: HubObjects, hub_uid: str, options: BootstrapOptions, *, pool: bool
 ) -> MemberAccess:
     watched: Sequence[Any] = (
         (known.watched or [ALL]) if options.watched is None else options.watched
@@ -181,7 +185,7 @@ async def _plan(
         watched=await resolve_watched(member, watched),
         written=await resolve_written(member, written),
         impersonated=tuple(impersonated),
-        pool=known.pool if options.pool is None else options.pool,
+        pool=pool,
     )
 
 
