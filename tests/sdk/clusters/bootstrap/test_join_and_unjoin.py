@@ -161,6 +161,7 @@ def test_s7_each_account_may_do_what_was_named_and_nothing_else(
     assert cluster["spec"]["resources"] == ["apps/v1/deployments", "v1/pods"]
     assert cluster["metadata"]["labels"] == {"region": "eu", "fleetbus.dev/watcher": "dedicated"}
     assert "fleetbus-watcher --cluster eu1" in out
+    assert "only then the watcher's token is renewed" in out
 
 
 def token_request(member: EmulatedCluster, token: str, path: str) -> int:
