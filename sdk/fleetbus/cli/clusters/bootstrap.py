@@ -145,11 +145,10 @@ def _watcher_steps(made: Enrolled) -> list[str]:
     namespace = secret.removeprefix("Secret ").partition("/")[0]
     read = f"kubectl get secret -n {namespace} {made.watcher_secret}"
     return [
-        "add this entry to the values of the chart, beside those that are there; only then the"
-        " watcher's token is renewed:",
+        "add this entry to the values of the chart, beside those that are there;",
+        "only then the watcher's token is renewed:",
         render_yaml(_values(made)).rstrip(),
-        "or run its watcher yourself, with FLEETBUS_NATS_URL set, until this copy of the token"
-        " expires:",
+        "or run its watcher yourself, with FLEETBUS_NATS_URL set; this copy of its token expires:",
         f"  {read} -o jsonpath='{{.data.kubeconfig}}' | base64 -d > {name}.kubeconfig",
         f"  fleetbus-watcher --cluster {name} --kubeconfig {name}.kubeconfig",
     ]
