@@ -32,9 +32,9 @@ _WIDTH: Final = "90"
 def page() -> str:
     """Write the page."""
     commands = dict(typer.main.get_group(app).commands)
-    commands |= {
-        name: typer.main.get_group(pkgutil.resolve_name(place)) for name, place in _added()
-    }
+    for name, place in _added():
+        group = typer.main.get_group(pkgutil.resolve_name(place))
+        commands |= {name: group} if group.name else group.commands
     found = [
         part for name in sorted(commands) for part in _command(commands[name], "fleetbus", name)
     ]

@@ -113,6 +113,21 @@ class DeletionBudget:
         Raises:
             StoreError: the store did not answer; delete nothing.
         """
+        return await self._run(owner, deletions, allowed, is_spent=True)
+
+    async def ask(
+        self, owner: OwnerLimits, deletions: Sequence[Deletion], *, allowed: int
+    ) -> Answer:
+        """Answer as `spend` would, and spend nothing.
+
+        Raises:
+            StoreError: the store did not answer.
+        """
+        return await self._run(owner, deletions, allowed, is_spent=False)
+
+    async def _run(
+        self, owner: OwnerLimits, deletions: Sequence[Deletion], allowed: int, *, is_spent: bool
+    ) -> Answer:
         arguments: list[str | int] = [
             self._window,
             allowed,
@@ -121,6 +136,7 @@ class DeletionBudget:
             owner.objects,
             owner.percent,
             owner.on_record,
+            int(is_spent),
             *(f"{owner.uid}|{one}" for one in deletions),
         ]
         with store_errors(_FAILURE):

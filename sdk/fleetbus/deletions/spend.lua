@@ -2,8 +2,8 @@
 --
 -- KEYS  1 ZSET of deletions by the time in ms at which they were granted
 -- ARGV  1 window in ms  2 deletions that the fleet allows per window; of this owner: 3 its prefix
---       4 clusters from which on it is held  5 most objects  6 most percent  7 objects on record;
---       then for each deletion its member `<owner's uid>|<cluster>|<object>`, with a `~` before an
+--       4 clusters from which on it is held  5 most objects  6 most percent  7 objects on record
+--       8 1 to spend, 0 to only answer; then for each deletion its member `<owner's uid>|<cluster>|<object>`, with a `~` before an
 --       object that is created again, so that it stays on record
 -- Answer: {decision, deletions in the window before}: 0 granted, 1 limit of the owner, 2 of the fleet.
 local key, window, fleet = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -45,7 +45,7 @@ for _, member in ipairs(granted) do
 end
 
 local new = {}
-for at = 8, #ARGV do
+for at = 9, #ARGV do
   add(ARGV[at])
   if redis.call('ZSCORE', key, ARGV[at]) then
     -- Granted before, to a round that did not finish: the object is still on record.
@@ -65,7 +65,7 @@ end
 if #granted + #new > fleet then
   return {2, #granted}
 end
-for _, member in ipairs(new) do
+for _, member in ipairs(ARGV[8] == '1' and new or {}) do
   redis.call('ZADD', key, now, member)
 end
 return {0, #granted}

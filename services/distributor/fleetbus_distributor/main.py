@@ -25,6 +25,7 @@ from fleetbus_distributor.controllers import (
     Requeuer,
     build_controllers,
 )
+from fleetbus_distributor.hub.announce import Announcer
 from fleetbus_distributor.orphan_sweep import OrphanSweep
 from fleetbus_distributor.rollout.vote_watch import VoteWatch
 from fleetbus_distributor.rollout.votes import Votes
@@ -64,6 +65,7 @@ async def run(
             settled=SettledRounds(settings.resync),
             requeue=Requeuer(for_all, for_one),
             read_vote=Votes(connections.bus),
+            announce=Announcer(),
         )
         cooldowns = SharedCooldowns(connections.redis, distributor.breaker)
         controllers = build_controllers(settings, distributor)

@@ -20,6 +20,7 @@ from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.connection.identity import IdentityCheck
 from fleetbus.ownership import Owner
 from fleetbus.reconcile import Request, Result
+from fleetbus_distributor.hub.announce import Announcer
 from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_distributor.rollout.advance import Finding
 from fleetbus_distributor.rollout.state import GateState
@@ -182,6 +183,7 @@ class Rig:
             settled=SettledRounds(settled),
             requeue=self._wake,
             read_vote=self._vote,
+            announce=Announcer(),
         )
 
     async def _vote(self, subject: str) -> Finding:

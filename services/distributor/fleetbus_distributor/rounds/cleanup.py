@@ -19,7 +19,6 @@ from fleetbus.errors import KubeError
 from fleetbus_distributor.errors import IntentError
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.document import Document
-from fleetbus_distributor.hub.kube_events import events_of
 from fleetbus_distributor.hub.status import Condition, Report
 from fleetbus_distributor.plan.fleet_fuse import note_held
 from fleetbus_distributor.plan.intent import Inventory
@@ -95,7 +94,7 @@ class _Cleanup:
         """Remove the finalizer, or report what keeps it."""
         before = self._document.status
         kept = self._kept(outcomes)
-        await self._document.emit_events(events_of(outcomes, before))
+        await self._round.announce(self._document, outcomes, before)
         if not kept:
             self._log_left_behind(outcomes)
             await self._document.drop_intent()

@@ -11,7 +11,6 @@ from fleetbus.errors import KubeError
 from fleetbus_distributor.errors import IntentError
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.document import Document
-from fleetbus_distributor.hub.kube_events import events_of
 from fleetbus_distributor.hub.status import Report
 from fleetbus_distributor.plan import intent
 from fleetbus_distributor.plan.fleet_fuse import note_held
@@ -32,7 +31,13 @@ from fleetbus_distributor.render.template import ObjectRef
 from fleetbus_distributor.rollout.rollouts import HEALTH_POLL, Progress
 from fleetbus_distributor.rounds.observe import observe_outcomes
 from fleetbus_distributor.rounds.round import Round, Work
-from fleetbus_distributor.targets.outcome import ClusterOutcome, LeftBehind, State, earliest
+from fleetbus_distributor.targets.outcome import (
+    ClusterOutcome,
+    LeftBehind,
+    ObjectOutcome,
+    State,
+    earliest,
+)
 from fleetbus_distributor.targets.target import LATER, SOON
 
 
@@ -209,7 +214,7 @@ class _Reporter:
         await self._observe(outcomes, whole)
         await self._write(whole)
         note_held(self.plan.hold, status.read_hold(before))
-        await self.document.emit_events(events_of(whole, before))
+        await self.round_.announce(self.document, whole, before)
         has_news = self._has_news(outcomes)
         retry = SOON if has_news else None
         is_settled = not has_news
@@ -306,9 +311,9 @@ class _Reporter:
         reason = self.plan.hold.reason if self.plan.hold else HoldReason.FUSE
         retry = LATER if reason is HoldReason.UNREADABLE else None
         for name, owned in self.plan.held.items():
-            whole[name].add(State.HELD, reason, _not_deleted(owned), retry)
+            _hold(whole[name], owned, reason, retry)
         for name, owned in self.plan.doubted.items():
-            whole[name].add(State.HELD, HoldReason.LABELS, _not_deleted(owned), LATER)
+            _hold(whole[name], owned, HoldReason.LABELS, LATER)
         return list(whole.values())
 
     def _idle(
@@ -344,6 +349,18 @@ class _Reporter:
             return self._idle(name, State.APPLIED, "Applied", "")
         message = "nothing is deleted while a template cannot be rendered"
         return self._idle(name, State.HELD, "RenderFailed", message)
+
+
+def _hold(
+    outcome: ClusterOutcome, owned: Sequence[Owned], reason: HoldReason, retry: timedelta | None
+) -> None:
+    outcome.add(State.HELD, reason, _not_deleted(owned), retry)
+    named = {one.ref.key for one in outcome.findings}
+    outcome.findings += [
+        ObjectOutcome(one.ref, State.HELD, reason, f"{one.ref} is not deleted")
+        for one in owned
+        if one.ref.key not in named
+    ]
 
 
 def _not_deleted(owned: Sequence[Owned]) -> str:

@@ -26,6 +26,7 @@ from fleetbus_distributor.errors import ChunkError, IntentError, RolloutError, S
 from fleetbus_distributor.fleet_view import FleetView
 from fleetbus_distributor.health.cluster_health import StatusRules
 from fleetbus_distributor.hub import status
+from fleetbus_distributor.hub.announce import Announce
 from fleetbus_distributor.hub.chunks import ChunkStore
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.hub.status import Condition
@@ -73,6 +74,7 @@ class Distributor:
         settled: the rounds for all clusters that need no repetition.
         requeue: enqueues later rounds.
         read_vote: reads the last vote on a gate of a rollout.
+        announce: tells people and programs what a round found and did.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Distributor:
         settled: SettledRounds,
         requeue: Requeue,
         read_vote: ReadVote,
+        announce: Announce,
     ) -> None:
         self._settings = settings
         self._fuse = FleetFuse(budget)
@@ -92,6 +95,7 @@ class Distributor:
         self._renderer = Renderer()
         self._rollouts = Rollouts(renderer=self._renderer, read_vote=read_vote)
         self._requeue = requeue
+        self._announce = announce
         self.breaker = CircuitBreaker()
         """Which clusters hang."""
         self._corrections = Corrections()
@@ -300,6 +304,7 @@ class Distributor:
             missing=self._missing,
             requeue=self._requeue,
             service_account=account,
+            announce=self._announce,
             status_after=self._settings.status_after,
         )
 

@@ -19,7 +19,6 @@ from datetime import timedelta
 
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.document import Document
-from fleetbus_distributor.hub.kube_events import events_of
 from fleetbus_distributor.plan import intent
 from fleetbus_distributor.render.draft import Draft
 from fleetbus_distributor.render.spec import DriftPolicy, Spec
@@ -135,7 +134,7 @@ async def _report(
             rollout=rollout.tree if rollout else None,
         )
     )
-    await document.emit_events(events_of(outcomes, old))
+    await round_.announce(document, outcomes, old)
     if any(intent.outdated_keys(one.inventory) != _outdated(round_, one.name) for one in outcomes):
         await round_.requeue(round_.owner, "", SOON)  # that round plans the replacements
     if rollout is not None and rollout.is_changed:

@@ -18,6 +18,7 @@ from fleetbus.kube.impersonation import ActingClient, ServiceAccount
 from fleetbus.ownership import Owner
 from fleetbus_distributor.fleet_view import FleetView
 from fleetbus_distributor.health.cluster_health import NO_RULES, StatusRules
+from fleetbus_distributor.hub.announce import Announce
 from fleetbus_distributor.plan.fleet_fuse import FleetFuse
 from fleetbus_distributor.plan.intent import Inventory, Owned
 from fleetbus_distributor.render.draft import Draft, Renderer
@@ -76,6 +77,7 @@ class Round:
         requeue: enqueues later rounds (rule D11).
         status_rules: how to tell the health of the objects, and what to collect from them.
         rollout: which revision each cluster gets; None if all get the newest.
+        announce: tells people and programs what a round found and did.
         status_after: clusters that take longer are reported as in progress meanwhile.
     """
 
@@ -95,6 +97,7 @@ class Round:
     rollout: Progress | None = None
     service_account: ServiceAccount | None = None
     status_rules: StatusRules = NO_RULES
+    announce: Announce
     status_after: timedelta = field(default=timedelta(seconds=2))
 
     async def draft(self, spec: Spec, clusters: Sequence[ClusterInfo]) -> Draft:

@@ -190,6 +190,8 @@ def _record(target: Target, outcome: ObjectOutcome, result: ClusterOutcome) -> N
         result.health = result.health.with_object(
             str(outcome.ref), _health_of(outcome), outcome.values
         )
+    if outcome.state is not State.APPLIED:
+        result.findings.append(outcome)
     result.add(outcome.state, outcome.reason or "Applied", outcome.message, outcome.retry)
 
 
@@ -236,6 +238,8 @@ def _record_removal(target: Target, owned: Owned, removal: Removal, result: Clus
         result.inventory[owned.ref.key] = removal.found
     if removal.fate is Fate.KEPT:
         result.add(removal.state, removal.reason, removal.message, removal.retry)
+        found = ObjectOutcome(owned.ref, removal.state, removal.reason, removal.message)
+        result.findings.append(found)
         return
     result.inventory.pop(owned.ref.key, None)
     if removal.fate is Fate.RELEASED:

@@ -76,6 +76,8 @@ class ClusterOutcome:
     inventory: dict[Key, Owned] = field(default_factory=dict[Key, Owned])
     left_behind: list[LeftBehind] = field(default_factory=list[LeftBehind])
     changes: list[tuple[Change, ObjectRef]] = field(default_factory=list[tuple[Change, ObjectRef]])
+    findings: list[ObjectOutcome] = field(default_factory=list[ObjectOutcome])
+    """Objects that are not as they should be, and why."""
     revision: str = ""
     """Hash of the objects that were last applied here completely."""
     lacks_objects: bool = False

@@ -52,7 +52,7 @@ THROTTLED: Final = "Throttled"
 
 MAX_MESSAGE: Final = 600
 _HIDDEN: Final = "<redacted>"
-_SENSITIVE_NAME: Final = re.compile(
+SENSITIVE_NAME: Final = re.compile(
     r"pass(word|wd)?|secret|token|credential|api_?key|private", re.IGNORECASE
 )
 _QUOTED_VALUE: Final = re.compile(r"(Invalid|Unsupported|Duplicate|Required) value: .*", re.DOTALL)
@@ -195,7 +195,7 @@ def _secret_data(obj: Mapping[str, Any]) -> Iterator[str]:
 def _sensitive_members(value: Any, name: str = "") -> Iterator[str]:
     """Values of members named like `password`, and of environment variables with such names."""
     if isinstance(value, str):
-        if _SENSITIVE_NAME.search(name):
+        if SENSITIVE_NAME.search(name):
             yield value
     elif isinstance(value, dict):
         members = cast("dict[str, Any]", value)

@@ -1,0 +1,134 @@
+"""Prints plans, as text for a person and as JSON for a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+from fleetbus_distributor.preview.preview import Action, ClusterPlan, PlannedObject, Preview
+from fleetbus_distributor.render.template import ObjectRef
+
+_SIGNS: Final[Mapping[Action, str]] = {
+    Action.CREATE: "+",
+    Action.CHANGE: "~",
+    Action.RECREATE: "±",
+    Action.DELETE: "-",
+    Action.RELEASE: "=",
+}
+_COLOURS: Final = {
+    "+": "\x1b[32m",
+    "-": "\x1b[31m",
+    "~": "\x1b[33m",
+    "±": "\x1b[33m",
+    "!": "\x1b[35m",
+}
+_PLAIN: Final = "\x1b[0m"
+_UNCHECKED: Final = " (not checked: its namespace or type does not exist yet)"
+
+
+def render(plan: Preview, *, is_coloured: bool) -> str:
+    """Write a plan for a person."""
+    lines = list(_lines(plan))
+    return "\n".join(_coloured(line) if is_coloured else line for line in lines)
+
+
+def describe(plan: Preview) -> dict[str, Any]:
+    """Write a plan for a program."""
+    return {
+        "namespace": plan.namespace,
+        "name": plan.name,
+        "problem": plan.problem,
+        "hasChanges": plan.has_changes,
+        "rollout": plan.status.get("rollout"),
+        "clusters": [_describe_cluster(one) for one in plan.clusters],
+    }
+
+
+def _describe_cluster(plan: ClusterPlan) -> dict[str, Any]:
+    return {
+        "name": plan.name,
+        "unchanged": plan.unchanged,
+        "objects": [
+            {
+                **_describe_object(one.ref),
+                "action": one.action.value,
+                "checked": one.is_checked,
+                "diff": list(one.diff),
+            }
+            for one in plan.objects
+        ],
+        "findings": [
+            {
+                **(_describe_object(one.ref) if one.ref else {}),
+                "state": one.state.value,
+                "reason": one.reason,
+                "message": one.message,
+            }
+            for one in plan.findings
+        ],
+    }
+
+
+def _describe_object(ref: ObjectRef) -> dict[str, str]:
+    return {
+        "apiVersion": ref.api_version,
+        "kind": ref.kind,
+        "namespace": ref.namespace,
+        "name": ref.name,
+    }
+
+
+def _lines(plan: Preview) -> Iterator[str]:
+    yield f"MultiClusterResource {plan.namespace}/{plan.name}: {_summary(plan)}"
+    if plan.problem:
+        yield f"! {plan.problem}"
+    yield from _waves(plan.status.get("rollout") or {})
+    for cluster in plan.clusters:
+        if cluster.objects or cluster.findings:
+            yield ""
+            yield from _cluster(cluster)
+
+
+def _summary(plan: Preview) -> str:
+    counts = dict.fromkeys(Action, 0)
+    for one in plan.clusters:
+        for found in one.objects:
+            counts[found.action] += 1
+    parts = [f"{count} to {action}" for action, count in counts.items() if count]
+    unchanged = sum(one.unchanged for one in plan.clusters)
+    return ", ".join([*(parts or ["nothing to do"]), f"{unchanged} unchanged"])
+
+
+def _waves(rollout: Mapping[str, Any]) -> Iterator[str]:
+    for wave in cast("list[dict[str, Any]]", rollout.get("waves") or []):
+        names = ", ".join(wave.get("clusters") or []) or "no cluster"
+        yield f"  wave {wave.get('name')}: {wave.get('phase')} ({names})"
+
+
+def _cluster(plan: ClusterPlan) -> Iterator[str]:
+    yield f"{plan.name}:"
+    for one in plan.objects:
+        yield from _object(one)
+    for found in plan.findings:
+        reason = "" if found.reason == found.state.value else f" ({found.reason})"
+        yield f"  ! {found.state.value.lower()}{reason}: {found.message}"
+
+
+def _object(planned: PlannedObject) -> Iterator[str]:
+    note = "" if planned.is_checked else _UNCHECKED
+    if planned.action is Action.CHANGE and not planned.diff:
+        note += " (only who owns its fields)"
+    ref = planned.ref
+    name = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
+    yield f"  {_SIGNS[planned.action]} {planned.action} {ref.kind} {name}{note}"
+    yield from (f"      {_plain(line)}" for line in planned.diff)
+
+
+def _plain(line: str) -> str:
+    """A line that cannot command the terminal."""
+    return "".join(char if char.isprintable() else "�" for char in line)
+
+
+def _coloured(line: str) -> str:
+    colour = _COLOURS.get(line.strip()[:1], "") if line.startswith(" ") else ""
+    return f"{colour}{line}{_PLAIN}" if colour else line

@@ -1,0 +1,66 @@
+"""The types that a plan would define: its CRDs serve them before any server does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import orjson
+
+from fleetbus.kube.client import Object
+from fleetbus_proto.resources import Resource
+
+
+class Definitions:
+    """The CRDs among the planned writes."""
+
+    def __init__(self) -> None:
+        self._served: dict[str, dict[str, Object]] = {}
+        """Discovery path → plural → entry of the discovery document."""
+        self._new: list[str] = []
+
+    def establish(self, tree: Object) -> Object:
+        """Note a CRD, and return it as established; other objects stay as they are."""
+        if tree.get("kind") != "CustomResourceDefinition":
+            return tree
+        spec = cast("Object", tree["spec"])
+        names = spec["names"]
+        entry = {
+            "name": names["plural"],
+            "kind": names["kind"],
+            "singularName": names.get("singular", ""),
+            "namespaced": spec.get("scope") == "Namespaced",
+            "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"],
+        }
+        for version in cast("list[Object]", spec.get("versions") or []):
+            if version.get("served"):
+                path = f"/apis/{spec['group']}/{version['name']}"
+                self._served.setdefault(path, {})[names["plural"]] = entry
+                self._new.append(path.removeprefix("/apis/"))
+        conditions = [{"type": kind, "status": "True"} for kind in ("NamesAccepted", "Established")]
+        known: Mapping[str, Any] = tree.get("status") or {}
+        return {**tree, "status": {**known, "conditions": conditions}}
+
+    def take_new(self) -> list[str]:
+        """The group versions that were defined since the last call."""
+        taken, self._new = self._new, []
+        return taken
+
+    def serves(self, path: str) -> bool:
+        """Whether a discovery document would be there."""
+        return path in self._served
+
+    def has(self, resource: Resource) -> bool:
+        """Whether a type would be served."""
+        path = f"/apis/{resource.group}/{resource.version}"
+        return resource.plural in self._served.get(path, {})
+
+    def extend(self, path: str, document: bytes) -> bytes:
+        """Add the planned types to a discovery document."""
+        if path not in self._served:
+            return document
+        found: Object = orjson.loads(document)
+        listed = cast("list[Object]", found.get("resources") or [])
+        names = {one.get("name") for one in listed}
+        added = [one for name, one in self._served[path].items() if name not in names]
+        return orjson.dumps({**found, "resources": [*listed, *added]})

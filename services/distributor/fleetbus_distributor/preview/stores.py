@@ -1,0 +1,58 @@
+"""The parts of the store that a round uses, for a plan: read where there is one, never written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from fleetbus.deletions.budget import Answer, Decision, Deletion, DeletionBudget, OwnerLimits
+from fleetbus_distributor.rounds.missing_objects import MissingObjects
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+
+class PlannedBudget(DeletionBudget):
+    """Asks the budget whether it would allow deletions, and spends nothing.
+
+    Args:
+        redis: the store; without one everything is allowed, and `is_unknown` says so.
+    """
+
+    def __init__(self, redis: Redis | None) -> None:
+        if redis is not None:
+            super().__init__(redis)
+        self._has_store = redis is not None
+        self.is_unknown = False
+        """Whether deletions depend on a budget that could not be read."""
+
+    async def spend(
+        self, owner: OwnerLimits, deletions: Sequence[Deletion], *, allowed: int
+    ) -> Answer:
+        """Answer as the budget would.
+
+        Raises:
+            StoreError: the store did not answer.
+        """
+        if self._has_store:
+            return await self.ask(owner, deletions, allowed=allowed)
+        self.is_unknown = True
+        return Answer(Decision.GRANTED, 0)
+
+
+class NoNotes(MissingObjects):
+    """No notes of repairs: every round of a plan compares all clusters."""
+
+    def __init__(self) -> None:
+        """Need no store."""
+
+    async def note(self, owner: str, cluster: str) -> None:
+        """Forget it."""
+
+    async def read(self, owner: str) -> frozenset[str]:
+        """Find nothing."""
+        del owner
+        return frozenset()
+
+    async def forget(self, owner: str, notes: Iterable[str]) -> None:
+        """Have nothing to forget."""

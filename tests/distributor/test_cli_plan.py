@@ -1,0 +1,147 @@
+"""`fleetbus plan` as a person calls it (rule D25)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+
+from fleetbus_distributor.cli.commands import plan_app
+from fleetbus_distributor.render.spec import API_VERSION, KIND
+from support.rigs.distributor import CONFIG_MAP, HUB, Rig
+
+BOTH = {"clusters": [{"name": "t1"}, {"name": "t2"}]}
+
+
+class Desk:
+    """The command line, pointed at the rig's hub and clusters."""
+
+    def __init__(self, rig: Rig, folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._folder = folder
+        self._capsys = capsys
+        self._file = folder / "fleet.yaml"
+        self._file.write_bytes(orjson.dumps(rig.servers.kubeconfig()))
+        self.environment = {
+            "FLEETBUS_PROVIDERS": json.dumps([{"type": "kubeconfig", "paths": [str(self._file)]}]),
+            "FLEETBUS_HUB_CLUSTER": HUB,
+            "FLEETBUS_ALLOW_LOOPBACK": "true",
+        }
+
+    def write(self, **spec: Any) -> str:
+        metadata = {"name": "x"}
+        document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
+        path = self._folder / "x.yaml"
+        path.write_text(yaml.safe_dump(document))
+        return str(path)
+
+    async def __call__(self, *words: str, redis_url: str = "") -> tuple[int, str, str]:
+        hub = ("--hub-kubeconfig", str(self._file), "--hub-context", HUB)
+        store = ("--redis-url", redis_url) if redis_url else ()
+        self._capsys.readouterr()
+        status = await asyncio.to_thread(self._run, [*words, *hub, *store])
+        printed = self._capsys.readouterr()
+        return status, printed.out, printed.err
+
+    def _run(self, arguments: list[str]) -> int:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self._folder)
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            patch.setattr("fleetbus.cli.app.entry_points", _only_plan)
+            patch.setattr("sys.argv", ["fleetbus", "plan", *arguments])
+            from fleetbus.cli.app import run_command_line  # noqa: PLC0415
+
+            with pytest.raises(SystemExit) as ended:
+                run_command_line()
+        return int(ended.value.code or 0)
+
+
+class _Point:
+    name = "plan"
+
+    @staticmethod
+    def load() -> object:
+        return plan_app
+
+
+def _only_plan(*, group: str) -> list[_Point]:
+    del group
+    return [_Point()]
+
+
+@pytest.fixture
+def desk(rig: Rig, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> Desk:
+    return Desk(rig, tmp_path, capsys)
+
+
+async def test_d25_a_plan_from_a_file_then_nothing(rig: Rig, desk: Desk, valkey_url: str):
+    status, out, err = await desk("-f", desk.write(template=CONFIG_MAP, placement=BOTH))
+    assert (status, err) == (2, "")
+    assert "MultiClusterResource default/x: 2 to create, 0 unchanged" in out
+    assert "\nt1:\n  + create ConfigMap default/m\n" in out
+    assert "\x1b" not in out, "colours are for terminals"
+    assert not rig.exists()
+    rig.create(template=CONFIG_MAP, placement=BOTH)
+    await rig.reconcile()
+    status, out, _ = await desk("x", redis_url=valkey_url)
+    assert status == 0
+    assert "nothing to do, 2 unchanged" in out
+
+
+async def test_d25_json_has_the_diff(rig: Rig, desk: Desk):
+    rig.create(template=CONFIG_MAP, placement=BOTH)
+    await rig.reconcile()
+    changed = {**CONFIG_MAP, "data": {"k": "new"}}
+    status, out, _ = await desk("-f", desk.write(template=changed, placement=BOTH), "-o", "json")
+    assert status == 2
+    (shown,) = json.loads(out)["plans"]
+    assert [one["name"] for one in shown["clusters"]] == ["t1", "t2"]
+    (made,) = shown["clusters"][0]["objects"]
+    assert (made["action"], made["kind"], made["checked"]) == ("change", "ConfigMap", True)
+    assert "+  k: new" in made["diff"]
+
+
+async def test_d25_a_cluster_that_cannot_be_asked_is_an_error(rig: Rig, desk: Desk):
+    await rig.servers.stop("t1")
+    status, out, _ = await desk("-f", desk.write(template=CONFIG_MAP, placement=BOTH))
+    assert status == 1
+    assert "t1:\n  ! unreachable:" in out
+    assert "t2:\n  + create ConfigMap default/m" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "there is no MultiClusterResource in it"),
+        ("a: [", "not valid YAML"),
+        ("- 1", "document 1: not an object"),
+        ("kind: Pod\napiVersion: v1", "Pod of v1 is no MultiClusterResource"),
+        (f"kind: {KIND}\napiVersion: {API_VERSION}", "metadata.name is missing"),
+    ],
+)
+async def test_d25_bad_input_is_one_line(
+    desk: Desk, tmp_path: pathlib.Path, text: str, message: str
+):
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    status, _, err = await desk("-f", str(path))
+    assert status == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+async def test_d25_unknown_names_and_what_the_hub_refuses(desk: Desk):
+    status, _, err = await desk("nobody")
+    assert status == 1
+    assert "there is no MultiClusterResource default/nobody" in err
+    status, _, err = await desk("-f", desk.write(placement=BOTH))
+    assert status == 1
+    assert "the hub refused" in err
+    status, _, err = await desk()
+    assert status == 2
+    assert "give the NAME" in err
