@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+import jsonpatch
 import orjson
 
 from fleetbus.errors import Conflict, NotFound
@@ -255,7 +256,7 @@ class DryRunClient(KubeClient):
         elif call.content_type == _MERGE:
             made = cast("Object", merged(live, body))
         else:
-            raise NotImplementedError("a JSON patch in a plan")
+            made = cast("Object", jsonpatch.JsonPatch(body).apply(live))
         return self._store(path, verb, made)
 
     async def _delete(self, call: Call, target: ApiPath) -> Object:
