@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-import jsonpatch
+import jsonpatch  # pyright: ignore[reportMissingTypeStubs]
 import orjson
 
 from fleetbus.errors import Conflict, NotFound
