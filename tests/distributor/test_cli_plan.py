@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import pathlib
+from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
 import orjson
 import pytest
 import yaml
 
-from fleetbus_distributor.cli.commands import plan_app
+from fleetbus.cli.app import run_command_line
 from fleetbus_distributor.render.spec import API_VERSION, KIND
 from support.rigs.distributor import CONFIG_MAP, HUB, Rig
 
@@ -54,24 +55,14 @@ class Desk:
                 patch.setenv(name, value)
             patch.setattr("fleetbus.cli.app.entry_points", _only_plan)
             patch.setattr("sys.argv", ["fleetbus", "plan", *arguments])
-            from fleetbus.cli.app import run_command_line  # noqa: PLC0415
-
             with pytest.raises(SystemExit) as ended:
                 run_command_line()
         return int(ended.value.code or 0)
 
 
-class _Point:
-    name = "plan"
-
-    @staticmethod
-    def load() -> object:
-        return plan_app
-
-
-def _only_plan(*, group: str) -> list[_Point]:
-    del group
-    return [_Point()]
+def _only_plan(*, group: str) -> EntryPoints:
+    """The entry points of an installation with the distributor; that of the tests may be older."""
+    return EntryPoints([EntryPoint("plan", "fleetbus_distributor.cli.commands:plan_app", group)])
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The commands of `fleetbus`.
 
 Packages add commands of their own through the entry point group `fleetbus.commands`: devfleet `dev`
-and `demo`, the distributor `rollout`.
+and `demo`, the distributor `plan` and `rollout`.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def global_options(
 _PACKAGES: Final = {
     "demo": "fleetbus-devfleet",
     "dev": "fleetbus-devfleet",
+    "plan": "fleetbus-distributor",
     "rollout": "fleetbus-distributor",
 }
 """Commands that other packages bring."""
