@@ -69,15 +69,14 @@ def write_certificate(objects: list[Object], instance: str, folder: Path) -> Pat
 
 def run_nats_probe(folder: Path) -> int:
     """Run the readiness probe of the pod, which loads what has changed; returns its status."""
-    text = _probe("nats").replace("/etc/nats-tls", str(folder / "nats-tls"))
+    pod = find(render({}), "StatefulSet", "fb-fleetbus-nats")["spec"]["template"]["spec"]
+    text = pod["containers"][0]["readinessProbe"]["exec"]["command"][-1]
+    (folder / "nats-tls").mkdir(exist_ok=True)
+    (folder / "nats-tls/tls.crt").touch()
+    text = text.replace("/etc/nats-tls", str(folder / "nats-tls"))
     text = text.replace("/run/nats", str(folder)).replace("/etc/nats", str(folder))
     text = re.sub("wget .*", "true", text)  # monitoring is on another port
     return _shell(text, Path(find_nats_server()).parent)
-
-
-def _probe(instance: str) -> str:
-    pod = find(render({}), "StatefulSet", f"fb-fleetbus-{instance}")["spec"]["template"]["spec"]
-    return pod["containers"][0]["readinessProbe"]["exec"]["command"][-1]
 
 
 def _shell(text: str, programs: Path) -> int:
