@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -40,10 +40,23 @@ from support.processes.programs import module
 
 NAMES: Final = ("hub", "eu1", "us1")
 PODS: Final = ("eu1", "us1")
-_STEP: Final = timedelta(minutes=3)
+_STEP: Final = timedelta(minutes=10)
+"""Longer than README lets its own commands wait, each for itself."""
 _SOON: Final = timedelta(minutes=1)
 _CONTROLLERS: Final = timedelta(seconds=3)
 """By then they have begun to replace pods, if an upgrade wants that."""
+_KINDS: Final = ",".join(
+    [
+        *("pods", "services", "deployments", "statefulsets", "secrets", "configmaps"),
+        *("serviceaccounts", "roles", "rolebindings", "networkpolicies", "poddisruptionbudgets"),
+        "persistentvolumeclaims",
+    ]
+)
+_LEFT: Final = {
+    "pod/fleetbus-test",
+    "persistentvolumeclaim/data-fleetbus-nats-0",
+    "persistentvolumeclaim/data-fleetbus-valkey-0",
+}
 _POD = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -67,6 +80,7 @@ class Installation:
         kubeconfigs: of administrators, by cluster.
         output: what the commands of the last step wrote.
         unused: rights that nobody used, by cluster; of real ones.
+        stores: UIDs of the pods of NATS and Valkey, by name.
     """
 
     folder: Path
@@ -75,6 +89,7 @@ class Installation:
     output: str = ""
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     unused: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    stores: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def kubelet(self) -> Path:
@@ -99,23 +114,25 @@ class Installation:
             return
         began = time.monotonic()
         command = ["bash", "-euxo", "pipefail", "-c", step.text]
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            cwd=self.work,
-            env=self.environment(),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
+        log = self.folder / f"step-{len(self.seconds)}.log"
+        with log.open("wb") as file:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                cwd=self.work,
+                env=self.environment(),
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
         try:
             async with asyncio.timeout(_STEP.total_seconds()):
-                written, _ = await process.communicate()
+                await process.wait()
         finally:
             if process.returncode is None:  # helm and kubectl too
                 os.killpg(process.pid, signal.SIGKILL)
-        self.output = written.decode(errors="replace")
-        self.seconds[step.name] = round(time.monotonic() - began, 1)
-        print(f"--- {step.name}: {self.seconds[step.name]} s\n{self.output}", flush=True)
+            self.output = log.read_text(errors="replace")
+            self.seconds[step.name] = round(time.monotonic() - began, 1)
+            print(f"--- {step.name}: {self.seconds[step.name]} s\n{self.output}", flush=True)
         if process.returncode:
             raise StepError(f"step {step.name!r} of README failed:\n{self.output}")
 
@@ -140,8 +157,27 @@ class Installation:
 # --- what has to be true after a step -------------------------------------------------------------
 
 
+async def _stores_run(found: Installation) -> None:
+    found.stores = await _stores(found)
+    assert len(found.stores) == 2
+
+
+async def _stores(found: Installation) -> dict[str, str]:
+    """UIDs of the pods of the StatefulSets, by name."""
+    pods = json.loads(await found.ask("hub", "-n", "fleetbus", "get", "pods", "-o", "json"))
+    return {
+        one["metadata"]["name"]: one["metadata"]["uid"]
+        for one in pods["items"]
+        if one["metadata"].get("ownerReferences", [{}])[0].get("kind") == "StatefulSet"
+    }
+
+
 async def _pods_are_greeted(found: Installation) -> None:
-    """Pods of both clusters reach the controller; each by the watcher that README gave it."""
+    """Pods of both clusters reach the controller; each by the watcher that README gave it.
+
+    A watcher, a controller and a subscriber more are no reason to restart NATS or Valkey.
+    """
+    assert await _stores(found) == found.stores
     for cluster in PODS:
         await found.ask(cluster, "create", "-f", "-", text=json.dumps(_POD))
     for cluster in PODS:
@@ -197,10 +233,38 @@ async def _kept(found: Installation) -> Json:
     return {one["metadata"]["uid"]: one.get("data") for one in (*pods, *mine)}
 
 
+async def _only_what_readme_says_is_left(found: Installation) -> None:
+    """Disks and a finished pod, and of the fleet nothing on the members."""
+    in_release = ("get", _KINDS, "-n", "fleetbus")
+    await eventually(lambda: _is_left(found, "hub", in_release, _LEFT), _SOON)
+    cluster_wide = ("get", "clusterroles,clusterrolebindings,clusters.fleetbus.dev")
+    await eventually(lambda: _is_left(found, "hub", cluster_wide, set()), _SOON)
+    secrets = ("get", "secrets", "-n", "fleetbus-clusters")
+    await eventually(lambda: _is_left(found, "hub", secrets, set()), _SOON)
+    for cluster in PODS:
+        made = ("get", "namespaces,clusterroles,clusterrolebindings")
+        await eventually(lambda name=cluster: _is_left(found, name, made, set()), _SOON)
+        placed = await found.ask(cluster, "get", "configmaps", "-n", "default", "-o", "name")
+        assert "configmap/web" not in placed
+
+
+async def _is_left(
+    found: Installation, cluster: str, get: Sequence[str], expected: Set[str]
+) -> bool:
+    """Whether these are the objects with our name."""
+    names = (await found.ask(cluster, *get, "-o", "name")).split()
+    ours = {name for name in names if "fleetbus" in name or "audit" in name}
+    if ours != expected:
+        print(f"left on {cluster}: {sorted(ours - expected)}", flush=True)
+    return ours == expected
+
+
 CHECKS: Final[Mapping[str, Check]] = {
+    "hub": _stores_run,
     "upgrade": _pods_are_greeted,
     "subscriber": _subscriber_reads_its_subjects,
     "use": _fleet_works_and_an_upgrade_changes_nothing,
+    "remove": _only_what_readme_says_is_left,
 }
 
 
