@@ -18,7 +18,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -241,15 +242,15 @@ async def _only_what_readme_says_is_left(found: Installation) -> None:
     await eventually(lambda: _is_left(found, "hub", cluster_wide, set()), _SOON)
     secrets = ("get", "secrets", "-n", "fleetbus-clusters")
     await eventually(lambda: _is_left(found, "hub", secrets, set()), _SOON)
+    made = ("get", "namespaces,clusterroles,clusterrolebindings")
     for cluster in PODS:
-        made = ("get", "namespaces,clusterroles,clusterrolebindings")
         await eventually(lambda name=cluster: _is_left(found, name, made, set()), _SOON)
         placed = await found.ask(cluster, "get", "configmaps", "-n", "default", "-o", "name")
         assert "configmap/web" not in placed
 
 
 async def _is_left(
-    found: Installation, cluster: str, get: Sequence[str], expected: Set[str]
+    found: Installation, cluster: str, get: Sequence[str], expected: AbstractSet[str]
 ) -> bool:
     """Whether these are the objects with our name."""
     names = (await found.ask(cluster, *get, "-o", "name")).split()

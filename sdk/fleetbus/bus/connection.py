@@ -18,6 +18,7 @@ from fleetbus.bus.login import LoginClient, TooOldError, describe_refusal, is_re
 from fleetbus.bus.patches.advertised_servers import ConfiguredServersClient
 from fleetbus.bus.patches.failed_reconnects import close_failed_attempt
 from fleetbus.bus.patches.header_parsing import FastHeadersClient
+from fleetbus.bus.patches.tls_end import TlsEndClient
 from fleetbus.bus.patches.writelines import patch_writelines
 from fleetbus.errors import BusError
 from fleetbus.process.access.nats import NatsAccess
@@ -151,7 +152,7 @@ class Bus:
                 callback()
 
 
-class _Client(FastHeadersClient, ConfiguredServersClient, LoginClient): ...
+class _Client(FastHeadersClient, ConfiguredServersClient, TlsEndClient, LoginClient): ...
 
 
 @asynccontextmanager
