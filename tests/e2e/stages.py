@@ -28,6 +28,7 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_devfleet.processes.children import Child, ChildError
 from fleetbus_proto.keys import SnapshotKeys
 from support.eventually import eventually
+from support.kubelet.images import missing_store
 from support.kubelet.isolation import isolated, missing
 from support.processes.programs import module
 from support.servers.real_cluster import AuditLog
@@ -56,7 +57,7 @@ Json = dict[str, Any]
 
 async def run_install(folder: Path) -> Json:
     """README's install section, followed literally (`e2e.install`)."""
-    if reason := missing():
+    if reason := missing() or missing_store():
         return {"skipped": reason, "failures": []}
     log, result = ROOT / "reports/e2e-install.log", folder / "result.json"
     log.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from e2e.binaries import ProgramsMissingError, find_helm, find_programs
+from support.kubelet.images import missing_store
 from support.kubelet.isolation import isolated, missing
 from support.processes.programs import module
 
@@ -26,7 +27,7 @@ def test_the_install_section_works_on_emulated_clusters(tmp_path: Path):
         find_helm(may_build=True)
     except ProgramsMissingError as e:
         pytest.skip(str(e))
-    if reason := missing():
+    if reason := missing() or missing_store():
         pytest.skip(reason)
     command = isolated(*module("e2e.install", "--emulated", "--keep", str(tmp_path / "logs")))
     done = subprocess.run(command, capture_output=True, text=True, check=False)

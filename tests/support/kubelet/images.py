@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from fleetbus_devfleet.processes.servers import find_nats_server, find_valkey_server
+from fleetbus_devfleet.processes.servers import find_nats_server
 
 CHECKOUT: Final = Path(__file__).parents[3]
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib64")
@@ -25,6 +25,16 @@ _VALKEY_SERVER: Final = """#!/bin/bash
 # Debian's is older than the chart's image, and does not know this setting.
 exec {server} - < <(sed /^tls-auto-reload-interval/d "$1")
 """
+
+
+_STORE: Final = ("redis-server", "redis-cli")
+"""Debian's: Valkey's wheel has no TLS, and no client for the probes."""
+
+
+def missing_store() -> str:
+    """Why this machine cannot run the store of the chart; empty if it can."""
+    lacking = [name for name in _STORE if shutil.which(name) is None]
+    return f"no {', '.join(lacking)}: `apt-get install redis-server`" if lacking else ""
 
 
 class ImageError(Exception):
@@ -104,15 +114,11 @@ class Images:
         return Image({one: one for one in folders}, {"PATH": f"{sys.prefix}/bin:{_SYSTEM_PATH}"})
 
     def _valkey(self) -> Image:
-        """Debian's server where it is installed: the wheel's is built without TLS."""
-        server = shutil.which("redis-server") or str(find_valkey_server())
-        cli = f"{sys.executable} -P {Path(__file__).with_name('valkey_cli.py')}"
-        scripts = {
-            "valkey-server": _VALKEY_SERVER.format(server="/server/store"),
-            "valkey-cli": f'#!/bin/sh\nexec {cli} "$@"\n',
-        }
-        image = self._server("valkey", {"store": server}, scripts)
-        return Image(self._fleetbus().files | image.files, image.environment)
+        if reason := missing_store():
+            raise ImageError(reason)
+        server, cli = (str(shutil.which(name)) for name in _STORE)
+        scripts = {"valkey-server": _VALKEY_SERVER.format(server="/server/store")}
+        return self._server("valkey", {"store": server, "valkey-cli": cli}, scripts)
 
     def _server(
         self, name: str, programs: Mapping[str, str | Path], scripts: Mapping[str, str]
