@@ -26,6 +26,8 @@ _CRDS: Final = "apiextensions.k8s.io/v1/customresourcedefinitions"
 _TOKEN: Final = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _PREFIX: Final = "system:serviceaccount:"
 _FOLLOW: Final = ("list", "watch")
+_RENEW: Final = ("get", "patch")
+"""Of the tokens that a join has put into kubeconfigs."""
 _ENDS: Final = {
     "projector": "projector",
     "distributor": "distributor",
@@ -100,6 +102,8 @@ def rights_on_hub(kind: str, namespaces: Collection[str]) -> list[Right]:
         rights += [] if kind == "watcher-pool" else [Right("get", clusters)]
         secrets = parse_resource(SECRETS)
         rights += [Right(verb, secrets, place) for place in namespaces for verb in _FOLLOW]
+        if kind == "projector":
+            rights += [Right(verb, secrets, place) for place in namespaces for verb in _RENEW]
     return rights
 
 

@@ -288,10 +288,13 @@ async def test_the_components_of_the_chart_have_their_rights(fleet: Fleet):
         }
         name = f"{NAMESPACE}:fb-fleetbus-projector"
         fleet.hub.delete(f"{RBAC}/clusterrolebindings", None, name)
+        fleet.hub.delete(f"{RBAC}/rolebindings", KUBECONFIGS, name)
         found = await collect(check_components(hub, [KUBECONFIGS]))
     said = [said for about, said in bad(found) if about == "projector on hub"]
     assert "error: fb-fleetbus-projector may not get, list, watch clusters.fleetbus.dev" in said
     assert "error: fb-fleetbus-projector may not patch clusters/status.fleetbus.dev" in said
+    secrets = f"secrets in namespace {KUBECONFIGS}"
+    assert f"error: fb-fleetbus-projector may not get, list, patch, watch {secrets}" in said
     assert {about for about, _ in bad(found)} == {"projector on hub"}
 
 
