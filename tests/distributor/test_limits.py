@@ -10,7 +10,7 @@ import pytest
 from fleetbus.errors import TooManyRequests
 from fleetbus.kube.connection.request_limiter import RequestLimiter
 from fleetbus_distributor.settings import DistributorSettings
-from fleetbus_distributor.targets.limits import Limits
+from fleetbus_distributor.targets.limits import Limits, Turns
 from fleetbus_emulator.apiserver import Delay, Fail
 from support.rigs.distributor import CONFIG_MAP, HUB, Rig
 
@@ -109,6 +109,25 @@ async def test_d11_all_rounds_together_work_on_so_many_objects_of_a_cluster(
     await asyncio.gather(rig.reconcile("x"), rig.reconcile("y"))
     assert most == 3
     assert len([one for _, one in rig.clusters["t1"].names(MAPS) if "-" in one]) >= 16
+
+
+async def test_d11_few_objects_begin_in_one_turn_of_the_event_loop_and_a_cancelled_one_takes_none():
+    turns, begun = Turns(per_turn=2), list[int]()
+
+    async def begin(number: int) -> None:
+        await turns.wait()
+        begun.append(number)
+
+    tasks = [asyncio.create_task(begin(number)) for number in range(7)]
+    await asyncio.sleep(0)
+    tasks[2].cancel()
+    found: list[int] = []
+    while not all(task.done() for task in tasks):
+        before = len(begun)
+        await asyncio.sleep(0)
+        found.append(len(begun) - before)
+    assert max(found) == 2
+    assert begun == [0, 1, 3, 4, 5, 6]
 
 
 def test_d11_the_limits_are_settings():

@@ -231,14 +231,15 @@ async def test_a_spec_that_is_not_followed_says_so_and_changes_nothing(
     assert rig.all_writes() == before
 
 
-async def test_d2_an_intent_that_would_outgrow_the_status_is_refused_before_the_first_apply(
+async def test_d2_an_intent_that_would_outgrow_every_record_is_refused_before_the_first_apply(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(intent, "MAX_BYTES", 300)
+    monkeypatch.setattr(intent, "MAX_PARTS", 0)
     rig.create(template=template(), placement=EVERYWHERE)
     await rig.reconcile()
     assert rig.condition()["reason"] == "IntentUnusable"
-    assert "1 objects on 3 clusters do not fit" in rig.condition()["message"]
+    assert "1 objects on 3 clusters are more than" in rig.condition()["message"]
     assert where(rig) == []
     rig.edit(placement={"clusters": [T1]})
     await rig.reconcile()

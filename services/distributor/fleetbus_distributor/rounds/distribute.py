@@ -30,6 +30,7 @@ from fleetbus_distributor.render.spec import DeletionPolicy, DriftPolicy, Spec
 from fleetbus_distributor.render.template import ObjectRef
 from fleetbus_distributor.rollout.rollouts import HEALTH_POLL, Progress
 from fleetbus_distributor.rounds.observe import observe_outcomes
+from fleetbus_distributor.rounds.off_loop import off_loop
 from fleetbus_distributor.rounds.round import Round, Work
 from fleetbus_distributor.targets.outcome import (
     ClusterOutcome,
@@ -62,15 +63,15 @@ async def distribute(
         KubeError: the hub refused a write.
     """
     draft = await round_.draft(spec, tuple(round_.fleet.clusters()))
-    facts = _facts(round_, document, spec, draft, unjoined)
+    facts = await off_loop(draft.wanted, _facts, round_, document, spec, draft, unjoined)
     plan = await _plan(round_, facts, spec, draft)
-    needed = record(facts, plan)
-    bases = settle(facts, plan, needed)
-    intent.check_room(needed, bases)
+    needed, bases, is_on_record = await off_loop(draft.wanted, _record, facts, plan)
     rollout = round_.rollout
     is_moved = rollout is not None and rollout.is_changed
-    if plan.is_confirmed or is_moved or not intent.covers(round_.inventory, needed):
-        recorded = status.with_intent(
+    if plan.is_confirmed or is_moved or not is_on_record:
+        recorded = await off_loop(
+            needed,
+            status.with_intent,
             document.status,
             needed,
             bases,
@@ -83,7 +84,7 @@ async def distribute(
     round_ = replace(round_, inventory=needed)
     revisions = status.revisions(document.status)
     reporter = _Reporter(round_, document, draft, plan, needed, bases, revisions)
-    work = _work(draft, plan, needed, document, spec)
+    work = await off_loop(needed, _work, draft, plan, needed, document, spec)
     if only is not None:
         reporter.skipped = draft.objects.keys() - only
         work = {name: one for name, one in work.items() if name in only}
@@ -91,8 +92,20 @@ async def distribute(
     return await reporter.final(outcomes)
 
 
+def _record(facts: Facts, plan: Plan) -> tuple[Inventory, dict[str, Basis], bool]:
+    """The record before the first write, its bases, and whether it is stored already.
+
+    Raises:
+        IntentError: it cannot be stored.
+    """
+    needed = record(facts, plan)
+    bases = settle(facts, plan, needed)
+    intent.check_room(needed, bases)
+    return needed, bases, intent.covers(facts.inventory, needed)
+
+
 async def _plan(round_: Round, facts: Facts, spec: Spec, draft: Draft) -> Plan:
-    plan = make_plan(facts)
+    plan = await off_loop(draft.wanted, make_plan, facts)
     hub = round_.fleet.cluster(round_.fleet.hub).live
     return await round_.fuse.check(
         facts, await recheck(plan, spec.placement, hub, draft.clusters), hub
@@ -285,7 +298,8 @@ class _Reporter:
             placed=self._targets,
             rollout=self.round_.rollout.tree if self.round_.rollout else None,
         )
-        await self.document.write_status(status.build(report, self.document.status))
+        built = await off_loop(report.inventory, status.build, report, self.document.status)
+        await self.document.write_status(built)
 
     @property
     def _targets(self) -> frozenset[str]:

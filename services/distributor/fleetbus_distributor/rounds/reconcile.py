@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import structlog
 
@@ -48,6 +48,7 @@ from fleetbus_distributor.rollout.rollouts import ReadVote, Rollouts
 from fleetbus_distributor.rounds.cleanup import clean_up
 from fleetbus_distributor.rounds.distribute import distribute
 from fleetbus_distributor.rounds.missing_objects import MissingObjects, clusters_of
+from fleetbus_distributor.rounds.off_loop import off_loop
 from fleetbus_distributor.rounds.repair import create_missing, repair
 from fleetbus_distributor.rounds.round import Requeue, Round
 from fleetbus_distributor.rounds.settled import SettledRounds, facts_of
@@ -61,6 +62,8 @@ from fleetbus_distributor.targets.target import AT_ONCE, RARELY, SOON
 
 log = structlog.get_logger()
 
+_MANY_EACH: Final = range(20)
+"""A guess, to decide where an intent is read that nobody has counted yet."""
 _Step: TypeAlias = Callable[[FleetView, KubeClient, Document, str], Awaitable[timedelta | None]]
 
 
@@ -161,7 +164,7 @@ class Distributor:
             return SOON  # the round for all clusters is about to run
         try:
             await document.load_chunks(from_cache=True)
-            inventory = intent.read(document.status)
+            inventory = await _inventory_of(document)
             spec = _spec_to_apply(document)
             rollout = await self._rollouts.resume(fleet, document, spec, inventory)
             if rollout is None and spec.rollout is not None:
@@ -189,7 +192,7 @@ class Distributor:
         retry: timedelta | None = None
         try:
             await document.load_chunks()
-            inventory = intent.read(document.status)
+            inventory = await _inventory_of(document)
             unjoined = await self._unjoined(fleet, hub, inventory)
             round_ = self._round(fleet, document, hub_id, inventory)
             if document.is_deleted:
@@ -341,6 +344,13 @@ def _spec_to_apply(document: Document) -> Spec:
         message = "spec.policy.suspend is on; nothing is applied or deleted"
         raise _SpecNotApplied(Condition(status.READY, False, "Suspended", message))
     return spec
+
+
+async def _inventory_of(document: Document) -> Inventory:
+    """Read the intent, in a thread if there are many clusters."""
+    entries = cast("list[dict[str, Any]]", document.status.get("clusters") or [])
+    share = {str(one.get("name")): _MANY_EACH for one in entries}
+    return await off_loop(share, intent.read, document.status)
 
 
 def _policy_of(document: Document) -> Policy:

@@ -230,7 +230,7 @@ class Round:
             policy=self.policy,
             corrections=self.corrections,
             seen=self.seen,
-            in_flight=limits.in_flight,
+            limits=limits,
             known=self.inventory.get(name, {}),
             only_compare=work.only_compare,
             status_rules=self.status_rules,

@@ -96,7 +96,7 @@ async def _apply_to(
 
 def _marked(target: Target, obj: Object, api: ApiResource) -> Object:
     """Set the owner mark last: a patch may have replaced all annotations (rule T16)."""
-    wanted = set_owner(copy.deepcopy(obj), target.owner)
+    wanted = set_owner({**obj, "metadata": {**obj["metadata"]}}, target.owner)
     if not api.namespaced:
         del wanted["metadata"]["namespace"]
     return wanted
@@ -148,9 +148,7 @@ async def _create_unread(
 
 
 def _only_create(wanted: Object) -> Object:
-    body = copy.deepcopy(wanted)
-    body["metadata"]["resourceVersion"] = _ONLY_CREATE
-    return body
+    return {**wanted, "metadata": {**wanted["metadata"], "resourceVersion": _ONLY_CREATE}}
 
 
 async def _create(
@@ -213,8 +211,7 @@ async def _namespace_missing(target: Target, ref: ObjectRef) -> Finding | None:
 async def _update(
     target: Target, api: ApiResource, wanted: Object, live: Object, ref: ObjectRef
 ) -> ObjectOutcome:
-    body = copy.deepcopy(wanted)
-    body["metadata"]["uid"] = live["metadata"]["uid"]
+    body = {**wanted, "metadata": {**wanted["metadata"], "uid": live["metadata"]["uid"]}}
     try:
         made = await _send(target, api, body, live)
     except Invalid:

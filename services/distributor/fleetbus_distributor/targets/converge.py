@@ -160,7 +160,8 @@ def _batches(objects: Sequence[Object]) -> Iterator[list[Object]]:
 async def _apply_one(target: Target, obj: Object, result: ClusterOutcome) -> None:
     ref = reference(obj)
     try:
-        async with target.in_flight, asyncio.timeout(OBJECT_TIMEOUT.total_seconds()):
+        await target.limits.turns.wait()
+        async with target.limits.in_flight, asyncio.timeout(OBJECT_TIMEOUT.total_seconds()):
             outcome = await apply_object(target, obj)
     except TimeoutError as error:
         raise _timed_out(ref) from error
@@ -223,7 +224,7 @@ async def _remove_all(target: Target, prune: Sequence[Owned], result: ClusterOut
     kept = {one.uid for key, one in result.inventory.items() if key not in going} - {""}
     for owned in deletion_order(prune):
         try:
-            async with target.in_flight, asyncio.timeout(OBJECT_TIMEOUT.total_seconds()):
+            async with target.limits.in_flight, asyncio.timeout(OBJECT_TIMEOUT.total_seconds()):
                 removal = await remove_object(target, owned, kept)
         except TimeoutError as error:
             raise _timed_out(owned.ref) from error

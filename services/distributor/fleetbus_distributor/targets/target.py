@@ -6,7 +6,6 @@ which many more people can read than Secrets, so secret values are removed (rule
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import re
@@ -35,6 +34,7 @@ from fleetbus_distributor.plan.intent import Key, Owned
 from fleetbus_distributor.render.spec import Policy
 from fleetbus_distributor.render.template import Object, ObjectRef
 from fleetbus_distributor.targets.drift import Corrections
+from fleetbus_distributor.targets.limits import ClusterLimits
 from fleetbus_distributor.targets.missing_right import missing_right
 from fleetbus_distributor.targets.outcome import State
 from fleetbus_distributor.targets.seen import SeenOnTargets
@@ -71,8 +71,8 @@ class Target:
     policy: Policy
     corrections: Corrections
     seen: SeenOnTargets
-    in_flight: asyncio.Semaphore
-    """Limits the objects that are worked on, over all rounds of the process."""
+    limits: ClusterLimits
+    """Of the objects that are worked on, over all rounds of the process."""
     known: Mapping[Key, Owned] = field(default_factory=dict[Key, Owned])
     aliases: Sequence[str] = ()
     """Other names of the same cluster: what is pruned here may be wanted there (rule D5)."""
