@@ -8,6 +8,7 @@ its name meanwhile.
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -26,6 +27,7 @@ from fleetbus_distributor.targets.claim import (
     may_delete,
 )
 from fleetbus_distributor.targets.drift import is_free_to_adopt, is_hand_made
+from fleetbus_distributor.targets.field_versions import is_outdated, move_fields
 from fleetbus_distributor.targets.managed_fields import is_applied
 from fleetbus_distributor.targets.outcome import Change, ObjectOutcome, State
 from fleetbus_distributor.targets.target import (
@@ -41,6 +43,7 @@ from fleetbus_distributor.targets.target import (
 
 MISSING = "Missing"
 """The reason of an object that is missing, or must be replaced, where nothing may be created."""
+_NO_MATCH = "NoMatch"
 OUTDATED = "RecreateHeld"
 """The reason of an object that must be replaced although no edit requests it."""
 _NAMESPACES = "v1/namespaces"
@@ -65,14 +68,26 @@ async def apply_object(target: Target, obj: Object) -> ObjectOutcome:
     try:
         return await _apply(target, obj, ref)
     except KubeError as error:
-        return _outcome(ref, to_finding(error, obj, str(ref)))
+        found = to_finding(error, obj, str(ref))
+    if found.reason == _NO_MATCH:
+        # The type was removed since it was discovered (rule D9).
+        with suppress(KubeError):
+            await target.client.discovery.version(ref.api_version, anew=True)
+        found = replace(found, retry=_discover_after(target, ref))
+    return _outcome(ref, found)
+
+
+def _discover_after(target: Target, ref: ObjectRef) -> timedelta:
+    return target.seen.note_missing_type(target.name, ref.api_version, ref.kind)
 
 
 async def _apply(target: Target, obj: Object, ref: ObjectRef) -> ObjectOutcome:
     api = await target.client.discover(ref.api_version, ref.kind)
     if api is None:
         message = f"{ref}: the cluster does not serve {ref.kind} of {ref.api_version}"
-        return _outcome(ref, Finding(State.WAITING, "NoMatch", message, LATER))
+        retry = _discover_after(target, ref)
+        return _outcome(ref, Finding(State.WAITING, _NO_MATCH, message, retry))
+    target.seen.note_type(target.name, ref.api_version, ref.kind)
     wanted = _marked(target, obj, api)
     if created := await _create_unread(target, api, wanted, ref):
         return created
@@ -164,8 +179,6 @@ async def _create(
         made = await _apply_body(target, api, _only_create(wanted))
     except NotFound:
         target.seen.forget_namespace(target.name, ref.namespace)
-        # The type was removed since it was discovered: discover again next time (rule D9).
-        await target.client.discovery.version(ref.api_version, anew=True)
         raise
     return _applied(target, ref, made, Change.CREATED)
 
@@ -213,7 +226,7 @@ async def _update(
 ) -> ObjectOutcome:
     body = {**wanted, "metadata": {**wanted["metadata"], "uid": live["metadata"]["uid"]}}
     try:
-        made = await _send(target, api, body, live)
+        made = await _send_as_current(target, api, body, live)
     except Invalid:
         if target.policy.recreate and _may_recreate(target, live):
             return await _recreate(target, api, wanted, live, ref)
@@ -222,6 +235,16 @@ async def _update(
         return _outcome(ref, to_finding(error, wanted, str(ref)), _uid_if_ours(target, live, ref))
     is_changed = made["metadata"].get("resourceVersion") != live["metadata"].get("resourceVersion")
     return _applied(target, ref, made, Change.UPDATED if is_changed else Change.NONE)
+
+
+async def _send_as_current(target: Target, api: ApiResource, body: Object, live: Object) -> Object:
+    """Apply; if managedFields of another version are in the way, move them first (rule D9)."""
+    try:
+        return await _send(target, api, body, live)
+    except KubeError as error:
+        if not is_outdated(error, live, body["apiVersion"]):
+            raise
+    return await _send(target, api, body, await move_fields(target, api, live, body["apiVersion"]))
 
 
 async def _send(target: Target, api: ApiResource, body: Object, live: Object) -> Object:

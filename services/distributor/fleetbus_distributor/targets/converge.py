@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Final
 
@@ -21,6 +22,7 @@ from fleetbus_distributor.health.health import Health, HealthState
 from fleetbus_distributor.plan.intent import Mark, Owned
 from fleetbus_distributor.render.template import Object, ObjectRef, reference
 from fleetbus_distributor.targets.apply import MISSING, OUTDATED, apply_object
+from fleetbus_distributor.targets.instances import in_order_of_service, split_instances
 from fleetbus_distributor.targets.outcome import (
     Change,
     ClusterOutcome,
@@ -46,6 +48,8 @@ DISCOVERY_TIMEOUT: Final = timedelta(seconds=30)
 ALIASED: Final = "Aliased"
 """The reason of a cluster where nothing is deleted because it has two names in the fleet."""
 _MAX_IN_FLIGHT: Final = 10
+_REFUSED: Final = (State.CONFLICT, State.FAILED)
+"""Perhaps of a definition: then its instances are not worth waiting for."""
 _STAGES: Final = (
     frozenset({"CustomResourceDefinition"}),
     frozenset({"Namespace"}),
@@ -142,10 +146,28 @@ async def _discover_types(target: Target, objects: Sequence[Object]) -> None:
 
 
 async def _apply_all(target: Target, objects: Sequence[Object], result: ClusterOutcome) -> None:
-    for batch in _batches(objects):
-        async with asyncio.TaskGroup() as group:
-            for obj in batch:
-                group.create_task(_apply_one(target, obj, result))
+    """Apply stage by stage; instances of types that the set itself defines come last."""
+    others, instances = split_instances(objects)
+    for batch in _batches(others):
+        await _apply_batch(target, batch, result)
+    if not instances:
+        return
+    waits = target.may_create and not target.only_compare and result.state not in _REFUSED
+    try:
+        async with aclosing(in_order_of_service(target, instances, waits=waits)) as served:
+            async for members in served:
+                for batch in _batches(members):
+                    await _apply_batch(target, batch, result)
+    except KubeError as error:
+        # Raises if the cluster refuses us as a whole.
+        found = to_finding(error, {}, "discovery")
+        result.add(found.state, found.reason, found.message, found.retry)
+
+
+async def _apply_batch(target: Target, batch: Sequence[Object], result: ClusterOutcome) -> None:
+    async with asyncio.TaskGroup() as group:
+        for obj in batch:
+            group.create_task(_apply_one(target, obj, result))
 
 
 def _batches(objects: Sequence[Object]) -> Iterator[list[Object]]:

@@ -51,6 +51,9 @@ THROTTLED: Final = "Throttled"
 """The reason of a cluster, or an object, whose API server asks us to wait."""
 
 MAX_MESSAGE: Final = 600
+UNDECLARED: Final = "field not declared in schema"
+"""The API server answers an apply so with 500: the type does not have a field."""
+_NO_ACCOUNT: Final = "error looking up service account"
 _HIDDEN: Final = "<redacted>"
 SENSITIVE_NAME: Final = re.compile(
     r"pass(word|wd)?|secret|token|credential|api_?key|private", re.IGNORECASE
@@ -135,9 +138,10 @@ def to_finding(error: KubeError, obj: Object, what: str) -> Finding:
         return _forbidden(error, f"{what}: {right}" if right else message)
     if isinstance(error, TooManyRequests):
         return Finding(State.WAITING, THROTTLED, message, error.retry_after)
-    if isinstance(error, ServerError):
+    is_invalid = isinstance(error, Invalid) or UNDECLARED in error.message
+    if isinstance(error, ServerError) and not is_invalid:
         return Finding(State.FAILED, "ServerError", message, LATER)
-    reason = "Invalid" if isinstance(error, Invalid) else (error.reason or "Refused")
+    reason = "Invalid" if is_invalid else (error.reason or "Refused")
     return Finding(State.FAILED, reason, message, RARELY)
 
 
@@ -157,6 +161,9 @@ def _forbidden(error: Forbidden, message: str) -> Finding:
     causes: list[dict[str, Any]] = error.details.get("causes") or []
     if any(cause.get("reason") == "NamespaceTerminating" for cause in causes):
         return Finding(State.WAITING, "NamespaceTerminating", message, LATER)
+    if _NO_ACCOUNT in error.message:
+        # A namespace gets its ServiceAccount a moment after it was created.
+        return Finding(State.WAITING, "ServiceAccountMissing", message, LATER)
     return Finding(State.FAILED, "Forbidden", message, RARELY)
 
 

@@ -1,0 +1,85 @@
+"""Moves managedFields to the version that is applied, as Flux does (rule D9).
+
+managedFields name the version of the type that each manager has used. After an upgrade of a CRD the
+API server may be unable to convert the object to such a version: then it refuses every apply with
+"field not declared in schema", until the entries name a version whose schema has the fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias, cast
+
+from fleetbus.errors import KubeError
+from fleetbus.kube.discovery import ApiResource
+from fleetbus_distributor.render.template import Object
+from fleetbus_distributor.targets.target import UNDECLARED, Target
+
+Entry: TypeAlias = dict[str, Any]
+_SAME: Final = ("manager", "operation", "subresource")
+
+
+def is_outdated(error: KubeError, live: Mapping[str, Any], api_version: str) -> bool:
+    """Whether a refusal may come from managedFields of another version of the same group."""
+    if UNDECLARED not in error.message:
+        return False
+    return any(_differs(one, api_version) for one in _entries(live))
+
+
+def _entries(live: Mapping[str, Any]) -> list[Entry]:
+    return cast("list[Entry]", live["metadata"].get("managedFields") or [])
+
+
+def _differs(entry: Entry, api_version: str) -> bool:
+    found = str(entry.get("apiVersion", ""))
+    same_group = found.rpartition("/")[0] == api_version.rpartition("/")[0]
+    return same_group and found != api_version
+
+
+def to_version(entries: list[Entry], api_version: str) -> list[Entry]:
+    """The entries under another version; those that then name the same manager are united."""
+    moved: dict[tuple[Any, ...], Entry] = {}
+    for one in entries:
+        entry: Entry = (
+            {**one, "apiVersion": api_version} if _differs(one, api_version) else dict(one)
+        )
+        key = (*(entry.get(name, "") for name in _SAME), entry.get("apiVersion", ""))
+        before = moved.get(key)
+        if before is not None:
+            entry["fieldsV1"] = _unite(_fields_of(before), _fields_of(entry))
+        moved[key] = entry
+    return list(moved.values())
+
+
+def _fields_of(entry: Entry) -> Entry:
+    return cast("Entry", entry.get("fieldsV1") or {})
+
+
+def _unite(first: Entry, second: Entry) -> Entry:
+    united = dict(first)
+    for name, part in second.items():
+        united[name] = _unite(united.get(name) or {}, part or {})
+    return united
+
+
+async def move_fields(target: Target, api: ApiResource, live: Object, api_version: str) -> Object:
+    """Store the entries under another version; nothing else of the object changes.
+
+    Raises:
+        Conflict: the object has changed meanwhile.
+        KubeError: the cluster refuses.
+    """
+    metadata = cast("Object", live["metadata"])
+    patch = {
+        "metadata": {
+            "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"],
+            "managedFields": to_version(_entries(live), api_version),
+        }
+    }
+    namespace = metadata.get("namespace", "") if api.namespaced else ""
+    moved = await target.client.patch(
+        api.resource, namespace, metadata["name"], patch, field_manager=target.manager
+    )
+    target.seen.note_write(target.name, moved)
+    return moved
