@@ -15,7 +15,7 @@ from bench.main import BENCHMARKS
 from support.rigs.scenario import FULL
 
 _NO_BENCHMARK = {"main", "test_smoke"}
-_LONG = {"cost", "rebuild", "relist", "latency", "fleet", "distributor"}
+_LONG = {"cost", "rebuild", "relist", "latency", "fleet", "distributor", "accounts"}
 
 
 def test_every_benchmark_has_a_smoke_run():

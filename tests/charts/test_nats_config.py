@@ -73,7 +73,7 @@ PUBLISH: dict[str, set[str]] = {
     f"{NEXT}.subscriber-audit": {"subscriber-audit"},
     f"{NEXT}.mine": {"subscriber-other"},
     f"{INFO}.shop-a": {"reconciler-shop", "projector", "operator"},
-    f"{INFO}.subscriber-audit": {"subscriber-audit", "projector", "operator"},
+    f"{INFO}.subscriber-audit": {"projector", "operator"},
     f"{CREATE}.shop-replay": {"reconciler-shop", "projector"},
     f"{CREATE}.shop-a": {"projector"},
     f"{CREATE}.subscriber-audit": {"projector"},
