@@ -51,7 +51,7 @@ test: $(SYNCED) ## the whole default suite, on real servers; STORE=redis, or the
 	$(PYTEST) -n auto --dist worksteal || $(ONCE_MORE)
 
 scenarios: $(SYNCED) ## the acceptance scenarios with the services' own timers, small and wide; the models of queue, snapshot and record in full; a NATS cluster without a quorum
-	FLEETBUS_TEST_FULL=1 $(RUN) pytest tests/scenarios tests/charts/test_real_api_server.py tests/e2e/test_install.py tests/charts/test_helm_release.py tests/charts/test_helm_program.py tests/sdk/clusters/bootstrap/test_on_real_clusters.py tests/image tests/bench tests/faults/test_campaigns_run.py tests/sdk/workqueue/test_model.py tests/sdk/snapshot/test_model.py tests/sdk/intake/test_record_model.py tests/sdk/bus/test_nats_cluster.py --timeout 600
+	FLEETBUS_TEST_FULL=1 $(RUN) pytest tests/scenarios tests/charts/test_real_api_server.py tests/e2e/test_install.py tests/charts/test_kubelet.py tests/charts/test_helm_release.py tests/charts/test_helm_program.py tests/sdk/clusters/bootstrap/test_on_real_clusters.py tests/image tests/bench tests/faults/test_campaigns_run.py tests/sdk/workqueue/test_model.py tests/sdk/snapshot/test_model.py tests/sdk/intake/test_record_model.py tests/sdk/bus/test_nats_cluster.py --timeout 600
 
 conformance: $(SYNCED) ## how faithful the emulated API servers are: cases, and probes of real ones
 	$(RUN) python tests/run.py conformance

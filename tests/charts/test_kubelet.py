@@ -1,14 +1,20 @@
-"""The kubelet of the tests runs pods as a kubelet would (tests/support/kubelet)."""
+"""The kubelet of the tests runs pods as a kubelet would (tests/support/kubelet).
+
+A part of `make scenarios`, like the one test that uses this kubelet: no test of `make test` does.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from fleetbus_devfleet.processes.children import Child
 from fleetbus_emulator.apiserver import Cluster, User, serve
@@ -16,6 +22,10 @@ from fleetbus_emulator.controllers import CONTROL_PLANE, simulate
 from support.eventually import eventually
 from support.kubelet.isolation import in_isolation
 from support.processes.programs import module
+
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("FLEETBUS_TEST_FULL"), reason="`make scenarios` runs it"
+)
 
 Object = dict[str, Any]
 ADDRESS = "10.1.0.1"

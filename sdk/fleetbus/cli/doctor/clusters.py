@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from fleetbus.cli.doctor.findings import Finding, error, ok, warning
 from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
+from fleetbus.snapshot.records import (
+    ANSWERED_WITHIN,
+    ClusterRecord,
+    ResourceRecord,
+    ResourceState,
+)
 from fleetbus_proto.resources import Resource
 
 _NAMED: Final = 3
-
+_FORGOTTEN: Final = timedelta(minutes=5)
+"""The projector waits 90 s before it forgets what no watcher reports any more (rule P6)."""
 
 Watched = dict[str, list[Resource]]
 """By cluster, the resources that its watchers report."""
@@ -56,7 +62,11 @@ def _cluster(record: ClusterRecord, resources: Sequence[ResourceRecord]) -> Iter
         advice = f"is a watcher of {record.name} running, and does its API server answer?"
         yield error(about, silent, advice)
         return
-    bad = [one for one in resources if one.state is not ResourceState.SYNCED]
+    unsynced = [one for one in resources if one.state is not ResourceState.SYNCED]
+    dropped = [one for one in unsynced if _is_dropped(one, datetime.now(UTC))]
+    for one in dropped:
+        yield ok(about, f"{one.key} is not watched any more, and is forgotten soon")
+    bad = [one for one in unsynced if one not in dropped]
     for one in bad[:_NAMED]:
         advice = "look into the watcher's log; a missing right is in the message"
         yield warning(about, f"{one.key} is {one.state}: {one.reason or 'not listed yet'}", advice)
@@ -64,4 +74,16 @@ def _cluster(record: ClusterRecord, resources: Sequence[ResourceRecord]) -> Iter
         more = f"and {len(bad) - _NAMED} more resources are not synced"
         yield warning(about, more, f"see `fleetbus clusters` and `fleetbus describe {record.name}`")
     if not bad:
-        yield ok(about, f"answers; {len(resources)} resources are synced")
+        yield ok(about, f"answers; {len(resources) - len(dropped)} resources are synced")
+
+
+def _is_dropped(resource: ResourceRecord, now: datetime) -> bool:
+    """Whether watchers stopped reporting it a while ago; their reports name all that they watch.
+
+    The last report may be of a watcher that had lost its right before it was replaced.
+    """
+    reported = [scope.reported_at for scope in resource.scopes.values()]
+    if not all(reported):
+        return False
+    last = max((datetime.fromisoformat(at) for at in reported), default=now)
+    return ANSWERED_WITHIN < now - last < _FORGOTTEN

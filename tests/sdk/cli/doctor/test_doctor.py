@@ -162,6 +162,25 @@ async def test_a_cluster_is_blamed_for_its_own_faults_only(snapshot: Snapshot):
     assert reported["cluster eu1"] == "warning: core/pods is degraded: forbidden: pods"
 
 
+@pytest.mark.parametrize(("minutes", "is_fault"), [(0, True), (1, False), (10, True)])
+async def test_a_resource_that_was_dropped_a_moment_ago_is_no_fault(
+    snapshot: Snapshot, minutes: int, *, is_fault: bool
+):
+    """The values list fewer: the watcher that is replaced loses its right first."""
+    now = datetime.now(UTC)
+    at = rfc3339(now)
+    good = ClusterRecord(name="eu1", connected=True, last_answer=at, reported_at=at)
+    scope = ScopeRecord(
+        state=ResourceState.STALE,
+        reason="forbidden: pods",
+        reported_at=rfc3339(now - timedelta(minutes=minutes)),
+    )
+    left = ResourceRecord(group="core", version="v1", plural="pods", is_declared=True)
+    await snapshot.writer.put_cluster("eu1", good)
+    await snapshot.writer.put_resource_state("eu1", left.with_scopes({"a": scope}))
+    assert bool(await found(check_clusters(snapshot.reader))) == is_fault
+
+
 # --- the command --------------------------------------------------------------------------------
 
 
