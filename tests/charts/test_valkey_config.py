@@ -101,6 +101,9 @@ async def test_nobody_gets_in_without_a_password(server: RenderedValkey):
             await cast("Any", client).execute_command("PING")
     async with server.client("probe") as client:
         assert not await is_allowed(client, "GET", "fleetbus:{fleet:0}:generation")
+        # It loads users and ends the connections of those that were changed.
+        allowed = [one for one in FORBIDDEN if await is_allowed(client, *one)]
+        assert [one[:2] for one in allowed] == [("CLIENT", "KILL")]
 
 
 async def test_p16_the_configuration_passes_the_checks_of_every_service(server: RenderedValkey):
