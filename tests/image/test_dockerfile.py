@@ -72,8 +72,9 @@ def test_the_image_holds_production_alone_and_its_programs_write_nothing_there(t
     assert image.user == "10001:10001"
     for path in image.root.rglob("*"):
         assert path.is_symlink() or not path.stat().st_mode & 0o022, f"{path} is for all to write"
-    for program, usage in PROGRAMS.items():
-        assert usage in run(image, program)
+    # Each takes two seconds of CPU to start; `make scenarios` starts them all.
+    for program in PROGRAMS if FULL else ("fleetbus", "fleetbus-watcher"):
+        assert PROGRAMS[program] in run(image, program)
     assert contents(image.root) == before
 
 
