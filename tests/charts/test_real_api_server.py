@@ -46,7 +46,29 @@ WAVES: list[Object] = [
     {"name": "eu", "clusterSelector": {"matchLabels": {"a": "b"}}, "maxUnavailable": 1},
     {"name": "half", "percent": 50, "maxUnavailable": "25%", "optional": True},
 ]
+
+
+def checked_by(**rule: Any) -> Object:
+    return {"template": MAP, "health": [{"apiVersion": "v1", "kind": "X", **rule}]}
+
+
+def fed_back(kind: str = "X", path: str = ".status.a", **more: Any) -> Object:
+    entry = {"apiVersion": "v1", "kind": kind, "fields": [{"name": "a", "path": path}]}
+    return {"template": MAP, "feedback": [{**entry, **more}]}
+
+
 GOOD: list[Object] = [
+    checked_by(observedGeneration=True),
+    checked_by(
+        healthy=[
+            {"path": ".status.a", "equals": "x"},
+            {"path": ".status.a", "in": [1, True, "x"]},
+            {"path": ".status.conditions[?(@.type=='Ready')].status", "exists": False},
+        ],
+        degraded=[{"path": ".status.a", "atLeast": 1.5}],
+    ),
+    fed_back(),
+    fed_back(name="x", namespace="y"),
     rolled_out(),
     rolled_out(waves=WAVES, maxUnavailable="10%", gates=[QUIET], healthGate={"timeout": "1h"}),
     {"template": MAP},
@@ -58,6 +80,11 @@ GOOD: list[Object] = [
     customized_by(op="remove", path="/a"),
 ]
 REFUSED: list[tuple[Object, str]] = [
+    (checked_by(), "set at least one of healthy, degraded and observedGeneration"),
+    (checked_by(healthy=[{"path": ".a"}]), "must validate one and only one schema (oneOf)"),
+    (checked_by(healthy=[{"path": "status.a", "exists": True}]), "should match '^[.[]'"),
+    (fed_back(kind="Secret"), "nothing is collected from Secrets"),
+    (fed_back(path=".data.password"), "should match '^[.]status[.[]'"),
     (
         {"template": MAP, "templates": [MAP]},
         "set either template, for one object, or templates, for several",

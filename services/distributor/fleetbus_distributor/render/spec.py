@@ -140,6 +140,7 @@ class Policy(Strict):
     deletion: DeletionPolicy = DeletionPolicy.DELETE
     drift: DriftPolicy = DriftPolicy.CORRECT
     create_namespaces: bool = False
+    delete_namespaces: bool = False
     recreate: bool = False
     suspend: bool = False
     fuse: FusePolicy = FusePolicy()

@@ -14,6 +14,7 @@ from fleetbus_distributor.plan.intent import Mark, Owned
 from fleetbus_distributor.render.spec import DeletionPolicy
 from fleetbus_distributor.render.template import Object
 from fleetbus_distributor.targets.claim import is_marked_for_other, is_protected, may_delete
+from fleetbus_distributor.targets.namespace_contents import find_content
 from fleetbus_distributor.targets.outcome import State
 from fleetbus_distributor.targets.target import LATER, SOON, Target, namespaced_name, to_finding
 from fleetbus_proto.resources import CORE
@@ -106,14 +107,12 @@ async def _release_or_delete(
         return left
     if target.policy.deletion is DeletionPolicy.ORPHAN:
         return await _release(target, api, live, "Orphaned")
-    if owned.ref.kind == "Namespace":
+    if owned.ref.kind == "Namespace" and not target.policy.delete_namespaces:
         # Deleting a namespace deletes everything in it, ours or not (rule D10).
         return await _release(target, api, live, "NamespaceKept")
     if live["metadata"].get("deletionTimestamp"):
         return _pending(owned)
-    if owned.ref.kind == "CustomResourceDefinition" and (
-        held := await _in_use(target, live, owned)
-    ):
+    if held := await _in_use(target, live, owned):
         return held
     return await _delete(target, api, live, owned)
 
@@ -175,7 +174,20 @@ async def _release(target: Target, api: ApiResource, live: Object, reason: str) 
     return Removal(Fate.RELEASED, reason)
 
 
-async def _in_use(target: Target, definition: Object, owned: Owned) -> Removal | None:
+async def _in_use(target: Target, live: Object, owned: Owned) -> Removal | None:
+    """Keep what would take objects along that nobody decided about."""
+    if owned.ref.kind == "CustomResourceDefinition":
+        return await _has_instances(target, live, owned)
+    if owned.ref.kind != "Namespace":
+        return None
+    content = await find_content(target, owned.ref.name)
+    if not content:
+        return None
+    message = f"{owned.ref}: it still holds {content}"
+    return Removal(Fate.KEPT, "NamespaceNotEmpty", message, State.HELD, LATER)
+
+
+async def _has_instances(target: Target, definition: Object, owned: Owned) -> Removal | None:
     """Keep a CRD that has instances: deleting it would delete all of them, also of others."""
     spec = definition["spec"]
     served = next((one["name"] for one in spec["versions"] if one.get("served")), "")
