@@ -107,6 +107,10 @@ def test_d9_a_missing_type_is_discovered_less_and_less_often():
     assert max(waits) == 300
     assert len(waits) < 15
     assert seen.note_missing_type("d", "example.org/v1", "Database").total_seconds() == 1
+    now += 3600  # nobody asks for an hour
+    assert seen.note_missing_type("c", "example.org/v1", "Database").total_seconds() == 1
+    now += 10
+    assert seen.note_missing_type("c", "example.org/v1", "Database").total_seconds() == 10
     seen.note_type("c", "example.org/v1", "Database")
     assert seen.note_missing_type("c", "example.org/v1", "Database").total_seconds() == 1
 

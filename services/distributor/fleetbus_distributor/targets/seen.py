@@ -32,7 +32,8 @@ class SeenOnTargets:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._missing: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+        self._missing: OrderedDict[tuple[str, str, str], tuple[float, float]] = OrderedDict()
+        """Types that are not served: since when, and when they were last asked for."""
         self._versions: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._namespaces: OrderedDict[tuple[str, str], None] = OrderedDict()
 
@@ -55,8 +56,11 @@ class SeenOnTargets:
         A second at first, for a definition that was just applied; then as long as it has been
         missing already, up to five minutes.
         """
-        now = self._now()
-        since = self._missing.setdefault((cluster, api_version, kind), now)
+        now, key = self._now(), (cluster, api_version, kind)
+        since, last = self._missing.get(key, (now, now))
+        if now - last > 2 * _AGAIN_AT_MOST.total_seconds():
+            since = now  # nobody has wanted it for a while
+        self._missing[key] = since, now
         if len(self._missing) > _MOST:
             self._missing.popitem(last=False)
         return min(_AGAIN_AT_MOST, max(_AGAIN, timedelta(seconds=now - since)))
