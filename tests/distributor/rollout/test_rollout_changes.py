@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
+from fleetbus.errors import KubeError
 from fleetbus_distributor.rollout.revisions import RESOURCE as REVISIONS
 from fleetbus_emulator.apiserver import Fail
 from support.rigs.distributor import Rig
@@ -104,9 +107,9 @@ async def test_d18_a_lost_or_forged_revision_changes_nothing(rig: Rig):
     await on_v1(rig)
     rig.edit(template=config_map("v2"), rollout={"waves": [CANARY], "gates": [{"name": "tests"}]})
     await rounds(rig)
-    first = next(one for one in rig.hub.list(REVISIONS) if one["revision"] == 1)
+    first, second = sorted(rig.hub.list(REVISIONS), key=lambda one: one["revision"])
     rig.hub.delete(REVISIONS, "default", first["metadata"]["name"])
-    forged = {**first, "data": {"encoding": "zlib+base64", "spec": "AAAA"}}
+    forged = {**first, "data": second["data"]}
     for field in ("uid", "resourceVersion"):
         forged["metadata"].pop(field)
     rig.hub.create(REVISIONS, forged)
@@ -186,3 +189,12 @@ async def test_d17_a_revision_that_cannot_be_stored_applies_nothing(rig: Rig):
     assert values(rig) == dict.fromkeys(("t1", "t2", "t4"), "v1")
     assert rig.condition()["reason"] == "RolloutUnusable"
     assert "the revision cannot be stored: " in rig.condition()["message"]
+
+
+async def test_d18_no_cluster_gets_a_revision_before_it_is_on_record(rig: Rig):
+    await on_v1(rig)
+    rig.edit(template=config_map("v2"), rollout={"waves": [CANARY], "gates": [{"name": "tests"}]})
+    rig.hub.faults.add(Fail(503), verb="update", resource="multiclusterresources/status")
+    with pytest.raises(KubeError):
+        await rig.reconcile()
+    assert values(rig)["t1"] == "v1"

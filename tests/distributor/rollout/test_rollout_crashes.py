@@ -19,7 +19,7 @@ POINTS = [
     (HUB, "create", "controllerrevisions"),
     (HUB, "delete", "controllerrevisions"),
     (HUB, "update", "multiclusterresources/status"),
-    *((name, verb, "configmaps") for name in NAMES for verb in ("patch", "delete")),
+    *((name, verb, "configmaps") for name in ("t1", "t2") for verb in ("patch", "delete")),
 ]
 
 
@@ -54,7 +54,15 @@ class Story:
         return True
 
     def check_order(self) -> None:
-        """Nothing is dropped where the wave is not open, and no wave opens without its vote."""
+        """Nothing is dropped where the wave is not open, and no wave opens without its vote.
+
+        Whatever has the second revision is on record as having it.
+        """
+        rollout = self.rig.resource(self.name)["status"]["rollout"]
+        behind = {name for one in rollout.get("behind", []) for name in one["clusters"]}
+        has_it = {name for name in NAMES if value(self.rig, name, self.name) == "v2"}
+        assert behind.isdisjoint(has_it)
+        assert not has_it or rollout["revision"] == 2
         for cluster in NAMES[1:]:
             if not self.has_vote:
                 assert value(self.rig, cluster, self.name) == "v1"

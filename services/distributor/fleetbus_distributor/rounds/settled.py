@@ -7,13 +7,11 @@ not know, because it has just started or because a round failed, requires a whol
 
 from __future__ import annotations
 
-import json
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, cast
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus_distributor.hub.document import Document
@@ -27,12 +25,12 @@ class HubFacts:
     generation: int
     confirmed: str
     recorded: bytes
-    """Digest of the intent: a hub that was restored from a backup has another one."""
+    """Digest of the intent: a hub that was restored from a backup has another one, and so has one
+    where another process has opened a wave of a rollout, because the basis of its clusters changes.
+    """
     clusters: tuple[ClusterInfo, ...]
     unjoined: frozenset[str]
     """Clusters that were unjoined."""
-    revisions: str = ""
-    """Which revision of a rollout each cluster has: another process may have opened a wave."""
 
 
 def facts_of(
@@ -52,13 +50,7 @@ def facts_of(
         recorded,
         clusters,
         unjoined,
-        _revisions_of(document),
     )
-
-
-def _revisions_of(document: Document) -> str:
-    rollout = cast("dict[str, Any]", document.status.get("rollout") or {})
-    return json.dumps([rollout.get("name"), rollout.get("behind")]) if rollout else ""
 
 
 @dataclass(frozen=True, slots=True)
