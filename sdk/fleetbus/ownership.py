@@ -22,6 +22,8 @@ ADMIRALTY_OWNER_ANNOTATION: Final = "multicluster.admiralty.io/controller-refere
 """multicluster-controller's mark: read, never written."""
 FINALIZER: Final = "fleetbus.dev/cleanup"
 PROTECT_ANNOTATION: Final = "fleetbus.dev/protect"
+PAUSE_ANNOTATION: Final = "fleetbus.dev/pause"
+"""On an object of a MultiClusterResource, by a person: it is neither changed nor deleted."""
 CONFIRM_PRUNE_ANNOTATION: Final = "fleetbus.dev/confirm-prune"
 
 _VERSION: Final = 2

@@ -1,6 +1,7 @@
-"""Builds Kubernetes Events about a round, for changes only.
+"""Builds Kubernetes Events about a round, for changes only: one for all clusters alike.
 
-Their reasons are those of multi_resource_operator.
+The reasons Applied, Patched, Delete, ApplyFailed, PatchFailed and DeleteFailed are those of
+multi_resource_operator.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from fleetbus_distributor.hub.document import KubeEvent
 from fleetbus_distributor.targets.outcome import Change, ClusterOutcome, State
 
 _MAX_NAMED: Final = 10
-_REPORTED: Final = (State.FAILED, State.CONFLICT)
+_REASONS: Final = {
+    State.HELD: "Held",
+    State.WAITING: "Waiting",
+    State.CONFLICT: "Conflict",
+    State.FAILED: "ApplyFailed",
+}
+"""Of the states that are announced, once, when they begin or their message changes."""
 _OWN_REASONS: Final = ("PatchFailed", "DeleteFailed")
 
 
@@ -41,16 +48,23 @@ def _changed(outcomes: Sequence[ClusterOutcome], change: Change) -> list[KubeEve
 
 def _failures(outcomes: Sequence[ClusterOutcome], old: Mapping[str, Any]) -> list[KubeEvent]:
     entries = cast("list[dict[str, str]]", old.get("clusters") or [])
-    before = {one["name"]: (one.get("state"), one.get("message")) for one in entries}
+    before = {one["name"]: one for one in entries}
+    groups: dict[tuple[State, str, str], list[str]] = {}
+    for one in outcomes:
+        if one.state in _REASONS and not _is_known(one, before.get(one.name, {})):
+            is_own = one.state is State.FAILED and one.reason in _OWN_REASONS
+            reason = one.reason if is_own else _REASONS[one.state]
+            groups.setdefault((one.state, reason, one.message), []).append(one.name)
     return [
-        KubeEvent(
-            one.reason if one.reason in _OWN_REASONS else "ApplyFailed",
-            f"{one.name}: {one.message}",
-            is_warning=True,
-        )
-        for one in outcomes
-        if one.state in _REPORTED and before.get(one.name) != (one.state.value, one.message)
+        KubeEvent(reason, f"{_join(names)}: {message}", is_warning=state is not State.WAITING)
+        for (state, reason, message), names in groups.items()
     ]
+
+
+def _is_known(outcome: ClusterOutcome, entry: Mapping[str, str]) -> bool:
+    """Whether the status shows an outcome already; of a long message only the beginning."""
+    shown = entry.get("message", "").removesuffix("…")
+    return entry.get("state") == outcome.state.value and outcome.message.startswith(shown)
 
 
 def _join(names: Sequence[str], separator: str = ", ") -> str:

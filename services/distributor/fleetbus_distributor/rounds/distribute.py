@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 from fleetbus.errors import KubeError
 from fleetbus_distributor.errors import IntentError
@@ -83,7 +84,7 @@ async def distribute(
         await document.drop_confirmation()
     round_ = replace(round_, inventory=needed)
     revisions = status.revisions(document.status)
-    reporter = _Reporter(round_, document, draft, plan, needed, bases, revisions)
+    reporter = _Reporter(round_, document, draft, plan, needed, bases, revisions, document.status)
     work = await off_loop(needed, _work, draft, plan, needed, document, spec)
     if only is not None:
         reporter.skipped = draft.objects.keys() - only
@@ -212,6 +213,8 @@ class _Reporter:
     needed: Inventory
     bases: Bases
     revisions: Mapping[str, str]
+    before: Mapping[str, Any]
+    """The status before the round: it may be written several times in it."""
     skipped: Collection[str] = ()
     """Clusters where the last round left nothing to do."""
 
@@ -223,7 +226,7 @@ class _Reporter:
     async def final(self, outcomes: Sequence[ClusterOutcome]) -> RoundResult:
         """Report the outcome of the round."""
         whole = self._complete(outcomes)
-        before = self.document.status
+        before = self.before
         await self._observe(outcomes, whole)
         await self._write(whole)
         note_held(self.plan.hold, status.read_hold(before))

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from fleetbus.errors import AlreadyExists, Conflict, Forbidden, Invalid, KubeError, NotFound
 from fleetbus.kube.discovery import ApiResource
-from fleetbus.ownership import set_owner
+from fleetbus.ownership import PAUSE_ANNOTATION, set_owner
 from fleetbus_distributor.health.health import Health, HealthState
 from fleetbus_distributor.plan.intent import Mark
 from fleetbus_distributor.render.spec import ConflictPolicy, DriftPolicy
@@ -23,10 +23,12 @@ from fleetbus_distributor.targets.claim import (
     Ownership,
     claim,
     is_marked_for_other,
+    is_paused,
     is_protected,
     may_delete,
 )
 from fleetbus_distributor.targets.drift import is_free_to_adopt, is_hand_made
+from fleetbus_distributor.targets.drift_report import describe_drift, find_drift
 from fleetbus_distributor.targets.field_versions import is_outdated, move_fields
 from fleetbus_distributor.targets.managed_fields import is_applied
 from fleetbus_distributor.targets.outcome import Change, ObjectOutcome, State
@@ -37,6 +39,7 @@ from fleetbus_distributor.targets.target import (
     Finding,
     Target,
     namespaced_name,
+    paused,
     redact_secrets,
     to_finding,
 )
@@ -104,14 +107,17 @@ async def _apply_to(
         return _outcome(ref, obstacle, uid=_uid_if_ours(target, live, ref))
     if is_applied(wanted, live, target.manager):
         return _applied(target, ref, live)
+    if is_paused(live):
+        return _outcome(ref, paused(ref), str(live["metadata"]["uid"]))
     if target.only_compare:
-        return _drifted(target, ref, f"{ref} was changed on the cluster", live)
+        return _drifted(target, ref, _drift_of(target, wanted, live, ref), live)
     return await _update(target, api, wanted, live, ref)
 
 
 def _marked(target: Target, obj: Object, api: ApiResource) -> Object:
     """Set the owner mark last: a patch may have replaced all annotations (rule T16)."""
     wanted = set_owner({**obj, "metadata": {**obj["metadata"]}}, target.owner)
+    wanted["metadata"]["annotations"].pop(PAUSE_ANNOTATION, None)  # for people on the cluster
     if not api.namespaced:
         del wanted["metadata"]["namespace"]
     return wanted
@@ -323,6 +329,11 @@ def _applied(
     target: Target, ref: ObjectRef, live: Object, change: Change = Change.NONE
 ) -> ObjectOutcome:
     return replace(_observed(target, ref, live), change=change)
+
+
+def _drift_of(target: Target, wanted: Object, live: Object, ref: ObjectRef) -> str:
+    found = describe_drift(find_drift(wanted, live, target.manager))
+    return f"{ref}: {found}" if found else f"{ref} was changed on the cluster"
 
 
 def _drifted(target: Target, ref: ObjectRef, message: str, live: Object | None) -> ObjectOutcome:

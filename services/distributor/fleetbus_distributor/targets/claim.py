@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, cast
 
 from fleetbus.errors import MalformedOwner
-from fleetbus.ownership import PROTECT_ANNOTATION, Owner, is_owned_by, owner_of
+from fleetbus.ownership import PAUSE_ANNOTATION, PROTECT_ANNOTATION, Owner, is_owned_by, owner_of
 
 
 class Ownership(StrEnum):
@@ -99,5 +99,14 @@ def is_marked_for_other(live: Mapping[str, Any], owner: Owner) -> bool:
 
 def is_protected(live: Mapping[str, Any]) -> bool:
     """Whether an annotation on the object forbids fleetbus to delete it."""
+    return _is_set(live, PROTECT_ANNOTATION)
+
+
+def is_paused(live: Mapping[str, Any]) -> bool:
+    """Whether an annotation on the object asks fleetbus to leave it as it is (rule D26)."""
+    return _is_set(live, PAUSE_ANNOTATION)
+
+
+def _is_set(live: Mapping[str, Any], annotation: str) -> bool:
     annotations = cast("dict[str, str]", live["metadata"].get("annotations") or {})
-    return annotations.get(PROTECT_ANNOTATION, "false") != "false"
+    return annotations.get(annotation, "false") != "false"

@@ -59,14 +59,14 @@ def _applied_fields(live: Mapping[str, Any], manager: str, api_version: str) -> 
 def _same(owned: Tree, wanted: Any, live: Any) -> bool:
     parts = {key: tree for key, tree in owned.items() if key != "."}
     if not parts:
-        return _equal(wanted, live)
+        return equal(wanted, live)
     if all(key.startswith("f:") for key in parts):
         return _same_members(parts, wanted, live)
     if all(key.startswith("k:") for key in parts):
         return _same_items(parts, wanted, live)
     if all(key.startswith("v:") for key in parts):
         return _same_set(parts, wanted, live)
-    return _equal(wanted, live)
+    return equal(wanted, live)
 
 
 def _same_members(parts: Tree, wanted: Any, live: Any) -> bool:
@@ -119,15 +119,16 @@ def _is_empty(value: Any) -> bool:
     return value is None or value in ({}, [])
 
 
-def _equal(wanted: Any, live: Any) -> bool:
+def equal(wanted: Any, live: Any) -> bool:
+    """Whether two values are the same to a server: `1000m` is `1`, and empty is absent."""
     if _is_empty(wanted) and (_is_empty(live) or live == ""):
         return True
     if isinstance(wanted, dict) and isinstance(live, dict):
         ours, theirs = cast("Tree", wanted), cast("Tree", live)
-        return all(_equal(ours.get(key), theirs.get(key)) for key in ours.keys() | theirs.keys())
+        return all(equal(ours.get(key), theirs.get(key)) for key in ours.keys() | theirs.keys())
     if isinstance(wanted, list) and isinstance(live, list):
         mine, other = cast("list[Any]", wanted), cast("list[Any]", live)
-        return len(mine) == len(other) and all(map(_equal, mine, other))
+        return len(mine) == len(other) and all(map(equal, mine, other))
     if isinstance(wanted, bool) or isinstance(live, bool):
         return wanted is live
     return wanted == live or _is_same_quantity(wanted, live)

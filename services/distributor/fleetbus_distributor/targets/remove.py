@@ -13,10 +13,22 @@ from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL
 from fleetbus_distributor.plan.intent import Mark, Owned
 from fleetbus_distributor.render.spec import DeletionPolicy
 from fleetbus_distributor.render.template import Object
-from fleetbus_distributor.targets.claim import is_marked_for_other, is_protected, may_delete
+from fleetbus_distributor.targets.claim import (
+    is_marked_for_other,
+    is_paused,
+    is_protected,
+    may_delete,
+)
 from fleetbus_distributor.targets.namespace_contents import find_content
 from fleetbus_distributor.targets.outcome import State
-from fleetbus_distributor.targets.target import LATER, SOON, Target, namespaced_name, to_finding
+from fleetbus_distributor.targets.target import (
+    LATER,
+    SOON,
+    Target,
+    namespaced_name,
+    paused,
+    to_finding,
+)
 from fleetbus_proto.resources import CORE
 
 
@@ -85,6 +97,9 @@ async def remove_object(
 def _left_alone(target: Target, live: Object, owned: Owned) -> Removal | None:
     if reason := _why_left(target, live):
         return Removal(Fate.RELEASED, reason)
+    if is_paused(live):
+        why = paused(owned.ref)
+        return Removal(Fate.KEPT, why.reason, why.message, State.HELD, why.retry)
     if owned.mark is not Mark.CONFIRMED or owned.uid in ("", live["metadata"]["uid"]):
         return None
     # A person confirmed another object of this name, and must confirm this one, too (rule D8).

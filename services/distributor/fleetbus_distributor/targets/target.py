@@ -28,7 +28,7 @@ from fleetbus.errors import (
 )
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.discovery import ApiResource
-from fleetbus.ownership import Owner
+from fleetbus.ownership import PAUSE_ANNOTATION, Owner
 from fleetbus_distributor.health.cluster_health import NO_RULES, StatusRules
 from fleetbus_distributor.plan.intent import Key, Owned
 from fleetbus_distributor.render.spec import Policy
@@ -106,6 +106,12 @@ class ClusterUnreachable(Exception):
         super().__init__(message)
         self.reason = reason
         self.message = message
+
+
+def paused(ref: ObjectRef) -> Finding:
+    """The finding about an object that a person has paused (rule D26)."""
+    message = f"{ref} has the annotation {PAUSE_ANNOTATION}, so it is left as it is"
+    return Finding(State.WAITING, "Paused", message, RARELY)
 
 
 def namespaced_name(api: ApiResource, ref: ObjectRef) -> tuple[str, str]:

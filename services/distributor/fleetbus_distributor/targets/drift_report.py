@@ -1,0 +1,131 @@
+"""Names the fields of an object that differ from the template, who changed each, and when.
+
+Read from the managedFields of the live object: whoever changes a field by an update owns it from
+then on. A field that was removed has no owner any more, so the last other writer is named for it,
+unless it owns nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+
+from fleetbus_distributor.render.template import Object
+from fleetbus_distributor.targets.managed_fields import equal
+
+_NAMED: Final = 3
+_UNOWNED: Final = frozenset({"apiVersion", "kind", "status"})
+_METADATA: Final = ("labels", "annotations")
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """One field that differs."""
+
+    field: str
+    manager: str = ""
+    """Empty if nobody else has ever written the object."""
+    time: str = ""
+    is_removed: bool = False
+
+    def __str__(self) -> str:
+        verb = "removed" if self.is_removed else "changed"
+        who = f" by {self.manager}" if self.manager else ""
+        when = f" at {self.time}" if self.time else ""
+        return f"{self.field} was {verb}{who}{when}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """A manager, with the part of its fields that belongs to one place of the object."""
+
+    manager: str
+    time: str
+    fields: Mapping[str, Any]
+
+
+def find_drift(wanted: Object, live: Object, manager: str) -> list[Drift]:
+    """List the fields of a template that differ on the cluster.
+
+    Args:
+        wanted: the object as it would be applied.
+        live: the object, with its managedFields.
+        manager: our field manager.
+    """
+    holders = _others(live, manager)
+    metadata: Object = {name: wanted["metadata"].get(name) or {} for name in _METADATA}
+    body = {key: part for key, part in wanted.items() if key not in {*_UNOWNED, "metadata"}}
+    found = list(_compare({**body, "metadata": metadata}, live, holders, ""))
+    last = max(holders, key=lambda one: one.time, default=None)
+    if last is None:
+        return found
+    return [
+        one if one.manager else replace(one, manager=last.manager, time=last.time) for one in found
+    ]
+
+
+def describe_drift(found: Sequence[Drift]) -> str:
+    """Describe drift in a few words, without any value."""
+    named = "; ".join(map(str, found[:_NAMED]))
+    more = f"; and {len(found) - _NAMED} more fields" if len(found) > _NAMED else ""
+    return named + more
+
+
+def _others(live: Object, manager: str) -> list[_Holder]:
+    entries = cast("list[dict[str, Any]]", live["metadata"].get("managedFields") or [])
+    return [
+        _Holder(str(one.get("manager")), str(one.get("time", "")), one.get("fieldsV1") or {})
+        for one in entries
+        if one.get("manager") != manager and not one.get("subresource")
+    ]
+
+
+def _compare(wanted: Any, live: Any, holders: Sequence[_Holder], path: str) -> Iterator[Drift]:
+    if isinstance(wanted, dict) and isinstance(live, dict):
+        theirs = cast("Object", live)
+        for key, value in cast("Object", wanted).items():
+            inner = _within(holders, f"f:{key}")
+            shown = f"{path}.{key}" if key.replace("-", "").isalnum() else f'{path}["{key}"]'
+            if key not in theirs:
+                if value not in (None, {}, []):
+                    yield Drift(shown, is_removed=True)
+                continue
+            yield from _compare(value, theirs[key], inner, shown)
+    elif _is_keyed(wanted) and isinstance(live, list):
+        for item in cast("list[Object]", wanted):
+            yield from _compare_item(item, cast("list[Any]", live), holders, path)
+    elif not equal(wanted, live):
+        last = max(holders, key=lambda one: one.time, default=None)
+        yield Drift(path, last.manager, last.time) if last else Drift(path)
+
+
+def _compare_item(
+    item: Object, live: list[Any], holders: Sequence[_Holder], path: str
+) -> Iterator[Drift]:
+    shown = f'{path}[name="{item["name"]}"]'
+    others = [cast("Object", one) for one in live if isinstance(one, dict)]
+    found = next((one for one in others if one.get("name") == item["name"]), None)
+    if found is None:
+        yield Drift(shown, is_removed=True)
+        return
+    inner = [
+        replace(one, fields=cast("Mapping[str, Any]", tree))
+        for one in holders
+        for key, tree in one.fields.items()
+        if key.startswith("k:") and json.loads(key[2:]).items() <= found.items()
+    ]
+    yield from _compare(item, found, inner, shown)
+
+
+def _is_keyed(wanted: Any) -> bool:
+    """Whether a list has items that are identified by their names."""
+    items = cast("list[Any]", wanted) if isinstance(wanted, list) else []
+    return bool(items) and all(
+        isinstance(one, dict) and isinstance(cast("Object", one).get("name"), str) for one in items
+    )
+
+
+def _within(holders: Sequence[_Holder], key: str) -> list[_Holder]:
+    return [replace(one, fields=one.fields[key]) for one in holders if key in one.fields]

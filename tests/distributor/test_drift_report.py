@@ -1,0 +1,134 @@
+"""Drift names field, manager and time; a paused object is left alone (rule D26)."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from fleetbus.ownership import PAUSE_ANNOTATION
+from fleetbus_distributor.targets.drift_report import describe_drift, find_drift
+from support.rigs.distributor import CONFIG_MAP, POD, Rig
+
+MAPS = "v1/configmaps"
+BOTH = {"clusters": [{"name": "t1"}, {"name": "t2"}]}
+REPORT = {"drift": "Report"}
+
+
+def by_hand(rig: Rig, body: dict[str, Any], manager: str = "kubectl-edit") -> str:
+    """Change the ConfigMap on t1; when, as the server says."""
+    made = rig.clusters["t1"].patch(MAPS, "default", "m", body, manager=manager)
+    entries = made["metadata"].get("managedFields", [])
+    return next((one["time"] for one in entries if one["manager"] == manager), "")
+
+
+def events(rig: Rig, reason: str) -> list[str]:
+    found = rig.hub.list("v1/events", "default")
+    return [one["message"] for one in found if one["reason"] == reason]
+
+
+async def test_d26_drift_names_field_manager_and_time(rig: Rig):
+    rig.create(template=CONFIG_MAP, placement=BOTH, policy=REPORT)
+    await rig.reconcile()
+    when = by_hand(rig, {"data": {"k": "canary"}})
+    await rig.repair("t1")
+    expected = f"ConfigMap default/m: .data.k was changed by kubectl-edit at {when}"
+    assert rig.entry("t1")["message"] == expected
+    assert "canary" not in str(rig.resource()["status"])
+    assert rig.entry("t2")["state"] == "Applied"
+    by_hand(rig, {"data": {"k": None}})
+    await rig.repair("t1")
+    assert rig.entry("t1")["message"] == "ConfigMap default/m: .data was removed"
+
+
+async def test_d26_ignored_drift_is_neither_reported_nor_corrected(rig: Rig):
+    rig.create(template=CONFIG_MAP, placement=BOTH, policy={"drift": "Ignore"})
+    await rig.reconcile()
+    by_hand(rig, {"data": {"k": "by hand"}})
+    before = len(rig.writes("t1"))
+    await rig.repair("t1")
+    await rig.reconcile()
+    assert rig.entry("t1")["state"] == "Applied"
+    assert len(rig.writes("t1")) == before
+    rig.edit(template={**CONFIG_MAP, "data": {"k": "edited"}})
+    await rig.reconcile()
+    assert rig.get("t2", MAPS, "m")["data"] == {"k": "edited"}
+    assert rig.entry("t1")["reason"] == "FieldConflict", "an edit does not take it back either"
+    assert ".data.k" in rig.entry("t1")["message"]
+
+
+async def test_d26_a_paused_object_is_neither_changed_nor_deleted(rig: Rig):
+    marked = copy.deepcopy(CONFIG_MAP)
+    marked["metadata"]["annotations"] = {PAUSE_ANNOTATION: "true"}
+    rig.create(template=marked, placement=BOTH)
+    await rig.reconcile()
+    found = rig.get("t1", MAPS, "m")["metadata"]["annotations"]
+    assert PAUSE_ANNOTATION not in found, "only people on the cluster pause an object"
+    paused = {"metadata": {"annotations": {PAUSE_ANNOTATION: "while I look"}}}
+    by_hand(rig, paused)
+    await rig.reconcile()
+    assert rig.entry("t1")["state"] == "Applied", "a paused object may be as it should be"
+    by_hand(rig, {"data": {"k": "by hand"}})
+    await rig.reconcile()
+    await rig.reconcile()
+    assert (rig.entry("t1")["state"], rig.entry("t1")["reason"]) == ("Waiting", "Paused")
+    assert rig.get("t1", MAPS, "m")["data"] == {"k": "by hand"}
+    rig.delete()
+    await rig.reconcile()
+    assert rig.has("t1", MAPS, "m")
+    assert not rig.has("t2", MAPS, "m")
+    assert rig.entry("t1")["reason"] == "Paused"
+    by_hand(rig, {"metadata": {"annotations": {PAUSE_ANNOTATION: None}}})
+    await rig.until(lambda: not rig.exists())
+    assert not rig.has("t1", MAPS, "m")
+
+
+def test_d26_items_of_lists_are_found_by_name():
+    live: dict[str, Any] = copy.deepcopy(POD)
+    live["spec"]["containers"][0]["image"] = "other"
+    fields: dict[str, Any] = {"f:spec": {"f:containers": {'k:{"name":"busybox"}': {"f:image": {}}}}}
+    live["metadata"]["managedFields"] = [
+        {"manager": "ours", "operation": "Apply", "time": "2026-01-03T00:00:00Z", "fieldsV1": {}},
+        {"manager": "set-image", "time": "2026-01-01T00:00:00Z", "fieldsV1": fields},
+        {"manager": "status", "subresource": "status", "time": "2026-01-02T00:00:00Z"},
+    ]
+    (found,) = find_drift(POD, live, "ours")
+    expected = '.spec.containers[name="busybox"].image was changed by set-image'
+    assert str(found) == f"{expected} at 2026-01-01T00:00:00Z"
+
+
+def test_d26_much_drift_is_described_in_few_words():
+    wanted = {**CONFIG_MAP, "data": {f"k{n}": "v" for n in range(9)}}
+    live: dict[str, Any] = {**CONFIG_MAP, "data": {}}
+    text = describe_drift(find_drift(wanted, live, "ours"))
+    assert text.endswith("; and 6 more fields")
+    assert describe_drift(find_drift(wanted, wanted, "ours")) == ""
+
+
+async def test_waiting_conflict_and_held_are_events_once(rig: Rig):
+    waits = copy.deepcopy(CONFIG_MAP)
+    waits["metadata"]["namespace"] = "shop"
+    rig.create("waits", template=waits, placement=BOTH)
+    stranger = {"metadata": {"name": "m", "namespace": "default"}, "data": {"k": "theirs"}}
+    for name in ("t1", "t2"):
+        rig.clusters[name].create(MAPS, stranger)
+    rig.create("taken", template=CONFIG_MAP, placement=BOTH)
+    for _ in range(3):
+        await rig.reconcile("waits")
+        await rig.reconcile("taken")
+    (waiting,) = events(rig, "Waiting")
+    assert waiting.startswith("t1, t2: namespace 'shop' does not exist")
+    (conflict,) = events(rig, "Conflict")
+    assert conflict.startswith("t1, t2: ConfigMap default/m exists")
+    selector = {"clusterSelector": {"matchLabels": {"zone": "a"}}}
+    made = {**CONFIG_MAP, "metadata": {"name": "h", "namespace": "default"}}
+    for name in ("t1", "t2"):
+        rig.fleet.join(name, zone="a")
+    rig.create("held", template=made, placement=selector)
+    await rig.reconcile("held")
+    for name in ("t1", "t2"):
+        rig.fleet.join(name, zone="b")
+    for _ in range(3):
+        await rig.reconcile("held")
+    (held,) = events(rig, "Held")
+    assert held.startswith("t1, t2: 1 object(s) are not deleted")
+    assert len(events(rig, "Applied")) == 1
