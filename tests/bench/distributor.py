@@ -251,7 +251,7 @@ async def large(fleet: Distribution, clusters: int, objects: int) -> dict[str, A
     """One MultiClusterResource with many objects on many clusters."""
     names = fleet.names[:clusters]
     maps = [f"large-{number}" for number in range(objects)]
-    await fleet.start_distributor("large")
+    await fleet.start_distributor("large", FLEETBUS_DISTRIBUTOR_TIMEOUT="1h")
     await fleet.quiet()
     fleet.forget_lag()
     cpu, begun = fleet.cpu(), time.monotonic()

@@ -27,8 +27,9 @@ class DistributorSettings(BaseSettings):
     concurrency: int = Field(default=16, ge=1)
     """How many MultiClusterResources are reconciled at a time, each on all its clusters at once."""
 
-    timeout: Duration = timedelta(minutes=2)
-    """Of one round; long, because a round may write hundreds of objects to a slow cluster."""
+    timeout: Duration = timedelta(minutes=10)
+    """Of one round; long, because a round may write 50 objects to each of 1,000 clusters, and one
+    that is cut off begins anew: what it wrote is read again."""
 
     resync: Duration = timedelta(minutes=10)
     """How often each MultiClusterResource is compared with its clusters without any event: kinds
