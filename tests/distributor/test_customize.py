@@ -89,7 +89,10 @@ def test_t16_remove_ignores_a_value_and_move_and_copy_use_from():
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"op": "remove", "path": "/spec/nope"}, "remove /spec/nope: the object has no such path"),
+    (
+        {"op": "remove", "path": "/spec/nope"},
+        "remove /spec/nope of Deployment d: the object has no such path",
+    ),
     ({"op": "add", "path": "/spec/a/b", "value": 1}, "add /spec/a/b"),
     ({"op": "replace", "path": "/spec/list/9", "value": 1}, "replace /spec/list/9"),
     ({"op": "replace", "path": "/spec/list/x", "value": 1}, "replace /spec/list/x"),
@@ -188,5 +191,5 @@ def test_an_entry_is_for_the_clusters_and_templates_it_names(entry: dict[str, An
 
 def test_two_templates_may_not_mean_one_object():
     spec = read_spec({"spec": {"templates": [DEPLOYMENT, DEPLOYMENT]}})
-    with pytest.raises(RenderError, match="Deployment default/d is listed twice"):
+    with pytest.raises(RenderError, match="Deployment default/d is that of"):
         render_for(spec, Context("t1", {}, {}))

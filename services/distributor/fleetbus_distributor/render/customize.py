@@ -58,11 +58,11 @@ def render_for(spec: Spec, context: Context) -> tuple[list[Object], list[str]]:
 
 def _check_whole(objects: list[Object]) -> None:
     """Refuse duplicate objects, and patches that make the result too large (rule D15)."""
-    keys: set[tuple[str, str, str, str]] = set()
-    for ref in map(reference, objects):
-        if ref.key in keys:
-            raise RenderError(f"spec.templates: {ref} is listed twice")
-        keys.add(ref.key)
+    first: dict[tuple[str, str, str, str], int] = {}
+    for n, ref in enumerate(map(reference, objects)):
+        other = first.setdefault(ref.key, n)
+        if other != n:
+            raise RenderError(f"spec.templates[{n}]: {ref} is that of spec.templates[{other}], too")
     if len(json.dumps(objects)) > MAX_BYTES:
         raise RenderError(f"the rendered objects are larger than {MAX_BYTES} bytes")
 
@@ -124,7 +124,7 @@ def _act(obj: Object, action: Action, context: Context, where: str, warnings: li
 
 
 def _apply(obj: Object, operation: dict[str, Any], where: str) -> Object:
-    what = f"{where}: {operation['op']} {operation['path']}"
+    what = f"{where}: {operation['op']} {operation['path']} of {_named(obj)}"
     try:
         result: Any = jsonpatch.apply_patch(obj, [operation])
     except jsonpatch.JsonPatchTestFailed as error:
@@ -137,6 +137,13 @@ def _apply(obj: Object, operation: dict[str, Any], where: str) -> Object:
     if not isinstance(result, dict):
         raise CustomizeError(f"{what}: the result is not an object")
     return cast("Object", result)
+
+
+def _named(obj: Object) -> str:
+    """Kind and name of an object that may lack either."""
+    metadata: Any = obj.get("metadata")
+    name: Any = cast("Object", metadata).get("name") if isinstance(metadata, dict) else None
+    return f"{obj.get('kind', 'an object')} {name or 'without a name'}"
 
 
 def _add_parents(obj: Object, operation: dict[str, Any]) -> Object:

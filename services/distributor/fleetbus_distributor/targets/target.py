@@ -59,6 +59,8 @@ SENSITIVE_NAME: Final = re.compile(
     r"pass(word|wd)?|secret|token|credential|api_?key|private", re.IGNORECASE
 )
 _QUOTED_VALUE: Final = re.compile(r"(Invalid|Unsupported|Duplicate|Required) value: .*", re.DOTALL)
+_NOT_OF_ITS_TYPE: Final = "failed to create typed patch object"
+"""So begins the 500 of an API server to an object whose fields are not those of its type."""
 _MIN_LENGTH: Final = 3
 """Shorter strings occur in every sentence."""
 
@@ -144,7 +146,8 @@ def to_finding(error: KubeError, obj: Object, what: str) -> Finding:
         return _forbidden(error, f"{what}: {right}" if right else message)
     if isinstance(error, TooManyRequests):
         return Finding(State.WAITING, THROTTLED, message, error.retry_after)
-    is_invalid = isinstance(error, Invalid) or UNDECLARED in error.message
+    is_of_other_type = UNDECLARED in error.message or error.message.startswith(_NOT_OF_ITS_TYPE)
+    is_invalid = isinstance(error, Invalid) or is_of_other_type
     if isinstance(error, ServerError) and not is_invalid:
         return Finding(State.FAILED, "ServerError", message, LATER)
     reason = "Invalid" if is_invalid else (error.reason or "Refused")
