@@ -12,9 +12,11 @@ from fleetbus.cli.unknown import exit_status
 from fleetbus.errors import FleetbusError
 
 _VERBS: Final = ("list", "describe")
-_UNSUPPORTED: Final = ("join", "unjoin", "apply", "delete", "create", "edit")
+_UNSUPPORTED: Final = ("join", "unjoin")
+_KUBECTL: Final = ("apply", "create", "delete", "edit")
 _EPILOG: Final = (
-    "The default verb is `list`. join, unjoin, apply, delete, create and edit are not supported."
+    "The default verb is `list`. apply, create, delete and edit are those of kubectl, against the "
+    "hub; join and unjoin are commands of fleetbus."
 )
 
 
@@ -23,15 +25,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     if given and given[0] in _UNSUPPORTED:
         print(
-            f"kubectl-multicluster: {given[0]} is not supported; the plugin only reads, with list "
-            "and describe",
+            f"kubectl-multicluster: {given[0]} is not supported; use `fleetbus {given[0]}`",
             file=sys.stderr,
         )
         return 2
-    if given and given[0] not in (*_VERBS, "-h", "--help"):
+    if given and given[0] not in (*_KUBECTL, *_VERBS, "-h", "--help"):
         given.insert(0, "list")
     try:
-        return _run(_parser().parse_args(given))
+        return _run_verb(given)
     except SystemExit as e:
         return int(e.code or 0)
     except FleetbusError as e:
@@ -41,6 +42,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
     except KeyboardInterrupt:
         return 130
+
+
+def _run_verb(given: Sequence[str]) -> int:
+    if given and given[0] in _KUBECTL:
+        from fleetbus.cli.kubectl_verbs import run_kubectl  # noqa: PLC0415 -- import cost
+
+        return run_kubectl(given[0], given[1:])
+    return _run(_parser().parse_args(given))
 
 
 def _parser() -> argparse.ArgumentParser:
