@@ -199,3 +199,18 @@ def test_d15_a_mistake_of_every_cluster_names_its_field(spec: dict[str, Any], fi
     with pytest.raises(RenderError) as refused:
         render_for(read_spec({"spec": spec}), Context("t1", {}, spec.get("vars", {})))
     assert field in str(refused.value)
+
+
+async def test_t18_an_event_tells_an_object_that_cannot_be_changed_from_one_that_cannot_be_made(
+    rig: Rig,
+):
+    """The reasons are those of multi_resource_operator."""
+    rig.create(templates=[config_map("m", k={"not": "a string"})], placement=PLACED)
+    await rig.reconcile()
+    rig.edit(templates=[config_map("m")])
+    await rig.reconcile()
+    rig.edit(templates=[config_map("m", k={"not": "a string"})])
+    await rig.reconcile()
+    events = rig.hub.list("v1/events")
+    reasons = [one["reason"] for one in events if one["type"] == "Warning"]
+    assert sorted(reasons) == ["ApplyFailed", "UpdateFailed"]

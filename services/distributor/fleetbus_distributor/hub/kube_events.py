@@ -1,7 +1,7 @@
 """Builds Kubernetes Events about a round, for changes only: one for all clusters alike.
 
-The reasons Applied, Patched, Delete, ApplyFailed, PatchFailed and DeleteFailed are those of
-multi_resource_operator.
+The reasons Applied, Patched, Delete, ApplyFailed, UpdateFailed, PatchFailed and DeleteFailed are
+those of multi_resource_operator.
 """
 
 from __future__ import annotations
@@ -52,13 +52,20 @@ def _failures(outcomes: Sequence[ClusterOutcome], old: Mapping[str, Any]) -> lis
     groups: dict[tuple[State, str, str], list[str]] = {}
     for one in outcomes:
         if one.state in _REASONS and not _is_known(one, before.get(one.name, {})):
-            is_own = one.state is State.FAILED and one.reason in _OWN_REASONS
-            reason = one.reason if is_own else _REASONS[one.state]
+            reason = _reason_of(one, before.get(one.name, {}))
             groups.setdefault((one.state, reason, one.message), []).append(one.name)
     return [
         KubeEvent(reason, f"{_join(names)}: {message}", is_warning=state is not State.WAITING)
         for (state, reason, message), names in groups.items()
     ]
+
+
+def _reason_of(outcome: ClusterOutcome, entry: Mapping[str, str]) -> str:
+    if outcome.state is not State.FAILED:
+        return _REASONS[outcome.state]
+    if outcome.reason in _OWN_REASONS:
+        return outcome.reason
+    return "UpdateFailed" if entry.get("revision") else _REASONS[outcome.state]
 
 
 def _is_known(outcome: ClusterOutcome, entry: Mapping[str, str]) -> bool:
