@@ -22,7 +22,7 @@ _FORMER: Final = "mulitcluster.practice.com/v1alpha1"
 """It is spelt like this."""
 _CURRENT: Final = "fleetbus.dev/v1alpha1"
 _API_VERSION: Final = re.compile(rf"""^(apiVersion:\s*["']?){re.escape(_FORMER)}\b""", re.MULTILINE)
-"""In the first column of YAML: further right it may be a line of a text in a ConfigMap."""
+"""In the first column of YAML: further right it may be data of a ConfigMap."""
 _SUFFIXES: Final = (".json", ".yaml", ".yml")
 _FILES: Final = ("-f", "--filename")
 _HUB: Final = ("--kubeconfig", "--context", "--server", "-s")
