@@ -79,6 +79,9 @@ def _translate(given: Sequence[str]) -> tuple[list[str], str | None]:
             arguments.append(one)
             continue
         name = next(rest, "") if one in _FILES else one.removeprefix(_option(one)).lstrip("=")
+        if not name:
+            arguments.append(one)  # kubectl says what is missing
+            continue
         found = _read(name)
         changed = [_rewritten(text) for text in found]
         if changed != found:
@@ -92,7 +95,8 @@ def _translate(given: Sequence[str]) -> tuple[list[str], str | None]:
             arguments += ["-f", name]
     if not texts:
         return arguments, None
-    return [*arguments, "-f", "-"], "\n---\n".join(texts)
+    # As YAML from its first line, of which JSON is a part.
+    return [*arguments, "-f", "-"], "\n".join(f"---\n{text}" for text in texts)
 
 
 def _read(name: str) -> list[str]:
@@ -116,7 +120,7 @@ def _rewritten(text: str) -> str:
         document = json.loads(text)
     except json.JSONDecodeError:
         return text  # kubectl says what is wrong with it
-    former = [one for one in (document, *document.get("items", ())) if _is_former(one)]
+    former = [one for one in (document, *(document.get("items") or ())) if _is_former(one)]
     for one in former:
         one["apiVersion"] = _CURRENT
     return json.dumps(document) if former else text

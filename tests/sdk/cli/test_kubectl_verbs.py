@@ -94,6 +94,8 @@ async def test_t18_an_old_manifest_is_applied_under_the_group_of_fleetbus_and_sa
     folder.mkdir()
     (folder / "mcr.yaml").write_text(MANIFEST)
     (folder / "notes.yml").write_text(OTHER)
+    named = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "first"}}
+    (folder / "first.json").write_text(json.dumps(named))
     status, out, err = await run("apply", "-f", str(folder))
     assert (status, "multiclusterresource.fleetbus.dev/mypod.pod created" in out) == (0, True), err
     said = "apiVersion mulitcluster.practice.com/v1alpha1 is read as fleetbus.dev/v1alpha1"
@@ -102,6 +104,7 @@ async def test_t18_an_old_manifest_is_applied_under_the_group_of_fleetbus_and_sa
     assert made is not None
     action = made["spec"]["customize"]["clusters"][0]["action"]
     assert action[0]["value"] == ["nginx:1.19.0-alpine"]
+    assert cluster.get("v1/configmaps", "default", "first") is not None
     # The text of a ConfigMap is nobody's apiVersion.
     notes = cluster.get("v1/configmaps", "default", "notes")
     assert notes is not None
@@ -133,5 +136,7 @@ async def test_t18_create_reads_json_and_standard_input_and_passes_on_all_else(
     status, _, err = await run("delete", "rr", "x")
     assert status == 0
     assert cluster.get(RESOURCE, "default", "x") is None
+    status, _, err = await run("apply", "-f")
+    assert (status, "needs an argument" in err) == (1, True)
     status, _, err = await run("apply", "-f", "/nowhere.yaml")
     assert (status, "/nowhere.yaml" in err, "Traceback" in err) == (1, True, False)
