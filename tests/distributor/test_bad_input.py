@@ -151,7 +151,9 @@ async def test_d1_a_mistake_on_one_cluster_is_named_and_stops_no_other(
     assert states["t2"] == "Applied"
     message = rig.entry("t1")["message"]
     assert [part for part in said if part not in message] == [], message
-    assert rig.condition()["status"] == "False"
+    ready = rig.condition()
+    assert (ready["status"], ready["message"].startswith("t1: ")) == ("False", True)
+    assert [part for part in said if part not in ready["message"]] == []
     assert rig.has("t2", CONFIG_MAPS, "new")
     # Without a whole desired state nothing is pruned anywhere; otherwise not where it failed.
     is_whole = state not in ("Failed/RenderFailed", "Failed/PatchFailed")

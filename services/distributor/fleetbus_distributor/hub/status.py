@@ -265,7 +265,9 @@ def _ready(outcomes: Sequence[ClusterOutcome]) -> Condition:
     worst = max(bad, key=lambda one: list(State).index(one.state))
     named = [f"{one.name}: {one.state}" for one in sorted(bad, key=lambda o: o.name)]
     more = [f"and {len(named) - _MAX_NAMED} more"] if len(named) > _MAX_NAMED else []
-    return Condition(READY, False, worst.state, ", ".join([*named[:_MAX_NAMED], *more]))
+    why = [f"{worst.name}: {worst.message}"] if worst.message else []
+    states = ", ".join([*named[:_MAX_NAMED], *more])
+    return Condition(READY, False, worst.state, "; ".join([states, *why]))
 
 
 def _applied(outcomes: Sequence[ClusterOutcome]) -> list[Condition]:
