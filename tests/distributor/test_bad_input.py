@@ -144,7 +144,9 @@ async def test_d1_a_mistake_on_one_cluster_is_named_and_stops_no_other(
 ):
     await both_placed(rig)
     templates = [*edit.get("templates", [config_map("m")]), config_map("new")]
-    rig.edit(**{**edit, "templates": templates})
+    whole: dict[str, Any] = {**edit}
+    whole["templates"] = templates
+    rig.edit(**whole)
     attempts = await run_for_a_minute(rig)
     states = rig.states()
     assert states["t1"].startswith(state)
