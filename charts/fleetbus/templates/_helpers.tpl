@@ -110,6 +110,28 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 {{- end -}}
 
+{{/* Whether each component has a Secret for stores of others, and each Secret a component. */}}
+{{- define "fleetbus.checkSecrets" -}}
+{{- $components := include "fleetbus.components" . | fromYamlArray -}}
+{{- range $store, $rights := dict "nats" "nats" "valkey" "redis" -}}
+{{- $external := (get $.Values $store).external -}}
+{{- $users := list -}}
+{{- range $components -}}{{- if get . $rights -}}{{- $users = append $users .id -}}{{- end -}}{{- end -}}
+{{- range $name, $_ := $external.secrets -}}
+{{- if not (has $name $users) -}}
+{{- fail (printf "%s.external.secrets.%s: no component has this name; they are %s" $store $name (join ", " $users)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $external.url (ne $external.authentication "none") (not $external.secretName) -}}
+{{- range $users -}}
+{{- if not (get $external.secrets .) -}}
+{{- fail (printf "%s.external.secretName: it is needed, because %s has none in %s.external.secrets" $store . $store) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What a schema cannot say. */}}
 {{- define "fleetbus.check" -}}
 {{- $v := .Values -}}
@@ -121,9 +143,6 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 {{- range $store := list "nats" "valkey" -}}
 {{- $external := (get $v $store).external -}}
-{{- if and $external.url (ne $external.authentication "none") (not $external.secretName) (not $external.secrets) -}}
-{{- fail (printf "%s.external.secretName: it is needed unless %s.external.authentication is none" $store $store) -}}
-{{- end -}}
 {{- if contains "@" $external.url -}}
 {{- fail (printf "%s.external.url: no credentials in the address; put them into the Secret of %s.external.secretName" $store $store) -}}
 {{- end -}}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 
+from fleetbus.clusters.bootstrap.options import RELEASE
 from fleetbus.clusters.leaving import NAMESPACE
 from fleetbus.errors import NotFound
 from fleetbus.kube.client import KubeClient
@@ -37,7 +38,11 @@ async def register_clusters(plan: StackPlan) -> None:
     async with KubeClient(read_kube_config(plan.layout.kubeconfig, plan.hub)) as hub:
         for crd in crds:
             await _apply(hub, "apiextensions.k8s.io/v1/customresourcedefinitions", crd)
-        await _apply(hub, "v1/namespaces", _namespace())
+        for namespace in (
+            NAMESPACE,
+            RELEASE,
+        ):  # the second so that `fleetbus join --bootstrap` works
+            await _apply(hub, "v1/namespaces", _namespace(namespace))
         for cluster in plan.clusters:
             await _apply(hub, "v1/secrets", _secret(cluster, kubeconfig))
             await _apply(hub, "fleetbus.dev/v1alpha1/clusters", _cluster(cluster))
@@ -75,8 +80,8 @@ async def _apply(hub: KubeClient, resource: str, obj: dict[str, Any]) -> None:
             return
 
 
-def _namespace() -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+def _namespace(name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
 
 def _secret(cluster: ClusterPlan, kubeconfig: dict[str, Any]) -> dict[str, Any]:

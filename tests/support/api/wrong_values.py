@@ -7,6 +7,7 @@ from typing import Final
 from support.api.rendered_chart import AUDIT, EU1, HUB, NAMESPACE, SHOP, Object
 
 _ALL: Final = "*"
+NATS = {"url": "tls://n:4222"}
 WRONG: Final[list[tuple[Object, str]]] = [
     ({"watcher": {}}, "watcher"),
     ({"watchers": {"cluster": []}}, "cluster"),
@@ -28,6 +29,14 @@ WRONG: Final[list[tuple[Object, str]]] = [
     ({"nats": {"embedded": {"replicas": 2}}}, "/nats/embedded/replicas"),
     ({"nats": {"embedded": {"enabled": False}}}, "exactly one of nats.embedded.enabled"),
     ({"nats": {"external": {"url": "nats://n:4222"}}}, "exactly one of nats.embedded.enabled"),
+    (
+        {"nats": {"embedded": {"enabled": False}, "external": {**NATS, "secrets": {"pool": "p"}}}},
+        "nats.external.secretName: it is needed, because watcher-hub has none",
+    ),
+    (
+        {"nats": {"embedded": {"enabled": False}, "external": {**NATS, "secrets": {"poool": "p"}}}},
+        "nats.external.secrets.poool: no component has this name",
+    ),
     ({"valkey": {"embedded": {"replicas": 3}}}, "replicas"),
     ({"valkey": {"external": {"url": "http://v"}}}, "/valkey/external/url"),
     ({"valkey": {"embedded": {"enabled": False}}}, "exactly one of valkey.embedded.enabled"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pathlib
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -79,6 +80,8 @@ async def _check_access(given: Hub, watched: Watched) -> list[Finding]:
     try:
         config = find_hub(given)
     except ConfigError as e:
+        if given[0] is not None or os.environ.get("FLEETBUS_HUB_KUBECONFIG"):
+            return [error("hub", str(e), "correct --hub-kubeconfig or FLEETBUS_HUB_KUBECONFIG")]
         advice = "give --hub-kubeconfig FILE, to have rights and credentials checked"
         return [warning("hub", f"not checked: {e}", advice)]
     found: list[Finding] = []
@@ -130,6 +133,7 @@ async def _check_store(access: StoreAccess, watched: Watched) -> list[Finding]:
     except (StoreError, RedisError) as e:
         advice = "is it running, and are address and credentials right? See docs/store.md"
         found.append(error("store", str(e), advice))
+        found.append(warning("clusters", "not checked: the store cannot be read", advice))
     return found
 
 

@@ -26,11 +26,12 @@ from fleetbus.clusters.providers.cluster import (
     SECRETS,
     recorded_uid,
 )
-from fleetbus.errors import KubeError
+from fleetbus.errors import Forbidden, KubeError
 from fleetbus.kube.access_reviews import Right, missing_rights
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus_proto.resources import parse_resource
 
+NAMESPACES: Final = "v1/namespaces"
 WRITTEN: Final = "fleetbus.dev/written-resources"
 """Annotation of a Cluster: what its writer's account may write, separated by commas."""
 IMPERSONATED: Final = "fleetbus.dev/impersonated-accounts"
@@ -123,6 +124,8 @@ class HubObjects:
         if missing := await missing_rights(hub, wanted):
             listed = "; ".join(map(str, missing))
             raise NotPossible(f"you lack rights on the hub: {listed}")
+        for namespace in dict.fromkeys(place[0] for place in places):
+            await _require_namespace(hub, namespace)
 
     async def write(
         self,
@@ -212,6 +215,18 @@ class HubObjects:
         found = self.secrets.get(self.watcher_secret)
         if found is not None and labels_of(found).get(JOINED_LABEL) == self.name:
             await hub.delete(SECRETS, *self.watcher_secret, uid=found["metadata"]["uid"])
+
+
+async def _require_namespace(hub: KubeClient, name: str) -> None:
+    try:
+        found = await hub.get(NAMESPACES, "", name)
+    except Forbidden:
+        return  # the write will show it
+    if found is None:
+        raise NotPossible(
+            f"the hub has no namespace {name!r}: install the chart first, name the namespaces of"
+            f" its release with -n and --release-namespace, or: kubectl create namespace {name}"
+        )
 
 
 async def read_hub(hub: KubeClient, name: str, places: HubPlaces) -> HubObjects:

@@ -312,6 +312,16 @@ def test_an_administrator_without_rights_learns_which_before_anything_is_made(
     assert (made(member), hub.list(CLUSTERS)) == ([], [])
 
 
+def test_a_hub_without_the_namespace_of_the_release_is_named_before_anything_is_made(
+    call: Call, fleet: EmulatedFleet, hub: EmulatedCluster
+):
+    given = ("--file", str(fleet.kubeconfig), "--context", "eu1", "--bootstrap", "--watch", "pods")
+    status, _, err = call("join", "eu1", *given, "--release-namespace", "elsewhere")
+    assert status != 0
+    assert "kubectl create namespace elsewhere" in err
+    assert (made(fleet["eu1"]), hub.list(CLUSTERS)) == ([], [])
+
+
 def give(member: EmulatedCluster, rules: list[dict[str, Any]]) -> None:
     group = "rbac.authorization.k8s.io/v1"
     for kind in ("clusterroles", "clusterrolebindings"):
