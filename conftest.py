@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Generator
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from support.rigs.fleet_fixtures import open_rig
@@ -50,6 +52,13 @@ settings.load_profile("patient")
 os.environ.setdefault("FLEETBUS_LIGHT_KUBE", "1")
 # All emulated clusters are on this machine, as a development fleet is.
 os.environ.setdefault("FLEETBUS_ALLOW_LOOPBACK", "1")
+
+
+@pytest.fixture(autouse=True)
+def logs_as_configured_by_default() -> Generator[None]:
+    """Undo what a command of a test set up for the logs of its process, this one."""
+    yield
+    structlog.reset_defaults()
 
 
 def pytest_configure() -> None:

@@ -43,6 +43,7 @@ _QUEUE: Final = {
 }
 """Types of a queue's keys; see `fleetbus.workqueue`."""
 _DELETIONS: Final = "deletions"
+_TARGETS: Final = "targets"
 """The budget of deletions of the whole fleet."""
 _RESOURCE: Final = "mcr:"
 """Keys of the distributor, for one MultiClusterResource each."""
@@ -88,6 +89,8 @@ def type_of(key: str) -> str:
         return "zset" if word == "budget" else ""
     if owner.startswith(_RESOURCE):
         return "set" if word == "missing" else ""
+    if owner == _TARGETS:
+        return "hash" if word == "cooldowns" else ""
     if word == "record" and colon:  # one per resource, beside the index of them
         return "hash"
     return _QUEUE.get(word, "")

@@ -14,11 +14,11 @@ def doctor(
     hub_kubeconfig: HubKubeconfig = None,
     hub_context: HubContext = "",
 ) -> None:
-    """Check NATS, the store, the clusters, rights and credentials, and say what to do.
+    """Check the whole fleet, and say what is wrong and what to do.
 
-    With the hub's API server it checks what each component may do there and in every cluster, with
-    the credentials that the fleet uses. Exit status 0 means that everything works, perhaps with
-    warnings; 1 that something does not.
+    It checks NATS, the store, the clusters, rights and credentials; with the hub's API server also
+    what each component may do there and in every cluster, with the credentials that the fleet uses.
+    Exit status 0 means that everything works, perhaps with warnings; 1 that something does not.
     """
     from fleetbus.cli.doctor.doctor import run_doctor  # noqa: PLC0415 -- import cost
 
