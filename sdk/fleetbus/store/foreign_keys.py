@@ -42,8 +42,7 @@ _QUEUE: Final = {
     "record": "set",
 }
 """Types of a queue's keys; see `fleetbus.workqueue`."""
-_DELETIONS: Final = "deletions"
-_TARGETS: Final = "targets"
+_DISTRIBUTOR: Final = {"deletions": {"budget": "zset"}, "targets": {"cooldowns": "hash"}}
 """The budget of deletions of the whole fleet."""
 _RESOURCE: Final = "mcr:"
 """Keys of the distributor, for one MultiClusterResource each."""
@@ -85,12 +84,10 @@ def type_of(key: str) -> str:
     word, colon, _ = part.partition(":")
     if owner.startswith(_FLEET):
         return _SNAPSHOT.get(word, "")
-    if owner == _DELETIONS:
-        return "zset" if word == "budget" else ""
+    if of_distributor := _DISTRIBUTOR.get(owner):
+        return of_distributor.get(word, "")
     if owner.startswith(_RESOURCE):
         return "set" if word == "missing" else ""
-    if owner == _TARGETS:
-        return "hash" if word == "cooldowns" else ""
     if word == "record" and colon:  # one per resource, beside the index of them
         return "hash"
     return _QUEUE.get(word, "")
