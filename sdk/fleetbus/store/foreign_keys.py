@@ -43,7 +43,7 @@ _QUEUE: Final = {
 }
 """Types of a queue's keys; see `fleetbus.workqueue`."""
 _DISTRIBUTOR: Final = {"deletions": {"budget": "zset"}, "targets": {"cooldowns": "hash"}}
-"""The budget of deletions of the whole fleet."""
+"""Keys of the distributor for the whole fleet: the budget of deletions, targets that hang."""
 _RESOURCE: Final = "mcr:"
 """Keys of the distributor, for one MultiClusterResource each."""
 _SEARCHES: Final = (

@@ -40,7 +40,7 @@ def plan(
     hub_context: HubContext = "",
     redis_url: RedisUrl = None,
 ) -> None:
-    """Show what the distributor would write, and why it would not, without writing anything.
+    """Show what the distributor would write, and what it waits for.
 
     Every cluster is read live, and every write is sent as a server-side dry run.
     The status is 0 if nothing would be written, 2 if something would, and 1 after an error: also if
