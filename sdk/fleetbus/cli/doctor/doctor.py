@@ -133,7 +133,6 @@ async def _check_store(access: StoreAccess, watched: Watched) -> list[Finding]:
     except (StoreError, RedisError) as e:
         advice = "is it running, and are address and credentials right? See docs/store.md"
         found.append(error("store", str(e), advice))
-        found.append(warning("clusters", "not checked: the store cannot be read", advice))
     return found
 
 
