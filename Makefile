@@ -50,8 +50,8 @@ test: export PYTHONDONTWRITEBYTECODE :=
 test: $(SYNCED) ## the whole default suite, on real servers; STORE=redis, or the path of a server, for another store than Valkey
 	$(PYTEST) -n auto --dist worksteal || $(ONCE_MORE)
 
-scenarios: $(SYNCED) ## the acceptance scenarios with the services' own timers, small and wide; the models of queue, snapshot and record in full; a NATS cluster without a quorum
-	FLEETBUS_TEST_FULL=1 $(RUN) pytest tests/scenarios tests/charts/test_real_api_server.py tests/e2e/test_install.py tests/charts/test_kubelet.py tests/charts/test_helm_release.py tests/charts/test_helm_program.py tests/sdk/clusters/bootstrap/test_on_real_clusters.py tests/image tests/bench tests/faults/test_campaigns_run.py tests/sdk/workqueue/test_model.py tests/sdk/snapshot/test_model.py tests/sdk/intake/test_record_model.py tests/sdk/bus/test_nats_cluster.py --timeout 600
+scenarios: $(SYNCED) ## the acceptance scenarios with the services' own timers, small and wide, and every other test that is too long for `make test`, or longer here
+	FLEETBUS_TEST_FULL=1 $(RUN) pytest -m 'full or longer' --timeout 600
 
 conformance: $(SYNCED) ## how faithful the emulated API servers are: cases, and probes of real ones
 	$(RUN) python tests/run.py conformance
@@ -74,6 +74,12 @@ faults-workers: $(SYNCED) ## workers killed and stopped, stores broken under loa
 faults-workers-cut: $(SYNCED) ## the same in less than a minute, with a fresh seed
 	$(RUN) python tests/run.py faults.workers --cut
 
+faults-distributor: $(SYNCED) ## distributors killed between two writes and at any time, targets, hub and names broken, three seeds, half an hour; SEEDS= KILLS=
+	$(RUN) python tests/run.py faults.distributors $(if $(SEEDS),--seeds $(SEEDS)) $(if $(KILLS),--kills $(KILLS))
+
+faults-distributor-cut: $(SYNCED) ## the same in less than a minute, with a fresh seed
+	$(RUN) python tests/run.py faults.distributors --cut
+
 e2e: $(SYNCED) ## on three real control planes of Kubernetes, half an hour; needs Go or KUBEBUILDER_ASSETS; E2E="campaign --seed 7" for a part
 	$(RUN) python tests/run.py e2e $(E2E)
 
@@ -87,4 +93,4 @@ format: $(SYNCED) ## let ruff mend what it can
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
 
-.PHONY: help install demo up down check test scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut e2e golden reference format
+.PHONY: help install demo up down check test scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut faults-distributor faults-distributor-cut e2e golden reference format

@@ -11,6 +11,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from support.full import FULL
 from support.rigs.fleet_fixtures import open_rig
 from support.servers.fixtures import (
     is_installed,
@@ -85,8 +86,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("valkey_process", found or marker.args, indirect=True)
 
 
+@pytest.hookimpl(tryfirst=True)  # before what `-m` selects by these marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what would not touch the real clusters that somebody named."""
+    """Leave out what is for `make scenarios`, or does not touch the clusters that somebody named.
+
+    All tests of tests/scenarios have a longer form.
+    """
+    for item in items:
+        if item.path.parent.name == "scenarios":
+            item.add_marker("longer")
+        if not FULL and item.get_closest_marker("full"):
+            item.add_marker(pytest.mark.skip(reason="takes long: `make scenarios` runs it"))
     for item in items if REAL else ():
         is_ours = item.path.parent.name == "conformance"  # they decide by themselves
         if not is_ours and "open_rig" not in getattr(item, "fixturenames", ()):

@@ -63,6 +63,27 @@ async def vote(rig: Rig, *words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+async def published(rig: Rig, last: str) -> list[str]:
+    """Events of the rollout that `events.py` prints, until the last one."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        HERE / "events.py",
+        "fleetbus.distribution.default.flags._fleet.*",
+        env={"NATS_URL": str(rig.shared.nats_url)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    lines: list[str] = []
+    try:
+        async with asyncio.timeout(WITHIN.total_seconds()):
+            while not lines or not lines[-1].startswith(last):
+                lines.append((await process.stdout.readline()).decode().strip())
+    finally:
+        process.kill()
+        await process.communicate()
+    return [" ".join(line.split()[:3]) for line in lines]
+
+
 def edit(rig: Rig, value: str) -> None:
     patch = {"spec": {"vars": {"checkout": value}}}
     rig.clusters[HUB].patch(RESOURCE, "default", "flags", patch)
@@ -75,6 +96,13 @@ async def test_the_example_rolls_out_behind_a_vote(open_rig: Callable[..., Await
     await vote(rig, "pass")
     await eventually(lambda: flags(rig) == ["old", "old"], within=WITHIN)
     await eventually(lambda: rollout(rig)["phase"] == "Complete", within=WITHIN)
+    assert await published(rig, "complete") == [
+        "wave-open default/flags canary",
+        "wave-passed default/flags canary",
+        "wave-open default/flags remaining",
+        "wave-passed default/flags remaining",
+        "complete default/flags -",
+    ]
 
     edit(rig, "new")
     await eventually(lambda: flags(rig) == ["new", "old"], within=WITHIN)
@@ -87,3 +115,4 @@ async def test_the_example_rolls_out_behind_a_vote(open_rig: Callable[..., Await
     edit(rig, "old")
     await eventually(lambda: flags(rig) == ["old", "old"], within=WITHIN)
     await eventually(lambda: rollout(rig)["revision"] == 3, within=WITHIN)
+    assert "wave-failed default/flags canary" in await published(rig, "undone")

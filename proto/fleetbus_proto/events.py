@@ -225,6 +225,8 @@ class Heartbeat(
     """None while it is unknown or incomplete."""
     invalid: list[str] = []
     """Invalid entries of the watch spec, each with the reason; the others are in effect."""
+    overridden: list[str] = []
+    """Settings of the watcher that the watch spec replaces, each with both values, for people."""
     observed_at: str
 
 

@@ -229,8 +229,18 @@ def deletion_budget() -> str:
 
 
 def missing_objects(uid: str) -> str:
-    """SET of `<cluster> <token>`: where a MultiClusterResource lacks objects (D11); it expires."""
+    """SET of `<cluster> <token>`: where objects, or their state in the status, are missing."""
     return f"fleetbus:{{mcr:{uid}}}:missing"
+
+
+def status_written(uid: str) -> str:
+    """STRING, empty: the status of a MultiClusterResource was just written (D11); it expires."""
+    return f"fleetbus:{{mcr:{uid}}}:written"
+
+
+def distributor_settings() -> str:
+    """HASH setting → value: of the running distributor, for `fleetbus plan` (D25); it expires."""
+    return "fleetbus:{targets}:settings"
 
 
 def cooldowns() -> str:

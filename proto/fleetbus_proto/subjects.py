@@ -5,6 +5,7 @@
     fleetbus.status.<cluster>.<replica>
     fleetbus.control.<cluster>
     fleetbus.votes.<namespace>.<name>.<revision>.<wave>.<gate>
+    fleetbus.distribution.<namespace>.<name>.<cluster>.<event>
 
 Inside a token `.` is written `_`, and every byte of the UTF-8 text other than
 `A-Z a-z 0-9 - :` is percent-encoded (`_` too), so that any name can be read back (rule B8).
@@ -33,6 +34,8 @@ DISTRIBUTION_SUBJECTS = (DISTRIBUTION_ALL, VOTES_ALL)
 CONTROL_GRANTS = b"grants"
 """Body of a control message that is only about grants (rule W7); an empty body is about all."""
 NO_NAMESPACE = "-"
+NO_CLUSTER = "_fleet"
+"""The cluster in the subject of a distribution event that is about none; no cluster is so named."""
 MAX_SUBJECT_BYTES = 3800
 """nats-server closes the connection of a client whose PUB line is over 4,096 bytes, with reply and
 sizes; and the name of a Role may have any length (rule B9)."""
@@ -56,6 +59,28 @@ class Verb(StrEnum):
 
 
 _VERBS = frozenset(Verb)
+
+
+class DistributionVerb(StrEnum):
+    """The kind of a change that the distributor reports: of a cluster, or of a rollout."""
+
+    APPLIED = "applied"
+    WAITING = "waiting"
+    CONFLICT = "conflict"
+    FAILED = "failed"
+    UNREACHABLE = "unreachable"
+    HELD = "held"
+    RELEASED = "released"
+    DRIFTED = "drifted"
+    CORRECTED = "corrected"
+    DELETED = "deleted"
+    WAVE_OPEN = "wave-open"
+    WAVE_PASSED = "wave-passed"
+    WAVE_FAILED = "wave-failed"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    COMPLETE = "complete"
+    UNDONE = "undone"
 
 
 class EventSubject(NamedTuple):
@@ -234,3 +259,23 @@ def parse_vote_subject(subject: str) -> tuple[str, str]:
     if len(tokens) != _VOTE_TOKENS or tokens[:2] != ["fleetbus", "votes"]:
         raise InvalidName(f"{subject!r} is not the subject of a vote")
     return decode_token(tokens[2]), decode_token(tokens[3])
+
+
+def distribution_subject(namespace: str, name: str, cluster: str, event: DistributionVerb) -> str:
+    """The subject of an event of the distributor.
+
+    Args:
+        namespace: of the MultiClusterResource.
+        name: of the MultiClusterResource.
+        cluster: empty for an event that is about none.
+        event: its kind.
+    """
+    # A placement may name what no cluster can be called.
+    place = encode_token(cluster) if cluster else NO_CLUSTER
+    return f"fleetbus.distribution.{encode_token(namespace)}.{encode_token(name)}.{place}.{event}"
+
+
+def distribution_filter(*, namespace: str = "", name: str = "", cluster: str = "") -> str:
+    """The subject filter of a subscription for events of the distributor; empty parts match all."""
+    tokens = [encode_token(part) if part else "*" for part in (namespace, name, cluster)]
+    return f"fleetbus.distribution.{'.'.join(tokens)}.*"

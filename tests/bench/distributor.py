@@ -38,7 +38,7 @@ class Sizes:
     runs: int = 5
     """Each with a fresh process."""
     many: int = 200
-    """MultiClusterResources with one object each."""
+    """MultiClusterResources with one object each; 0 to measure only the large ones below."""
     wide: int = 10
     """Clusters of each of these."""
     deleted: int = 200
@@ -287,20 +287,10 @@ def is_ready(fleet: Distribution, name: str) -> bool:
 async def measure(sizes: Sizes) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     with scratch_folder("bench") as folder:
-        members = max(sizes.clusters, sizes.wide)
-        async with distribution(folder / "small", members, watch_members=True) as fleet:
-            figures["fresh process"] = await fresh_process(fleet, sizes)
-            fleet.delete_all()
-            loop = await loop_of_applies(fleet, sizes.wide, sizes.many, sizes.wide)
-            for processes in (1, 2):
-                key = f"many objects, {processes} process(es)"
-                figures[key] = await many_objects(fleet, sizes, processes)
-            figures["many objects, 1 process(es)"]["loop"] = loop
-            await fleet.start_distributor("steady")
-            figures["deleted copies"] = await deleted_copies(fleet, sizes)
-            figures["foreign changes"] = await foreign_changes(fleet, sizes)
-            figures["idle"] = await idle(fleet, sizes)
-            figures["one dead cluster"] = await one_dead_cluster(fleet, sizes)
+        if sizes.many:
+            members = max(sizes.clusters, sizes.wide)
+            async with distribution(folder / "small", members, watch_members=True) as fleet:
+                await measure_small(fleet, sizes, figures)
         for name, shape in large_shapes(sizes).items():
             async with distribution(folder / name, shape[0], watch_members=False) as fleet:
                 figures[name] = await large(fleet, *shape)
@@ -308,6 +298,21 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
                     loop = await loop_of_applies(fleet, shape[0], shape[1], 16)
                     figures[name]["loop"] = loop
     return figures
+
+
+async def measure_small(fleet: Distribution, sizes: Sizes, figures: dict[str, Any]) -> None:
+    figures["fresh process"] = await fresh_process(fleet, sizes)
+    fleet.delete_all()
+    loop = await loop_of_applies(fleet, sizes.wide, sizes.many, sizes.wide)
+    for processes in (1, 2):
+        key = f"many objects, {processes} process(es)"
+        figures[key] = await many_objects(fleet, sizes, processes)
+    figures["many objects, 1 process(es)"]["loop"] = loop
+    await fleet.start_distributor("steady")
+    figures["deleted copies"] = await deleted_copies(fleet, sizes)
+    figures["foreign changes"] = await foreign_changes(fleet, sizes)
+    figures["idle"] = await idle(fleet, sizes)
+    figures["one dead cluster"] = await one_dead_cluster(fleet, sizes)
 
 
 def large_shapes(sizes: Sizes) -> dict[str, tuple[int, int]]:
@@ -318,8 +323,43 @@ def large_shapes(sizes: Sizes) -> dict[str, tuple[int, int]]:
     return {name: shape for name, shape in shapes.items() if all(shape)}
 
 
+TARGETS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("fresh process", ("to_all", "p99"), "1000 ms from creation to all clusters"),
+    ("fresh process", ("loop, one after the other", "seconds"), ""),
+    ("many objects, 1 process(es)", ("objects_per_second",), "400, or the loop beside it"),
+    ("many objects, 1 process(es)", ("loop", "objects_per_second"), ""),
+    ("many objects, 1 process(es)", ("cpu_ms_per_object",), "the loop beside it"),
+    ("many objects, 1 process(es)", ("loop", "cpu_ms_per_object"), ""),
+    ("many objects, 1 process(es)", ("requests_per_object",), ""),
+    ("many objects, 2 process(es)", ("objects_per_second",), ""),
+    ("many objects, 2 process(es)", ("cpu_ms_per_object",), ""),
+    ("many objects, 2 process(es)", ("requests_per_object",), ""),
+    ("deleted copies", ("back", "p99"), "250 ms"),
+    ("foreign changes", ("requests_to_the_others",), "0"),
+    ("idle", ("requests_to_targets",), "0"),
+    ("idle", ("requests_to_the_hub",), "0"),
+    ("one dead cluster", ("slower_by_percent",), "less than 20"),
+    ("many templates", ("event_loop", "worst_cpu_ms"), "50 ms"),
+    ("many templates", ("event_loop", "over_50_cpu_ms"), "0"),
+    ("many templates", ("peak_mb",), ""),
+    ("largest", ("seconds",), ""),
+    ("largest", ("peak_mb",), ""),
+    ("largest", ("objects_per_second",), "the loop beside it"),
+    ("largest", ("loop", "objects_per_second"), ""),
+)
+"""The figures that count, and what they are to be."""
+
+
 def show(figures: dict[str, Any]) -> None:
-    print("| what | figures |")
+    print("| what | figure | target |")
+    print("|---|---|---|")
+    for name, path, target in TARGETS:
+        found: Any = figures.get(name)
+        for part in path:
+            found = found.get(part) if found else None
+        figure = "not measured" if found is None else found
+        print(f"| {name}: {', '.join(path)} | {figure} | {target} |")
+    print("\n| what | figures |")
     print("|---|---|")
     for name, rows in figures.items():
         for what, value in rows.items():

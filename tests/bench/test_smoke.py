@@ -1,6 +1,6 @@
 """Every benchmark still runs: with tiny sizes, whose figures say nothing.
 
-Those that start whole fleets run in `make scenarios` only: together they take more than a minute.
+Those that start whole fleets run in `make scenarios` only: together they take two minutes.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from bench.main import BENCHMARKS
-from support.rigs.scenario import FULL
 
 _NO_BENCHMARK = {"main", "test_smoke"}
-_LONG = {"cost", "rebuild", "relist", "latency", "fleet", "distributor", "accounts"}
+_SMALL = {"snapshot", "workqueue", "watcher"}
 
 
 def test_every_benchmark_has_a_smoke_run():
@@ -24,10 +23,11 @@ def test_every_benchmark_has_a_smoke_run():
 
 
 @pytest.mark.timeout(180)  # services start and stop, which takes long where cores are few
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize(
+    "name",
+    [one if one in _SMALL else pytest.param(one, marks=pytest.mark.full) for one in BENCHMARKS],
+)
 async def test_a_benchmark_runs(name: str, capsys: pytest.CaptureFixture[str]):
-    if name in _LONG and not FULL:
-        pytest.skip("takes 10 s and more; `make scenarios` runs it")
     benchmark = importlib.import_module(f"bench.{name}")
     figures = await benchmark.measure(benchmark.TINY)
     benchmark.show(json.loads(json.dumps(figures)))

@@ -12,6 +12,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from emulator.support.kube_calls import widget_definition
 from fleetbus.clusters.member_rights import NAMESPACE as MEMBER_NAMESPACE
 from fleetbus.clusters.member_rights import WRITER, writer_rules
@@ -51,7 +53,7 @@ WITHIN = timedelta(seconds=30)
 RECORDS = "a Children controller reads the records of unjoined clusters when one is gone"
 EVENTS = "read only when two processes write the same Event at the same time"
 RENEWAL = "renews tokens that are about to end; no token of this run ends (rule W19)"
-CHUNKS = "used where an intent is larger than 1 MiB (tests/distributor/test_inventory_chunks.py)"
+CHUNKS = "used where an intent is larger than 1 MiB (tests/charts/test_rights_of_chunks.py)"
 DISTRIBUTOR_USER = account("fb-fleetbus-distributor")
 PROJECTOR_USER = account("fb-fleetbus-projector")
 SHOP_USER, WRITER_USER = account("fb-fleetbus-reconciler-shop"), account(WRITER, MEMBER_NAMESPACE)
@@ -73,6 +75,7 @@ UNUSED: Final[dict[str, dict[str, str]]] = {
 """Rights that this run cannot exercise, each with the reason."""
 
 
+@pytest.mark.full
 async def test_s3_s4_s7_s8_every_component_works_with_its_own_rights_and_uses_all(tmp_path: Path):
     async with released(
         VALUES, tmp_path, members={"eu1": True, "us1": False}, watched=WATCHED, written=WRITTEN

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,14 @@ import yaml
 
 from support.api.rendered_chart import CHART, SEED, VALUES, Object, render
 from support.api.wrong_values import WRONG
+from support.full import FULL
 from support.processes.helm import Helm, helm_program
 
 RANDOM = "made anew by each rendering"
-TRIED = VALUES if os.environ.get("FLEETBUS_TEST_FULL") else ["everything", "examples/ha.yaml"]
+TRIED = VALUES if FULL else ["everything", "examples/ha.yaml"]
 """All of them in `make scenarios`."""
+
+pytestmark = pytest.mark.longer
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ controllers, so no pod ever runs.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -20,9 +19,7 @@ import yaml
 from support.api.rendered_chart import AUDIT, CHART, EU1, NAMESPACE, Object
 from support.processes.helm import Helm, Kubectl, helm_program, real_hub
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("FLEETBUS_TEST_FULL"), reason="`make scenarios` runs it"
-)
+pytestmark = pytest.mark.full
 KINDS = ",".join(
     [
         *("deployments", "statefulsets", "services", "secrets", "serviceaccounts", "pods"),
@@ -117,9 +114,25 @@ def test_a_release_from_installation_to_removal(release: Release, tmp_path: Path
     helm.done("rollback", "fb", "2")
     assert changed(secrets, release.secrets()) == set()
 
+    check_larger_disk(release)
     check_renewal(release)
     check_removal(release)
     helm.upgrade(FIRST)  # the definitions that were kept do not stand in the way
+
+
+def check_larger_disk(release: Release) -> None:
+    """Replaces the StatefulSet of NATS, as docs/operations/sizing.md says."""
+    # `--cascade=orphan` needs the garbage collector, and there are no pods to keep.
+    status, said = release.kubectl.run("delete", "statefulset", "fb-fleetbus-nats", "-n", NAMESPACE)
+    assert status == 0, said
+    larger = {"nats": {"embedded": {"storage": {"size": "16Gi"}}}}
+    release.helm.upgrade({**FIRST, **larger})
+    found = release.kubectl.list("statefulsets", "-n", NAMESPACE)
+    (nats,) = [one for one in found if one["metadata"]["name"] == "fb-fleetbus-nats"]
+    claim = nats["spec"]["volumeClaimTemplates"][0]["spec"]
+    assert claim["resources"]["requests"]["storage"] == "16Gi"
+    release.kubectl.run("delete", "statefulset", "fb-fleetbus-nats", "-n", NAMESPACE)
+    release.helm.upgrade(FIRST)
 
 
 def check_renewal(release: Release) -> None:
@@ -150,6 +163,7 @@ def check_removal(release: Release) -> None:
     left = release.kubectl.list(KINDS, "-A", "-l", "app.kubernetes.io/instance=fb")
     assert {(one["kind"], one["metadata"]["name"]) for one in left} == {
         ("CustomResourceDefinition", "clusters.fleetbus.dev"),
+        ("CustomResourceDefinition", "inventorychunks.fleetbus.dev"),
         ("CustomResourceDefinition", "multiclusterresources.fleetbus.dev"),
         ("Namespace", "fleetbus-clusters"),
     }

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -23,9 +22,7 @@ from support.eventually import eventually
 from support.kubelet.isolation import in_isolation
 from support.processes.programs import module
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("FLEETBUS_TEST_FULL"), reason="`make scenarios` runs it"
-)
+pytestmark = pytest.mark.full
 
 Object = dict[str, Any]
 ADDRESS = "10.1.0.1"

@@ -29,7 +29,7 @@ FLEET = {**VALUES["everything"], "credentials": {"seed": SEED}}
 OWN, OTHER = "eu1", "mars"
 GUESTS = [
     *("watcher-hub", "watcher-eu1", "watcher-us1", "subscriber-audit", "subscriber-other"),
-    "voter-ci",
+    *("subscriber-pager", "voter-ci"),
 ]
 HUB = ["pool", "projector", "distributor", "reconciler-shop", "reconciler-mail"]
 USERS = [*GUESTS, *HUB]
@@ -50,10 +50,13 @@ SUBJECTS: Final = {
 }
 NO_SUBJECTS: Final = {
     *("votes_prefix", "vote_subject", "parse_vote_subject"),  # VOTES
+    *("distribution_subject", "distribution_filter"),  # DISTRIBUTION
     *("encode_token", "decode_token", "check_cluster", "events_filter", "parse_event_subject"),
 }
 VOTES: Final = {"shop": {"voter-ci"}, "mail": set[str]()}
 """Namespace of a MultiClusterResource → who may vote on its rollouts."""
+DISTRIBUTION: Final = {"distributor"}
+"""Who may publish what became of a MultiClusterResource."""
 KV_KEYS: Final = {
     "kv_incarnation": _AND_PROJECTOR,
     "kv_message_key": _AND_PROJECTOR,
@@ -74,7 +77,13 @@ KV_KEYS: Final = {
     "kv_pool_lease": _POOL,
 }
 SNAPSHOT_OR_QUEUE: Final = {"queue", "queue_checkpoint", "queue_replay_claim"}
-DISTRIBUTOR_ONLY: Final = {"deletion_budget", "missing_objects", "cooldowns"}
+DISTRIBUTOR_ONLY: Final = {
+    "deletion_budget",
+    "missing_objects",
+    "status_written",
+    "cooldowns",
+    "distributor_settings",
+}
 NO_KEYS: Final = {
     *("kv_cluster", "kv_checkpoint_resource", "object_key"),
     *("split_kv_grant", "split_kv_resync", "split_object_key"),
@@ -96,6 +105,9 @@ API: Final[dict[str, Names]] = {
 DISTRIBUTION_API: Final[dict[str, Names]] = {
     "$JS.API.STREAM.INFO.*": {P},
     "$JS.API.STREAM.CREATE.*": {P},
+    "$JS.API.CONSUMER.CREATE.*.>": {P},
+    "$JS.API.CONSUMER.CREATE.*.*.*": {P},
+    "$JS.API.CONSUMER.INFO.*.*": {P},
 }
 BUCKET_API: Final = {
     "$JS.API.STREAM.INFO.*": {P},
@@ -156,6 +168,9 @@ def contract() -> Iterator[tuple[str, Names]]:
     for namespace, allowed in VOTES.items():
         prefix = subjects.votes_prefix(namespace, "web", "1-a")
         yield subjects.vote_subject(prefix, "canary", "tests"), allowed
+    for cluster in (OWN, ""):
+        verb = subjects.DistributionVerb.APPLIED
+        yield subjects.distribution_subject("shop", "web", cluster, verb), DISTRIBUTION
 
 
 def requests() -> Iterator[tuple[str, Names]]:

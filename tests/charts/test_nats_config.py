@@ -18,11 +18,16 @@ from nats.aio.msg import Msg
 
 from fleetbus.bus.connection import Bus, connected, subscribed
 from fleetbus.bus.durables import consumer_info, ensure_consumer
-from fleetbus.bus.jetstream import ensure_bucket, ensure_stream, stream_info
+from fleetbus.bus.jetstream import ensure_bucket, ensure_distribution, ensure_stream, stream_info
 from fleetbus.bus.key_value import KeyValue
 from fleetbus_devfleet.processes.servers import find_nats_server
 from fleetbus_proto.keys import KV_BUCKET, kv_accepted, kv_watch_spec
-from fleetbus_proto.subjects import DISTRIBUTION_STREAM, STREAM
+from fleetbus_proto.subjects import (
+    DISTRIBUTION_STREAM,
+    STREAM,
+    DistributionVerb,
+    distribution_subject,
+)
 from support.api.rendered_chart import VALUES, Object, find, render, secret
 from support.servers.nats_refusals import refusals
 from support.servers.rendered_servers import RenderedNats, nats_config, rendered_nats
@@ -31,7 +36,7 @@ FLEET = VALUES["everything"]
 USERS = [
     *("watcher-hub", "watcher-eu1", "pool", "projector", "distributor"),
     *("reconciler-shop", "reconciler-mail", "subscriber-audit", "subscriber-other", "operator"),
-    "voter-ci",
+    *("subscriber-pager", "voter-ci"),
 ]
 GET = "$JS.API.DIRECT.GET"
 NEXT = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}"
@@ -61,16 +66,21 @@ PUBLISH: dict[str, set[str]] = {
     f"{GET}.{STREAM}": {"projector"},
     "fleetbus.votes.shop.web.1-a.canary.tests": {"voter-ci"},
     "fleetbus.votes.mail.web.1-a.canary.tests": set(),
-    "fleetbus.distribution.shop.web.eu1.applied": set(),
+    "fleetbus.distribution.shop.web.eu1.applied": {"distributor"},
     f"{GET}.{DISTRIBUTION_STREAM}.fleetbus.votes.shop.web.1-a.canary.tests": {"distributor"},
     f"{GET}.{DISTRIBUTION_STREAM}.fleetbus.distribution.shop.web.eu1.applied": set(),
     f"$JS.API.STREAM.CREATE.{DISTRIBUTION_STREAM}": {"projector"},
+    f"$JS.API.CONSUMER.CREATE.{DISTRIBUTION_STREAM}.subscriber-pager": {"projector"},
+    f"$JS.API.CONSUMER.MSG.NEXT.{DISTRIBUTION_STREAM}.subscriber-pager": {"subscriber-pager"},
+    f"$JS.API.CONSUMER.MSG.NEXT.{DISTRIBUTION_STREAM}.subscriber-audit": set(),
+    f"$JS.ACK.{DISTRIBUTION_STREAM}.subscriber-pager.1.1.1.1.0": {"subscriber-pager"},
     f"{NEXT}.projector": {"projector"},
     f"{NEXT}.shop-a": {"reconciler-shop"},
     f"{NEXT}.shop-stock-b": {"reconciler-shop"},
     f"{NEXT}.mail-a": {"reconciler-mail"},
     f"{NEXT}.distributor-targets-b": {"distributor"},
     f"{NEXT}.subscriber-audit": {"subscriber-audit"},
+    f"{NEXT}.subscriber-pager": set(),
     f"{NEXT}.mine": {"subscriber-other"},
     f"{INFO}.shop-a": {"reconciler-shop", "projector", "operator"},
     f"{INFO}.subscriber-audit": {"projector", "operator"},
@@ -115,7 +125,9 @@ SUBSCRIBE: dict[str, set[str]] = {
     "_INBOX.reconciler.mail.x": {"reconciler-mail"},
     "_INBOX.subscriber.audit.x": {"subscriber-audit"},
     "_INBOX.voter.ci.x": {"voter-ci"},
+    "_INBOX.subscriber.pager.x": {"subscriber-pager"},
     "fleetbus.votes.shop.>": {"distributor"},
+    "fleetbus.distribution.shop.>": set(),
     "fleetbus.>": set(),
     "fleetbus.events.eu1.>": set(),
     "fleetbus.control.eu1": {"watcher-eu1", "pool"},
@@ -223,6 +235,32 @@ async def test_s5_a_subscriber_reads_and_acknowledges_its_durable(server: Render
         info = await consumer_info(hub, "subscriber-audit")
         assert info is not None
         assert (info["num_ack_pending"], info["ack_floor"]["stream_seq"]) == (0, 1)
+
+
+async def test_s5_a_subscriber_of_the_distributor_reads_what_it_tells(server: RenderedNats):
+    subject = distribution_subject("shop", "web", "eu1", DistributionVerb.APPLIED)
+    async with (
+        connected(server.access("projector"), name="projector") as hub,
+        connected(server.access("distributor"), name="distributor") as distributor,
+    ):
+        await ensure_distribution(hub)
+        durable, filters = "subscriber-pager", ["fleetbus.distribution.shop.>"]
+        await ensure_consumer(hub, durable, filters, stream=DISTRIBUTION_STREAM)
+        await distributor.request(subject, b"event")
+        await distributor.request(subject.replace("shop", "mail"), b"of others")
+        given = secret(server.objects, "fb-fleetbus-subscriber-pager-nats")
+        client = await nats.connect(
+            server.address, inbox_prefix=given["inboxPrefix"], **server.login(durable)
+        )
+        try:
+            pull = await client.jetstream().pull_subscribe_bind(
+                consumer=given["durable"], stream=given["stream"]
+            )
+            (message,) = await pull.fetch(2, timeout=2)
+            assert (message.subject, message.data) == (subject, b"event")
+            await message.ack_sync()
+        finally:
+            await client.close()
 
 
 async def test_a_command_in_a_pod_gets_answers_with_the_login_of_that_pod(server: RenderedNats):

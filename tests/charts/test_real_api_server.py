@@ -6,7 +6,6 @@ Part of `make scenarios`, where the programs of `make e2e` are there: it takes s
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, cast
@@ -17,9 +16,7 @@ from support.api.chart import crds
 from support.api.rendered_chart import NAMESPACE, VALUES, Object, render
 from support.processes.helm import Kubectl, real_hub
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("FLEETBUS_TEST_FULL"), reason="`make scenarios` runs it"
-)
+pytestmark = pytest.mark.full
 OF_OPERATORS = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "Certificate"}
 FIRST = {"Namespace": 0, "CustomResourceDefinition": 1}
 MAP: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}

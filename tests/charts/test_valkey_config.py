@@ -30,7 +30,9 @@ WRITES: dict[str, set[str]] = {
     "fleetbus:{q:distributor-targets}:ready": {"distributor"},
     "fleetbus:{deletions}:budget": {"distributor"},
     "fleetbus:{mcr:1}:missing": {"distributor"},
+    "fleetbus:{mcr:1}:written": {"distributor"},
     "fleetbus:{targets}:cooldowns": {"distributor"},
+    "fleetbus:{targets}:settings": {"distributor"},
     "other": set(),
 }
 FORBIDDEN: list[tuple[Any, ...]] = [

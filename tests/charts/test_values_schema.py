@@ -8,8 +8,10 @@ from typing import Any, cast
 import pytest
 import yaml
 
+from fleetbus_watcher.settings import Selection
 from support.api.rendered_chart import (
     CHART,
+    EU1,
     VALUES,
     Object,
     helm,
@@ -31,7 +33,8 @@ def test_s7_the_hub_is_never_watched_with_a_wildcard_in_its_rights(resource: str
     watch = {"resources": [resource]}
     with pytest.raises(helm().HelmError) as refused:
         render_files({"watchers": {"clusters": [{"name": "hub", "watch": watch}]}})
-    assert "on the hub name resources as v1/pods" in str(refused.value)
+    assert "watch.resources[0]: " in str(refused.value)
+    assert "is not a resource" in str(refused.value)
 
 
 def test_credentials_in_an_address_are_refused_and_not_repeated():
@@ -65,6 +68,55 @@ def test_every_key_has_a_description_and_nothing_else_is_allowed():
     for name, inner in schema["$defs"].items():
         walk(inner, name)
     assert bare == []
+
+
+OPEN = frozenset(
+    {
+        "global",
+        *("nodeAffinity", "podAffinity", "podAntiAffinity"),
+        *("podSelector", "namespaceSelector"),
+    }
+)
+"""Objects of the Kubernetes API, which the API server checks, and what a parent chart shares."""
+
+
+def test_every_map_says_which_keys_it_may_have():
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    found: list[str] = []
+
+    def walk(node: Any, place: str) -> None:
+        if isinstance(node, list):
+            for inner in cast("list[Any]", node):
+                walk(inner, place)
+        if not isinstance(node, dict):
+            return
+        fields = cast("Object", node)
+        if "object" in fields.get("type", ()) and "additionalProperties" not in fields:
+            found.append(place)
+        for key, inner in fields.items():
+            walk(inner, key)
+
+    walk(schema, "")
+    assert set(found) == OPEN
+
+
+RESOURCES = [
+    *("pods", "v1/pods", "core/v1/pods", "apps/v1/deployments", "deployments.apps", "*"),
+    *("networking.k8s.io/v1/ingresses", "apps.v1.deployments", "apps/deployments", "v1/"),
+    *("a/b/v1/c", "v1/Pods", "apps/v01/deployments", "pods/v1", "-a", "v1/pods/", "x/v1a/y"),
+]
+
+
+@pytest.mark.parametrize("name", RESOURCES)
+def test_the_chart_and_the_watcher_accept_the_same_names_of_resources(name: str):
+    watch = {"resources": [name]}
+    try:
+        Selection.model_validate(name)
+    except ValueError:
+        with pytest.raises(helm().HelmError, match="is not a resource"):
+            render_files({"watchers": {"clusters": [{**EU1, "watch": watch}]}})
+    else:
+        render_files({"watchers": {"clusters": [{**EU1, "watch": watch}]}})
 
 
 def test_every_default_value_is_in_the_schema_and_the_other_way_round():

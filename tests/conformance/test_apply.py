@@ -190,6 +190,15 @@ def test_versions_have_entries_of_their_own(api: Api, space: Space, name: str, o
     assert versions == {"m1": f"{space.group}/v1", "m2": f"{space.group}/v1beta1"}
 
 
+def test_who_applies_another_version_keeps_one_entry(api: Api, space: Space, name: str, one: str):
+    api.apply(one, space.widget(name, size=3), "m1")
+    beta = {**space.widget(name, size=4), "apiVersion": f"{space.group}/v1beta1"}
+    reply = api.apply(f"{space.betas}/{name}", beta, "m1")
+    assert (reply.status, reply.spec["size"]) == (200, 4)
+    (entry,) = reply.meta["managedFields"]
+    assert (entry["manager"], entry["apiVersion"]) == ("m1", f"{space.group}/v1beta1")
+
+
 def test_a_dry_run_stores_nothing(api: Api, space: Space, name: str, one: str):
     assert api.apply(one, space.widget(name), "m", dryRun="All").status == 201
     assert api.get(one).status == 404

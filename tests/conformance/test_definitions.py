@@ -134,6 +134,41 @@ def test_defaults_and_pruning_go_as_deep_as_the_schema(api: Api, kind: Kind):
     }
 
 
+ANYTHING: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "any": {"x-kubernetes-preserve-unknown-fields": True},
+        "items": {
+            "type": "array",
+            "x-kubernetes-preserve-unknown-fields": True,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "known": {"type": "object", "properties": {"a": {"type": "integer"}}}
+                },
+            },
+        },
+    },
+}
+
+
+def test_objects_in_lists_are_kept_where_unknown_fields_are(api: Api, kind: Kind):
+    body = kind.body()
+    schema = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    spec = schema["properties"]["spec"]
+    properties = {**spec["properties"], "nested": ANYTHING}
+    schema["properties"] = {"spec": {**spec, "properties": properties}}
+    assert api.post(CRDS, body).status == 201
+    until(lambda: api.get(kind.objects).status == 200)
+    nested: dict[str, Any] = {
+        "any": [{"a": 1}, [{"b": [{"c": 2}]}]],
+        "items": [{"unknown": 1, "known": {"a": 1, "b": 2}}],
+    }
+    reply = api.post(kind.objects, kind.thing("a", spec={"size": 3, "nested": nested}))
+    assert reply.spec["nested"]["any"] == nested["any"]
+    assert reply.spec["nested"]["items"] == [{"unknown": 1, "known": {"a": 1}}]
+
+
 # versions ---------------------------------------------------------------------------------------
 
 

@@ -48,6 +48,13 @@ def test_a_precondition_names_the_kind(api: Api, space: Space, name: str, one: s
 def test_a_dry_run_deletes_nothing(api: Api, one: str):
     assert api.delete(one, dryRun="All").status == 200
     assert api.get(one).status == 200
+    assert api.delete(one, {"dryRun": ["All"]}).status == 200
+    assert api.get(one).status == 200
+
+
+def test_the_query_of_a_deletion_counts_only_without_a_body(api: Api, one: str):
+    assert api.delete(one, {"propagationPolicy": "Background"}, dryRun="All").status == 200
+    assert api.get(one).status == 404, "it was no dry run"
 
 
 @pytest.mark.parametrize(

@@ -151,4 +151,4 @@ async def test_a_hub_that_refuses_is_one_line(
 ):
     await rig.servers.stop(HUB)
     assert await desk() == 1
-    assert capsys.readouterr().err.startswith("fleetbus: the hub refused: ")
+    assert capsys.readouterr().err.startswith("fleetbus: hub: no answer from the API server: ")

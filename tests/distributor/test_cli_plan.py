@@ -11,9 +11,17 @@ from typing import Any
 import orjson
 import pytest
 import yaml
+from nats.aio.client import Client
 
+from fleetbus.bus.connection import connected
+from fleetbus.bus.jetstream import ensure_distribution
 from fleetbus.cli.app import run_command_line
+from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus_distributor.render.spec import API_VERSION, KIND
+from fleetbus_distributor.settings import DistributorSettings
+from fleetbus_distributor.shared_settings import share_settings
+from fleetbus_proto import keys
+from support.eventually import eventually
 from support.rigs.distributor import CONFIG_MAP, HUB, Rig
 
 BOTH = {"clusters": [{"name": "t1"}, {"name": "t2"}]}
@@ -136,3 +144,41 @@ async def test_d25_unknown_names_and_what_the_hub_refuses(desk: Desk):
     status, _, err = await desk()
     assert status == 2
     assert "give the NAME" in err
+
+
+async def test_d25_votes_are_read_from_the_bus(rig: Rig, desk: Desk, nats: Client, nats_url: str):
+    async with connected(nats_url, name="test") as bus:
+        await ensure_distribution(bus)
+    canary = {"name": "canary", "clusters": [{"name": "t1"}], "gates": [{"name": "tests"}]}
+    rig.create(template=CONFIG_MAP, placement=BOTH, rollout={"waves": [canary]})
+    for _ in range(4):
+        await rig.reconcile()
+    status, out, err = await desk("x")
+    assert (status, "nothing to do" in out) == (0, True)
+    assert "note: gates also wait for votes" in err
+    subject = f"{rig.resource()['status']['rollout']['votes']}.canary.tests"
+    await nats.jetstream().publish(subject, b'{"vote": "pass"}')
+    status, out, err = await desk("x", "--nats-url", nats_url)
+    assert (status, err) == (2, "")
+    assert "t2:\n  + create ConfigMap default/m" in out
+    status, out, err = await desk("x", "--nats-url", "nats://127.0.0.1:1")
+    assert (status, out) == (1, "")
+    assert err.startswith("fleetbus: the votes on gates cannot be read: ")
+
+
+async def test_d25_the_store_says_whether_a_service_account_is_required(
+    rig: Rig, desk: Desk, valkey_url: str
+):
+    settings = DistributorSettings(require_service_account=True)
+    sharing = asyncio.create_task(share_settings(rig.redis, settings))
+    file = desk.write(template=CONFIG_MAP, placement=BOTH)
+    try:
+        await eventually(lambda: rig.redis.exists(keys.distributor_settings()))
+        status, out, _ = await desk("-f", file, redis_url=valkey_url)
+    finally:
+        await cancel_and_wait(sharing)
+    assert status == 1
+    assert "ServiceAccountRequired: spec.serviceAccountName: required here" in out
+    await rig.redis.delete(keys.distributor_settings())
+    status, _, _ = await desk("-f", file, redis_url=valkey_url)
+    assert status == 2

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+from datetime import timedelta
 from typing import Any
+
+import pytest
 
 from fleetbus.ownership import PAUSE_ANNOTATION
 from fleetbus_distributor.targets.drift_report import describe_drift, find_drift
@@ -82,6 +85,25 @@ async def test_d26_a_paused_object_is_neither_changed_nor_deleted(rig: Rig):
     assert not rig.has("t1", MAPS, "m")
 
 
+@pytest.mark.parametrize("is_deleted", [True, False])
+async def test_d26_a_deletion_goes_on_as_soon_as_the_pause_ends(rig: Rig, is_deleted: bool):
+    rig.create(template=CONFIG_MAP, placement=BOTH)
+    await rig.reconcile()
+    by_hand(rig, {"metadata": {"annotations": {PAUSE_ANNOTATION: "while I look"}}})
+    if is_deleted:
+        rig.delete()
+    else:
+        rig.edit(placement={"clusters": [{"name": "t2"}]})
+    await rig.reconcile()
+    assert (rig.entry("t1")["state"], rig.entry("t1")["reason"]) == ("Held", "Paused")
+    rig.later.clear()
+    by_hand(rig, {"metadata": {"annotations": {PAUSE_ANNOTATION: None}}})
+    await rig.repair("t1")  # the event of that change
+    assert rig.later["x", ""] <= timedelta(seconds=1), "it waits for the next retry"
+    await rig.reconcile()
+    assert not rig.has("t1", MAPS, "m")
+
+
 def test_d26_items_of_lists_are_found_by_name():
     live: dict[str, Any] = copy.deepcopy(POD)
     live["spec"]["containers"][0]["image"] = "other"
@@ -132,3 +154,44 @@ async def test_waiting_conflict_and_held_are_events_once(rig: Rig):
     (held,) = events(rig, "Held")
     assert held.startswith("t1, t2: 1 object(s) are not deleted")
     assert len(events(rig, "Applied")) == 1
+
+
+async def test_d26_a_correction_names_field_manager_and_time(rig: Rig):
+    rig.create(template=CONFIG_MAP, placement=BOTH)
+    await rig.reconcile()
+    when = by_hand(rig, {"data": {"k": "canary"}})
+    await rig.repair("t1")
+    expected = f"ConfigMap default/m: .data.k was changed by kubectl-edit at {when}"
+    assert rig.entry("t1")["state"] == "Applied"
+    assert rig.entry("t1")["lastCorrection"] == expected
+    assert "lastCorrection" not in rig.entry("t2")
+    assert events(rig, "Corrected") == [f"t1: {expected}"]
+    assert events(rig, "Patched") == []
+    (published,) = [one for one in rig.events if one.event == "corrected"]
+    (field,) = published.objects
+    assert (published.cluster, published.message) == ("t1", expected)
+    assert (field.field, field.manager, field.time) == (".data.k", "kubectl-edit", when)
+    assert "canary" not in str(rig.resource()["status"])
+
+    rig.clusters["t1"].delete(MAPS, "default", "m")
+    for _ in range(2):
+        await rig.reconcile()
+    assert rig.entry("t1")["lastCorrection"] == "ConfigMap default/m: it was deleted"
+    assert len(events(rig, "Corrected")) == 2
+
+    rig.edit(template={**CONFIG_MAP, "data": {"k": "edited"}})
+    for _ in range(2):
+        await rig.reconcile()
+    assert len(events(rig, "Corrected")) == 2, "an edit is no correction"
+    assert rig.entry("t1")["lastCorrection"] == "ConfigMap default/m: it was deleted"
+
+
+async def test_d26_an_edit_that_takes_a_change_back_tells_it_apart_from_its_own(rig: Rig):
+    rig.create(template=CONFIG_MAP, placement=BOTH)
+    await rig.reconcile()
+    when = by_hand(rig, {"data": {"k": "by hand"}})
+    rig.edit(template={**CONFIG_MAP, "data": {"k": "edited", "other": "new"}})
+    await rig.reconcile()
+    assert rig.get("t1", MAPS, "m")["data"] == {"k": "edited", "other": "new"}
+    expected = f"ConfigMap default/m: .data.k was changed by kubectl-edit at {when}"
+    assert events(rig, "Corrected") == [f"t1: {expected}"]

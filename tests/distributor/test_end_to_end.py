@@ -15,13 +15,16 @@ from fleetbus_distributor.controllers import NAME, TARGETS
 from fleetbus_distributor.main import run as run_distributor
 from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
+from fleetbus_distributor.targets import missing_types
 from support.api.chart import crds
-from support.api.custom_resource_definitions import CRDS
+from support.api.custom_resource_definitions import CRDS, definition
 from support.eventually import eventually
 from support.rigs.distributor import CONFIG_MAP
 from support.rigs.fleet import Rig, fleet_rig
 
 WITHIN = timedelta(seconds=15)
+LONG = timedelta(seconds=60)
+"""To list all resources of a cluster, on a busy machine."""
 HUB = "t4"
 MAPS = "v1/configmaps"
 
@@ -137,6 +140,55 @@ async def test_d11_changes_on_one_cluster_ask_nothing_of_the_others(rig: Rig):
         await eventually(lambda: data_of(rig, "t1") == CONFIG_MAP["data"], within=WITHIN)
     await quiet(rig)
     assert (asked("t2"), asked(HUB)) == before
+
+
+async def test_p18_what_is_deleted_before_the_first_list_of_its_type_comes_back(rig: Rig):
+    rig.start_watcher(HUB, resources=(*rig.resources, RESOURCE, CLUSTER_RESOURCE))
+    rig.start_reconciler()
+    start_distributor(rig)
+    create(rig, CONFIG_MAP, "t1")
+    await eventually(lambda: data_of(rig, "t1"), within=WITHIN)
+    await eventually(lambda: state_of(rig, "t1") == "Applied", within=WITHIN)
+    await quiet(rig)
+    rig.clusters["t1"].delete(MAPS, "default", "m")
+    rig.start_watcher("t1")
+    await eventually(lambda: data_of(rig, "t1"), within=WITHIN)
+
+
+async def test_d9_a_type_that_somebody_else_installs_wakes_those_who_wait_for_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(missing_types, "_AGAIN", timedelta(minutes=5))
+    rig.start_watcher(HUB, resources=(*rig.resources, RESOURCE, CLUSTER_RESOURCE))
+    rig.start_watcher("t1", resources=("*",))
+    rig.start_reconciler()
+    start_distributor(rig)
+    metadata = {"name": "main", "namespace": "default"}
+    database = {"apiVersion": "example.org/v1", "kind": "Database", "metadata": metadata}
+    create(rig, database, "t1")
+    await eventually(lambda: state_of(rig, "t1") == "Waiting", within=LONG)
+    await quiet(rig)
+    definitions = "apiextensions.k8s.io/customresourcedefinitions"
+
+    async def watches_definitions() -> bool:
+        return (await rig.reader.freshness(["t1"], definitions))["t1"].is_complete
+
+    await eventually(watches_definitions, within=LONG)
+    rig.clusters["t1"].create(CRDS, definition("example.org", "databases", "Database"))
+    databases = "example.org/v1/databases"
+    await eventually(lambda: rig.clusters["t1"].get(databases, "default", "main"), within=LONG)
+
+
+def create(rig: Rig, template: dict[str, Any], cluster: str) -> None:
+    placement = {"clusters": [{"name": cluster}]}
+    spec = {"template": copy.deepcopy(template), "placement": placement}
+    metadata = {"name": "x", "namespace": "default"}
+    rig.clusters[HUB].create(RESOURCE, {"metadata": metadata, "spec": spec})
+
+
+def state_of(rig: Rig, cluster: str) -> Any:
+    entries = resource(rig, "x").get("status", {}).get("clusters", [])
+    return next((one["state"] for one in entries if one["name"] == cluster), "")
 
 
 def data_of(rig: Rig, cluster: str) -> Any:

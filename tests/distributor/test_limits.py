@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 
 from fleetbus.errors import TooManyRequests
+from fleetbus.kube.connection.liveness import Liveness
 from fleetbus.kube.connection.request_limiter import RequestLimiter
 from fleetbus_distributor.settings import DistributorSettings
-from fleetbus_distributor.targets.limits import Limits, Turns
+from fleetbus_distributor.targets.limits import Limits, Turn, Turns
 from fleetbus_emulator.apiserver import Delay, Fail
+from support.eventually import eventually
 from support.rigs.distributor import CONFIG_MAP, HUB, Rig
 
 MAPS = "v1/configmaps"
+ALIVE = Liveness()
+ALIVE.answered_at = float("inf")
 
 
 async def waits(
@@ -111,12 +115,29 @@ async def test_d11_all_rounds_together_work_on_so_many_objects_of_a_cluster(
     assert len([one for _, one in rig.clusters["t1"].names(MAPS) if "-" in one]) >= 16
 
 
+async def test_d11_a_cluster_that_waits_for_its_turn_is_not_taken_to_hang(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    limits = Limits(qps=1000, burst=1000, in_flight=10)
+    monkeypatch.setattr(rig.distributor, "_limits", limits)
+    monkeypatch.setattr(limits, "turns", Turns(at_once=1))
+    monkeypatch.setattr("fleetbus_distributor.rounds.silence._SILENT_ALONE", timedelta(seconds=1))
+    taken = await limits.turns.take(ALIVE)
+    place(rig, "x", "t1", "t2")
+    round_ = asyncio.create_task(rig.reconcile("x"))
+    await asyncio.sleep(2)
+    taken.end()
+    await round_
+    assert set(rig.states("x").values()) == {"Applied"}
+
+
 async def test_d11_few_objects_begin_in_one_turn_of_the_event_loop_and_a_cancelled_one_takes_none():
     turns, begun = Turns(per_turn=2), list[int]()
 
     async def begin(number: int) -> None:
-        await turns.wait()
+        turn = await turns.take(ALIVE)
         begun.append(number)
+        turn.end()
 
     tasks = [asyncio.create_task(begin(number)) for number in range(7)]
     await asyncio.sleep(0)
@@ -128,6 +149,75 @@ async def test_d11_few_objects_begin_in_one_turn_of_the_event_loop_and_a_cancell
         found.append(len(begun) - before)
     assert max(found) == 2
     assert begun == [0, 1, 3, 4, 5, 6]
+
+
+async def test_d11_few_objects_are_under_way_and_a_server_that_hangs_takes_no_turn_from_others():
+    turns = Turns(at_once=2, silent=timedelta(milliseconds=100))
+    taken: list[Turn] = []
+
+    async def begin() -> None:
+        taken.append(await turns.take(Liveness()))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(6):
+            group.create_task(begin())
+        await asyncio.sleep(0.05)
+        assert len(taken) == 2
+        assert turns.are_scarce
+        taken[0].end()
+        taken[0].end()
+        await asyncio.sleep(0.01)
+        assert len(taken) == 3  # at once: whoever ends has no need of its turn
+        await eventually(lambda: len(taken) == 6)
+    for one in taken:
+        one.end()
+    async with asyncio.timeout(5):
+        again = [await turns.take(ALIVE), await turns.take(ALIVE)]  # none has got lost
+    third = asyncio.create_task(turns.take(ALIVE))
+    await asyncio.sleep(0.01)
+    assert not third.done()  # nor was one given back twice
+    again[0].end()
+    await third
+    assert not turns.are_scarce
+
+
+async def test_d11_a_server_that_is_slow_and_answers_keeps_its_turn():
+    turns = Turns(at_once=1, silent=timedelta(milliseconds=50))
+    slow = Liveness()
+    await turns.take(slow)
+    waiting = asyncio.create_task(turns.take(ALIVE))
+    for _ in range(20):
+        slow.note()
+        await asyncio.sleep(0.01)
+    assert not waiting.done()
+    await asyncio.wait_for(waiting, 5)  # once it is silent
+
+
+async def test_d11_the_more_servers_are_silent_the_longer_they_are_waited_for():
+    """All of them are slow together where this machine is, and more work would not help."""
+    turns = Turns(at_once=1, silent=timedelta(milliseconds=1))
+    first = turns.patience
+    for _ in range(10):
+        turns.release(is_silent=True)
+    assert 2 * first < turns.patience
+    for _ in range(100):
+        turns.release(is_silent=True)
+    assert turns.patience == 5
+    for number in range(1000):
+        turns.release(is_silent=number % 10 == 0)  # one of ten is dead
+    assert turns.patience == first
+
+
+async def test_d11_a_turn_that_comes_with_a_cancellation_is_given_to_the_next():
+    turns = Turns(at_once=1)
+    first = await turns.take(ALIVE)
+    cancelled = asyncio.create_task(turns.take(ALIVE))
+    await asyncio.sleep(0)
+    first.end()
+    await asyncio.sleep(0)  # its turn has come, and it has not run yet
+    cancelled.cancel()
+    async with asyncio.timeout(5):
+        await turns.take(ALIVE)
 
 
 def test_d11_the_limits_are_settings():

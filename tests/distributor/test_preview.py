@@ -15,6 +15,7 @@ from fleetbus_distributor.render.spec import API_VERSION, KIND
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.targets.outcome import State
 from support.rigs.distributor import CONFIG_MAP, HUB, Rig
+from support.rigs.rollout import vote
 
 MAPS = "v1/configmaps"
 BOTH = {"clusters": [{"name": "t1"}, {"name": "t2"}]}
@@ -66,7 +67,10 @@ async def plan(rig: Rig, manifest: Object | None = None) -> Planned:
         hub = fleet.client(HUB)
         resource = await candidate_of(hub, manifest) if manifest else rig.resource()
         budget = PlannedBudget(rig.redis)
-        made = await preview(fleet, resource, budget=budget, settings=DistributorSettings())
+        settings = DistributorSettings(require_service_account=rig.require_service_account)
+        made = await preview(
+            fleet, resource, budget=budget, settings=settings, read_vote=rig.read_vote
+        )
     finally:
         await fleet.aclose()
     assert {name: stored(rig, name) for name in rig.clusters} == before, "a plan has written"
@@ -295,7 +299,13 @@ async def test_d25_without_a_store_the_plan_says_that_the_budget_is_unknown(rig:
     rig.fleet.join("t2", zone="b")
     fleet, budget = DryRunFleet(rig.fleet), PlannedBudget(None)
     try:
-        await preview(fleet, rig.resource(), budget=budget, settings=DistributorSettings())
+        await preview(
+            fleet,
+            rig.resource(),
+            budget=budget,
+            settings=DistributorSettings(),
+            read_vote=rig.read_vote,
+        )
     finally:
         await fleet.aclose()
     assert budget.is_unknown
@@ -310,3 +320,28 @@ async def test_d25_the_waves_of_a_rollout(rig: Rig):
     assert planned.actions == {"t1": {"m": "change"}}
     waves = {one["name"]: one["phase"] for one in planned.preview.status["rollout"]["waves"]}
     assert waves == {"canary": "Open", "remaining": "Waiting"}
+
+
+async def test_d25_a_vote_opens_a_wave_in_the_plan_as_in_the_round_that_follows(rig: Rig):
+    canary = {"name": "canary", "clusters": [{"name": "t1"}], "gates": [{"name": "tests"}]}
+    rig.create(template=CONFIG_MAP, placement=BOTH, rollout={"waves": [canary]})
+    for _ in range(4):
+        await rig.reconcile()
+    assert rig.states() == {"t1": "Applied", "t2": "Waiting/WaveNotOpen"}
+    assert (await plan(rig)).actions == {}
+    vote(rig, "canary", "tests", vote="pass")
+    planned = await plan(rig)
+    assert planned.actions == {"t2": {"m": "create"}}
+    await rig.until(lambda: rig.states() == {"t1": "Applied", "t2": "Applied"})
+
+
+async def test_d25_without_a_service_account_the_plan_refuses_as_the_round_does(rig: Rig):
+    rig.require_service_account = True
+    rig.restart()
+    planned = await plan(rig, document(template=CONFIG_MAP))
+    rig.create(template=CONFIG_MAP, placement=BOTH)
+    await rig.reconcile()
+    refusal = rig.condition()
+    assert planned.preview.problem == f"{refusal['reason']}: {refusal['message']}"
+    assert refusal["reason"] == "ServiceAccountRequired"
+    assert planned.writes == {}

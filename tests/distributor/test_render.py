@@ -43,8 +43,12 @@ def test_d15_substitution_is_typed(template: Any, result: Any):
     ("template", "problem"),
     [
         ({"a": ["${vars.nope}"]}, "spec.template.a[0]: spec.vars has no 'nope'"),
+        ({"a": "${cluster.labels.regio}"}, "has no label 'regio' (did you mean 'region'?)"),
         ("${cluster.labels.nope}", "cluster eu1 has no label 'nope'"),
-        ("${cluster.nam}", "unknown expression"),
+        (
+            "${cluster.nam}",
+            "unknown expression ${cluster.nam} (did you mean 'cluster.name'?); allowed are clus",
+        ),
         ("${cluster.name.__class__}", "unknown expression"),
         ("${vars.text.__class__}", "has no 'text.__class__'"),
         ("x${vars.map}", "is not a scalar"),

@@ -223,16 +223,17 @@ def clusters(count: int, **labels: str) -> list[ClusterInfo]:
 
 
 async def test_d15_rendering_does_not_block_the_event_loop():
-    longest, at = 0.0, time.perf_counter()
+    # In time of the processor: what others compute meanwhile on a busy machine does not count.
+    longest, at = 0.0, time.process_time()
     drawing = asyncio.create_task(Renderer().draft(many(200), clusters(40), "hub"))
     while not drawing.done():
         await asyncio.sleep(0)
-        now = time.perf_counter()
+        now = time.process_time()
         longest, at = max(longest, now - at), now
-    started, spec = time.perf_counter(), many(200)
+    started, spec = time.process_time(), many(200)
     for info in clusters(40):
         render_for(spec, Context(info.name, info.labels))
-    assert longest < (time.perf_counter() - started) / 2, "what it costs on the loop"
+    assert longest < (time.process_time() - started) / 2, "what it costs on the loop"
     assert len((await drawing).objects) == 40
 
 
@@ -268,3 +269,17 @@ async def test_d15_what_is_remembered_is_bounded():
         drawn = await drafts.draft(many(1, vars={"n": n}), clusters(1), "hub")
         assert drawn.objects["c0"][0]["data"]["c"] == "c0"
     assert 0 < drafts.size <= 3_000
+
+
+async def test_r10_rounds_for_single_clusters_in_conflict_write_no_status(rig: Rig):
+    for name in ("t1", "t2"):
+        rig.clusters[name].create(MAPS, {"metadata": {"name": "m"}}, "default")
+    placement = {"clusters": [{"name": "t1"}, {"name": "t2"}]}
+    rig.create(template=copy.deepcopy(CONFIG_MAP), placement=placement)
+    for _ in range(3):
+        await rig.reconcile()
+    before = len(rig.writes(HUB))
+    for name in ("t1", "t2"):
+        await rig.repair(name)
+        await rig.reconcile()
+    assert len(rig.writes(HUB)) == before

@@ -9,10 +9,13 @@ from datetime import timedelta
 from typing import Any
 
 from fleetbus.errors import ServerError
+from fleetbus.ownership import Owner
+from fleetbus.snapshot.records import ResourceRecord, ResourceState
+from fleetbus_distributor.render.spec import API_VERSION, KIND
 from fleetbus_distributor.targets import instances
 from fleetbus_distributor.targets.field_versions import is_outdated, to_version
 from fleetbus_distributor.targets.instances import split_instances
-from fleetbus_distributor.targets.seen import SeenOnTargets
+from fleetbus_distributor.targets.missing_types import MissingTypes
 from fleetbus_emulator.apiserver import Fail
 from support.api.custom_resource_definitions import CRDS, definition
 from support.eventually import eventually
@@ -95,24 +98,61 @@ async def test_d9_a_type_that_is_removed_and_comes_back_meanwhile(rig: Rig):
     assert rig.has("t1", DATABASES, "main")
 
 
+def owner(name: str) -> Owner:
+    return Owner(API_VERSION, KIND, "default", name, f"uid-{name}", "hub", hub="uid-of-hub")
+
+
+TYPE = (f"{GROUP}/v1", "Database")
+
+
 def test_d9_a_missing_type_is_discovered_less_and_less_often():
     now = 0.0
-    seen = SeenOnTargets(lambda: now)
+    missing = MissingTypes(lambda: now)
     waits: list[float] = []
     while now < 1000:
-        wait = seen.note_missing_type("c", "example.org/v1", "Database").total_seconds()
+        wait = missing.note_missing("c", *TYPE, owner("x")).total_seconds()
         waits.append(wait)
         now += wait
     assert waits[:3] == [1, 1, 2]
     assert max(waits) == 300
     assert len(waits) < 15
-    assert seen.note_missing_type("d", "example.org/v1", "Database").total_seconds() == 1
+    assert missing.note_missing("d", *TYPE, owner("x")).total_seconds() == 1
     now += 3600  # nobody asks for an hour
-    assert seen.note_missing_type("c", "example.org/v1", "Database").total_seconds() == 1
+    assert missing.note_missing("c", *TYPE, owner("x")).total_seconds() == 1
     now += 10
-    assert seen.note_missing_type("c", "example.org/v1", "Database").total_seconds() == 10
-    seen.note_type("c", "example.org/v1", "Database")
-    assert seen.note_missing_type("c", "example.org/v1", "Database").total_seconds() == 1
+    assert missing.note_missing("c", *TYPE, owner("x")).total_seconds() == 10
+    missing.note_served("c", *TYPE)
+    assert missing.note_missing("c", *TYPE, owner("x")).total_seconds() == 1
+
+
+def reported(state: ResourceState = ResourceState.LISTING) -> list[ResourceRecord]:
+    return [
+        ResourceRecord(group=GROUP, version="v1", plural="databases", kind="Database", state=state)
+    ]
+
+
+def test_d9_those_who_wait_are_woken_once_when_the_type_is_reported():
+    now = 0.0
+    missing = MissingTypes(lambda: now)
+    for name in ("x", "y"):
+        missing.note_missing("c", *TYPE, owner(name))
+    missing.note_missing("d", *TYPE, owner("z"))
+    missing.note_missing("c", "v1", "Gadget", owner("z"))
+    assert missing.groups() == {("c", GROUP), ("d", GROUP), ("c", "core")}
+    gone = reported(ResourceState.UNKNOWN)
+    for records in ([], gone):
+        assert not missing.take_reported("c", GROUP, records)
+    now = 200
+    assert {one.name for one in missing.take_reported("c", GROUP, reported())} == {"x", "y"}
+    assert missing.take_news("c", *TYPE)
+    assert not missing.take_news("c", *TYPE)
+    # It is served a moment later: soon again, and not at each look.
+    assert missing.note_missing("c", *TYPE, owner("x")).total_seconds() == 1
+    assert not missing.take_reported("c", GROUP, reported())
+    assert not missing.take_reported("c", GROUP, gone)
+    assert [one.name for one in missing.take_reported("c", GROUP, reported())] == ["x"]
+    now = 3600
+    assert missing.groups() == set(), "nobody wants them any more"
 
 
 def test_d12_only_instances_of_types_of_the_same_set_wait():

@@ -1,11 +1,10 @@
-"""Types that a set brings with it, and upgrades of a CRD, on a real API server (rules D9, D12).
+"""Types of a set, upgrades of a CRD, and changes of others, on a real API server (D9, D12, D26).
 
 Part of `make scenarios`, where the programs of `make e2e` are there: it takes seconds.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncGenerator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -28,9 +27,7 @@ from fleetbus_distributor.targets.seen import SeenOnTargets
 from fleetbus_distributor.targets.target import Target
 from support.eventually import eventually
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("FLEETBUS_TEST_FULL"), reason="`make scenarios` runs it"
-)
+pytestmark = pytest.mark.full
 GROUP = "example.org"
 OWNER = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "x", "u1", "hub", hub="h1")
 MAP: dict[str, Any] = {
@@ -90,6 +87,8 @@ class OneCluster:
         self._seen = SeenOnTargets()
         self._limits = Limits(qps=100, burst=200, in_flight=20)
         self.known: dict[Any, Owned] = {}
+        self.is_same = False
+        """The rounds apply what they applied before."""
 
     async def round(self, *objects: dict[str, Any], prune: tuple[str, ...] = ()) -> ClusterOutcome:
         target = Target(
@@ -102,6 +101,7 @@ class OneCluster:
             seen=self._seen,
             limits=self._limits.of("c"),
             known=self.known,
+            is_same=self.is_same,
         )
         going = [one for one in self.known.values() if one.kind in prune]
         result = await converge(target, objects, going, "r")
@@ -156,6 +156,40 @@ async def test_d12_d9_a_definition_its_instances_and_an_upgrade(cluster: OneClus
     assert found["metadata"]["uid"] == made["metadata"]["uid"]
     assert {one["apiVersion"] for one in found["metadata"]["managedFields"]} == {f"{GROUP}/v1"}
     await check_deletion(cluster)
+
+
+async def test_d26_changes_of_others_as_a_real_server_reports_them(cluster: OneCluster):
+    """The field, its manager and the time are in what was read before the write."""
+    wanted = {**MAP, "data": {"a": "1", "b": "2"}}
+    maps, place = "v1/configmaps", ("team", "m")
+    await cluster.round(NAMESPACE, wanted)
+    cluster.is_same = True
+    await cluster.client.patch(maps, *place, {"data": {"a": "x"}}, field_manager="hand")
+    live = await cluster.get(maps, *place)
+    (entry,) = [one for one in live["metadata"]["managedFields"] if one["manager"] == "hand"]
+    assert await corrected(cluster, wanted) == f".data.a was changed by hand at {entry['time']}"
+    assert await corrected(cluster, wanted) == "", "and that is the end of it"
+
+    await cluster.client.patch(maps, *place, {"data": {"b": None}}, field_manager="hand")
+    live = await cluster.get(maps, *place)
+    assert "hand" not in str(live["metadata"]["managedFields"]), "who removes a field owns nothing"
+    assert await corrected(cluster, wanted) == ".data.b was removed"
+
+    await cluster.client.delete(maps, *place)
+    assert await corrected(cluster, wanted) == "it was deleted"
+
+    theirs = {**MAP, "data": {"a": "theirs"}}
+    await cluster.client.apply(maps, theirs, field_manager="other", force=True)
+    (found,) = (await cluster.round(NAMESPACE, wanted)).findings
+    assert (found.state, found.reason) == (State.CONFLICT, "FieldConflict")
+    assert [(one.field, one.manager) for one in found.drift] == [(".data.a", "other")]
+
+
+async def corrected(cluster: OneCluster, wanted: dict[str, Any]) -> str:
+    """The description of what a round takes back; "" for nothing."""
+    result = await cluster.round(NAMESPACE, wanted)
+    assert (result.state, result.message) == (State.APPLIED, "")
+    return "; ".join(str(drift) for one in result.corrected for drift in one.drift)
 
 
 async def check_deletion(cluster: OneCluster) -> None:

@@ -161,6 +161,9 @@ class Installation:
 async def _stores_run(found: Installation) -> None:
     found.stores = await _stores(found)
     assert len(found.stores) == 2
+    # `helm test` asked both pods of each of the five Deployments.
+    (log,) = found.kubelet.glob("logs/fleetbus/fleetbus-test/*.log")
+    assert log.read_text().count(": ready\n") == 10, log.read_text()
 
 
 async def _stores(found: Installation) -> dict[str, str]:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -16,9 +15,7 @@ from support.kubelet.images import missing_store
 from support.kubelet.isolation import isolated, missing
 from support.processes.programs import module
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("FLEETBUS_TEST_FULL"), reason="`make scenarios` runs it"
-)
+pytestmark = pytest.mark.full
 
 
 def test_the_install_section_works_on_emulated_clusters(tmp_path: Path):

@@ -28,6 +28,7 @@ def run(*command: str | Path) -> str:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.full
 def test_the_wheel_works_without_fleetbus(tmp_path: Path):
     python = tmp_path / "venv" / "bin" / "python"
     run(uv(), "build", "--offline", "--wheel", "--out-dir", tmp_path, "emulator")

@@ -1,6 +1,6 @@
-"""Both campaigns still run: a few seconds of each, with all of their processes.
+"""The campaigns still run: a few seconds of each, with all of their processes.
 
-CI runs a minute of each (`make faults-cut`, `make faults-workers-cut`), so `make test` does not.
+CI runs a minute of each (`make faults-cut` and the like), so `make test` does not.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from faults.distributors.campaign import DistributorPlan, run_distributors
+from faults.distributors.main import check as check_distributors
 from faults.watchers.campaign import Plan, run
 from faults.watchers.main import check_phase
 from faults.workers.campaign import WorkerPlan, run_workers
 from faults.workers.main import check
-from support.rigs.scenario import FULL
 
 pytestmark = [
-    pytest.mark.skipif(not FULL, reason="`.ci/run` runs a minute of each"),
+    pytest.mark.full,
     pytest.mark.timeout(180),  # services start and stop, which takes long where cores are few
 ]
 
@@ -56,3 +57,14 @@ async def test_the_campaign_of_workers_runs(tmp_path: Path):
     assert all(figures.runs for figures in found)
     assert found[0].kills
     assert [figures.violations for figures in found] == [[], []]
+
+
+async def test_the_campaign_of_distributors_runs(tmp_path: Path):
+    plan = DistributorPlan(seed=1, kills=2, points=1, pace=0.5, rounds=0, steps=("protected",))
+    found = [
+        check_distributors(phase) for phase in await phases_of(run_distributors(plan, tmp_path))
+    ]
+    assert [figures.phase for figures in found] == ["points", "storm", "steps"]
+    assert found[1].kills >= 2
+    assert all(figures.writes for figures in found[1:])
+    assert [figures.violations for figures in found] == [[], [], []]

@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 
+from faults.distributors.mutants import DISTRIBUTOR_MUTATIONS
 from faults.watchers.mutants import MUTATIONS
 from faults.workers.mutants import WORKER_MUTATIONS
 from fleetbus.workqueue import scripts
 
 Attribute = tuple[object, str]
-_PACKAGES = ("fleetbus", "fleetbus_proto", "fleetbus_watcher")
+_PACKAGES = ("fleetbus", "fleetbus_distributor", "fleetbus_proto", "fleetbus_watcher")
+_ALL = (
+    MUTATIONS | WORKER_MUTATIONS | {name: one.apply for name, one in DISTRIBUTOR_MUTATIONS.items()}
+)
 
 
 def attributes() -> dict[Attribute, Any]:
@@ -50,10 +54,10 @@ def changed() -> Generator[Callable[[], list[Attribute]]]:
     assert look() == []
 
 
-@pytest.mark.parametrize("name", [*MUTATIONS, *WORKER_MUTATIONS])
+@pytest.mark.parametrize("name", [*_ALL])
 def test_v6_a_mutation_replaces_what_is_there(name: str, changed: Callable[[], list[Attribute]]):
     before = {*attributes()}
-    (MUTATIONS | WORKER_MUTATIONS)[name]()
+    _ALL[name]()
     assert changed(), "it changes nothing"
     assert [key for key in changed() if key not in before] == [], "it adds what nobody calls"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from layout.test_production import PRODUCTION, production_closure
+from support.full import FULL
 from support.processes.host_build import ROOT, HostBuild, read_steps
-from support.rigs.scenario import FULL
 
 PROGRAMS = {
     "fleetbus": "Usage: fleetbus",
@@ -59,6 +59,7 @@ def run(image: HostBuild, program: str) -> str:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.full
 def test_the_image_holds_production_alone_and_its_programs_write_nothing_there(tmp_path: Path):
     image = build(tmp_path)
     before = contents(image.root)
@@ -79,7 +80,7 @@ def test_the_image_holds_production_alone_and_its_programs_write_nothing_there(t
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.skipif(not FULL, reason="half a minute of CPU: `make scenarios`")
+@pytest.mark.full
 def test_s10_two_builds_are_the_same_to_the_byte(tmp_path: Path):
     first, second = tmp_path / "image", tmp_path / "first"
     before = contents(build(first).root)

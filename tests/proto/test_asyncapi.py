@@ -13,11 +13,16 @@ import pytest
 import yaml
 
 from fleetbus_proto import codec, headers, subjects
+from fleetbus_proto.distribution import (
+    DistributionEvent,
+    decode_distribution_event,
+    encode_distribution_event,
+)
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, Message
 from fleetbus_proto.votes import Vote, decode_vote, encode_vote
 from support.wire import asyncapi
-from support.wire.samples import GOLDEN, MESSAGE_KEY
+from support.wire.samples import DISTRIBUTION, GOLDEN, MESSAGE_KEY
 
 FILE = Path(__file__).parents[2] / "proto" / "asyncapi.yaml"
 
@@ -106,7 +111,8 @@ def test_every_parameter_and_every_message_is_described(document: dict[str, Any]
         named = set(re.findall(r"\{(\w+)\}", channel["address"]))
         assert named == channel["parameters"].keys()
     reported = {name for channel in document["channels"].values() for name in channel["messages"]}
-    assert reported == {kind.__name__ for kind in (Event, EpochEnd, AuditPage, Heartbeat, Vote)}
+    of_watchers = (Event, EpochEnd, AuditPage, Heartbeat)
+    assert reported == {kind.__name__ for kind in (*of_watchers, Vote, DistributionEvent)}
 
 
 @pytest.mark.parametrize("vote", [Vote(vote="pass"), Vote(vote="fail", reason="slow: 3 s")])
@@ -122,6 +128,34 @@ def test_a_vote_is_what_the_document_says_and_can_be_read_back(
 @pytest.mark.parametrize("body", [b"", b"\xff", b"[]", b"{}", b'{"vote": "maybe"}', b"[" * 9999])
 def test_what_is_no_vote_is_none(body: bytes):
     assert decode_vote(body) is None
+
+
+def test_what_the_distributor_tells_is_what_the_document_says(document: dict[str, Any]):
+    body = encode_distribution_event(DISTRIBUTION)
+    payload = document["components"]["schemas"]["DistributionEvent"]
+    whole = {**payload, "components": document["components"]}
+    jsonschema.validate(json.loads(body), whole)
+    newer = json.loads(body) | {"added": "in a later version"}
+    assert decode_distribution_event(json.dumps(newer).encode()) == DISTRIBUTION
+    verbs = document["channels"]["distribution"]["parameters"]["event"]["enum"]
+    assert verbs == [verb.value for verb in subjects.DistributionVerb]
+    for wrong in (b"", b"\xff", b"[]", b"{}", b"[" * 9999):
+        assert decode_distribution_event(wrong) is None
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(json.loads(body) | {"event": "exploded"}, whole)
+
+
+def test_b8_the_subject_of_what_the_distributor_tells():
+    verb = subjects.DistributionVerb.WAVE_OPEN
+    subject = subjects.distribution_subject("team-a", "web_1.x", "", verb)
+    assert subject == "fleetbus.distribution.team-a.web%5F1_x._fleet.wave-open"
+    subject = subjects.distribution_subject("team-a", "web", "eu1", verb)
+    assert subject == "fleetbus.distribution.team-a.web.eu1.wave-open"
+    # What a placement names need not be the name of a cluster.
+    subject = subjects.distribution_subject("team-a", "web", "a b.>", verb)
+    assert subject == "fleetbus.distribution.team-a.web.a%20b_%3E.wave-open"
+    assert subjects.encode_token(subjects.NO_CLUSTER) != subjects.NO_CLUSTER
+    assert subjects.distribution_filter(cluster="eu1") == "fleetbus.distribution.*.*.eu1.*"
 
 
 def test_b8_the_subject_of_a_vote_can_be_read_back():

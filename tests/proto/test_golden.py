@@ -15,10 +15,14 @@ import msgspec
 import pytest
 
 from fleetbus_proto import codec, headers
+from fleetbus_proto.distribution import (
+    decode_distribution_event,
+    encode_distribution_event,
+)
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, Message
 from fleetbus_proto.subjects import decode_token, encode_token, epochs_subject, event_subject
 from fleetbus_proto.subjects import status_subject as heartbeat_subject
-from support.wire.samples import GOLDEN, MESSAGE_KEY
+from support.wire.samples import DISTRIBUTION, GOLDEN, MESSAGE_KEY
 
 FOLDER = Path(__file__).parents[2] / "proto" / "golden"
 TOKENS = [
@@ -78,13 +82,21 @@ def golden(update_golden: bool) -> Path:
         for name, message in GOLDEN.items():
             (FOLDER / f"{name}.json").write_text(_text(_readable(message)), encoding="ascii")
             (FOLDER / f"{name}.msgpack").write_bytes(codec.encode(message))
+        (FOLDER / "distribution.json").write_bytes(encode_distribution_event(DISTRIBUTION))
         (FOLDER / "tokens.json").write_text(_text(_token_rows()), encoding="ascii")
     return FOLDER
 
 
 def test_there_is_one_vector_for_each_sample_and_no_other_file(golden: Path):
     expected = {f"{name}{suffix}" for name in GOLDEN for suffix in (".json", ".msgpack")}
-    assert {path.name for path in golden.iterdir()} == expected | {"tokens.json"}
+    expected |= {"distribution.json", "tokens.json"}
+    assert {path.name for path in golden.iterdir()} == expected
+
+
+def test_what_the_distributor_tells_is_encoded_byte_for_byte_as_in_its_vector(golden: Path):
+    body = (golden / "distribution.json").read_bytes()
+    assert encode_distribution_event(DISTRIBUTION) == body
+    assert decode_distribution_event(body) == DISTRIBUTION
 
 
 @pytest.mark.parametrize("name", sorted(GOLDEN))

@@ -68,6 +68,7 @@ def test_p16_every_key_of_a_queue_has_the_queues_hash_tag():
     assert keys.queue_checkpoint("copier", "copier-a").startswith("fleetbus:{q:copier}:")
     assert keys.queue_replay_claim("copier").startswith("fleetbus:{q:copier}:")
     assert keys.missing_objects("u-1") == "fleetbus:{mcr:u-1}:missing"
+    assert keys.status_written("u-1") == "fleetbus:{mcr:u-1}:written"
 
 
 def test_no_two_kinds_of_keys_collide():

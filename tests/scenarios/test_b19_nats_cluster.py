@@ -23,7 +23,6 @@ from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import STREAM
 from support.eventually import eventually
 from support.rigs.fleet import Rig, fleet_rig, pod
-from support.rigs.scenario import FULL
 from support.servers.nats_cluster import (
     Member,
     NatsCluster,
@@ -44,7 +43,7 @@ ROLES: dict[str, Callable[[Bus], Awaitable[str]]] = {
 }
 
 pytestmark = [
-    pytest.mark.skipif(not FULL, reason="takes a minute; `make scenarios` runs it"),
+    pytest.mark.full,
     pytest.mark.timeout(400),
 ]
 

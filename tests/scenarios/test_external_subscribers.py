@@ -30,7 +30,6 @@ from fleetbus_emulator.ports import LOOPBACK, HeldPort
 from fleetbus_proto import codec, headers, subjects
 from support.api.rendered_chart import AUDIT, SEED, Object, render, secret
 from support.eventually import eventually
-from support.rigs.scenario import FULL
 from support.servers.rendered_servers import RenderedNats, nats_config
 from support.wire.samples import MESSAGE_KEY, event
 
@@ -38,7 +37,7 @@ PROGRAMS = Path(__file__).parents[2] / "examples" / "subscribers"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fleetbus")
 WITHIN = timedelta(seconds=40)
 NAME = "fb-fleetbus-subscriber-audit-nats"
-pytestmark = pytest.mark.skipif(not FULL, reason="slow; `make scenarios` runs it")
+pytestmark = pytest.mark.full
 
 
 def values(rotation: str = "") -> Object:

@@ -30,11 +30,11 @@ from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_devfleet.processes.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 from fleetbus_proto.keys import KV_BUCKET
 from support.eventually import eventually
+from support.full import FULL
 from support.hostile.careless_copies import COPIER, KEY, MAPS, OBJECTS, Load, data, versions
 from support.hostile.chaos_proxy import Link, chaos_link
 from support.rigs.fleet import Rig, fleet_rig
 from support.rigs.projector import shorten_checks
-from support.rigs.scenario import FULL
 
 WITHIN = timedelta(seconds=30)
 QUICK: dict[str, Any] = {
@@ -297,7 +297,7 @@ async def test_p11_p13_a_store_that_was_lost_or_went_back_deletes_nothing(world:
         await world.lose(loss)
 
 
-@pytest.mark.skipif(not FULL, reason="the bus alone: tests of B1 and of the watcher have it, too")
+@pytest.mark.full  # the bus alone: tests of B1 and of the watcher have it, too
 async def test_p12_a_bus_that_was_lost_or_went_back_deletes_nothing(world: World) -> None:
     for loss in (nats_wiped, nats_rolled_back, bucket_lost):
         await world.lose(loss)

@@ -21,12 +21,11 @@ from fleetbus_proto.keys import SnapshotKeys
 from support.eventually import eventually
 from support.rigs.copies import WITHIN, Copies, copies_rig
 from support.rigs.fleet import Rig, fleet_rig, pod
-from support.rigs.scenario import FULL
 from support.servers.valkey_cluster import kill_and_fail_over, valkey_cluster
 from support.servers.valkey_sentinel import valkey_with_sentinel
 
 pytestmark = [
-    pytest.mark.skipif(not FULL, reason="a minute and more: make scenarios"),
+    pytest.mark.full,
     pytest.mark.timeout(600),
 ]
 SHARDS = 4

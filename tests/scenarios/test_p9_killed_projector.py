@@ -19,10 +19,9 @@ from fleetbus.workqueue import QueuePolicy
 from support.eventually import eventually
 from support.hostile.careless_copies import KEY, OBJECTS
 from support.rigs.copies import WITHIN, Copies, copies_rig
-from support.rigs.scenario import FULL
 
 pytestmark = [
-    pytest.mark.skipif(not FULL, reason="a minute and more: make scenarios"),
+    pytest.mark.full,
     pytest.mark.timeout(300),
 ]
 

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from support.rigs.scenario import FULL
 from support.rigs.secured_store import Secured, secured_cluster, secured_sentinel
 
 pytestmark = [
-    pytest.mark.skipif(not FULL, reason="a minute and more: make scenarios"),
+    pytest.mark.full,
     pytest.mark.timeout(600),
 ]
 CLUSTER = partial(secured_cluster, has_replicas=True)

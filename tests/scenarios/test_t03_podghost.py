@@ -14,8 +14,9 @@ from fleetbus.controller.load import load_controllers
 from fleetbus.ownership import owner_of
 from support.api.custom_resource_definitions import CRDS
 from support.eventually import eventually
+from support.full import FULL
 from support.rigs.fleet import Rig, pod
-from support.rigs.scenario import FULL, WITHIN, never
+from support.rigs.scenario import WITHIN, never
 
 FOLDER = pathlib.Path(__file__).parents[2] / "examples" / "podghost"
 GHOSTS = "examples.fleetbus.dev/v1alpha1/podghosts"

@@ -12,9 +12,10 @@ from structlog.testing import capture_logs
 
 from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL, owner_of
 from support.eventually import eventually
+from support.full import FULL
 from support.rigs.children import Object, OpenRig, start
 from support.rigs.fleet import Rig
-from support.rigs.scenario import FULL, MAPS, QUIET, WITHIN, never
+from support.rigs.scenario import MAPS, QUIET, WITHIN, never
 
 LONG_QUIET = timedelta(seconds=30) if FULL else QUIET
 AFTER_RETURN = timedelta(seconds=30)

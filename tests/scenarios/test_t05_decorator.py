@@ -10,8 +10,9 @@ from prometheus_client import REGISTRY
 
 import fleetbus
 from support.eventually import eventually
+from support.full import FULL
 from support.rigs.fleet import Rig
-from support.rigs.scenario import FULL, MAPS, WITHIN, never
+from support.rigs.scenario import MAPS, WITHIN, never
 
 if TYPE_CHECKING:
     from fleetbus_emulator.apiserver import LoggedRequest

@@ -13,8 +13,9 @@ import yaml
 from fleetbus.clusters.providers.kubeconfig import KubeconfigProvider
 from fleetbus.controller.controller import Controller
 from support.eventually import eventually
+from support.full import FULL
 from support.rigs.fleet import Recorder, Rig
-from support.rigs.scenario import FULL, MAPS, WITHIN, Scenario, access, scenario
+from support.rigs.scenario import MAPS, WITHIN, Scenario, access, scenario
 
 OpenRig = Callable[..., Awaitable[Rig]]
 SERVERS = ("a", "b", "c", "d", "e", "f")

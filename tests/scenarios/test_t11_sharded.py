@@ -26,10 +26,11 @@ from fleetbus.reconcile import Request, Result
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import EpochEnd, Event
 from support.eventually import eventually
+from support.full import FULL
 from support.processes.programs import module
 from support.rigs.fleet import Rig
 from support.rigs.projector import subject_of
-from support.rigs.scenario import FULL, MAPS, WITHIN, access
+from support.rigs.scenario import MAPS, WITHIN, access
 from support.stores.snapshot import Source
 from support.wire.samples import MESSAGE_KEY
 

@@ -24,9 +24,10 @@ from fleetbus.kube.selectors import LabelSelector
 from fleetbus.reconcile import Request, Result
 from fleetbus.snapshot.reads.query import ListQuery
 from support.eventually import eventually
+from support.full import FULL
 from support.rigs.fleet import Recorder, Rig
 from support.rigs.query_api import served
-from support.rigs.scenario import FULL, MAP_KEY, MAPS, WITHIN, Scenario, access, scenario
+from support.rigs.scenario import MAP_KEY, MAPS, WITHIN, Scenario, access, scenario
 from support.servers.plain_http import http_client
 
 OpenRig = Callable[..., Awaitable[Rig]]

@@ -32,9 +32,10 @@ from fleetbus_emulator.apiserver import Cluster, CutAnswer, Expire, Fail, Partit
 from fleetbus_reconciler.fleet_status.cluster_status import cluster_status
 from support.api.custom_resource_definitions import CRDS, definition
 from support.eventually import eventually
+from support.full import FULL
 from support.processes.running import seconds_denied
 from support.rigs.fleet import Recorder, Rig, fleet_rig, pod
-from support.rigs.scenario import FULL, MAP_KEY, MAPS, WITHIN, Scenario, scenario
+from support.rigs.scenario import MAP_KEY, MAPS, WITHIN, Scenario, scenario
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS, POD_KEY = "v1/pods", "core/pods"

@@ -20,10 +20,9 @@ from redis.asyncio import Redis
 from fleetbus_devfleet.processes.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 from support.eventually import eventually
 from support.rigs.copies import WITHIN, Copies, copies_rig
-from support.rigs.scenario import FULL
 
 pytestmark = [
-    pytest.mark.skipif(not FULL, reason="a minute and more: make scenarios"),
+    pytest.mark.full,
     pytest.mark.timeout(900),
 ]
 

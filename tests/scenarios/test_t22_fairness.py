@@ -16,10 +16,10 @@ import pytest
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
+from support.full import FULL
 from support.processes.running import seconds_denied
 from support.processes.services import Processes
 from support.rigs.fleet import Rig
-from support.rigs.scenario import FULL
 
 OpenRig = Callable[..., Awaitable[Rig]]
 MAPS = "v1/configmaps"

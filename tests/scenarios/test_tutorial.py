@@ -17,6 +17,7 @@ PAGE = ROOT / "docs" / "tutorial.md"
 FLEETBUS = Path(sys.executable).with_name("fleetbus")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl is installed")
 @pytest.mark.timeout(240)
 def test_every_command_of_the_tutorial_says_what_the_page_shows(tmp_path: Path) -> None:

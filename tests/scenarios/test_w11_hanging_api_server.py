@@ -21,8 +21,9 @@ from fleetbus.snapshot.records import Freshness
 from fleetbus_emulator.apiserver import Partition
 from fleetbus_watcher import reachability
 from support.eventually import eventually
+from support.full import FULL
 from support.rigs.fleet import Rig
-from support.rigs.scenario import FULL, MAP_KEY, MAPS, Scenario, scenario
+from support.rigs.scenario import MAP_KEY, MAPS, Scenario, scenario
 
 OpenRig = Callable[..., Awaitable[Rig]]
 REPORTED = timedelta(seconds=30 if FULL else 15)

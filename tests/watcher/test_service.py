@@ -20,7 +20,7 @@ from fleetbus_proto.subjects import STREAM
 from fleetbus_watcher.main import main
 from fleetbus_watcher.settings import WatcherSettings
 from support.eventually import eventually
-from support.processes.in_process_commands import one_line, status_of
+from support.processes.in_process_commands import status_of
 from support.rigs.watcher import Rig, rig_for
 from support.servers.health_probes import read_probe
 
@@ -167,9 +167,20 @@ def test_durations_are_read_as_charts_write_them(monkeypatch: pytest.MonkeyPatch
     assert [selection.resource for selection in settings.resources] == ["pods", "services"]
 
 
-def test_the_command_refuses_a_bad_kubeconfig_with_status_2(capsys: pytest.CaptureFixture[str]):
-    assert status_of(main, ["--cluster", "a", "--kubeconfig", "/no"]) == 2
-    assert one_line(capsys).startswith("fleetbus-watcher: /no: cannot read the kubeconfig")
+async def test_a_kubeconfig_that_comes_late_or_half_written_is_waited_for(rig: Rig, tmp_path: Path):
+    port_file, kubeconfig = tmp_path / "port", tmp_path / "kubeconfig"
+    rig.start(port_file=port_file, kubeconfig=kubeconfig)
+    status, text = await read_probe(port_file, "/readyz")
+    assert status == 503
+    assert f"kubeconfig: {kubeconfig}: cannot read the kubeconfig: No such file" in text
+    kubeconfig.write_text("clusters: [")
+    await eventually(lambda: _says(port_file, "invalid YAML"))
+    kubeconfig.write_text(rig.config.document)
+    await eventually(lambda: _is_ready(port_file))
+
+
+async def _says(port_file: Path, expected: str) -> bool:
+    return expected in (await read_probe(port_file, "/readyz"))[1]
 
 
 async def test_two_clusters_do_not_mix(nats_url: str):
@@ -205,7 +216,7 @@ def test_a_variable_that_is_no_setting_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("FLEETBUS_WATCHER_TRANSFORM", "[]")
-    assert status_of(main, ["--cluster", "a", "--kubeconfig", "/no"]) == 2
+    assert status_of(main, ["--pool"]) == 2
     said = capsys.readouterr().err
     assert "setting_unknown" in said
     assert "FLEETBUS_WATCHER_TRANSFORM" in said

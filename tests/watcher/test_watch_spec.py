@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from fleetbus.bus.jetstream import call_jetstream, ensure_bucket
 from fleetbus.watchers.resync import wake_watchers
@@ -137,6 +138,31 @@ async def test_invalid_entries_are_reported_by_name_and_the_rest_works(watched: 
         return beat is not None and not beat.invalid and beat.watch_set == WatchSet()
 
     await eventually(is_mended)
+
+
+async def test_a_setting_that_the_hub_replaces_is_logged_and_reported(rig: Rig):
+    with capture_logs() as logs:
+        await set_spec(rig, resources=("namespaces", {"resource": "pods", "namespaces": ["a"]}))
+        rig.start(resources=("configmaps",))
+
+        async def reported() -> list[str]:
+            beat = await last(rig)
+            return beat.overridden if beat is not None else []
+
+        (said,) = await eventually(reported)
+        assert said.startswith("FLEETBUS_WATCHER_RESOURCES (configmaps) by spec.resources")
+        assert said.endswith(" (namespaces, pods (narrowed))")
+        # The same as the setting, or nothing: there is nothing to tell.
+        await set_spec(rig, resources=("configmaps",), deny=("core/events",))
+        await eventually(lambda: is_silent(reported))
+    warned = [line for line in logs if line["event"] == "watch_setting_replaced"]
+    assert [(line["setting"], line["replaced_by"]) for line in warned] == [
+        ("FLEETBUS_WATCHER_RESOURCES", "spec.resources of the Cluster alpha, or of its provider")
+    ]
+
+
+async def is_silent(reported: Callable[[], Awaitable[list[str]]]) -> bool:
+    return not await reported()
 
 
 async def test_p6_a_name_that_is_not_served_leaves_in_doubt_only_what_is_not_served(rig: Rig):

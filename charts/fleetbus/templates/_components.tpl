@@ -84,6 +84,9 @@ clusters: whether it reads the members' kubeconfigs. */}}
       {{- range list "CREATE" "INFO" "DELETE" }}
       - $JS.API.CONSUMER.{{ . }}.FLEETBUS_EVENTS.>
       {{- end }}
+      {{- range list "CREATE" "INFO" }}
+      - $JS.API.CONSUMER.{{ . }}.FLEETBUS_DISTRIBUTION.>
+      {{- end }}
       {{- range list "projector" "projector-replay" }}
       - $JS.API.CONSUMER.MSG.NEXT.FLEETBUS_EVENTS.{{ . }}
       - $JS.ACK.FLEETBUS_EVENTS.{{ . }}.>
@@ -126,7 +129,7 @@ clusters: whether it reads the members' kubeconfigs. */}}
     FLEETBUS_DISTRIBUTOR_NAMESPACE: {{ .Values.clusters.namespace }}
     FLEETBUS_DISTRIBUTOR_REQUIRE_SERVICE_ACCOUNT: {{ .Values.distributor.requireServiceAccount | quote }}
   nats:
-    publish: {{ append (include "fleetbus.controllerSubjects" (list "distributor" "distributor-targets") | fromYamlArray) "$JS.API.DIRECT.GET.FLEETBUS_DISTRIBUTION.fleetbus.votes.>" | toJson }}
+    publish: {{ concat (include "fleetbus.controllerSubjects" (list "distributor" "distributor-targets") | fromYamlArray) (list "$JS.API.DIRECT.GET.FLEETBUS_DISTRIBUTION.fleetbus.votes.>" "fleetbus.distribution.>") | toJson }}
     subscribe: [_INBOX.distributor.>, fleetbus.votes.>]
   redis: {{ concat (include "fleetbus.controllerKeys" (list "distributor" "distributor-targets") | fromYamlArray) (list "~fleetbus:{deletions}:*" "~fleetbus:{mcr:*" "~fleetbus:{targets}:*") | toJson }}
 {{- end }}
@@ -178,6 +181,11 @@ clusters: whether it reads the members' kubeconfigs. */}}
 {{- $found := list -}}
 {{- range index . 1 -}}{{- $found = append $found (printf "%s/%s" (index $ 0).Release.Namespace .) -}}{{- end -}}
 {{- $found | toJson -}}
+{{- end -}}
+
+{{/* The stream that an external subscriber reads; those of its subjects are one, see fleetbus.check. */}}
+{{- define "fleetbus.subscriberStream" -}}
+{{- if hasPrefix "fleetbus.distribution." (first .subjects) -}}FLEETBUS_DISTRIBUTION{{- else -}}FLEETBUS_EVENTS{{- end -}}
 {{- end -}}
 
 {{/* What external subscribers read, for the projector. */}}

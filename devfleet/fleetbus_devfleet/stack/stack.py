@@ -231,7 +231,12 @@ class Stack:
         )
         self._tell_ready(NATS)
         self._valkey = self._servers.enter_context(
-            valkey_server_blocking(dir=layout.valkey, log=layout.log(VALKEY))
+            valkey_server_blocking(
+                dir=layout.valkey,
+                appendonly=True,
+                log=layout.log(VALKEY),
+                options=("--maxmemory", "1gb"),
+            )
         )
         self._tell_ready(VALKEY)
 

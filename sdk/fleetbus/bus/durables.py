@@ -309,14 +309,14 @@ async def registered_controllers(bus: Bus) -> list[str]:
     return sorted(subject.removeprefix(prefix) for subject in subjects)
 
 
-async def consumer_info(bus: Bus, durable: str) -> dict[str, Any] | None:
+async def consumer_info(bus: Bus, durable: str, stream: str = STREAM) -> dict[str, Any] | None:
     """The server's description of a durable; None if there is none.
 
     Raises:
         NoStream: JetStream is not available.
     """
     try:
-        return await call_jetstream(bus, f"CONSUMER.INFO.{STREAM}.{durable}")
+        return await call_jetstream(bus, f"CONSUMER.INFO.{stream}.{durable}")
     except ApiError as e:
         if e.code == _NO_CONSUMER:
             return None
@@ -324,7 +324,13 @@ async def consumer_info(bus: Bus, durable: str) -> dict[str, Any] | None:
 
 
 async def ensure_consumer(
-    bus: Bus, durable: str, filters: Sequence[str], *, start: int = 0, shards: int = 1
+    bus: Bus,
+    durable: str,
+    filters: Sequence[str],
+    *,
+    start: int = 0,
+    shards: int = 1,
+    stream: str = STREAM,
 ) -> None:
     """Create a durable, or check the configuration of the one that exists (rule B12).
 
@@ -338,6 +344,7 @@ async def ensure_consumer(
         start: the first sequence to deliver; 0 for everything in the stream.
         shards: of the snapshot: the messages of one that is away wait, and may not keep those of
             the others from being delivered.
+        stream: that of events, or of distribution.
 
     Raises:
         BusError: it exists with another configuration.
@@ -350,24 +357,26 @@ async def ensure_consumer(
         "max_deliver": -1,
         "filter_subjects": _as_filters(filters),
     }
-    info = await consumer_info(bus, durable)
+    info = await consumer_info(bus, durable, stream)
     if info is None:
         where: dict[str, Any] = {"deliver_policy": "all"}
         if start:
             where = {"deliver_policy": "by_start_sequence", "opt_start_seq": start}
-        info = await _put_consumer(bus, {**wanted, **where}, "create")
+        info = await _put_consumer(bus, stream, {**wanted, **where}, "create")
     config = cast("dict[str, Any]", info["config"])
     limit = {"max_ack_pending": wanted.pop("max_ack_pending")}
     echoed = {**config, "filter_subjects": _as_filters(_echoed_filters(config))}
     check_echo(f"consumer {durable}", wanted, echoed)
     if config["max_ack_pending"] != limit["max_ack_pending"]:
-        await _put_consumer(bus, {**config, **limit}, "update")
+        await _put_consumer(bus, stream, {**config, **limit}, "update")
         log.info("consumer_limit_changed", durable=durable, **limit)
 
 
-async def _put_consumer(bus: Bus, config: Mapping[str, Any], action: str) -> dict[str, Any]:
-    where = f"CONSUMER.CREATE.{STREAM}.{config['durable_name']}"
-    body = {"stream_name": STREAM, "config": config, "action": action}
+async def _put_consumer(
+    bus: Bus, stream: str, config: Mapping[str, Any], action: str
+) -> dict[str, Any]:
+    where = f"CONSUMER.CREATE.{stream}.{config['durable_name']}"
+    body = {"stream_name": stream, "config": config, "action": action}
     return await call_jetstream(bus, where, body)
 
 

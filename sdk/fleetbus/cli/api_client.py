@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 from fleetbus.cli.api_token import LOOPBACK, ApiToken, find_token
 from fleetbus.cli.target import Target
 from fleetbus.errors import ConfigError, FleetbusError
+from fleetbus.process.error_text import file_problem
 
 _TIMEOUT_SECONDS: Final = 15
 """Per read; the query API itself takes up to 10 s to refuse for lack of capacity."""
@@ -219,4 +220,5 @@ def _trust(ca: str) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca)
     except (OSError, ssl.SSLError) as e:
-        raise ConfigError(f"ca {ca}: cannot be read: {e}") from e
+        why = "no certificate in PEM" if isinstance(e, ssl.SSLError) else file_problem(e)
+        raise ConfigError(f"CA file {ca}: {why}") from e

@@ -12,7 +12,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from fleetbus.cli.target import resolve_target
-from fleetbus.errors import ConfigError, KubeError, StoreError
+from fleetbus.errors import ConfigError, KubeError, StoreError, Unreachable
 from fleetbus.kube.connection.config import KubeConfig, read_kube_config
 from fleetbus.process.settings import allow_loopback
 
@@ -66,7 +66,8 @@ def run_on_hub(main: Coroutine[Any, Any, int]) -> int:
     try:
         return asyncio.run(main)
     except KubeError as e:
-        print(f"fleetbus: the hub refused: {e}", file=sys.stderr)
+        what = "hub" if isinstance(e, Unreachable) else "the hub refused"
+        print(f"fleetbus: {what}: {e}", file=sys.stderr)
     except (StoreError, RedisError) as e:
         print(f"fleetbus: {e}", file=sys.stderr)
     return 1

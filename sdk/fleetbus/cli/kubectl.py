@@ -12,11 +12,11 @@ from fleetbus.cli.unknown import exit_status
 from fleetbus.errors import FleetbusError
 
 _VERBS: Final = ("list", "describe")
-_UNSUPPORTED: Final = ("join", "unjoin")
+_UNSUPPORTED: Final = ("get", "join", "unjoin")
 _KUBECTL: Final = ("apply", "create", "delete", "edit")
 _EPILOG: Final = (
     "The default verb is `list`. apply, create, delete and edit are those of kubectl, against the "
-    "hub; join and unjoin are commands of fleetbus."
+    "hub; get, join and unjoin are commands of fleetbus."
 )
 
 
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     if given and given[0] in _UNSUPPORTED:
         print(
-            f"kubectl-multicluster: {given[0]} is not supported; use `fleetbus {given[0]}`",
+            f"kubectl-multicluster: {given[0]} is a command of fleetbus: `fleetbus {given[0]}`",
             file=sys.stderr,
         )
         return 2

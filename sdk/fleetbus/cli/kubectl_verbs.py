@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import ConfigError
+from fleetbus.process.error_text import file_problem
 
 _FORMER: Final = "mulitcluster.practice.com/v1alpha1"
 """It is spelt like this."""
@@ -110,7 +111,8 @@ def _read(name: str) -> list[str]:
             files = sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES)
         return [one.read_text(encoding="utf-8") for one in files if one.is_file()]
     except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{name} cannot be read: {e}") from e
+        file = (isinstance(e, OSError) and e.filename) or name
+        raise ConfigError(f"{file}: cannot be read: {file_problem(e)}") from e
 
 
 def _rewritten(text: str) -> str:

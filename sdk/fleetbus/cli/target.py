@@ -20,6 +20,7 @@ import yaml
 from fleetbus.errors import ConfigError
 from fleetbus.process.access.nats import NATS_FIELDS, NatsAccess, nats_access
 from fleetbus.process.access.store import STORE_FIELDS, StoreAccess, store_access
+from fleetbus.process.error_text import file_problem
 
 _FIELDS: Final = ("api_url", "nats_url", "redis_url", "token", "token_file", "ca")
 _VARIABLES: Final = {"token_file": "FLEETBUS_API_TOKEN_FILE", "ca": "FLEETBUS_API_CA_FILE"}
@@ -230,8 +231,10 @@ def _read_yaml(path: pathlib.Path) -> Mapping[str, Any]:
         found: object = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
-        raise ConfigError(f"{path}: cannot be read: {e}") from e
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path}: cannot be read: {file_problem(e)}") from e
+    except yaml.YAMLError as e:
+        raise ConfigError(f"{path}: not valid YAML: {e}") from e
     if found is None:
         return {}
     if not isinstance(found, dict):

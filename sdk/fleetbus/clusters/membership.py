@@ -80,10 +80,11 @@ async def join(
         KubeError: the hub refused.
     """
     part = _usable(name, replace(config, insecure=insecure, http=http))
-    if await hub.get(CLUSTERS, "", name) is not None:
+    if (found := await hub.get(CLUSTERS, "", name)) is not None:
+        secret = "/".join(filter(None, place_of_secret(found))) or "of its spec.kubeconfigSecretRef"
         raise AlreadyJoined(
-            f"cluster {name!r} is already in the fleet; to change its credentials, update the"
-            " Secret that its spec.kubeconfigSecretRef names"
+            f"the name {name!r} is taken: a cluster of the fleet has it; choose another name, or,"
+            f" to change that one's credentials, update the Secret {secret}"
         )
     uid = await _new_uid(hub, name, part) if check else ""
     secret = _secret(name, namespace, part)
@@ -100,7 +101,7 @@ async def _write(hub: KubeClient, secret: Object, cluster: Object) -> None:
         await hub.create(CLUSTERS, cluster, field_manager=_MANAGER)
     except AlreadyExists as e:
         raise AlreadyJoined(
-            f"cluster {cluster['metadata']['name']!r} is already in the fleet"
+            f"the name {cluster['metadata']['name']!r} was taken meanwhile: somebody else joined it"
         ) from e
     except KubeError:
         with suppress(KubeError):

@@ -86,6 +86,9 @@ class Controller:
         self.max_per_cluster = max_per_cluster
         self.follow_fleet = follow_fleet
         self.backoff = backoff
+        self.repaired_by = ""
+        """The controller whose `watch_owned` notices changes of what this one writes, with requests
+        per cluster; by default this one itself."""
         self._watches: list[Watch] = []
         self._reconcile: Reconcile | None = None
         self._functions: list[Callable[..., object]] = []
@@ -216,6 +219,17 @@ class Controller:
     def watches(self) -> tuple[Watch, ...]:
         """All watches, in the order of their declaration."""
         return tuple(self._watches)
+
+    @property
+    def has_owned_watch(self) -> bool:
+        """Whether changes of what it writes wake it, or the controller that repairs it."""
+        return bool(self.repaired_by) or any(watch.owned for watch in self._watches)
+
+    def repairing(self, request: Request, cluster: str) -> Request:
+        """The request that compares again what a run of a request has written on a cluster."""
+        if not self.repaired_by:
+            return request
+        return Request(self.repaired_by, cluster, request.namespace, request.name)
 
     @property
     def own_resource(self) -> str:

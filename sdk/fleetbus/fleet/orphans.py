@@ -7,6 +7,7 @@ MultiClusterResources as they are now. Only an explicit command deletes them, on
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
@@ -215,7 +216,8 @@ async def read_intents(hub: KubeClient) -> Intents:
         owners.add(uid)
         try:
             for part in await _parts_of(hub, resource):
-                places |= _places_of(part)
+                # In a thread, because there may be tens of thousands.
+                places |= await asyncio.to_thread(_places_of, part)
         except (AttributeError, ChunkUnusable, IndexError, KeyError, TypeError):
             unreadable.add(uid)
     return Intents(frozenset(places), frozenset(unreadable), frozenset(owners))

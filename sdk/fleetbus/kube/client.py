@@ -28,6 +28,7 @@ from fleetbus.kube.requests import (
     namespace_of,
     path_of,
     selector_query,
+    used_path,
     write_query,
 )
 from fleetbus.kube.responses import (
@@ -130,7 +131,7 @@ class KubeClient:
         Raises:
             NotFound: the server does not serve the type.
         """
-        path = path_of(resource, namespace, name)
+        path = used_path(self.cluster, resource, namespace, name)
         try:
             answer = await self.request(Call("GET", path))
         except errors.NotFound as e:
@@ -193,7 +194,7 @@ class KubeClient:
             AlreadyExists: there is an object of this name.
             NotFound: the namespace or the type is missing.
         """
-        path = path_of(resource, namespace_of(obj))
+        path = used_path(self.cluster, resource, namespace_of(obj))
         return await self._write("POST", path, obj, query=write_query(field_manager, dry_run))
 
     @must_be_awaited
@@ -205,7 +206,7 @@ class KubeClient:
         Raises:
             Conflict: it was changed since it was read.
         """
-        path = path_of(resource, namespace_of(obj), obj["metadata"]["name"])
+        path = used_path(self.cluster, resource, namespace_of(obj), obj["metadata"]["name"])
         return await self._write("PUT", path, obj, query=write_query(field_manager))
 
     @must_be_awaited
@@ -228,7 +229,8 @@ class KubeClient:
         field_manager: str = USER_AGENT,
     ) -> Object:
         """Patch an object: a dict is a merge patch, a sequence is a JSON patch."""
-        path = path_of(resource, namespace, name) + (f"/{subresource}" if subresource else "")
+        path = used_path(self.cluster, resource, namespace, name)
+        path += f"/{subresource}" if subresource else ""
         kind = "merge-patch" if isinstance(patch, dict) else "json-patch"
         return await self._write(
             "PATCH",
@@ -253,7 +255,7 @@ class KubeClient:
         Raises:
             Conflict: another manager owns a field; `details["causes"]` names manager and field.
         """
-        path = path_of(resource, namespace_of(obj), obj["metadata"]["name"])
+        path = used_path(self.cluster, resource, namespace_of(obj), obj["metadata"]["name"])
         query = write_query(field_manager, dry_run) | ({"force": "true"} if force else {})
         return await self._write(
             "PATCH", path, obj, query=query, content_type="application/apply-patch+yaml"

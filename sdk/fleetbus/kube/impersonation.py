@@ -59,6 +59,7 @@ class ActingClient(KubeClient):
         self._client = client
         self.cluster = client.cluster
         self.discovery = client.discovery
+        self.liveness = client.liveness
         self.shows_marks = client.shows_marks
         self._user = user
 

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from fleetbus.kube.responses import MIB, RESPONSE_LIMIT
+from fleetbus.run.current import current_run
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource, parse_resource
 
@@ -81,6 +82,14 @@ def path_of(resource: str | Resource, namespace: str = "", name: str = "") -> st
     if name:
         parts.append(quote(name, safe=""))
     return "/".join(parts)
+
+
+def used_path(cluster: str, resource: str | Resource, namespace: str, name: str = "") -> str:
+    """`path_of` an object that is read or written live; a run records that it uses its resource."""
+    found = parse_resource(resource) if isinstance(resource, str) else resource
+    if cluster and (run := current_run()):
+        run.used.add((cluster, found.key))
+    return path_of(found, namespace, name)
 
 
 def read_path(path: str) -> ApiPath:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Final, cast
 from urllib.parse import unquote
@@ -91,8 +92,24 @@ def is_object_not_found(error: errors.NotFound, path: str) -> bool:
 
 def unreachable_error(error: Exception) -> errors.Unreachable:
     """The error for a response that did not come."""
-    text = str(error) or type(error).__name__
-    return errors.Unreachable(0, "Unreachable", f"no answer from the API server: {text}")
+    return errors.Unreachable(
+        0, "Unreachable", f"no answer from the API server: {failure_text(error)}"
+    )
+
+
+def failure_text(error: Exception) -> str:
+    """Why a request failed, in words; aiohttp's own text has the repr of an SSLContext in it."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"the certificate of {error.host}:{error.port} is refused: " + getattr(
+            error.certificate_error, "verify_message", "it is not for this name"
+        )
+    if isinstance(error, aiohttp.ClientConnectorError):
+        cause = error.os_error
+        # asyncio's text for a refused connection is "Connect call failed ('10.0.0.1', 443)".
+        number = cause.errno or 0
+        why = os.strerror(number) if number > 0 else cause.strerror
+        return f"cannot connect to {error.host}:{error.port}: {why or cause}"
+    return str(error) or type(error).__name__
 
 
 def too_large_error(limit: int, what: str = "the response") -> errors.ServerError:

@@ -95,6 +95,7 @@ class Run:
             below which the snapshot has every deletion (rule P4); absent if neither is known.
         absent: those of `reads` that the snapshot did not have.
         writes: what this run or an earlier one wrote, until a read of the snapshot shows it.
+        used: clusters and resource keys whose objects were read or written live.
         applied: the patches that were sent, by hash, with the resourceVersion they produced (R10).
     """
 
@@ -119,6 +120,7 @@ class Run:
     absent: set[ObjectRef] = field(default_factory=set[ObjectRef])
     writes: dict[ObjectRef, Written] = field(default_factory=dict[ObjectRef, Written])
     applied: dict[bytes, str] = field(default_factory=dict[bytes, str])
+    used: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     calls: list[Call] = field(default_factory=list[Call])
     """Calls that may not be awaited yet."""
     earlier: dict[bytes, str] = field(default_factory=dict[bytes, str])

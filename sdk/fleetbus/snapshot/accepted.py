@@ -10,6 +10,7 @@ from typing import Final
 from redis.exceptions import RedisError
 
 from fleetbus.errors import NotAccepted
+from fleetbus.kube.connection.identity import SharedCheck
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord
 
@@ -33,7 +34,7 @@ class AcceptedClusters:
         self._is_read = False
         """Whether the records of every shard were read once."""
         self._aliases: Mapping[str, tuple[str, ...]] = {}
-        self._read_at = float("-inf")
+        self._reading = SharedCheck(self._read_records)
 
     async def uid(self, name: str) -> str:
         """Return the accepted UID of a cluster; empty if none is known.
@@ -64,9 +65,10 @@ class AcceptedClusters:
         return self._aliases.get(name, ())
 
     async def _read(self) -> None:
-        now = time.monotonic()
-        if now < self._read_at + _KEPT.total_seconds():
-            return
+        """Read the records if they are old, once for all clusters that are looked up meanwhile."""
+        await self._reading.run_since(time.monotonic() - _KEPT.total_seconds())
+
+    async def _read_records(self) -> None:
         why = "the accepted clusters cannot be read: the store does not answer"
         try:
             found = await self._reader.available_clusters()
@@ -79,7 +81,6 @@ class AcceptedClusters:
         self._is_read = True
         self._records = {record.name: record for record in (*kept, *found.records)}
         self._aliases = aliases_of(self._records.values())
-        self._read_at = now
 
 
 def aliases_of(records: Iterable[ClusterRecord]) -> dict[str, tuple[str, ...]]:

@@ -64,6 +64,8 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     joined_at: str = ""
     invalid: list[str] = []
     """Invalid entries of its watch spec, each with the reason."""
+    overridden: list[str] = []
+    """Settings of its watchers that its watch spec replaces, each with both values."""
 
     def age(self, now: datetime) -> timedelta | None:
         """Time since its API server last answered; None if it never did."""

@@ -37,14 +37,19 @@ _QUEUE: Final = {
         "hash",
     ),
     **dict.fromkeys(("ready", "turns", "delayed", "leases", "noted", "quarantine"), "zset"),
+    "unsynced": "zset",
     **dict.fromkeys(("breakers", "last-run-times"), "zset"),
     **dict.fromkeys(("last-runs", "checkpoint"), "hash"),
     "record": "set",
 }
 """Types of a queue's keys; see `fleetbus.workqueue`."""
-_DISTRIBUTOR: Final = {"deletions": {"budget": "zset"}, "targets": {"cooldowns": "hash"}}
+_DISTRIBUTOR: Final = {
+    "deletions": {"budget": "zset"},
+    "targets": {"cooldowns": "hash", "settings": "hash"},
+}
 """Keys of the distributor for the whole fleet: the budget of deletions, targets that hang."""
 _RESOURCE: Final = "mcr:"
+_RESOURCE_KEYS: Final = {"missing": "set", "written": "string"}
 """Keys of the distributor, for one MultiClusterResource each."""
 _SEARCHES: Final = (
     *((f"{_OURS}*", kind) for kind in ("string", "list", "hash", "zset", "stream")),
@@ -87,7 +92,7 @@ def type_of(key: str) -> str:
     if of_distributor := _DISTRIBUTOR.get(owner):
         return of_distributor.get(word, "")
     if owner.startswith(_RESOURCE):
-        return "set" if word == "missing" else ""
+        return _RESOURCE_KEYS.get(word, "")
     if word == "record" and colon:  # one per resource, beside the index of them
         return "hash"
     return _QUEUE.get(word, "")

@@ -12,7 +12,7 @@ from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.leaving import NAMESPACE
-from fleetbus.clusters.providers.build import build_clusters
+from fleetbus.clusters.providers.build import build_clusters, wait_for_hub
 from fleetbus.clusters.registry import Clusters
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.kube.client import USER_AGENT, KubeClient
@@ -71,6 +71,8 @@ async def connect(
     def make_client(info: ClusterInfo) -> KubeClient:
         return KubeClient(info.config, user_agent=user_agent)
 
+    if health:
+        await wait_for_hub(settings, health)
     clusters = build_clusters(settings, make_client=make_client)
     access = settings.store
     redis = await (store.connect_patiently(access, health) if health else store.connect(access))

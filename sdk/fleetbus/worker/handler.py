@@ -37,6 +37,7 @@ from fleetbus.run.current import Run
 from fleetbus.worker import tracing
 from fleetbus.worker.failure_log import FailureLog, place_of
 from fleetbus.worker.slots import is_outage
+from fleetbus.worker.unsynced import UnsyncedResources
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import LONGEST_DELAY, Lease, Queue
 
@@ -77,6 +78,7 @@ class Handler:
         queue: where outcomes are recorded.
         fleet: passed to the function.
         record: tells whether the request's object has left the watches; None for never.
+        unsynced: where it is noted what a run has used and is not synced; None for nowhere.
         is_stopped: whether the worker has cancelled the run of a lease.
     """
 
@@ -87,6 +89,7 @@ class Handler:
         queue: Queue,
         fleet: Fleet,
         record: Record | None,
+        unsynced: UnsyncedResources | None,
         is_stopped: Callable[[Lease], bool],
     ) -> None:
         self._controller = controller
@@ -95,6 +98,7 @@ class Handler:
         self._queue = queue
         self._fleet = fleet
         self._seen = record
+        self._unsynced = unsynced
         self._is_stopped = is_stopped
         self._failures = FailureLog(is_quiet=self._is_quiet)
         self._log_once = LogOnce()
@@ -107,6 +111,7 @@ class Handler:
         """
         try:
             ending = await self._call(lease, run)
+            await self._note_unsynced(lease, run)
             await self._record(lease, ending)
         except LeaseLostError:
             log.warning("lease_lost")
@@ -152,6 +157,11 @@ class Handler:
         if seen is not None and await self._until_available(lambda: seen.has_left(request)):
             return replace(request, left=True)
         return request
+
+    async def _note_unsynced(self, lease: Lease, run: Run) -> None:
+        unsynced = self._unsynced
+        if unsynced is not None and run.used:
+            await self._until_available(lambda: unsynced.note(lease.request, run.used))
 
     # --- the outcome ----------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ from fleetbus.worker import tracing
 from fleetbus.worker.connections import Connections
 from fleetbus.worker.initial_sync import CHECK_EVERY, InitialSync, PendingResyncs
 from fleetbus.worker.loop_guard import contain_exits, report_blocked_loop
+from fleetbus.worker.unsynced import UnsyncedResources
 from fleetbus.worker.worker import Worker
 from fleetbus.workqueue.heartbeat import Heartbeat, connect_blocking
 from fleetbus.workqueue.queue import QueuePolicy
@@ -114,6 +115,7 @@ class _Hosted:
         self._recorded = RecordedRedisQueue(self._queue, self._record)
         self._recent = RecentEvents(controller.own_resource)
         reader = connections.reader
+        self._unsynced = UnsyncedResources(controller, redis=connections.redis, reader=reader)
         self._applied = AppliedEvents(writer=connections.writer, reader=reader)
         resyncs = PendingResyncs()
         self._router = Router(
@@ -155,6 +157,7 @@ class _Hosted:
             durable=self._durable,
             intake=self._intake,
             full=full,
+            unsynced=self._unsynced,
             resyncs=resyncs,
         )
 
@@ -182,6 +185,7 @@ class _Hosted:
             ),
             fleet=self._connections.fleet,
             record=self._record,
+            unsynced=self._unsynced,
             recorded=self._recorded,
             recent=self._recent,
             before_take=self._wait_for_store,

@@ -29,8 +29,10 @@ from fleetbus.intake.matching import Reason
 from fleetbus.process.log_once import LogOnce
 from fleetbus.snapshot.offsets.checkpoint_store import claimed
 from fleetbus.worker.connections import Connections
+from fleetbus.worker.unsynced import UnsyncedResources
 from fleetbus.worker.watch_check import WatchCheck
 from fleetbus.workqueue.errors import WorkqueueError
+from fleetbus.workqueue.queue import Add, Priority
 from fleetbus_proto.events import Event
 from fleetbus_proto.keys import queue as queue_key
 from fleetbus_proto.keys import queue_checkpoint, queue_replay_claim
@@ -94,6 +96,7 @@ class InitialSync:
         durable: the one that this process is bound to.
         intake: turns events into requests.
         full: enqueues everything that is known.
+        unsynced: the requests that wait for resources to be synced.
         resyncs: the clusters for which user code failed.
     """
 
@@ -105,6 +108,7 @@ class InitialSync:
         durable: BoundDurable,
         intake: Intake,
         full: FullEnqueue,
+        unsynced: UnsyncedResources,
         resyncs: PendingResyncs,
     ) -> None:
         self._controller = controller
@@ -114,6 +118,7 @@ class InitialSync:
         self._bound = durable
         self._intake = intake
         self._full = full
+        self._unsynced = unsynced
         self._resyncs = resyncs
         self._watch_check = WatchCheck(controller, connections)
         self._log_once = LogOnce()
@@ -208,11 +213,20 @@ class InitialSync:
             self._reported = durable
         await self._find_joined()
         await self._enqueue_changed()
+        await self._enqueue_synced()
         fleet = sorted(self._seen)  # all of it is mapped; who joins from here on is not
         if time.monotonic() >= self._tidy_at:
             await self._full.tidy()
+            await self._unsynced.forget([])
             await self._store_fleet(fleet)
             self._tidy_at = time.monotonic() + _TIDY_EVERY.total_seconds()
+
+    async def _enqueue_synced(self) -> None:
+        """Enqueue the requests whose runs used resources that are synced by now."""
+        synced = await self._unsynced.take_synced()
+        if synced:
+            await self._intake.enqueue([Add(request, Priority.INITIAL) for request in synced])
+            await self._unsynced.forget([note for notes in synced.values() for note in notes])
 
     async def _enqueue_changed(self) -> None:
         self._changed.update(self._resyncs.take_due())

@@ -35,6 +35,7 @@ from fleetbus.worker.handler import Ending, Handler
 from fleetbus.worker.reaper import Reaper
 from fleetbus.worker.release import Finished, Releases
 from fleetbus.worker.slots import Slots
+from fleetbus.worker.unsynced import UnsyncedResources
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.heartbeat import Heartbeat
 from fleetbus.workqueue.queue import Lease, Queue, decode_trigger
@@ -73,6 +74,7 @@ class Worker:
         fleet: passed to the reconcile function.
         drain: how long running reconciles may go on after the worker was cancelled.
         record: what the controller has seen; without one no request is marked as left.
+        unsynced: where it is noted what runs have used and is not synced; without it nothing is.
         recorded: the queue together with the record; without one nothing is proved to be
             reconciled.
         recent: the objects of the last moment, for first reads; without one all read the snapshot.
@@ -90,6 +92,7 @@ class Worker:
         fleet: Fleet,
         drain: timedelta = _DRAIN,
         record: Record | None = None,
+        unsynced: UnsyncedResources | None = None,
         recorded: RecordedQueue | None = None,
         recent: RecentEvents | None = None,
         before_take: Callable[[], Awaitable[None]] = _at_once,
@@ -108,6 +111,7 @@ class Worker:
             queue=queue,
             fleet=fleet,
             record=record,
+            unsynced=unsynced,
             is_stopped=lambda lease: self._is_stopping or _key(lease) in self._lost,
         )
         self._free = asyncio.Semaphore(controller.concurrency)

@@ -34,6 +34,7 @@ what takes turns within a band; times are microseconds of the server's clock (ru
 | `liveness` | HASH | `at`, `hold`, `run`, `generation`, `at_capacity`; while leases exist |
 | `checkpoint:<durable>` | HASH | up to where the queue has the effects of a durable (P11) |
 | `replay` | STRING | the process that reads the stream again for the queue; it expires (P11) |
+| `unsynced` | ZSET | `<cluster> <resource> <item>` by time: used before it was synced (P18) |
 | `notify` | channel | an empty message when something becomes ready, or due earlier |
 
 A queue's time never goes back (Q8). In `clock`, `at` is the time of the last script; `ahead` is by

@@ -54,6 +54,7 @@ def _for_all(settings: DistributorSettings, distributor: Distributor) -> Control
         # Every request is of the hub; there is no other cluster to leave slots to.
         max_per_cluster=settings.concurrency,
     )
+    controller.repaired_by = TARGETS  # it watches what this one creates
 
     async def to_all(_event: Object | None, request: Request, fleet: Fleet) -> Iterable[Request]:
         # Only Cluster objects on the hub describe the fleet.

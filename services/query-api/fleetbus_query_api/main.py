@@ -29,7 +29,7 @@ from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_query_api.access.guard import guarded
 from fleetbus_query_api.app import create_app
 from fleetbus_query_api.probe import StoreProbe
-from fleetbus_query_api.serve import listen, load_tls, serve
+from fleetbus_query_api.serve import listen, serve, wait_for_tls
 from fleetbus_query_api.settings import QueryApiSettings
 
 log = structlog.get_logger()
@@ -46,18 +46,17 @@ async def run(
         health: checks of the process; made here if it is not given.
 
     Raises:
-        ConfigError: the address is not protected, or cannot be bound; the certificate cannot be
-            loaded; there is no access data of the hub.
+        ConfigError: the address is not protected, or cannot be bound.
         StoreError: the address of Redis is invalid.
     """
     checks = health or Health()
-    tls = load_tls(settings)
     started = checks.starting()
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(listen(settings))
         await stack.enter_async_context(
             checks.serve(shared.health_host, shared.health_port, shared.health_port_file)
         )
+        tls = await wait_for_tls(settings, checks)
         redis = await connect_patiently(shared.store, checks)
         try:
             keys = SnapshotKeys(shared.shards)
@@ -65,7 +64,7 @@ async def run(
             reader = SnapshotReader(redis, keys)
             probe = StoreProbe(reader=reader, health=checks)
             async with (
-                guarded(shared, settings, reader) as guard,
+                guarded(shared, settings, reader, checks) as guard,
                 asyncio.TaskGroup() as group,
             ):
                 app = create_app(

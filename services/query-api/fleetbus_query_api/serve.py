@@ -13,7 +13,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from fleetbus.errors import ConfigError
+from fleetbus.process.health import Health
 from fleetbus.process.loopback import is_loopback
+from fleetbus.process.waiting import wait_until_usable
 from fleetbus_query_api.limits.large_answers import SlowReaderProtocol
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.tls import ServerTls
@@ -123,15 +125,16 @@ def _check_protection(settings: QueryApiSettings) -> None:
         )
 
 
-def load_tls(settings: QueryApiSettings) -> ServerTls | None:
-    """Load the certificate; None to serve plain HTTP.
-
-    Raises:
-        ConfigError: it cannot be loaded.
-    """
-    if settings.tls_cert_file is None or settings.tls_key_file is None:
+async def wait_for_tls(settings: QueryApiSettings, health: Health) -> ServerTls | None:
+    """Load the certificate, and try again until it can be used; None to serve plain HTTP."""
+    cert_file, key_file = settings.tls_cert_file, settings.tls_key_file
+    if cert_file is None or key_file is None:
         return None
-    return ServerTls(settings.tls_cert_file, settings.tls_key_file)
+
+    async def attempt() -> ServerTls:
+        return ServerTls(cert_file, key_file)
+
+    return await wait_until_usable("tls", attempt, health=health, failures=ConfigError)
 
 
 async def serve(app: FastAPI, listener: socket.socket, tls: ServerTls | None = None) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from fleetbus.clusters.leaving import NAMESPACE
 from fleetbus.process.settings import Duration
+from fleetbus_proto.subjects import DISTRIBUTION_STREAM, STREAM
 
 PositiveDuration = Annotated[Duration, Field(gt=timedelta())]
 _SILENCE_CHECK_INTERVAL: Final = timedelta(seconds=5)
@@ -24,7 +25,26 @@ class Subscriber(BaseModel):
     """Its name."""
 
     subjects: Annotated[tuple[str, ...], Field(min_length=1)]
-    """The subjects that it delivers, like `fleetbus.events.eu1.>`."""
+    """The subjects that it delivers, like `fleetbus.events.eu1.>`, all of one stream."""
+
+    @property
+    def stream(self) -> str:
+        """The stream that it reads."""
+        return _stream_of(self.subjects[0])
+
+    @field_validator("subjects")
+    @classmethod
+    def _check_subjects(cls, subjects: tuple[str, ...]) -> tuple[str, ...]:
+        if len({_stream_of(one) for one in subjects}) > 1:
+            raise ValueError(
+                "a durable reads one stream: make another subscriber for fleetbus.distribution"
+            )
+        return subjects
+
+
+def _stream_of(subject: str) -> str:
+    is_distribution = subject.startswith("fleetbus.distribution.")
+    return DISTRIBUTION_STREAM if is_distribution else STREAM
 
 
 class ReconcilerSettings(BaseSettings):

@@ -8,7 +8,8 @@ import ctypes
 import pathlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Final, NoReturn
@@ -17,11 +18,11 @@ import structlog
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.window import Window, open_window
-from fleetbus.clusters.providers.build import build_clusters
+from fleetbus.clusters.providers.build import build_clusters, wait_for_hub
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.connection.config import KubeConfig, import_light, read_kube_config
+from fleetbus.kube.connection.config import KubeConfig, import_light, wait_for_kube_config
 from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
@@ -65,15 +66,12 @@ async def run(
 
     Raises:
         BusError: NATS forbids a subject (rule B13).
-        ConfigError: the kubeconfig cannot be read.
     """
-    config = config or _config_of(settings)
-    user_agent = f"fleetbus-watcher/{settings.replica}"
     health = Health()
     started = health.starting()
     async with (
         health.serve(shared.health_host, shared.health_port, shared.health_port_file),
-        KubeClient(config, user_agent=user_agent) as client,
+        _member(settings, config, health) as client,
         connected(shared.nats, name=f"watcher.{settings.cluster}", health=health) as bus,
         open_window(bus) as window,
     ):
@@ -106,11 +104,12 @@ async def run_pool(settings: WatcherSettings, pool: PoolSettings, shared: Shared
         BusError: NATS forbids a subject (rule B13).
         ConfigError: a provider is invalid or missing, or the member's name cannot be used.
     """
-    clusters = _pool_clusters(settings, shared)
+    _check_pool(settings, shared)
     health = Health()
     started = health.starting()
     async with (
         health.serve(shared.health_host, shared.health_port, shared.health_port_file),
+        _fleet(shared, health) as clusters,
         # No cluster's name begins like this, so no cluster's watcher has the rights to our inbox.
         connected(shared.nats, name=f"_pool.{settings.replica}", health=health) as bus,
         open_window(bus) as window,
@@ -138,7 +137,7 @@ async def run_pool(settings: WatcherSettings, pool: PoolSettings, shared: Shared
         )
 
 
-def _pool_clusters(settings: WatcherSettings, shared: SharedSettings) -> Clusters:
+def _check_pool(settings: WatcherSettings, shared: SharedSettings) -> None:
     if not _MEMBER.fullmatch(settings.replica):
         raise ConfigError(
             f"setting FLEETBUS_WATCHER_REPLICA: {settings.replica!r}: the name of a pool member may"
@@ -151,7 +150,6 @@ def _pool_clusters(settings: WatcherSettings, shared: SharedSettings) -> Cluster
         )
     if not shared.providers and not shared.hub_cluster:
         raise ConfigError("setting FLEETBUS_PROVIDERS: it is needed with --pool")
-    return build_clusters(shared)
 
 
 async def _report_liveness(health: Health, cluster: str, window: Window) -> NoReturn:
@@ -188,10 +186,24 @@ async def _stop(
     log.info("watcher_stopped", cluster=settings.cluster, drained=is_drained)
 
 
-def _config_of(settings: WatcherSettings) -> KubeConfig | None:
-    if settings.kubeconfig is None:
-        return None
-    return read_kube_config(settings.kubeconfig, settings.context)
+@asynccontextmanager
+async def _fleet(shared: SharedSettings, health: Health) -> AsyncGenerator[Clusters]:
+    """The clusters of the providers, once the hub's kubeconfig can be read."""
+    await wait_for_hub(shared, health)
+    yield build_clusters(shared)
+
+
+@asynccontextmanager
+async def _member(
+    settings: WatcherSettings, config: KubeConfig | None, health: Health
+) -> AsyncGenerator[KubeClient]:
+    """The client of the cluster, once its kubeconfig can be read."""
+    if config is None and settings.kubeconfig is not None:
+        config = await wait_for_kube_config(
+            settings.kubeconfig, settings.context, name="kubeconfig", health=health
+        )
+    async with KubeClient(config, user_agent=f"fleetbus-watcher/{settings.replica}") as client:
+        yield client
 
 
 def return_large_blocks() -> None:

@@ -2,9 +2,9 @@
 
 python tests/run.py bench.programs.distributor_process FILE
 
-FILE gets the longest time for which the loop did not turn, in milliseconds, and how often that was
-more than 50; and the same in CPU time of its thread, which other processes do not prolong. SIGUSR1
-begins anew. With BENCH_PROFILE it leaves a profile there when it ends.
+With SIGUSR2, FILE gets the longest time for which the loop did not turn, in milliseconds, and how
+often that was more than 50; and the same in CPU time of its thread, which other processes do not
+prolong. SIGUSR1 begins anew. With BENCH_PROFILE it leaves a profile there when it ends.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+import uvloop
 
 from fleetbus.kube.connection.config import import_light
 from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings
-from fleetbus_distributor.main import run
+from fleetbus_distributor.main import run, shorten_collections
 from fleetbus_distributor.settings import DistributorSettings
 
 _TICK = 0.005
 _LONG = 0.05
-_WRITE_EVERY = 0.2
 
 
 @dataclass
@@ -40,7 +41,6 @@ class Lag:
     long: int = 0
     worst_cpu: float = 0.0
     long_cpu: int = 0
-    written: float = field(default_factory=time.monotonic)
 
     def reset(self) -> None:
         self.worst, self.long = 0.0, 0
@@ -55,33 +55,42 @@ class Lag:
             self.worst, self.worst_cpu = max(self.worst, late), max(self.worst_cpu, used)
             self.long += late > _LONG
             self.long_cpu += used > _LONG
-            if now - self.written > _WRITE_EVERY:
-                self.written = now
-                figures = {
-                    "worst_ms": round(self.worst * 1e3, 1),
-                    "over_50_ms": self.long,
-                    "worst_cpu_ms": round(self.worst_cpu * 1e3, 1),
-                    "over_50_cpu_ms": self.long_cpu,
-                }
-                self.path.write_text(json.dumps(figures))
+
+    def write(self) -> None:
+        figures = {
+            "worst_ms": round(self.worst * 1e3, 1),
+            "over_50_ms": self.long,
+            "worst_cpu_ms": round(self.worst_cpu * 1e3, 1),
+            "over_50_cpu_ms": self.long_cpu,
+        }
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps(figures))
+        new.replace(self.path)  # never seen half written
 
 
 async def serve(path: str) -> None:
+    shorten_collections()
     shared, settings = load_settings(SharedSettings), load_settings(DistributorSettings)
     import_light()
     set_up_logs(shared.log_format, shared.log_level)
     lag = Lag(Path(path))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, lag.reset)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, lag.reset)
+    loop.add_signal_handler(signal.SIGUSR2, lag.write)
     await run_until_stopped(distributor=run(shared, settings), lag=lag.measure())
+
+
+def run_process(path: str) -> int:
+    return run_service("bench-distributor", lambda: serve(path), loop_factory=uvloop.new_event_loop)
 
 
 def main(path: str) -> int:
     out = os.environ.get("BENCH_PROFILE")
     if not out:
-        return run_service("bench-distributor", lambda: serve(path))
+        return run_process(path)
     profile = cProfile.Profile()
     try:
-        return profile.runcall(run_service, "bench-distributor", lambda: serve(path))
+        return profile.runcall(run_process, path)
     finally:
         profile.dump_stats(out)
 

@@ -106,7 +106,10 @@ class Distribution:
 
     async def lag(self) -> dict[str, float]:
         """The longest time for which a distributor's event loop was blocked."""
-        await asyncio.sleep(0.5)  # until it is written
+        for name, child in self.distributors.items():
+            self._lag_file(name).unlink(missing_ok=True)
+            os.kill(child.pid, signal.SIGUSR2)
+        await self.until(lambda: all(self._lag_file(n).exists() for n in self.distributors), 10)
         found = [json.loads(self._lag_file(name).read_text()) for name in self.distributors]
         return max(found, key=lambda one: one["worst_ms"])
 

@@ -159,6 +159,41 @@ def test_d20_a_wave_without_progress_fails_and_stays_failed():
     assert next_look(desk.state, desk.step()) is None
 
 
+def test_d20_a_wave_that_is_healthy_too_late_stays_failed():
+    desk = Desk(in_waves(by_names("first", "a", "b")))
+    desk.go()
+    desk.look(a="not ready")
+    desk.wait(minutes=11)
+    desk.look(a="not ready")
+    assert desk.state.phase is Phase.FAILED
+    desk.look()  # healthy in the night: nobody is there
+    assert desk.state.phase is Phase.FAILED
+    assert desk.given == "ab"
+    desk.suspended = frozenset("b")  # not the one that it failed on
+    desk.go()
+    assert desk.state.phase is Phase.FAILED
+
+
+def test_d20_a_failed_wave_goes_on_without_the_clusters_that_it_failed_on():
+    desk = Desk({"maxUnavailable": 1})
+    desk.go()
+    desk.wait(minutes=11)
+    desk.look(a="unreachable")
+    assert desk.state.phase is Phase.FAILED
+    desk.suspended = frozenset("a")  # by a person
+    desk.go()
+    desk.go()
+    assert (desk.state.phase, desk.given) == (Phase.PROGRESSING, "ab")
+    desk.wait(minutes=9)
+    desk.look(b="not ready")
+    assert desk.state.phase is Phase.PROGRESSING, "its clock began anew"
+    desk.look()
+    desk.names = ("a", "b", "d")
+    desk.look()
+    desk.look()
+    assert desk.state.phase is Phase.COMPLETE
+
+
 def test_d20_a_distributor_that_was_away_looks_before_it_fails_a_wave():
     desk = Desk({})
     desk.go()

@@ -243,6 +243,21 @@ async def test_d20_the_gate_quiet_waits_on_clusters_without_any_write(rig: Rig):
     assert result.requeue_after.total_seconds() <= 15
 
 
+async def test_d20_a_look_at_one_cluster_does_not_start_the_quiet_period_again(rig: Rig):
+    gates = [{"name": "quiet", "period": "1h"}]
+    rollout_spec = {"waves": [CANARY | {"gates": gates}]}
+    rig.create(template=config_map("v1"), placement=EVERYWHERE, rollout=rollout_spec)
+    await rounds(rig)
+    before = rollout(rig)["waves"][0]["gates"]
+    assert before[1]["since"]
+    for name in ("t1", "t2"):
+        await rig.repair(name)
+    rig.clusters["t1"].patch(MAPS, "default", "m", {"data": {"k": "by hand"}})
+    await rig.repair("t1")
+    assert values(rig)["t1"] == "v1"
+    assert rollout(rig)["waves"][0]["gates"] == before
+
+
 async def test_d11_an_opened_wave_is_worked_on_alone(rig: Rig):
     rig.restart(settled=timedelta(hours=1))
     gated = {"waves": [CANARY], "gates": [{"name": "tests"}]}

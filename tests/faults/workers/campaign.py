@@ -187,12 +187,22 @@ async def _settle(fleet: WorkerFleet, bus: Bus, folder: Path) -> float:
     begun = time.monotonic()
     took, calm = 0.0, 0
     while took < _SETTLE_SECONDS and calm < 2:
-        is_through = await _agrees(fleet, bus, folder) and not any((await _queue(fleet)).values())
+        is_through = await _agrees(fleet, bus, folder) and await _is_empty(fleet, folder)
         calm = calm + 1 if is_through else 0
         took = time.monotonic() - begun
         await asyncio.sleep(_POLL_SECONDS)
-    (folder / "queue.json").write_bytes(orjson.dumps(await _queue(fleet)))
     return took
+
+
+async def _is_empty(fleet: WorkerFleet, folder: Path) -> bool:
+    """Whether nothing is left in the queue; what is left is written down."""
+    try:
+        left = await _queue(fleet)
+    except RedisError as e:
+        # Its process was killed a moment ago, or is still reading its file.
+        left = {f"unreadable: {e}": 1}
+    (folder / "queue.json").write_bytes(orjson.dumps(left))
+    return not any(left.values())
 
 
 async def _agrees(fleet: WorkerFleet, bus: Bus, folder: Path) -> bool:

@@ -1,8 +1,4 @@
-"""Named points at which a worker of the campaign kills itself on demand.
-
-Product code has no such points: the methods around them are wrapped here, in the worker's process.
-SIGUSR1 arms a worker: it dies at the point that its file names when it next gets there.
-"""
+"""Named points at which a worker of the campaign kills itself on demand."""
 
 # The points are around private methods, and pyright is to know when one is gone.
 # pyright: reportPrivateUsage=false
@@ -10,13 +6,10 @@ SIGUSR1 arms a worker: it dies at the point that its file names when it next get
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Awaitable, Callable
-from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
+from faults.rig.armed import Armed, die
 from fleetbus.intake.recorded_queue import RecordedRedisQueue
 from fleetbus.worker import host
 from fleetbus.workqueue.redis import RedisQueue
@@ -26,39 +19,6 @@ CONSUMED: Final = "consumed"
 """A batch has come from the bus, and nothing is done with it."""
 _ANSWER_SECONDS: Final = 0.001
 """By then a take is on its way, and seldom answered."""
-
-Point = Callable[["Armed"], None]
-
-
-class Armed:
-    """The point at which this process is to die, if any.
-
-    Args:
-        path: the file that names it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._point = ""
-
-    def listen(self) -> None:
-        signal.signal(signal.SIGUSR1, self._read)
-
-    def reach(self, point: str) -> None:
-        """Die here, if armed for it."""
-        if self._point == point:
-            die()
-
-    def is_at(self, point: str) -> bool:
-        return self._point == point
-
-    def _read(self, _number: int, _frame: FrameType | None) -> None:
-        self._point = self._path.read_text().strip()
-
-
-def die() -> None:
-    """As a crash would: nothing is cleaned up."""
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _before(armed: Armed, owner: type, method: str, point: str) -> None:

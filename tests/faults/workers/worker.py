@@ -25,8 +25,9 @@ from typing import Any, Final
 
 import orjson
 
+from faults.rig.armed import Armed, die
 from faults.rig.load import CONFIG_MAPS
-from faults.workers.kill_points import IN_RECONCILE, Armed, die, wrap
+from faults.workers.kill_points import IN_RECONCILE, wrap
 from faults.workers.mutants import WORKER_MUTATIONS
 from faults.workers.settings import (
     ACK_WAIT,

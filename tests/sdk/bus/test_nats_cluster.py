@@ -21,7 +21,6 @@ from fleetbus.bus.window import open_window
 from fleetbus.errors import BusError
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
 from support.eventually import eventually
-from support.rigs.scenario import FULL
 from support.servers.nats_cluster import (
     NatsCluster,
     consumer_leader,
@@ -144,7 +143,7 @@ async def test_b6_b7_a_killed_leader_loses_no_event_and_stores_none_twice(cluste
         await asyncio.wait([consuming])
 
 
-@pytest.mark.skipif(not FULL, reason="takes 10 s; `make scenarios` runs it")
+@pytest.mark.full
 async def test_b6_without_a_quorum_a_write_fails_and_later_ones_find_what_was_stored(
     cluster: NatsCluster,
 ):

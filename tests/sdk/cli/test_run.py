@@ -28,7 +28,7 @@ from support.rigs.fleet import Rig
 
 OpenRig = Callable[..., Awaitable[Rig]]
 FLEETBUS = str(pathlib.Path(sys.executable).with_name("fleetbus"))
-WITHIN = timedelta(seconds=60)
+WITHIN = timedelta(seconds=150)  # beside a full machine a process takes a minute to load
 MAPS = "v1/configmaps"
 OBJECTS = [f"o{number}" for number in range(6)]
 
@@ -132,7 +132,8 @@ def overlaps(notes: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(240)  # three processes are loaded, one after the other
+@pytest.mark.timeout(600)  # three processes are loaded, one after the other
+@pytest.mark.full
 async def test_two_processes_reload_and_stop_under_load_without_losing_or_doubling_a_run(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from fleetbus.cli.app import app
-from fleetbus.cli.main import main
 from fleetbus.clusters.leaving import LEFT_LABEL, LEFT_UID
 from fleetbus.clusters.membership import JOINED_LABEL
 from fleetbus_emulator.apiserver import Fail
-from support.api.chart import crds
-from support.api.custom_resource_definitions import CRDS
 
 if TYPE_CHECKING:
     from fleetbus_emulator.apiserver import Rule
@@ -30,36 +25,6 @@ CLUSTERS = "fleetbus.dev/v1alpha1/clusters"
 NAMESPACE = "fleetbus-clusters"
 
 pytestmark = pytest.mark.fleet(["hub", "eu1"], workloads=False)
-
-
-@pytest.fixture
-def hub(cluster: EmulatedCluster) -> EmulatedCluster:
-    for definition in crds():
-        cluster.create(CRDS, definition)
-    cluster.create("v1/namespaces", {"metadata": {"name": NAMESPACE}})
-    return cluster
-
-
-@pytest.fixture
-def call(
-    hub: EmulatedCluster,
-    fleet: EmulatedFleet,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Call:
-    """The command, with the hub as its hub."""
-    monkeypatch.setenv("FLEETBUS_HUB_KUBECONFIG", str(fleet.kubeconfig))
-    monkeypatch.setenv("FLEETBUS_HUB_CONTEXT", hub.name)
-
-    def call_one(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fleetbus", *arguments])
-        monkeypatch.setattr(app, "registered_groups", [])  # `main` registers those of devfleet
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
-
-    return call_one
 
 
 def join(call: Call, fleet: EmulatedFleet, *more: str) -> tuple[int, str, str]:
@@ -169,10 +134,8 @@ def test_t20_a_name_is_taken_once(call: Call, fleet: EmulatedFleet):
     join(call, fleet)
     status, out, err = join(call, fleet)
     assert (status, out) == (2, "")
-    assert err.startswith(
-        "fleetbus: cluster 'eu1' is already in the fleet; to change its credentials, "
-    )
-    assert "spec.kubeconfigSecretRef" in err
+    assert err.startswith("fleetbus: the name 'eu1' is taken: a cluster of the fleet has it; ")
+    assert f"update the Secret {NAMESPACE}/eu1-kubeconfig" in err
     said = "fleetbus: cluster 'eu2' is not in the fleet; did you mean 'eu1'?\n"
     assert call("unjoin", "eu2") == (1, "", said)
 

@@ -7,7 +7,6 @@ histories of each kind, the default run four.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -22,13 +21,16 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.matching import Reason
 from fleetbus.reconcile import Request
 from fleetbus_proto.events import Event
+from support.full import FULL
 from support.rigs.intake import IntakeRig, Seen
 from support.stores.snapshot import Source
 
 Answer = TypeVar("Answer")
 EU = Source(cluster="eu1")
 NAMES = ("a", "b", "c")
-SEEDS = range(200 if os.environ.get("FLEETBUS_TEST_FULL") else 4)
+SEEDS = range(200 if FULL else 4)
+
+pytestmark = pytest.mark.longer
 
 
 def is_web(old: Any, new: Any) -> bool:

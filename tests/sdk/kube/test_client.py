@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import pathlib
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import trustme
 import yaml
 from aiohttp import web
 from hypothesis import HealthCheck, given, settings
@@ -287,15 +289,35 @@ async def test_a_server_that_never_answers_is_unreachable_after_the_deadline(
         await client.request(Call("GET", "/version", within=timedelta(milliseconds=100)))
 
 
-async def test_a_port_where_nobody_listens_is_unreachable():
+async def test_a_certificate_or_a_port_that_is_refused_is_named_in_words(tmp_path: pathlib.Path):
+    authority, key = trustme.CA(), tmp_path / "key.pem"
+    issued = authority.issue_cert("elsewhere.example")
+    key.write_bytes(issued.private_key_and_cert_chain_pem.bytes())
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serving.load_cert_chain(key)
+    server = await asyncio.start_server(lambda _, end: end.close(), "127.0.0.1", 0, ssl=serving)
+    port = server.sockets[0].getsockname()[1]
+    trusted = base64.b64encode(authority.cert_pem.bytes()).decode()
     document = {
         "current-context": "a",
-        "clusters": [{"name": "a", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "clusters": [
+            {
+                "name": "a",
+                "cluster": {
+                    "server": f"https://127.0.0.1:{port}",
+                    "certificate-authority-data": trusted,
+                },
+            }
+        ],
         "contexts": [{"name": "a", "context": {"cluster": "a"}}],
     }
-    async with KubeClient(KubeConfig(yaml.safe_dump(document))) as client:
-        with pytest.raises(errors.Unreachable):
-            await client.version()
+    for expected in ("the certificate of .* is refused: IP address mismatch", "Connection refused"):
+        async with KubeClient(KubeConfig(yaml.safe_dump(document))) as client:
+            with pytest.raises(errors.Unreachable, match=expected) as caught:
+                await client.version()
+        assert "object at" not in str(caught.value)
+        server.close()
+        await server.wait_closed()
 
 
 async def test_a_kubeconfig_that_is_wrong_is_a_configuration_error():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
 from typing import TYPE_CHECKING
 
 import pytest
 
+from support.full import FULL
 from support.stores.snapshot import Snapshot
 from support.stores.snapshot_sequences import CLUSTERS, compare_store, make_sequence, run_sequences
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 SEQUENCES = 50
-ROUNDS_OF_SEQUENCES = 10
-CHUNKS = 20 if os.environ.get("FLEETBUS_TEST_FULL") else 2
-"""Of 500 sequences; all of `make scenarios` are 10,000."""
+ROUNDS_OF_SEQUENCES = 10 if FULL else 5
+CHUNKS = 20 if FULL else 2
+"""Of 250 sequences; those of `make scenarios` are 10,000."""
 
 
+@pytest.mark.longer
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 async def test_p1_to_p6_random_sequences_end_equal_to_the_model(redis: Redis, chunk: int):
     rounds = range(chunk * ROUNDS_OF_SEQUENCES, (chunk + 1) * ROUNDS_OF_SEQUENCES)

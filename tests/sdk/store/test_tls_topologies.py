@@ -12,7 +12,9 @@ import pytest
 from support.rigs.secured_store import Secured, secured_cluster, secured_sentinel
 
 
-@pytest.mark.parametrize("kind", [secured_sentinel, secured_cluster])
+@pytest.mark.parametrize(
+    "kind", [secured_sentinel, pytest.param(secured_cluster, marks=pytest.mark.full)]
+)
 async def test_s2_rotations_under_load_lose_no_item_behind_tls(tmp_path: Path, kind: Secured):
     async with kind(tmp_path) as store, store.under_load() as load:
         await load.goes_on()

@@ -24,6 +24,7 @@ from redis.backoff import NoBackoff
 
 from fleetbus.workqueue import Add, Backoff, LeaseLostError, Priority, QueuePolicy, scripts
 from fleetbus.workqueue import memory_breakers as outages
+from support.full import FULL
 from support.stores.workqueue import MemoryRig, RedisRig, Rig, named
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
 
 STEPS = 40
 """Most steps of one example."""
-FULL = "20000" if os.environ.get("FLEETBUS_TEST_FULL") else "500"
-WANTED = int(os.environ.get("FLEETBUS_QUEUE_STEPS", FULL))
+WANTED = int(os.environ.get("FLEETBUS_QUEUE_STEPS", "20000" if FULL else "500"))
 """Least steps of all examples."""
 JITTER = 0.9
 # Steps of time are multiples of 500 s; nothing ends on one.
@@ -428,6 +428,7 @@ class QueueMachine(RuleBasedStateMachine):
         return True
 
 
+@pytest.mark.longer
 @pytest.mark.parametrize("kind", ["redis", "memory"])
 def test_q1_random_calls_agree_with_the_model(
     kind: str, valkey_url: str, monkeypatch: pytest.MonkeyPatch

@@ -24,6 +24,7 @@ SHOP: Final[Object] = {
     "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list"]}],
 }
 AUDIT: Final[Object] = {"name": "audit", "subjects": ["fleetbus.events.eu1.>"]}
+PAGER: Final[Object] = {"name": "pager", "subjects": ["fleetbus.distribution.shop.>"]}
 EU1: Final[Object] = {"name": "eu1", "kubeconfigSecret": {"name": "eu1-watcher"}}
 HUB: Final[Object] = {
     "name": "hub",
@@ -65,7 +66,7 @@ VALUES: Final[dict[str, Object]] = {
             },
         ],
         "rolloutVoters": [{"name": "ci", "subjects": ["fleetbus.votes.shop.>"]}],
-        "externalSubscribers": [AUDIT, {**AUDIT, "name": "other", "durable": "mine"}],
+        "externalSubscribers": [AUDIT, {**AUDIT, "name": "other", "durable": "mine"}, PAGER],
         "queryApi": {
             "tls": {"secretName": "api-tls"},
             "ingress": {"enabled": True, "host": "f.example.com", "tlsSecretName": "f-tls"},

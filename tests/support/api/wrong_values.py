@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from support.api.rendered_chart import AUDIT, EU1, HUB, NAMESPACE, SHOP, Object
+from support.api.rendered_chart import AUDIT, EU1, HUB, NAMESPACE, PAGER, SCALED, SHOP, Object
 
 _ALL: Final = "*"
+
+
+def _watch(**watch: object) -> Object:
+    return {"watchers": {"clusters": [EU1, {**EU1, "name": "us1", "watch": watch}]}}
+
+
+def _rule(**changed: object) -> Object:
+    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"], **changed}
+    return {"reconcilers": [{**SHOP, "rules": [rule]}]}
+
+
+def _reconciler(**changed: object) -> Object:
+    return {"reconcilers": [{**SHOP, **changed}]}
+
+
 NATS = {"url": "tls://n:4222"}
 WRONG: Final[list[tuple[Object, str]]] = [
     ({"watcher": {}}, "watcher"),
@@ -42,14 +57,60 @@ WRONG: Final[list[tuple[Object, str]]] = [
     ({"valkey": {"embedded": {"enabled": False}}}, "exactly one of valkey.embedded.enabled"),
     ({"reconcilers": [{"name": "shop", "modules": ["a"]}]}, "missing property 'controllers'"),
     ({"reconcilers": [{**SHOP, "controllers": ["projector"]}]}, "no names for controllers"),
+    (_rule(apiGroups=[_ALL]), "/reconcilers/0/rules/0/apiGroups/0"),
+    (_rule(apiGroups=["apps/v1"]), "/reconcilers/0/rules/0/apiGroups/0"),
+    (_rule(resources=["Pods"]), "/reconcilers/0/rules/0/resources/0"),
+    (_rule(verbs=["gett"]), "/reconcilers/0/rules/0/verbs/0': value must be one of 'get', 'list'"),
+    (_rule(resource=["pods"]), "additional properties 'resource' not allowed"),
+    (_rule(resourceNames=[""]), "/reconcilers/0/rules/0/resourceNames/0"),
+    (_reconciler(modules=["shop controllers"]), "/reconcilers/0/modules/0"),
+    (_reconciler(modules=["shop/controllers"]), "'shop/controllers' does not match"),
+    (_reconciler(module=["shop"]), "additional properties 'module' not allowed"),
+    (_reconciler(env={"A": 5}), "/reconcilers/0/env/A': got number, want string or object"),
+    (_reconciler(env={"a-b": "c"}), "/reconcilers/0/env': additional properties 'a-b' not allowe"),
+    (_reconciler(env={"A": {"secretRef": {"name": "a"}}}), "'secretRef' not allowed"),
+    (_reconciler(resources={"limits": {"memroy": "1Gi"}}), "'memroy' not allowed"),
+    (_reconciler(resources={"limits": {"memory": "1gb"}}), "/resources/limits/memory"),
+    (_reconciler(tolerations=[{"operater": "Exists"}]), "'operater' not allowed"),
+    (_reconciler(affinity={"podAntiAfinity": {}}), "'podAntiAfinity' not allowed"),
+    (_reconciler(nodeSelector={"disk": True}), "/reconcilers/0/nodeSelector/disk"),
     (
-        {
-            "reconcilers": [
-                {**SHOP, "rules": [{"apiGroups": [_ALL], "resources": ["pods"], "verbs": ["get"]}]}
-            ]
-        },
-        "/reconcilers/0/rules/0/apiGroups/0",
+        _reconciler(autoscaling={**SCALED, "minReplicas": 9}),
+        "reconcilers[0].autoscaling: maxReplicas is 4, which is less than minReplicas, 9",
     ),
+    (
+        _watch(resources=["v1/pods", "apps/deployments"]),
+        'watchers.clusters[1].watch.resources[1]: "apps/deployments" is not a resource: write',
+    ),
+    (_watch(resources=["Pods"]), 'watch.resources[0]: "Pods" is not a resource'),
+    (_watch(resources=[{"resource": "pods/v1"}]), 'watch.resources[0]: "pods/v1" is not a reso'),
+    (
+        _watch(resources=[{"resource": _ALL, "namespaces": ["shop"]}]),
+        "watch.resources[0]: * cannot be narrowed; name the resources, each with its own namespac",
+    ),
+    (_watch(resources=[{"resource": "v1/pods", "namespace": "a"}]), "'namespace' not allowed"),
+    (_watch(resources=[{"resource": "v1/pods", "namespaces": ["A"]}]), "/resources/0/namespaces/0"),
+    (_watch(resources=[5]), "/watch/resources/0': got number, want string or object"),
+    (_watch(deny=["v1/events"]), 'watch.deny[0]: "v1/events" is not a resource: write group/pl'),
+    (_watch(transforms=[{"resource": "core/pods", "dorp": ["spec"]}]), "'dorp' not allowed"),
+    (_watch(transforms=[{"resource": "v1 pods"}]), "/watch/transforms/0/resource"),
+    (
+        {"watchers": {"pool": {"watch": {"resources": ["apps/deployments"]}}}},
+        "watchers.pool.watch.resources[0]",
+    ),
+    (
+        {"nats": {"streamBytes": 8 << 30}},
+        "nats.embedded.storage.size: 8Gi is too small: nats.streamBytes (8589934592)",
+    ),
+    (
+        {"valkey": {"embedded": {"maxMemory": 3 << 30, "storage": {"size": "16Gi"}}}},
+        "valkey.embedded.maxMemory: 3221225472 is too much for valkey.embedded.resources.limits",
+    ),
+    (
+        {"valkey": {"embedded": {"storage": {"size": "3000Mi"}}}},
+        "valkey.embedded.storage.size: 3000Mi is too small for valkey.embedded.maxMemory",
+    ),
+    ({"nats": {"embedded": {"allowFrom": [{"podSelektor": {}}]}}}, "'podSelektor' not allowed"),
     (
         {"externalSubscribers": [{**AUDIT, "subjects": ["fleetbus.>"]}]},
         "/externalSubscribers/0/sub",
@@ -63,9 +124,21 @@ WRONG: Final[list[tuple[Object, str]]] = [
         {"reconcilers": [SHOP], "externalSubscribers": [{**AUDIT, "durable": "shop-a"}]},
         "belongs to somebody else",
     ),
+    (
+        {"externalSubscribers": [{**AUDIT, "subjects": [*AUDIT["subjects"], *PAGER["subjects"]]}]},
+        "another stream than the other subjects",
+    ),
+    (
+        {"externalSubscribers": [{**PAGER, "subjects": ["fleetbus.votes.>"]}]},
+        "/externalSubscribers/0/subjects",
+    ),
     ({"credentials": {"seed": "short"}}, "/credentials/seed"),
     ({"clusters": {"namespace": NAMESPACE}}, "may not be the namespace of the release"),
     ({"clusters": {"providers": [{"type": "secrets"}]}}, "missing property 'namespace'"),
+    (
+        {"clusters": {"providers": [{"type": "secrets", "namespace": "a", "labels": ["b"]}]}},
+        "/clusters/providers/0/labels/0': value must be one of 'fleetbus.dev/kubeconfig'",
+    ),
     ({"queryApi": {"ingress": {"enabled": True, "host": "a.example"}}}, "tlsSecretName"),
     ({"tls": {"secretName": "mine"}}, "secretName"),
     ({"tls": {"issuerRef": {"kind": "Issuer"}}}, "missing property 'name'"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ import pytest
 from e2e.binaries import ProgramsMissingError, find_helm, find_programs
 from e2e.planes import ADMIN_TOKEN, Plane
 from support.api.rendered_chart import CHART, NAMESPACE, Object
+from support.full import FULL
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Kubectl:
 def helm_program(folder: Path, kubeconfig: Path = Path("/nonexistent")) -> Helm:
     """Helm, built where Go is; skips the test where it is missing."""
     try:
-        program = find_helm(may_build=bool(os.environ.get("FLEETBUS_TEST_FULL")))
+        program = find_helm(may_build=FULL)
     except ProgramsMissingError as e:
         pytest.skip(str(e))
     return Helm(program, folder, kubeconfig)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import fleetbus
 from fleetbus.ownership import FINALIZER, owner_of
 from support.eventually import eventually
+from support.full import FULL
 from support.rigs.fleet import Rig
-from support.rigs.scenario import FULL, MAPS, WITHIN
+from support.rigs.scenario import MAPS, WITHIN
 
 if TYPE_CHECKING:
     from fleetbus_emulator.apiserver import LoggedRequest

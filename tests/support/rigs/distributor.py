@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -28,8 +28,10 @@ from fleetbus_distributor.rollout.votes import read_vote
 from fleetbus_distributor.rounds.missing_objects import MissingObjects
 from fleetbus_distributor.rounds.reconcile import Distributor
 from fleetbus_distributor.rounds.settled import SettledRounds
+from fleetbus_distributor.rounds.status_pace import StatusPace
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_emulator.apiserver import ApiServers, Cluster, LoggedRequest, serve
+from fleetbus_proto.distribution import DistributionEvent
 from support.api.chart import crds
 from support.api.custom_resource_definitions import CRDS
 from support.eventually import eventually
@@ -144,6 +146,8 @@ class Rig:
         self.servers = servers
         self.redis = redis
         self.require_service_account = False
+        self.pace = timedelta(milliseconds=1)
+        """The time between two writes of a status, where there is a store."""
         self.fleet = SmallFleet(servers, token)
         self.clusters: dict[str, Cluster] = dict(servers.clusters)
         self.hub = self.clusters[HUB]
@@ -151,6 +155,8 @@ class Rig:
         """Looks that were asked for: (name, cluster, "" for all) → after how long."""
         self.votes: dict[str, bytes] = {}
         """The last vote on each subject."""
+        self.events: list[DistributionEvent] = []
+        """Events that were announced for the bus."""
         self.restart()
 
     async def _wake(self, owner: Owner, cluster: str, after: timedelta) -> None:
@@ -180,13 +186,19 @@ class Rig:
             ),
             budget=DeletionBudget(self.redis),
             missing=MissingObjects(self.redis),
+            pace=StatusPace(self.redis, self.pace),
             settled=SettledRounds(settled),
             requeue=self._wake,
-            read_vote=self._vote,
-            announce=Announcer(),
+            read_vote=self.read_vote,
+            announce=Announcer(self._offer),
         )
 
-    async def _vote(self, subject: str) -> Finding:
+    def _offer(self, events: Sequence[DistributionEvent], version: str) -> None:
+        """Take events for the bus."""
+        del version
+        self.events += events
+
+    async def read_vote(self, subject: str) -> Finding:
         return read_vote(self.votes[subject], subject) if subject in self.votes else PENDING
 
     def create(self, name: str = "x", namespace: str = "default", **spec: Any) -> Object:

@@ -27,7 +27,8 @@ from fleetbus.reconcile import Request, Result
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.store.connection import connect
 from fleetbus.workqueue.redis import RedisQueue
-from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
+from fleetbus_emulator.apiserver import ApiServers, Cluster, User, serve
+from fleetbus_emulator.apiserver.auth.access import allow_all
 from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.keys import queue as queue_key
 from fleetbus_reconciler.main import run as run_reconciler
@@ -39,6 +40,7 @@ from support.servers.real_cluster import REAL, real_clusters
 
 RESOURCES = ("v1/pods", "apps/v1/deployments", "v1/configmaps")
 _STOP_WITHIN = 10
+_ADMIN = User("admin", groups=("system:masters", "system:authenticated"))
 _WIDE_RECONCILERS, _WIDE_WATCHERS = 3, 2
 
 
@@ -179,14 +181,20 @@ async def fleet_rig(
     tokens: Mapping[str, str] | None = None,
     is_wide: bool = False,
     shards: int = 1,
+    authorize: bool = False,
 ) -> AsyncGenerator[Rig]:
     """Emulated clusters of these names, and what the services need to join them.
 
-    Those that `tokens` names let nobody in without the token; its owner may do everything.
+    Those that `tokens` names let nobody in without the token; its owner may do everything. With
+    `authorize` the RBAC of each cluster decides, as on real ones; the kubeconfig is that of an
+    administrator.
     """
-    async with _clusters(*names, tokens=tokens or {}) as (clusters, servers):
+    async with _clusters(*names, tokens=tokens or {}, rbac=authorize) as (clusters, servers):
         kubeconfig = folder / "fleet.kubeconfig"
-        servers.write_kubeconfig(kubeconfig)
+        if authorize and not REAL:
+            servers.write_kubeconfig(kubeconfig, user=_ADMIN)
+        else:
+            servers.write_kubeconfig(kubeconfig)
         shared = load_settings(
             SharedSettings,
             nats_url=nats_url,
@@ -212,7 +220,7 @@ async def fleet_rig(
 
 @asynccontextmanager
 async def _clusters(
-    *names: str, tokens: Mapping[str, str]
+    *names: str, tokens: Mapping[str, str], rbac: bool
 ) -> AsyncGenerator[tuple[dict[str, Cluster], ApiServers]]:
     """Emulated clusters, or real ones that tests use in the same way."""
     if REAL:
@@ -223,10 +231,15 @@ async def _clusters(
         return
     users = {name: {token: "somebody"} for name, token in tokens.items()}
     clusters = {
-        name: Cluster(name, bookmark_interval=timedelta(milliseconds=200), tokens=users.get(name))
+        name: Cluster(
+            name,
+            bookmark_interval=timedelta(milliseconds=200),
+            tokens=users.get(name),
+            authorize="rbac" if rbac else allow_all,
+        )
         for name in names
     }
-    async with serve(list(clusters.values())) as servers:
+    async with serve(list(clusters.values()), tls=rbac) as servers:
         yield clusters, servers
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -33,13 +32,13 @@ from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_watcher.main import ANY_CLUSTER, run_pool
 from fleetbus_watcher.settings import PoolSettings, WatcherSettings
 from support.eventually import eventually
+from support.full import FULL
 from support.rigs.fleet import Recorder, Rig
 from support.rigs.watcher import QUICK, read_stream
 from support.servers.real_cluster import REAL
 
 Object = dict[str, Any]
 
-FULL = os.environ.get("FLEETBUS_TEST_FULL", "0") not in ("", "0")
 QUIET = timedelta(seconds=10 if FULL else 1)
 """How long nothing may happen after convergence, and what "never" means."""
 WITHIN = timedelta(seconds=10 if FULL else 30)
@@ -256,7 +255,7 @@ class Scenario:
         for recorder in self.recorders:
             await self._check_last_seen(recorder, seen_of or sorted(await self.members()))
         await self._check_secrets(secrets)
-        self._check_logs(set(errors))
+        self.check_logs(errors)
 
     async def _check_last_seen(self, recorder: Recorder, clusters: Sequence[str]) -> None:
         """The last reconcile of each object saw its last state."""
@@ -280,10 +279,10 @@ class Scenario:
             found = [place for place, text in places.items() for n in needles if n in text]
             assert not found, f"a secret is shown by {found}"
 
-    def _check_logs(self, errors: set[str]) -> None:
+    def check_logs(self, errors: Iterable[str] = ()) -> None:
         """No error but the expected ones, and no line of a reconcile that does not say which."""
         failed = [line for line in self.logs if line["log_level"] in ("error", "critical")]
-        unexpected = [line for line in failed if line["event"] not in errors]
+        unexpected = [line for line in failed if line["event"] not in set(errors)]
         assert not unexpected, f"errors: {unexpected[:3]}"
         reconciles = [line for line in self.logs if "reconcile_id" in line]
         bare = [line for line in reconciles if not line.keys() >= _RECONCILE_FIELDS]

@@ -79,7 +79,8 @@ class Rig:
         chosen: dict[str, Any] = {"cluster": self.cluster.name, "replica": "r1"}
         made = load_settings(WatcherSettings, **(QUICK | chosen | settings))
         shared = SharedSettings(nats_url=nats_url or self.nats_url, health_port_file=port_file)
-        task = asyncio.create_task(run(made, shared, config=config or self.config))
+        own = None if made.kubeconfig else self.config
+        task = asyncio.create_task(run(made, shared, config=config or own))
         self._running.append(task)
         return task
 

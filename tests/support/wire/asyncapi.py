@@ -14,9 +14,10 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from fleetbus_proto import events, headers, votes
+from fleetbus_proto import distribution, events, headers, votes
+from fleetbus_proto.distribution import AffectedObject, DistributionEvent
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, Message
-from fleetbus_proto.subjects import DISTRIBUTION_STREAM, STREAM, Verb
+from fleetbus_proto.subjects import DISTRIBUTION_STREAM, STREAM, DistributionVerb, Verb
 from fleetbus_proto.votes import Vote
 from support.wire.samples import MESSAGE_KEY
 
@@ -35,6 +36,8 @@ _PARAMETERS: Final = {
     "revision": "Number of the revision and hash of its content; encoded.",
     "wave": "Name of the wave; encoded.",
     "gate": "Name of the gate; encoded.",
+    "place": "Name of the cluster, or `_fleet` if it is about none in particular; encoded.",
+    "event": "What happened.",
 }
 
 
@@ -48,8 +51,8 @@ def document() -> JsonObject:
             "license": {"name": "Apache-2.0"},
             "description": (
                 "Every change of every watched object of a fleet of Kubernetes clusters. "
-                f"Votes are stored in the JetStream stream {DISTRIBUTION_STREAM}, everything else "
-                f"but `control` in {STREAM}. "
+                f"Votes and what the distributor tells are stored in the JetStream stream "
+                f"{DISTRIBUTION_STREAM}, everything else but `control` in {STREAM}. "
                 "proto/README.md says what order, repeats and epochs mean; both are the contract."
             ),
         },
@@ -94,6 +97,11 @@ def _channels() -> JsonObject:
             "Votes on one gate of a rollout; `status.rollout.votes` is the part before the wave.",
             Vote,
         ),
+        "distribution": _channel(
+            "fleetbus.distribution.{namespace}.{name}.{place}.{event}",
+            "What became of a MultiClusterResource, whose namespace and name these are.",
+            DistributionEvent,
+        ),
     }
 
 
@@ -105,6 +113,8 @@ def _channel(address: str, description: str, *kinds: type[msgspec.Struct]) -> Js
     }
     if "verb" in named:
         named["verb"]["enum"] = [verb.value for verb in Verb]
+    if "event" in named:
+        named["event"]["enum"] = [verb.value for verb in DistributionVerb]
     names = [kind.__name__ for kind in kinds]
     return {
         "address": address,
@@ -120,6 +130,7 @@ def _operations() -> JsonObject:
         "publishEpochs": ("epochs", "A watcher ends a complete list, or audits."),
         "publishStatus": ("status", "A watcher says that it lives and how far it is."),
         "publishVotes": ("votes", "Anybody who has the right votes on a gate."),
+        "publishDistribution": ("distribution", "The distributor tells what has changed."),
     }
     return {
         name: {
@@ -148,14 +159,23 @@ def _messages() -> JsonObject:
         "contentType": votes.CONTENT_TYPE,
         "payload": {"$ref": _REF.format(name="Vote")},
     }
-    return of_watchers | {"Vote": vote}
+    published = {
+        "name": DistributionEvent.__struct_config__.tag,
+        "summary": _first_line(DistributionEvent),
+        "contentType": distribution.CONTENT_TYPE,
+        "payload": {"$ref": _REF.format(name="DistributionEvent")},
+    }
+    return of_watchers | {"Vote": vote, "DistributionEvent": published}
 
 
 def _schemas() -> JsonObject:
-    _, found = msgspec.json.schema_components((*_KINDS, Vote), ref_template=_REF)
+    ours: tuple[type, ...] = (Vote, DistributionEvent, AffectedObject, DistributionVerb)
+    others = {one.__name__: one for one in ours}
+    kinds = (*_KINDS, Vote, DistributionEvent)
+    _, found = msgspec.json.schema_components(kinds, ref_template=_REF)
     schemas: JsonObject = {}
     for name, schema in found.items():
-        kind = Vote if name == "Vote" else getattr(events, name)
+        kind = others.get(name) or getattr(events, name)
         described = _field_docstrings(kind)
         properties = {
             field: {**said, **({"description": described[field]} if field in described else {})}

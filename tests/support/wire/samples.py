@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from fleetbus_proto.distribution import AffectedObject, DistributionEvent
 from fleetbus_proto.events import (
     AuditPage,
     EpochEnd,
@@ -17,7 +18,7 @@ from fleetbus_proto.events import (
     ResourceStatus,
     WatchSet,
 )
-from fleetbus_proto.subjects import Verb
+from fleetbus_proto.subjects import DistributionVerb, Verb
 
 MESSAGE_KEY: Final = bytes(range(32))
 """The secret of message ids, in tests and vectors."""
@@ -28,6 +29,27 @@ _DEPLOYMENT = (
     b'{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":"prod",'
     b'"uid":"9f0c8a52-7a3e-4f7e-8d55-3d8a4b1c0001","resourceVersion":"4720",'
     b'"labels":{"app":"web","note":"\\u00fcber"}},"spec":{"replicas":3}}'
+)
+DISTRIBUTION: Final = DistributionEvent(
+    namespace="shop",
+    name="web",
+    uid="9f0c8a52-7a3e-4f7e-8d55-3d8a4b1c0003",
+    generation=4,
+    revision=3,
+    cluster="eu1",
+    event=DistributionVerb.CORRECTED,
+    objects=[
+        AffectedObject(
+            object="Deployment shop/web",
+            field='.spec.template.spec.containers[name="web"].image',
+            manager="kubectl-edit",
+            time="2026-08-09T11:59:58Z",
+        )
+    ],
+    reason="Drifted",
+    message='Deployment shop/web: .spec.template.spec.containers[name="web"].image was changed by'
+    " kubectl-edit at 2026-08-09T11:59:58Z",
+    time=_OBSERVED_AT,
 )
 _WEB: Final = Event(
     cluster="eu1",
@@ -185,6 +207,7 @@ GOLDEN: Final[dict[str, Message]] = {
         ],
         watch_set=WatchSet(all=True, deny=["core/events"], served=["core/pods"]),
         invalid=["'po ds': not a resource name"],
+        overridden=["FLEETBUS_WATCHER_RESOURCES (pods) by spec.resources (services)"],
         observed_at=_OBSERVED_AT,
     ),
 }

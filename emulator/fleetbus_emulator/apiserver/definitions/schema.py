@@ -110,6 +110,8 @@ def _mentions(schema: Any, keyword: str) -> bool:
 def _prune(value: Any, schema: JsonObject, path: str, unknown: list[str]) -> None:
     if isinstance(value, list):
         items: JsonObject = mapping(schema, "items")
+        if schema.get(PRESERVE):
+            items = {**items, PRESERVE: True}
         for index, item in enumerate(cast("list[Any]", value)):
             _prune(item, items, f"{path}[{index}]", unknown)
         return

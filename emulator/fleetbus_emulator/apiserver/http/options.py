@@ -40,14 +40,14 @@ def initial_events(request: Request) -> bool | None:
 
 
 def delete_options(request: Request) -> DeleteOptions:
-    """Read the parameters of a delete, from its query and its body."""
-    body: JsonObject = {}
+    """Read the parameters of a delete: those of its query count only where there is no body."""
     if request.body.strip():
         body = decode_body(request, "DeleteOptions")
         read_delete_options(body)
+        return parse_options({}, body, dry_run=False)
     wanted = dry_run(request, "DeleteOptions")
     grace = integer(request.query, "gracePeriodSeconds")
-    return parse_options(dict(request.query), body, grace, dry_run=wanted)
+    return parse_options(dict(request.query), {}, grace, dry_run=wanted)
 
 
 def dry_run(request: Request, options: str) -> bool:

@@ -163,6 +163,7 @@ class _Merging:
             mine = self._owner.new_entry(managed_fields.APPLY)
             del mine["time"]
             entries.append(mine)
+        mine["apiVersion"] = self._owner.api_version
         if wanted != before:
             mine["fieldsV1"] = field_sets.to_tree(wanted)
         self._stamped_entry = mine

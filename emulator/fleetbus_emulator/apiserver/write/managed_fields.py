@@ -37,7 +37,7 @@ class Ownership:
 
     def key(self, operation: str) -> tuple[str, str, str, str]:
         """The key of an entry."""
-        return (self.manager, operation, self.api_version, self.subresource)
+        return _key(self.manager, operation, self.api_version, self.subresource)
 
     def new_entry(self, operation: str) -> JsonObject:
         """An entry without fields."""
@@ -55,12 +55,19 @@ class Ownership:
 
 def entry_key(entry: JsonObject) -> tuple[str, str, str, str]:
     """The key of an entry."""
-    return (
+    return _key(
         entry.get("manager", ""),
         entry.get("operation", ""),
         entry.get("apiVersion", ""),
         entry.get("subresource", ""),
     )
+
+
+def _key(
+    manager: str, operation: str, api_version: str, subresource: str
+) -> tuple[str, str, str, str]:
+    """Who applies has one entry, whatever version it applies."""
+    return (manager, operation, "" if operation == APPLY else api_version, subresource)
 
 
 def find_entry(entries: list[JsonObject], key: tuple[str, str, str, str]) -> JsonObject | None:

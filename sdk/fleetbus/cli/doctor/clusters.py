@@ -58,6 +58,9 @@ def _cluster(record: ClusterRecord, resources: Sequence[ResourceRecord]) -> Iter
     about = f"cluster {record.name}"
     for entry in record.invalid[:_NAMED]:
         yield warning(about, f"its watch spec has an invalid entry: {entry}", "correct the entry")
+    for setting in record.overridden[:_NAMED]:
+        advice = "remove one of the two, or make them equal"
+        yield warning(about, f"its watch spec replaces a setting of its watcher: {setting}", advice)
     if silent := record.why_silent(datetime.now(UTC)):
         advice = f"is a watcher of {record.name} running, and does its API server answer?"
         yield error(about, silent, advice)

@@ -20,8 +20,21 @@ def events(
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Only this namespace.")] = "",
     name: Annotated[str, typer.Option("--name", help="Only objects with this name.")] = "",
     verb: Annotated[
-        str, typer.Option("--verb", help="Only this verb: added, modified, deleted or listed.")
+        str,
+        typer.Option(
+            "--verb",
+            help="Only this verb: added, modified, deleted or listed; with --distribution an "
+            "event like held, corrected or wave-failed.",
+        ),
     ] = "",
+    distribution: Annotated[
+        bool,
+        typer.Option(
+            "--distribution",
+            "-d",
+            help="Show what became of MultiClusterResources; namespace and name are theirs.",
+        ),
+    ] = False,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Keep printing new events until Ctrl-C.")
     ] = False,
@@ -36,15 +49,29 @@ def events(
     nats_url: NatsUrl = None,
 ) -> None:
     """Show the events of the last ten minutes, or live with --follow."""
+    from fleetbus.cli.events.distribution import DistributionQuery, show_distribution  # noqa: PLC0415 -- import cost
     from fleetbus.cli.events.events import EventQuery, show_events  # noqa: PLC0415 -- import cost
 
+    since = since or ("" if follow else "10m")
+    if distribution:
+        chosen = DistributionQuery.read(
+            resource=resource,
+            cluster=cluster,
+            namespace=namespace,
+            name=name,
+            verb=verb,
+            since=since,
+            follow=follow,
+            output=output,
+        )
+        raise typer.Exit(show_distribution(chosen, nats_url))
     query = EventQuery.read(
         resource=resource,
         cluster=cluster,
         namespace=namespace,
         name=name,
         verb=verb,
-        since=since or ("" if follow else "10m"),
+        since=since,
         follow=follow,
         output=output,
     )

@@ -7,7 +7,7 @@ import contextlib
 import re
 import signal
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Event
 from fleetbus_proto.resources import parse_resource_name
-from fleetbus_proto.subjects import Verb, check_cluster, events_filter
+from fleetbus_proto.subjects import STREAM, Verb, check_cluster, events_filter
 
 _DURATION: Final = re.compile(r"(\d+)([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -109,26 +109,39 @@ def show_events(query: EventQuery, nats_url: str | None) -> int:
 
     It is 1 if NATS does not answer, or refuses us.
     """
+    return run_printer(lambda access: _show(query, access), nats_url)
+
+
+def run_printer(
+    show: Callable[[NatsAccess], Coroutine[Any, Any, None]], nats_url: str | None
+) -> int:
+    """Run a coroutine that prints until it ends or is interrupted; return the exit status."""
     access = resolve_target(nats_url=nats_url).require_nats()
     set_up_logs("text", "warning")  # to stderr: stdout may be piped
     try:
         with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
-            asyncio.run(_show(query, access))
+            asyncio.run(_until_terminated(show(access)))
     except BusError as e:
         print(f"fleetbus: {e}", file=sys.stderr)
         return 1
     return 0
 
 
-async def _show(query: EventQuery, access: NatsAccess) -> None:
+async def _until_terminated(body: Coroutine[Any, Any, None]) -> None:
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await body
+
+
+async def _show(query: EventQuery, access: NatsAccess) -> None:
     async with connect_nats(access, name="fleetbus-events") as bus:
         await _require_known(bus, query)
         if query.output == "table":
             print(_head(), flush=True)
-        async with _messages(bus, query) as messages:
+        async with open_messages(
+            bus, subject=query.filter, start=query.start, follow=query.follow
+        ) as messages:
             shown = 0
             while (message := await messages()) is not None:
                 shown += _print(message, query)
@@ -156,13 +169,15 @@ async def _require_known(bus: Bus, query: EventQuery) -> None:
 
 
 @asynccontextmanager
-async def _messages(bus: Bus, query: EventQuery) -> AsyncGenerator[Any]:
+async def open_messages(
+    bus: Bus, *, subject: str, start: datetime | None, follow: bool, stream: str = STREAM
+) -> AsyncGenerator[Callable[[], Awaitable[Msg | None]]]:
     """Yield a function that returns the next message, or None at the end."""
-    if query.start is None:
-        subscription = await bus.nc.subscribe(query.filter)
+    if start is None:
+        subscription = await bus.nc.subscribe(subject)
         yield lambda: subscription.next_msg(timeout=None)
         return
-    history = History(bus, subject=query.filter, start=query.start, follow=query.follow)
+    history = History(bus, subject=subject, start=start, follow=follow, stream=stream)
     await history.open()
     try:
         yield history.next

@@ -68,10 +68,14 @@ class History:
         subject: the filter subject.
         start: the time of the first message.
         follow: wait for more messages at the end.
+        stream: where they are stored.
     """
 
-    def __init__(self, bus: Bus, *, subject: str, start: datetime, follow: bool) -> None:
+    def __init__(
+        self, bus: Bus, *, subject: str, start: datetime, follow: bool, stream: str = STREAM
+    ) -> None:
         self._bus = bus
+        self._stream = stream
         self._filter = subject
         self._start = start
         self._follow = follow
@@ -121,7 +125,7 @@ class History:
         """Delete the consumer; if NATS is away, the server drops it after a while."""
         if self._consumer and self._bus.is_connected:
             with suppress(BusError):
-                await call_jetstream(self._bus, f"CONSUMER.DELETE.{STREAM}.{self._consumer}")
+                await call_jetstream(self._bus, f"CONSUMER.DELETE.{self._stream}.{self._consumer}")
 
     async def _create(self) -> None:
         config = {
@@ -133,7 +137,9 @@ class History:
             "mem_storage": True,
         }
         created = await call_jetstream(
-            self._bus, f"CONSUMER.CREATE.{STREAM}", {"stream_name": STREAM, "config": config}
+            self._bus,
+            f"CONSUMER.CREATE.{self._stream}",
+            {"stream_name": self._stream, "config": config},
         )
         self._consumer = str(created["name"])
 
@@ -147,7 +153,7 @@ class History:
         request: dict[str, Any] = {"batch": _BATCH}
         request |= {"expires": _EXPIRES_SECONDS * _SECOND_NS} if self._follow else {"no_wait": True}
         self._outstanding = _BATCH
-        subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{self._consumer}"
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
         await self._bus.publish(subject, json.dumps(request).encode(), reply=self._inbox)
 
     async def _ensure_consumer(self) -> None:

@@ -157,13 +157,15 @@ async def _check_identity(hub: KubeClient, name: str, known: HubObjects, uid: st
     """Refuse a cluster that must not have this name (rule W13)."""
     if known.uid and known.uid != uid:
         raise NotPossible(
-            f"another cluster answers: kube-system has UID {uid}, and {name!r} is the one with"
-            f" {known.uid}; if it was replaced: fleetbus clusters accept {name} --uid {uid}"
+            f"the name {name!r} is taken: another cluster has it (its kube-system has UID"
+            f" {known.uid}, the one of this kubeconfig {uid}); choose another name, or, only if"
+            f" this cluster has replaced that one: fleetbus clusters accept {name} --uid {uid}"
         )
     other = await member_with(hub, uid)
     if other and other != name:
         raise AlreadyJoined(
-            f"this cluster is already in the fleet as {other!r}, and a cluster has only one name"
+            f"this cluster is already in the fleet as {other!r}, and a cluster has only one name;"
+            f" to rename it: fleetbus unjoin {other}, then join"
         )
 
 

@@ -35,15 +35,12 @@ async def resolve_watched(member: KubeClient, names: Iterable[Any]) -> tuple[Res
     for entry in names:
         text = entry if isinstance(entry, str) else text_of(map_of(entry).get("resource"))
         if text == ALL:
-            for api in await member.discovery.resources():
-                if _is_in_all(api):
-                    found.setdefault(api.resource.key, api.resource)
-            continue
-        api = await _find(member, text)
-        if isinstance(api, ApiResource) and not api.is_watchable:
-            raise NotPossible(f"{text!r} cannot be watched: the cluster cannot list and watch it")
-        resource = api.resource if isinstance(api, ApiResource) else api
-        found.setdefault(resource.key, resource)
+            served = await member.discovery.resources()
+            meant = [api.resource for api in served if _is_in_all(api)]
+        else:
+            meant = [await _find(member, text, to_watch=True)]
+        for resource in meant:
+            found.setdefault(resource.key, resource)
     return tuple(sorted(found.values()))
 
 
@@ -59,8 +56,7 @@ async def resolve_written(member: KubeClient, names: Sequence[str]) -> tuple[Res
         whole, subresource = _split(text)
         if whole == ALL:
             raise NotPossible("'*' cannot be written: name each resource")
-        api = await _find(member, whole)
-        resource = api.resource if isinstance(api, ApiResource) else api
+        resource = await _find(member, whole)
         resource = resource._replace(plural=resource.plural + subresource)
         found.setdefault(resource.key, resource)
     return tuple(sorted(found.values()))
@@ -73,15 +69,17 @@ def _split(text: str) -> tuple[str, str]:
     return text, ""
 
 
-async def _find(member: KubeClient, text: str) -> ApiResource | Resource:
-    """The type that the cluster serves under a name; a full name may be of a CRD to come."""
+async def _find(member: KubeClient, text: str, *, to_watch: bool = False) -> Resource:
+    """The resource that the cluster serves under a name; a full name may be of a CRD to come."""
     try:
         api = await member.discovery.by_name(text)
         name = parse_resource_name(text)[0]
     except InvalidName as e:
         raise NotPossible(str(e)) from e
     if api is not None:
-        return api
+        if to_watch and not api.is_watchable:
+            raise NotPossible(f"{text!r} cannot be watched: the cluster cannot list and watch it")
+        return api.resource
     # The group of a CRD is a domain: all others are built in, and served or not.
     if name.group is None or name.version is None or "." not in name.group:
         raise NotPossible(

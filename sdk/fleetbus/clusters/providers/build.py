@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from importlib.metadata import entry_points
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
@@ -20,10 +20,13 @@ from fleetbus.clusters.providers.kubeconfig import KubeconfigProvider
 from fleetbus.clusters.providers.secrets import MARKERS, SecretsProvider
 from fleetbus.clusters.registry import Clusters, MakeClient
 from fleetbus.errors import ConfigError
-from fleetbus.kube.connection.config import KubeConfig, read_kube_config
+from fleetbus.kube.connection.config import KubeConfig, read_kube_config, wait_for_kube_config
 from fleetbus.process.settings import ProviderSettings, SharedSettings
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
+
+if TYPE_CHECKING:
+    from fleetbus.process.health import Health
 
 log = structlog.get_logger()
 
@@ -84,6 +87,14 @@ def hub_config(settings: SharedSettings) -> KubeConfig | None:
     if settings.hub_kubeconfig is None:
         return None
     return read_kube_config(settings.hub_kubeconfig, settings.hub_context)
+
+
+async def wait_for_hub(settings: SharedSettings, health: Health) -> None:
+    """Wait until the hub's kubeconfig can be read; a mounted Secret may come late."""
+    if settings.hub_kubeconfig is not None:
+        await wait_for_kube_config(
+            settings.hub_kubeconfig, settings.hub_context, name="hub kubeconfig", health=health
+        )
 
 
 def build_provider(settings: ProviderSettings, hub: KubeConfig | None) -> Provider:

@@ -41,6 +41,7 @@ from fleetbus.clusters.providers.kubeconfig_files import KubeconfigFiles
 from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.config import KubeConfig, check_server, expand_home
 from fleetbus.kube.connection.yaml_document import parse_yaml
+from fleetbus.process.error_text import file_problem
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
 
@@ -196,7 +197,7 @@ def _raw_entries(path: pathlib.Path) -> list[Any]:
     except OSError as e:
         raise ConfigError(f"{path}: cannot be read: {e.strerror or e}") from e
     except UnicodeDecodeError as e:
-        raise ConfigError(f"{path}: invalid YAML: {e}") from e
+        raise ConfigError(f"{path}: cannot be read: {file_problem(e)}") from e
     except ValueError as e:
         raise ConfigError(f"{path}: {e}") from e
     document = cast("dict[str, Any]", found) if isinstance(found, dict) else {}

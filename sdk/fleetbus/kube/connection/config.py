@@ -17,13 +17,18 @@ import sys
 import types
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.address import AddressPolicy
 from fleetbus.kube.connection.kubeconfig_document import Document
+from fleetbus.process.error_text import file_problem
 from fleetbus.process.redact import without_secrets
 from fleetbus.process.settings import allows_loopback
+from fleetbus.process.waiting import wait_until_usable
+
+if TYPE_CHECKING:
+    from fleetbus.process.health import Health
 
 MAX_UPLOAD: Final = 256 * 1024
 """Bytes of an uploaded kubeconfig (rule S7)."""
@@ -99,6 +104,26 @@ def read_kube_config(path: str | os.PathLike[str], context: str = "") -> KubeCon
     return config
 
 
+async def wait_for_kube_config(
+    path: str | os.PathLike[str], context: str = "", *, name: str, health: Health
+) -> KubeConfig:
+    """Read a kubeconfig like `read_kube_config`, and try again until it can be used.
+
+    A mounted Secret may come late, or be mended; the service is not ready meanwhile and says why.
+
+    Args:
+        path: the file.
+        context: the context in it; empty means its current one.
+        name: of the readiness check.
+        health: of the process.
+    """
+
+    async def attempt() -> KubeConfig:
+        return read_kube_config(path, context)
+
+    return await wait_until_usable(name, attempt, health=health, failures=ConfigError)
+
+
 def load_kube_config(path: str | os.PathLike[str], context: str = "") -> KubeConfig:
     """Read a kubeconfig file of the user who runs this process, without parsing it.
 
@@ -108,7 +133,7 @@ def load_kube_config(path: str | os.PathLike[str], context: str = "") -> KubeCon
     try:
         text = expand_home(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as e:  # ValueError: a NUL in the name, or not UTF-8
-        raise ConfigError(f"{path}: cannot read the kubeconfig: {e}") from e
+        raise ConfigError(f"{path}: cannot read the kubeconfig: {file_problem(e)}") from e
     return KubeConfig(text, context, str(path), http=True, own=True)
 
 

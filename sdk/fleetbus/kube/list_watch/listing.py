@@ -16,7 +16,13 @@ from fleetbus import errors
 from fleetbus.kube.client import PAGE_SIZE, KubeClient
 from fleetbus.kube.list_watch.split import LINE_LIMIT, ItemSplitter
 from fleetbus.kube.requests import path_of, selector_query
-from fleetbus.kube.responses import MIB, check_continuation, invalid_response, too_large_error
+from fleetbus.kube.responses import (
+    MIB,
+    check_continuation,
+    failure_text,
+    invalid_response,
+    too_large_error,
+)
 from fleetbus_proto.resources import Resource
 
 IDLE_TIMEOUT: Final = timedelta(seconds=90)
@@ -293,7 +299,7 @@ def stream_limits(idle_timeout: timedelta) -> aiohttp.ClientTimeout:
 
 def cut_off_error(what: str, error: Exception, client: KubeClient) -> errors.Unreachable:
     """The error for a response that broke off."""
-    text = str(error) or type(error).__name__
+    text = failure_text(error)
     cut = errors.Unreachable(0, "Unreachable", f"the {what} was cut: {text}")
     cut.cluster = client.cluster
     return cut

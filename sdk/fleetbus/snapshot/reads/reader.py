@@ -318,10 +318,14 @@ class SnapshotReader:
         members = self._keys.clusters(self._keys.shard_of(name))
         return _maybe_cluster(await cast("Any", self._redis.hget(members, name)))
 
-    async def resources(self, cluster: str) -> Sequence[ResourceRecord]:
-        """Read the resource records of a cluster, by key."""
-        raw = await cast("Any", self._redis.hvals(self._keys.resources(cluster)))
-        return sorted(map(_resource_decoder.decode, raw), key=lambda record: record.key)
+    async def resources(self, cluster: str, *, group: str = "") -> Sequence[ResourceRecord]:
+        """Read the resource records of a cluster, or of one API group there, by key."""
+        key = self._keys.resources(cluster)
+        fields: list[bytes] = await cast("Any", self._redis.hkeys(key)) if group else []
+        named = [one for one in fields if one.startswith(f"{group}/".encode())]
+        found = self._redis.hmget(key, named or [""]) if group else self._redis.hvals(key)
+        raw = [_resource_decoder.decode(one) for one in await cast("Any", found) if one]
+        return sorted(raw, key=lambda record: record.key)
 
     async def freshness(
         self,

@@ -9,7 +9,7 @@
 
 local GRACE, WINDOW, LIMIT = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local FIRST, FACTOR, LONGEST = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local BATCH = 500
+local BATCH, SAMPLE = 500, 50
 
 -- "<quarantines>:<time>,<time>…": the reclaims inside the window, newest last.
 local function count_reclaim(item)
@@ -39,7 +39,13 @@ local function quarantine_if_deadly(item)
 end
 
 local function recover(item)
-  local fence, band, since, trigger, trace = parse_processing(call('HGET', PROCESSING, item))
+  local record = call('HGET', PROCESSING, item)
+  if not record then  -- see restore_lost
+    call('ZREM', LEASES, item)
+    call('HDEL', SUSPECTS, item)
+    return false
+  end
+  local fence, band, since, trigger, trace = parse_processing(record)
   end_leases({item}, {fence})
   local is_deadly = quarantine_if_deadly(item)
   return_to_queue(item, band, since, trigger, trace)
@@ -64,7 +70,31 @@ local function drop_old_notes()
   end
 end
 
+-- A script that meets a key of the wrong type, which another program wrote, ends halfway: it may leave
+-- a dirty item that is not ready, or one that is processing without a lease. Nobody would ever take
+-- it, so some items are looked at each time (rule Q7).
+local function restore_lost()
+  for _, item in ipairs(call('HRANDFIELD', DIRTY, SAMPLE)) do
+    local band, since = parse_dirty(call('HGET', DIRTY, item))
+    local flow = flow_of(item)
+    if is_held(item) then
+      -- it becomes ready afterwards
+    elseif not call('ZSCORE', ready_key(band, flow), item) then
+      make_ready(item, band, since)
+    elseif not open_until(flow) then
+      join_turns(band, flow)
+    end
+  end
+  for _, item in ipairs(call('HRANDFIELD', PROCESSING, SAMPLE)) do
+    if not call('ZSCORE', LEASES, item) then
+      await_time()
+      call('ZADD', LEASES, whole(NOW + LEASE), item)
+    end
+  end
+end
+
 drop_old_notes()
+restore_lost()
 local marked, recovered, quarantined = 0, 0, {}
 local hold = 0
 if call('EXISTS', LEASES) == 1 then

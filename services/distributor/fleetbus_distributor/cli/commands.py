@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fleetbus.cli.options import HubContext, HubKubeconfig, RedisUrl, TableOrJson
+from fleetbus.cli.options import HubContext, HubKubeconfig, NatsUrl, RedisUrl, TableOrJson
 
 plan_app = typer.Typer()
 """Without a name, so that its command becomes one of `fleetbus`."""
@@ -39,6 +39,7 @@ def plan(
     hub_kubeconfig: HubKubeconfig = None,
     hub_context: HubContext = "",
     redis_url: RedisUrl = None,
+    nats_url: NatsUrl = None,
 ) -> None:
     """Show what the distributor would write, and what it waits for.
 
@@ -49,4 +50,13 @@ def plan(
     from fleetbus_distributor.cli.plan import run_plan  # noqa: PLC0415 -- import cost
 
     hub = (hub_kubeconfig, hub_context)
-    raise typer.Exit(run_plan(name, file, namespace, output=output, hub=hub, redis_url=redis_url))
+    status = run_plan(
+        name,
+        file,
+        namespace,
+        output=output,
+        hub=hub,
+        redis_url=redis_url,
+        nats_url=nats_url,
+    )
+    raise typer.Exit(status)

@@ -10,6 +10,7 @@ import yaml
 
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import Object
+from fleetbus.process.error_text import file_problem
 from fleetbus_distributor.render.spec import API_VERSION, KIND
 
 
@@ -27,7 +28,7 @@ def read_manifests(file: pathlib.Path, namespace: str) -> list[Object]:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
         found: list[Any] = [one for one in yaml.safe_load_all(text) if one is not None]
     except (OSError, ValueError) as e:
-        raise ConfigError(f"{file}: cannot be read: {e}") from e
+        raise ConfigError(f"{file}: cannot be read: {file_problem(e)}") from e
     except yaml.YAMLError as e:
         mark = getattr(e, "problem_mark", None)
         at = f", line {mark.line + 1}" if mark is not None else ""

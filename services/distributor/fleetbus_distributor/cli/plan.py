@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.hub import Hub, resolve_hub, run_on_hub
+from fleetbus.cli.nats import connect_nats
 from fleetbus.cli.store import connect_store
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import UnknownName
@@ -21,7 +22,7 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.providers.build import build_provider
 from fleetbus.clusters.providers.cluster import ClusterProvider
 from fleetbus.clusters.registry import Clusters
-from fleetbus.errors import ConfigError
+from fleetbus.errors import BusError, ConfigError
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.process.logs import set_up_logs
@@ -33,12 +34,15 @@ from fleetbus_distributor.cli.manifests import read_manifests
 from fleetbus_distributor.cli.plan_text import describe, render
 from fleetbus_distributor.preview.dry_run_fleet import DryRunFleet
 from fleetbus_distributor.preview.preview import Preview, candidate_of, preview
-from fleetbus_distributor.preview.stores import PlannedBudget
+from fleetbus_distributor.preview.stores import PlannedBudget, PlannedVotes
 from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
+from fleetbus_distributor.shared_settings import with_shared
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
+
+    from fleetbus.bus.connection import Bus
 
 _CLUSTERS_TIMEOUT: Final = timedelta(seconds=15)
 _NOTHING, _ERROR, _CHANGES = 0, 1, 2
@@ -88,6 +92,7 @@ def run_plan(
     output: str,
     hub: Hub,
     redis_url: str | None,
+    nats_url: str | None,
 ) -> int:
     """Plan and print; return the exit status.
 
@@ -102,29 +107,43 @@ def run_plan(
     config = resolve_hub(hub)
 
     async def main() -> int:
-        async with _connect(config, redis_url) as (clusters, redis):
-            fleet = LiveFleet(registry=clusters)
+        async with _connect(config, redis_url) as (clusters, redis), _bus(nats_url) as bus:
+            planner = await _planner(LiveFleet(registry=clusters), redis, bus)
             if name is not None:
-                plans = [await _plan(fleet, redis, await _read(fleet, namespace, name))]
+                plans = [await planner.plan(await _read(planner.fleet, namespace, name))]
             else:
-                plans = [await _plan_manifest(fleet, redis, one) for one in manifests]
-        return _print(plans, output)
+                plans = [await planner.plan_manifest(one) for one in manifests]
+        return _print(plans, planner.unknown(), output)
 
-    return run_on_hub(main())
+    try:
+        return run_on_hub(main())
+    except BusError as e:
+        print(f"fleetbus: the votes on gates cannot be read: {e}", file=sys.stderr)
+        return _ERROR
 
 
-def _print(plans: Sequence[tuple[Preview, bool]], output: str) -> int:
+def _print(plans: Sequence[Preview], notes: Sequence[str], output: str) -> int:
     if output == "json":
-        print(render_json({"plans": [describe(one) for one, _ in plans]}))
+        print(render_json({"plans": [describe(one) for one in plans]}))
     else:
         is_coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        print("\n\n".join(render(one, is_coloured=is_coloured) for one, _ in plans))
-    if any(is_unknown for _, is_unknown in plans):
-        why = "deletions also need a share of the fleet's budget, which is in a store that is not"
-        print(f"note: {why} set here (--redis-url)", file=sys.stderr)
-    if any(one.has_errors for one, _ in plans):
+        print("\n\n".join(render(one, is_coloured=is_coloured) for one in plans))
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    if any(one.has_errors for one in plans):
         return _ERROR
-    return _CHANGES if any(one.has_changes for one, _ in plans) else _NOTHING
+    return _CHANGES if any(one.has_changes for one in plans) else _NOTHING
+
+
+@asynccontextmanager
+async def _bus(nats_url: str | None) -> AsyncGenerator[Bus | None]:
+    """The bus, if one is set: it has the votes."""
+    target = resolve_target(nats_url=nats_url)
+    if not target.nats_url:
+        yield None
+        return
+    async with connect_nats(target.require_nats(), name="fleetbus-plan") as bus:
+        yield bus
 
 
 @asynccontextmanager
@@ -180,22 +199,55 @@ def _hub_of(fleet: LiveFleet) -> str:
     return fleet.hub
 
 
-async def _plan_manifest(
-    fleet: LiveFleet, redis: Redis | None, manifest: Object
-) -> tuple[Preview, bool]:
-    dry = DryRunFleet(fleet)
-    try:
-        resource = await candidate_of(dry.client(_hub_of(fleet)), manifest)
-    finally:
-        await dry.aclose()
-    return await _plan(fleet, redis, resource)
+@dataclass(slots=True, kw_only=True)
+class _Planner:
+    """Plans MultiClusterResources of one fleet."""
+
+    fleet: LiveFleet
+    budget: PlannedBudget
+    votes: PlannedVotes
+    settings: DistributorSettings
+
+    async def plan_manifest(self, manifest: Object) -> Preview:
+        """Plan what a manifest would change."""
+        dry = DryRunFleet(self.fleet)
+        try:
+            resource = await candidate_of(dry.client(_hub_of(self.fleet)), manifest)
+        finally:
+            await dry.aclose()
+        return await self.plan(resource)
+
+    async def plan(self, resource: Object) -> Preview:
+        """Plan a MultiClusterResource as it is, or would be, on the hub."""
+        dry = DryRunFleet(self.fleet)
+        try:
+            return await preview(
+                dry,
+                resource,
+                budget=self.budget,
+                settings=self.settings,
+                read_vote=self.votes,
+            )
+        finally:
+            await dry.aclose()
+
+    def unknown(self) -> list[str]:
+        """List what the plans depend on and could not be read."""
+        notes: list[str] = []
+        if self.budget.is_unknown:
+            why = "deletions also need a share of the fleet's budget, which is in a store"
+            notes.append(f"{why} that is not set here (--redis-url)")
+        if self.votes.is_unknown:
+            why = "gates also wait for votes, which are on the bus, and its address"
+            notes.append(f"{why} is not set here (--nats-url)")
+        return notes
 
 
-async def _plan(fleet: LiveFleet, redis: Redis | None, resource: Object) -> tuple[Preview, bool]:
-    """A plan, and whether it depends on a budget that could not be read."""
-    dry, budget = DryRunFleet(fleet), PlannedBudget(redis)
-    try:
-        made = await preview(dry, resource, budget=budget, settings=DistributorSettings())
-    finally:
-        await dry.aclose()
-    return made, budget.is_unknown
+async def _planner(fleet: LiveFleet, redis: Redis | None, bus: Bus | None) -> _Planner:
+    settings = load_settings(DistributorSettings)
+    return _Planner(
+        fleet=fleet,
+        budget=PlannedBudget(redis),
+        votes=PlannedVotes(bus),
+        settings=settings if redis is None else await with_shared(redis, settings),
+    )

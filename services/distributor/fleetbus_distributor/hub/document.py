@@ -60,6 +60,8 @@ class Document:
     ) -> None:
         self._client = client
         self.resource = resource
+        self.read_version = str(resource["metadata"].get("resourceVersion", ""))
+        """Its resourceVersion when it was read; writes do not change it."""
         self._chunks = chunks or ChunkStore()
         self._intent: Status = {}
         """Takes the place of the list of chunks in the stored status, once they are loaded."""

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from fleetbus_distributor.hub.document import KubeEvent
+from fleetbus_distributor.rollout.changes import RolloutChange
 from fleetbus_distributor.targets.outcome import Change, ClusterOutcome, State
+from fleetbus_proto.subjects import DistributionVerb
 
 _MAX_NAMED: Final = 10
 _REASONS: Final = {
@@ -20,6 +22,17 @@ _REASONS: Final = {
     State.FAILED: "ApplyFailed",
 }
 """Of the states that are announced, once, when they begin or their message changes."""
+_OF_ROLLOUTS: Final = {
+    DistributionVerb.WAVE_OPEN: "WaveOpened",
+    DistributionVerb.WAVE_PASSED: "WavePassed",
+    DistributionVerb.WAVE_FAILED: "WaveFailed",
+    DistributionVerb.PAUSED: "Paused",
+    DistributionVerb.RESUMED: "Resumed",
+    DistributionVerb.HELD: "RolloutHeld",
+    DistributionVerb.COMPLETE: "RolloutComplete",
+    DistributionVerb.UNDONE: "Undone",
+}
+_ROLLOUT_WARNINGS: Final = (DistributionVerb.WAVE_FAILED, DistributionVerb.HELD)
 _OWN_REASONS: Final = ("PatchFailed", "DeleteFailed")
 
 
@@ -32,12 +45,33 @@ def events_of(outcomes: Sequence[ClusterOutcome], old: Mapping[str, Any]) -> lis
     """
     changes = (Change.CREATED, Change.UPDATED, Change.DELETED)
     found = [event for change in changes for event in _changed(outcomes, change)]
-    return [*found, *_failures(outcomes, old)]
+    return [*found, *_corrections(outcomes), *_failures(outcomes, old)]
+
+
+def rollout_events(changes: Sequence[RolloutChange]) -> list[KubeEvent]:
+    """Build the events of what has happened in a rollout."""
+    return [
+        KubeEvent(
+            _OF_ROLLOUTS[one.verb],
+            one.message or _OF_ROLLOUTS[one.verb],
+            is_warning=one.verb in _ROLLOUT_WARNINGS,
+        )
+        for one in changes
+        if one.verb in _OF_ROLLOUTS
+    ]
+
+
+def _corrections(outcomes: Sequence[ClusterOutcome]) -> list[KubeEvent]:
+    """One for each cluster: the times of the changes that were taken back differ."""
+    found = [f"{one.name}: {one.last_correction}" for one in outcomes if one.corrected]
+    return [KubeEvent("Corrected", text) for text in _first(found)]
 
 
 def _changed(outcomes: Sequence[ClusterOutcome], change: Change) -> list[KubeEvent]:
     clusters: dict[str, list[str]] = {}
     pairs = [(one, ref) for one in outcomes for found, ref in one.changes if found is change]
+    if corrected := {(one.name, each.ref) for one in outcomes for each in one.corrected}:
+        pairs = [(one, ref) for one, ref in pairs if (one.name, ref) not in corrected]
     for outcome, ref in pairs:
         clusters.setdefault(str(ref), []).append(outcome.name)
     if not clusters:
@@ -75,5 +109,9 @@ def _is_known(outcome: ClusterOutcome, entry: Mapping[str, str]) -> bool:
 
 
 def _join(names: Sequence[str], separator: str = ", ") -> str:
+    return separator.join(_first(names))
+
+
+def _first(names: Sequence[str]) -> list[str]:
     more = [f"and {len(names) - _MAX_NAMED} more"] if len(names) > _MAX_NAMED else []
-    return separator.join([*names[:_MAX_NAMED], *more])
+    return [*names[:_MAX_NAMED], *more]

@@ -12,6 +12,11 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias, cast
 
 from fleetbus_distributor.health.health import HealthState
+from fleetbus_distributor.hub.corrections import (
+    read_correction,
+    with_last_correction,
+    write_correction,
+)
 from fleetbus_distributor.hub.health_entries import (
     is_ready,
     is_unhealthy,
@@ -22,6 +27,7 @@ from fleetbus_distributor.hub.health_entries import (
 from fleetbus_distributor.plan import intent
 from fleetbus_distributor.plan.intent import Bases, Basis, Inventory, Owned
 from fleetbus_distributor.plan.plan import Hold, HoldReason, Share, count
+from fleetbus_distributor.rollout.state import Phase
 from fleetbus_distributor.targets.outcome import ClusterOutcome, LeftBehind, State
 
 Status: TypeAlias = dict[str, Any]
@@ -29,6 +35,8 @@ Status: TypeAlias = dict[str, Any]
 READY: Final = "Ready"
 """Everything is applied and healthy."""
 APPLIED: Final = "Applied"
+WAVE_NOT_OPEN: Final = "WaveNotOpen"
+"""The reason of a cluster that waits for its wave."""
 HELD: Final = "DeletionHeld"
 WARNED: Final = "Warning"
 ORPHANED: Final = "Orphaned"
@@ -41,6 +49,17 @@ _MAX_LEFT_BEHIND: Final = 200
 _MAX_NAMED: Final = 5
 _STATE_ORDER: Final = list(State)
 _HEALTH_ORDER: Final = list(HealthState)
+_ROLLOUT_REASONS: Final[Mapping[str, str]] = {
+    Phase.PROGRESSING: "RolloutInProgress",
+    Phase.PAUSED: "RolloutPaused",
+    Phase.HELD: "RolloutHeld",
+    Phase.FAILED: "RolloutFailed",
+}
+"""Of the condition Ready, and of the summary, while a rollout is not complete."""
+_TROUBLES: Final = frozenset(
+    {State.FAILED, State.CONFLICT, State.HELD, State.UNREACHABLE, HealthState.DEGRADED}
+)
+"""Reasons of Ready that say more than that a rollout is in progress."""
 _WITHOUT_NEWS: Final = frozenset({"InProgress", "ClusterSuspended"})
 
 
@@ -82,10 +101,11 @@ class Report:
 
 def build(report: Report, old: Mapping[str, Any]) -> Status:
     """Build the status after a round; equal reports give equal trees."""
-    report = replace(report, outcomes=with_last_health(report.outcomes, old))
+    outcomes = with_last_correction(with_last_health(report.outcomes, old), old)
+    report = replace(report, outcomes=outcomes)
     status: Status = {"observedGeneration": report.generation}
     status["conditions"] = _conditions(report, old)
-    status["summary"] = _summary(report.outcomes)
+    status["summary"] = _summary(report.outcomes, report.rollout)
     status["clusters"] = _entries(report.outcomes)
     if report.hold:
         status["held"] = _held(report.hold, report.held)
@@ -150,15 +170,16 @@ def with_clusters(
 ) -> Status:
     """Put the outcomes of some clusters into the old status."""
     names = {one.name for one in changed}
-    changed = with_last_health(changed, old)
+    changed = with_last_correction(with_last_health(changed, old), old)
     outcomes = [*(one for one in _old_outcomes(old) if one.name not in names), *changed]
     kept_conditions = _kept_conditions(old, {HELD, WARNED, ORPHANED})
-    conditions = [_ready(outcomes), *_applied(outcomes), *kept_conditions]
-    kept = dict(old) if rollout is None else with_rollout(old, rollout)
+    shown = old.get("rollout") if rollout is None else rollout
+    conditions = [_ready(outcomes, shown), *_applied(outcomes), *kept_conditions]
     return {
-        **kept,
+        **old,
+        **({} if shown is None else {"rollout": shown}),
         "conditions": _timed(conditions, generation, old),
-        "summary": _summary(outcomes),
+        "summary": _summary(outcomes, shown),
         "clusters": _entries(outcomes),
         "intent": intent.write(inventory, bases),
     }
@@ -166,7 +187,11 @@ def with_clusters(
 
 def with_rollout(old: Mapping[str, Any], rollout: Status) -> Status:
     """Put the state of the rollout into the old status."""
-    return {**old, "rollout": rollout}
+    outcomes = _old_outcomes(old)
+    ready = _timed([_ready(outcomes, rollout)], int(old.get("observedGeneration", 0)), old)
+    others = [one for one in _old_conditions(old) if one.get("type") != READY]
+    summary = _summary(outcomes, rollout)
+    return {**old, "rollout": rollout, "conditions": [*ready, *others], "summary": summary}
 
 
 def with_orphans(old: Mapping[str, Any], generation: int, message: str) -> Status:
@@ -213,6 +238,7 @@ def _old_outcomes(old: Mapping[str, Any]) -> list[ClusterOutcome]:
             str(one.get("message", "")),
             revision=str(one.get("revision", "")),
             health=read_health(one),
+            last_correction=read_correction(one),
         )
         for one in cast("list[Status]", old.get("clusters") or [])
     ]
@@ -235,7 +261,8 @@ def _held(hold: Hold, share: Share) -> Status:
 
 
 def _conditions(report: Report, old: Mapping[str, Any]) -> list[Status]:
-    conditions = [report.problem or _ready(report.outcomes), *_applied(report.outcomes)]
+    ready = report.problem or _ready(report.outcomes, report.rollout)
+    conditions = [ready, *_applied(report.outcomes)]
     if report.hold:
         conditions.append(Condition(HELD, True, report.hold.reason, report.hold.message))
     elif not report.is_complete:
@@ -256,14 +283,31 @@ def _conditions(report: Report, old: Mapping[str, Any]) -> list[Status]:
     return _timed(conditions, report.generation, old)
 
 
-def _ready(outcomes: Sequence[ClusterOutcome]) -> Condition:
+def _ready(outcomes: Sequence[ClusterOutcome], rollout: Status | None) -> Condition:
+    """The condition Ready: a cluster that has to keep an earlier revision is not ready."""
+    ready, reason = _ready_now(outcomes), _reason_of_rollout(rollout)
+    if rollout is None or not reason:
+        return ready
+    if rollout["phase"] == Phase.PROGRESSING and not ready.is_true and ready.reason in _TROUBLES:
+        reason = ready.reason
+    parts = [str(rollout.get("message", "")), "" if ready.is_true else ready.message]
+    return Condition(READY, False, reason, "; ".join(part for part in parts if part))
+
+
+def _reason_of_rollout(rollout: Status | None) -> str:
+    """The reason while it is not complete; else empty."""
+    return _ROLLOUT_REASONS.get(str(rollout.get("phase", "")), "") if rollout else ""
+
+
+def _ready_now(outcomes: Sequence[ClusterOutcome]) -> Condition:
     if not outcomes:
         return Condition(READY, False, "NoClusters", "the placement names no cluster of the fleet")
-    bad = [one for one in outcomes if one.state is not State.APPLIED]
+    # By name: rounds for single clusters would otherwise name another one each time (rule R10).
+    bad = sorted((o for o in outcomes if o.state is not State.APPLIED), key=lambda o: o.name)
     if not bad:
         return _healthy(outcomes)
     worst = max(bad, key=lambda one: list(State).index(one.state))
-    named = [f"{one.name}: {one.state}" for one in sorted(bad, key=lambda o: o.name)]
+    named = [f"{one.name}: {one.state}" for one in bad]
     more = [f"and {len(named) - _MAX_NAMED} more"] if len(named) > _MAX_NAMED else []
     why = [f"{worst.name}: {worst.message}"] if worst.message else []
     states = ", ".join([*named[:_MAX_NAMED], *more])
@@ -291,9 +335,12 @@ def _healthy(outcomes: Sequence[ClusterOutcome]) -> Condition:
     return Condition(READY, False, worst, ", ".join([*named[:_MAX_NAMED], *more]))
 
 
-def _first_reason(outcomes: Sequence[ClusterOutcome]) -> str:
+def _first_reason(outcomes: Sequence[ClusterOutcome], rollout: Status | None) -> str:
     """The reason of the worst cluster, for people: the first one by name."""
     waiting = [one for one in outcomes if not is_ready(one)]
+    of_rollout = _reason_of_rollout(rollout)
+    if of_rollout and all(one.reason == WAVE_NOT_OPEN for one in waiting):
+        return of_rollout
     if not waiting:
         return "Ready" if outcomes else "NoClusters"
     first = max(
@@ -344,7 +391,7 @@ def _timed(
     return result
 
 
-def _summary(outcomes: Sequence[ClusterOutcome]) -> Status:
+def _summary(outcomes: Sequence[ClusterOutcome], rollout: Status | None) -> Status:
     counts = dict.fromkeys(State, 0)
     for one in outcomes:
         counts[one.state] += 1
@@ -353,7 +400,7 @@ def _summary(outcomes: Sequence[ClusterOutcome]) -> Status:
     return {
         "clusters": len(outcomes),
         "ready": f"{ready}/{len(outcomes)}",
-        "reason": _first_reason(outcomes),
+        "reason": _first_reason(outcomes, rollout),
         **named,
     }
 
@@ -362,7 +409,7 @@ def _entries(outcomes: Sequence[ClusterOutcome]) -> list[Status]:
     share = _MAX_ALL_MESSAGES // max(1, len(outcomes))
     limit = max(_MIN_MESSAGE, min(_MAX_MESSAGE, share))
     return [
-        _entry(one, limit) | write_health(one, len(outcomes))
+        _entry(one, limit) | write_correction(one, len(outcomes)) | write_health(one, len(outcomes))
         for one in sorted(outcomes, key=lambda one: one.name)
     ]
 

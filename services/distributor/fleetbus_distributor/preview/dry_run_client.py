@@ -264,8 +264,11 @@ class DryRunClient(KubeClient):
         if live is None:
             raise _not_found(target)
         if self._stored.get(call.path) is None:
+            # API servers ignore the query of a deletion that has a body: in the query alone, this
+            # would delete the object.
+            options = {**orjson.loads(call.body or b"{}"), "dryRun": [_DRY_RUN["dryRun"]]}
             query = {**(call.query or {}), **_DRY_RUN}
-            await super().request(call._replace(query=query))
+            await super().request(call._replace(query=query, body=orjson.dumps(options)))
         self.writes.append(Write("delete", call.path))
         is_held = bool(live["metadata"].get("finalizers"))
         ended = merged(live, {"metadata": {"deletionTimestamp": "1970-01-01T00:00:00Z"}})

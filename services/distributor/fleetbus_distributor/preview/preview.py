@@ -2,7 +2,7 @@
 
 The rounds of the distributor run unchanged, one after the other until nothing changes any more, on
 clients that send dry runs: so a plan is what the rounds write, not a second implementation of it.
-Time does not pass in it: what waits for a controller, a vote or a person still waits at its end.
+Time does not pass in it: what waits for a controller or a person still waits at its end.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.preview.diff import diff
 from fleetbus_distributor.preview.dry_run_client import DryRunClient
 from fleetbus_distributor.preview.dry_run_fleet import DryRunFleet
-from fleetbus_distributor.preview.stores import NoNotes, PlannedBudget
+from fleetbus_distributor.preview.stores import AnyPace, NoNotes, PlannedBudget
 from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_distributor.render.template import ObjectRef
-from fleetbus_distributor.rollout.advance import Finding
-from fleetbus_distributor.rollout.state import GateState
+from fleetbus_distributor.rollout.changes import RolloutChange
+from fleetbus_distributor.rollout.rollouts import ReadVote
 from fleetbus_distributor.rounds.reconcile import Distributor
 from fleetbus_distributor.rounds.settled import SettledRounds
 from fleetbus_distributor.settings import DistributorSettings
@@ -114,6 +114,9 @@ class _Outcomes:
         del document, old
         self.found |= {one.name: one for one in outcomes}
 
+    async def rollout(self, document: Document, changes: Sequence[RolloutChange]) -> None:
+        del document, changes
+
 
 async def candidate_of(hub: DryRunClient, document: Object) -> Object:
     """A MultiClusterResource of a file, as the hub would store it.
@@ -140,7 +143,12 @@ async def candidate_of(hub: DryRunClient, document: Object) -> Object:
 
 
 async def preview(
-    fleet: DryRunFleet, resource: Object, *, budget: PlannedBudget, settings: DistributorSettings
+    fleet: DryRunFleet,
+    resource: Object,
+    *,
+    budget: PlannedBudget,
+    settings: DistributorSettings,
+    read_vote: ReadVote,
 ) -> Preview:
     """Plan one MultiClusterResource.
 
@@ -149,6 +157,7 @@ async def preview(
         resource: the MultiClusterResource, as `candidate_of` returns it or as it is on the hub.
         budget: of the deletions that no edit requests.
         settings: intervals and limits.
+        read_vote: reads the last vote on a gate.
 
     Raises:
         KubeError: the hub refused, or did not answer.
@@ -163,10 +172,11 @@ async def preview(
         settings=settings,
         budget=budget,
         missing=NoNotes(),
+        pace=AnyPace(),
         settled=SettledRounds(timedelta()),
         requeue=_no_requeue,
         announce=outcomes,
-        read_vote=_no_vote,
+        read_vote=read_vote,
     )
     request = Request(_CONTROLLER, fleet.hub, namespace, name)
     for _ in range(_MAX_ROUNDS):
@@ -187,11 +197,6 @@ async def preview(
 
 async def _no_requeue(_owner: Owner, _cluster: str, _after: timedelta) -> None:
     """Every round of a plan is one for all clusters."""
-
-
-async def _no_vote(_subject: str) -> Finding:
-    """A vote of today says nothing about the moment at which the wave will be open."""
-    return Finding(GateState.PENDING)
 
 
 def _problem(status: Mapping[str, Any], outcomes: Mapping[str, ClusterOutcome]) -> str:

@@ -1,15 +1,22 @@
-"""The parts of the store that a round uses, for a plan: read where there is one, never written."""
+"""The parts of store and bus that a round uses, for a plan: read if there is one, never written."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from fleetbus.deletions.budget import Answer, Decision, Deletion, DeletionBudget, OwnerLimits
+from fleetbus_distributor.rollout.advance import Finding
+from fleetbus_distributor.rollout.state import GateState
+from fleetbus_distributor.rollout.votes import Votes
 from fleetbus_distributor.rounds.missing_objects import MissingObjects
+from fleetbus_distributor.rounds.status_pace import StatusPace
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
+
+    from fleetbus.bus.connection import Bus
 
 
 class PlannedBudget(DeletionBudget):
@@ -40,6 +47,26 @@ class PlannedBudget(DeletionBudget):
         return Answer(Decision.GRANTED, 0)
 
 
+class PlannedVotes:
+    """Reads the votes on gates.
+
+    Args:
+        bus: without one there are no votes, and `is_unknown` says so.
+    """
+
+    def __init__(self, bus: Bus | None) -> None:
+        self._votes = Votes(bus) if bus is not None else None
+        self.is_unknown = False
+        """Whether a gate waits for a vote that could not be read."""
+
+    async def __call__(self, subject: str) -> Finding:
+        """The last vote on a subject."""
+        if self._votes is not None:
+            return await self._votes(subject)
+        self.is_unknown = True
+        return Finding(GateState.PENDING)
+
+
 class NoNotes(MissingObjects):
     """No notes of repairs: every round of a plan compares all clusters."""
 
@@ -56,3 +83,17 @@ class NoNotes(MissingObjects):
 
     async def forget(self, owner: str, notes: Iterable[str]) -> None:
         """Have nothing to forget."""
+
+
+class AnyPace(StatusPace):
+    """A plan writes no status, so nothing has to wait for one."""
+
+    def __init__(self) -> None:
+        """Need no store."""
+        self._corrections = OrderedDict()
+
+    async def wait(self, owner: str, *, lets_notes_first: bool = False) -> None:
+        """Let everything be written."""
+
+    async def note(self, owner: str) -> None:
+        """Forget it."""

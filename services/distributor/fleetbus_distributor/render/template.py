@@ -13,8 +13,10 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from itertools import islice
 from typing import Any, cast
 
 from fleetbus_distributor.errors import RenderError
@@ -28,6 +30,8 @@ _MAX_DEPTH = 100
 _EXPRESSION = re.compile(r"(\$?)\$\{((?:cluster|vars)\.[^{}]*)\}")
 _LABELS = "cluster.labels."
 _VARS = "vars."
+_COMPARED = 200
+"""So many names are compared with a misspelt one: it is done for each cluster."""
 _SERVER_FIELDS = (
     "managedFields",
     "resourceVersion",
@@ -167,15 +171,26 @@ def _look_up(expression: str, context: Context, path: str) -> Any:
         key = expression.removeprefix(_LABELS)
         if key in context.labels:
             return context.labels[key]
-        raise RenderError(f"{path}: cluster {context.cluster} has no label {key!r}")
+        raise RenderError(
+            f"{path}: cluster {context.cluster} has no label {key!r}{_similar(key, context.labels)}"
+        )
     if expression.startswith(_VARS):
         name = expression.removeprefix(_VARS)
         if name in context.variables:
             return context.variables[name]
-        raise RenderError(f"{path}: spec.vars has no {name!r}")
+        raise RenderError(f"{path}: spec.vars has no {name!r}{_similar(name, context.variables)}")
+    known = ["cluster.name", *(_LABELS + key for key in context.labels)]
+    known += [_VARS + name for name in context.variables]
     raise RenderError(
-        f"{path}: unknown expression ${{{expression}}}; use cluster.name, cluster.labels.…, vars.…"
+        f"{path}: unknown expression ${{{expression}}}{_similar(expression, known)}; allowed are"
+        " cluster.name, cluster.labels.KEY and vars.NAME"
     )
+
+
+def _similar(name: str, known: Iterable[str]) -> str:
+    """The name that was probably meant, for a message; empty if none is alike."""
+    near = get_close_matches(name, islice(known, _COMPARED), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _scalar(value: Any, expression: str, path: str) -> str:

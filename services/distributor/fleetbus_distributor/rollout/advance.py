@@ -181,7 +181,7 @@ def _evaluate(state: RolloutState, wave: WaveStatus, step: Step) -> WaveStatus:
     waits = [name for name in counted if name in state.behind or name in state.updating]
     ready = len(counted) - len(waits)
     was_healthy = wave.gate(HEALTH).state is GateState.PASSED
-    if ready > wave.ready or (was_healthy and waits):
+    if ready > wave.ready or (was_healthy and waits) or _may_try_again(wave, step):
         wave = replace(wave, ready=max(ready, wave.ready), progressed_at=step.now)
     gates = [_health(state, wave, step, waits)]
     gates += [_gate(state, wave, step, gate, is_ready=not waits) for gate in step.gates(wave)]
@@ -207,13 +207,13 @@ def _elapsed(wave: WaveStatus, step: Step) -> timedelta:
 
 
 def _health(state: RolloutState, wave: WaveStatus, step: Step, waits: list[str]) -> GateStatus:
+    before = wave.gate(HEALTH)
+    if before.state is GateState.FAILED and not _may_try_again(wave, step):
+        # Until a person acts: another edit, an undo, or a pause. Else a rollout that failed in the
+        # evening would go on in the night, because its clusters recovered.
+        return before
     if not waits:
         return GateStatus(HEALTH, GateState.PASSED)
-    before = wave.gate(HEALTH)
-    if before.state is GateState.FAILED:
-        # Until a person acts: another edit, an undo, or a pause. Else a rollout that failed in the
-        # evening would go on in the night.
-        return before
     count = len(step.counted(wave))
     details = [f"{name}: {why}" for name in waits if (why := state.updating.get(name))]
     message = "; ".join([f"{count - len(waits)} of {count} clusters are ready", *details[:2]])
@@ -222,8 +222,15 @@ def _health(state: RolloutState, wave: WaveStatus, step: Step, waits: list[str])
     if step.may_fail and not is_held and _elapsed(wave, step) >= timeout:
         seconds = int(timeout.total_seconds())
         late = f"no progress within {seconds} s ({named(waits)}): {message}"
-        return GateStatus(HEALTH, GateState.FAILED, late)
+        failed = [name for name in waits if name in state.updating] or waits
+        return GateStatus(HEALTH, GateState.FAILED, late, seen=dict.fromkeys(failed, ""))
     return GateStatus(HEALTH, GateState.PENDING, message)
+
+
+def _may_try_again(wave: WaveStatus, step: Step) -> bool:
+    """Whether a person has suspended or excluded all clusters that the wave has failed on."""
+    before = wave.gate(HEALTH)
+    return before.state is GateState.FAILED and before.seen.keys().isdisjoint(step.counted(wave))
 
 
 def _gate(
@@ -254,8 +261,8 @@ def _quiet(
     before: GateStatus, found: Finding | None, gate: Gate, step: Step, *, is_ready: bool
 ) -> GateStatus:
     """Pass when nothing new has gone wrong for a period, by our own clock."""
-    if before.state is not GateState.PENDING:
-        return before
+    if before.state is not GateState.PENDING or (is_ready and found is None and before.since):
+        return before  # it has passed, or nobody looked: this round is for one cluster
     if not is_ready or found is None:
         return GateStatus(QUIET, GateState.PENDING, "waits until the wave is healthy")
     if found.message and not found.seen:

@@ -69,13 +69,16 @@ class Revisions:
 
     async def ensure(
         self, hub: KubeClient, document: Document, current: RevisionRef | None
-    ) -> RevisionRef:
+    ) -> tuple[RevisionRef, bool]:
         """Store the revision of the spec, as the newest one, if it is not stored already.
 
         Args:
             hub: where the MultiClusterResource is.
             document: the MultiClusterResource, read live.
             current: the newest revision on record; an equal spec keeps its number.
+
+        Returns:
+            The revision, and whether an earlier one with the same content became it again.
 
         Raises:
             RolloutError: it cannot be stored, for example because it is too large.
@@ -88,11 +91,12 @@ class Revisions:
         number = _number_for(name, current, found, stored)
         if found is None:
             await self._create(hub, _body(document, name, number, fields))
-        elif _number(found) != number:
+        is_again = found is not None and _number(found) != number
+        if found is not None and is_again:
             namespace = found["metadata"]["namespace"]
             change = {"revision": number}
             await hub.patch(RESOURCE, namespace, name, change, field_manager=MANAGER)
-        return RevisionRef(number, name)
+        return RevisionRef(number, name), is_again
 
     async def _create(self, hub: KubeClient, body: Object) -> None:
         try:

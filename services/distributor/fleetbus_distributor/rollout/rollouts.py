@@ -22,6 +22,7 @@ from fleetbus_distributor.render.place import Member, place
 from fleetbus_distributor.render.rollout_spec import QUIET
 from fleetbus_distributor.render.spec import Spec
 from fleetbus_distributor.rollout.advance import Finding, Step, advance, next_look, observe
+from fleetbus_distributor.rollout.changes import RolloutChange, changes_of
 from fleetbus_distributor.rollout.quiet import look
 from fleetbus_distributor.rollout.revisions import Revisions, fields_of, name_of
 from fleetbus_distributor.rollout.state import (
@@ -71,11 +72,18 @@ class Progress:
     specs: Mapping[str, Spec | None]
     """Clusters that do not have the newest revision → the one they have, if it is known."""
     step: Step
+    is_undo: bool = False
+    """The newest revision begins in this round, and an earlier one had the same content."""
 
     @property
     def is_changed(self) -> bool:
         """Whether the status differs from what is stored."""
         return self.stored is None or write_state(self.stored) != write_state(self.state)
+
+    @property
+    def changes(self) -> list[RolloutChange]:
+        """The changes since it was stored."""
+        return changes_of(self.stored, self.state, is_undo=self.is_undo)
 
     @property
     def touched(self) -> frozenset[str]:
@@ -195,7 +203,7 @@ class Rollouts:
             return None
         hub = fleet.cluster(fleet.hub).live
         stored = read_state(document.status)
-        newest = await self._newest(hub, document, stored)
+        newest, is_undo = await self._newest(hub, document, stored)
         scene = await self._scene(fleet, document, spec, inventory, is_first=stored is None)
         state = stored
         if (
@@ -215,7 +223,7 @@ class Rollouts:
             if before.current == state.current:
                 break
         specs = await self._specs(hub, document, state)
-        return Progress(stored=stored, state=state, specs=specs, step=step)
+        return Progress(stored=stored, state=state, specs=specs, step=step, is_undo=is_undo)
 
     async def resume(
         self, fleet: FleetView, document: Document, spec: Spec, inventory: Inventory
@@ -251,16 +259,16 @@ class Rollouts:
 
     async def _newest(
         self, hub: KubeClient, document: Document, stored: RolloutState | None
-    ) -> RevisionRef:
-        """The revision of the spec; stored, as far as this process knows."""
+    ) -> tuple[RevisionRef, bool]:
+        """The revision of the spec, stored as far as this process knows; and if it is one again."""
         uid = str(document.metadata["uid"])
         name = name_of(document, fields_of(document.resource))
         current = stored.revision if stored else None
         if current is not None and current.name == name == self._ensured.get(uid):
-            return current
-        newest = await self._revisions.ensure(hub, document, current)
+            return current, False
+        newest, is_again = await self._revisions.ensure(hub, document, current)
         self._ensured[uid] = newest.name
-        return newest
+        return newest, is_again
 
     async def _scene(
         self,

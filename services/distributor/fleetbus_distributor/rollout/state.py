@@ -53,7 +53,8 @@ class GateStatus:
     since: datetime | None = None
     """Of `quiet`: since when nothing has gone wrong."""
     seen: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Of `quiet`: cluster → digest of the trouble that is known."""
+    """Of `quiet`: cluster → digest of the trouble that is known there. Of `health` that has failed:
+    the clusters on which it has, without digests."""
 
 
 @dataclass(frozen=True, slots=True)

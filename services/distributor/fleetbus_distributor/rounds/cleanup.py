@@ -80,9 +80,10 @@ class _Cleanup:
             ClusterOutcome(name, State.HELD, hold.reason, hold.message, None, dict(entries))
             for name, entries in self._round.inventory.items()
         ]
-        before = status.read_hold(self._document.status)
+        before = self._document.status
         await self._write(outcomes, hold)
-        note_held(hold, before)
+        await self._round.announce(self._document, outcomes, before)
+        note_held(hold, status.read_hold(before))
         return LATER if hold.reason is HoldReason.UNREADABLE else None
 
     async def interim(self, outcomes: Sequence[ClusterOutcome]) -> None:
@@ -94,13 +95,14 @@ class _Cleanup:
         """Remove the finalizer, or report what keeps it."""
         before = self._document.status
         kept = self._kept(outcomes)
+        if kept:
+            await self._write(kept)
         await self._round.announce(self._document, outcomes, before)
         if not kept:
             self._log_left_behind(outcomes)
             await self._document.drop_intent()
             await self._document.remove_finalizer()
             return None
-        await self._write(kept)
         retry: timedelta | None = None
         for one in kept:
             retry = earliest(retry, one.retry)

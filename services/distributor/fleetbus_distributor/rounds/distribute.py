@@ -29,6 +29,7 @@ from fleetbus_distributor.plan.recheck_labels import recheck
 from fleetbus_distributor.render.draft import Draft
 from fleetbus_distributor.render.spec import DeletionPolicy, DriftPolicy, Spec
 from fleetbus_distributor.render.template import ObjectRef
+from fleetbus_distributor.rollout.changes import changes_of
 from fleetbus_distributor.rollout.rollouts import HEALTH_POLL, Progress
 from fleetbus_distributor.rounds.observe import observe_outcomes
 from fleetbus_distributor.rounds.off_loop import off_loop
@@ -80,6 +81,9 @@ async def distribute(
             rollout=rollout.tree if rollout else None,
         )
         await document.write_status(recorded)
+    if rollout is not None and is_moved:
+        # Now: a later write of this round may conflict, and then the round begins anew.
+        await round_.announce.rollout(document, rollout.changes)
     if plan.is_confirmed:
         await document.drop_confirmation()
     round_ = replace(round_, inventory=needed)
@@ -176,7 +180,8 @@ def _work(
         revision = draft.revisions[name]
         is_same = applied.get(name) == revision
         prune = _to_remove(plan, needed, name, draft.wanted[name])
-        work[name] = Work(objects, revision, prune, only_compare=is_same and not corrects)
+        compares = is_same and not corrects
+        work[name] = Work(objects, revision, prune, only_compare=compares, is_same=is_same)
     for name in plan.prune:
         work.setdefault(name, Work(prune=_to_remove(plan, needed, name, ())))
     return work
@@ -220,17 +225,23 @@ class _Reporter:
 
     async def interim(self, outcomes: Sequence[ClusterOutcome]) -> None:
         """Report the outcomes so far while slow clusters work; `final` makes up for a failure."""
+        if await self.round_.pace.wait(self.round_.owner.uid) is not None:
+            return
         with suppress(KubeError, IntentError):
             await self._write(self._complete(outcomes))
 
     async def final(self, outcomes: Sequence[ClusterOutcome]) -> RoundResult:
         """Report the outcome of the round."""
         whole = self._complete(outcomes)
-        before = self.before
+        before, begun = self.before, self.round_.rollout
         await self._observe(outcomes, whole)
         await self._write(whole)
+        await self.round_.pace.note(self.round_.owner.uid)
         note_held(self.plan.hold, status.read_hold(before))
         await self.round_.announce(self.document, whole, before)
+        if begun is not None and self.round_.rollout is not None:
+            changes = changes_of(begun.state, self.round_.rollout.state)
+            await self.round_.announce.rollout(self.document, changes)
         has_news = self._has_news(outcomes)
         retry = SOON if has_news else None
         is_settled = not has_news
@@ -348,7 +359,7 @@ class _Reporter:
     def _waiting(self, name: str) -> ClusterOutcome:
         rollout = self.round_.rollout
         message = rollout.waits(name, has_objects=name in self.needed) if rollout else ""
-        return self._idle(name, State.WAITING, "WaveNotOpen", message)
+        return self._idle(name, State.WAITING, status.WAVE_NOT_OPEN, message)
 
     def _unknown(self, name: str) -> ClusterOutcome:
         message = "no cluster of this name is in the fleet; it applies once one joins"

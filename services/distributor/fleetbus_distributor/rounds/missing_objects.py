@@ -1,4 +1,4 @@
-"""Notes of clusters that lack objects, left by repairs for the round that creates them (rule D11).
+"""Notes of clusters where something is missing, for the round that makes up for it (rule D11).
 
 Only the round for all clusters creates (rule D2). It need not compare all of them for that: each
 repair that finds something missing leaves the name of its cluster here, then triggers the round. A

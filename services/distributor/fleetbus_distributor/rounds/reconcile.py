@@ -52,13 +52,14 @@ from fleetbus_distributor.rounds.off_loop import off_loop
 from fleetbus_distributor.rounds.repair import create_missing, repair
 from fleetbus_distributor.rounds.round import Requeue, Round
 from fleetbus_distributor.rounds.settled import SettledRounds, facts_of
+from fleetbus_distributor.rounds.status_pace import StatusPace
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.targets.circuit_breaker import CircuitBreaker
 from fleetbus_distributor.targets.drift import Corrections
 from fleetbus_distributor.targets.limits import Limits
-from fleetbus_distributor.targets.outcome import earliest
+from fleetbus_distributor.targets.outcome import State, earliest
 from fleetbus_distributor.targets.seen import SeenOnTargets
-from fleetbus_distributor.targets.target import AT_ONCE, RARELY, SOON
+from fleetbus_distributor.targets.target import AT_ONCE, PAUSED, RARELY, SOON
 
 log = structlog.get_logger()
 
@@ -74,6 +75,7 @@ class Distributor:
         settings: intervals and limits.
         budget: of the deletions that no edit requests, shared by all processes.
         missing: notes of repairs about missing objects, shared likewise.
+        pace: when each status was last written, shared likewise.
         settled: the rounds for all clusters that need no repetition.
         requeue: enqueues later rounds.
         read_vote: reads the last vote on a gate of a rollout.
@@ -86,6 +88,7 @@ class Distributor:
         settings: DistributorSettings,
         budget: DeletionBudget,
         missing: MissingObjects,
+        pace: StatusPace,
         settled: SettledRounds,
         requeue: Requeue,
         read_vote: ReadVote,
@@ -94,6 +97,7 @@ class Distributor:
         self._settings = settings
         self._fuse = FleetFuse(budget)
         self._missing = missing
+        self._pace = pace
         self._settled = settled
         self._renderer = Renderer()
         self._rollouts = Rollouts(renderer=self._renderer, read_vote=read_vote)
@@ -158,7 +162,12 @@ class Distributor:
     async def _repair(
         self, fleet: FleetView, document: Document, hub_id: str, cluster: str
     ) -> timedelta | None:
-        if document.is_deleted or not document.has_finalizer:
+        if not document.has_finalizer:
+            return None
+        if _deletion_is_paused(document, cluster):
+            # Perhaps not any more, and only the round for all clusters deletes (rule D26).
+            await self._requeue(_owner_of(document, fleet, hub_id), "", SOON)
+        if document.is_deleted:
             return None
         if not document.is_observed:
             return SOON  # the round for all clusters is about to run
@@ -211,7 +220,9 @@ class Distributor:
             problem = Condition(status.READY, False, "RolloutUnusable", str(error))
         except _SpecNotApplied as refusal:
             problem = refusal.problem
-        await document.write_status(status.refuse(problem, document.generation, document.status))
+        before = document.status
+        await document.write_status(status.refuse(problem, document.generation, before))
+        await self._announce(document, (), before)
         return retry
 
     async def _work(
@@ -248,14 +259,19 @@ class Distributor:
     async def _work_on_few(
         self, round_: Round, document: Document, spec: Spec, notes: frozenset[str]
     ) -> timedelta | None:
-        """Create what repairs have found missing, and note what became of the gates."""
+        """Create what repairs have found missing, and note what became of the gates.
+
+        If it is too early to report that, the notes stay for the round that does.
+        """
         uid, rollout = round_.owner.uid, round_.rollout
         retry = self._settled.retry(uid)
         if rollout is not None:
             await document.write_status(status.with_rollout(document.status, rollout.tree))
+            await self._announce.rollout(document, rollout.changes)
             await self._rollouts.trim(round_.fleet, document, rollout)
             retry = earliest(retry, rollout.next_round)
-        await create_missing(round_, document, spec, clusters_of(notes))
+        if wait := await create_missing(round_, document, spec, clusters_of(notes)):
+            return earliest(retry, wait)
         if notes:
             await self._missing.forget(uid, notes)
         return retry
@@ -282,19 +298,9 @@ class Distributor:
         self, fleet: FleetView, document: Document, hub_id: str, inventory: Inventory
     ) -> Round:
         account = self._service_account(document, inventory)
-        metadata = document.metadata
-        owner = Owner(
-            api_version=API_VERSION,
-            kind=KIND,
-            namespace=metadata["namespace"],
-            name=metadata["name"],
-            uid=metadata["uid"],
-            cluster_name=fleet.hub,
-            hub=hub_id,
-        )
         return Round(
             fleet=fleet,
-            owner=owner,
+            owner=_owner_of(document, fleet, hub_id),
             manager=field_manager(hub_id),
             policy=_policy_of(document),
             inventory=inventory,
@@ -305,6 +311,7 @@ class Distributor:
             fuse=self._fuse,
             renderer=self._renderer,
             missing=self._missing,
+            pace=self._pace,
             requeue=self._requeue,
             service_account=account,
             announce=self._announce,
@@ -336,6 +343,25 @@ class _SpecNotApplied(Exception):
     def __init__(self, problem: Condition) -> None:
         super().__init__(problem.message)
         self.problem = problem
+
+
+def _owner_of(document: Document, fleet: FleetView, hub_id: str) -> Owner:
+    metadata = document.metadata
+    return Owner(
+        api_version=API_VERSION,
+        kind=KIND,
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        cluster_name=fleet.hub,
+        hub=hub_id,
+    )
+
+
+def _deletion_is_paused(document: Document, cluster: str) -> bool:
+    """Whether a person keeps an object there that is to be deleted, as far as is known."""
+    entry = status.entry_of(document.status, cluster)
+    return (entry.state, entry.reason) == (State.HELD, PAUSED)
 
 
 def _spec_to_apply(document: Document) -> Spec:

@@ -14,14 +14,17 @@ spec may have been edited meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.plan import intent
 from fleetbus_distributor.render.draft import Draft
 from fleetbus_distributor.render.spec import DriftPolicy, Spec
+from fleetbus_distributor.rollout.changes import changes_of
 from fleetbus_distributor.rollout.rollouts import HEALTH_POLL, Progress
 from fleetbus_distributor.rounds.observe import observe_outcomes
 from fleetbus_distributor.rounds.round import Round, Work
@@ -52,7 +55,10 @@ async def repair(round_: Round, document: Document, spec: Spec, cluster: str) ->
         await round_.missing.note(round_.owner.uid, cluster)
         await round_.requeue(round_.owner, "", timedelta())
         return None
-    rollout = await _report(round_, document, draft, outcomes)
+    rollout, wait = await _report(round_, document, draft, outcomes, lets_notes_first=True)
+    if wait is not None:
+        await round_.missing.note(round_.owner.uid, cluster)
+        await round_.requeue(round_.owner, "", wait)
     retry = HEALTH_POLL if rollout and cluster in rollout.polled else None
     for one in outcomes:
         retry = earliest(retry, earliest(one.retry, SOON if one.changes else None))
@@ -61,7 +67,7 @@ async def repair(round_: Round, document: Document, spec: Spec, cluster: str) ->
 
 async def create_missing(
     round_: Round, document: Document, spec: Spec, clusters: Collection[str]
-) -> None:
+) -> timedelta | None:
     """Correct some clusters, and create what is missing there.
 
     It replaces a round for all clusters, so the caller ensures that none runs.
@@ -72,14 +78,18 @@ async def create_missing(
         spec: its spec; the round for all has applied this generation.
         clusters: where objects were missing; some may have left the fleet.
 
+    Returns:
+        When to try again, because it is too early to write the status once more; or None.
+
     Raises:
         KubeError: the hub refused a write.
     """
     draft, outcomes = await _correct(round_, document, spec, clusters, may_create=True)
-    await _report(round_, document, draft, outcomes)
+    _, wait = await _report(round_, document, draft, outcomes)
     for one in outcomes:
         if one.retry is not None:
             await round_.requeue(round_.owner, one.name, one.retry)
+    return wait
 
 
 async def _correct(
@@ -97,6 +107,7 @@ async def _correct(
                 draft.objects[name],
                 revision=revision,
                 only_compare=is_same and not corrects,
+                is_same=is_same,
                 may_create=may_create,
             )
     outcomes = await round_.run(work, _no_progress)
@@ -113,28 +124,40 @@ def _after(document: Document, outcome: ClusterOutcome, wanted: int) -> ClusterO
 
 
 async def _report(
-    round_: Round, document: Document, draft: Draft, outcomes: Sequence[ClusterOutcome]
-) -> Progress | None:
-    """Write the status; answer the rollout as it is afterwards."""
-    rollout = round_.rollout
+    round_: Round,
+    document: Document,
+    draft: Draft,
+    outcomes: Sequence[ClusterOutcome],
+    *,
+    lets_notes_first: bool = False,
+) -> tuple[Progress | None, timedelta | None]:
+    """Write the status, unless it is too early.
+
+    Returns:
+        The rollout as it is afterwards, and how long to wait before the status can be written.
+    """
+    rollout = begun = round_.rollout
     if not outcomes:
-        return rollout
+        return rollout, None
     if rollout is not None:
         rollout = observe_outcomes(rollout, draft, outcomes, is_whole=False)
+    round_.pace.add_corrections(round_.owner.uid, outcomes)
     old = document.status
     inventory = {**round_.inventory, **{one.name: one.inventory for one in outcomes}}
     bases = intent.read_bases(old)
-    await document.write_status(
-        status.with_clusters(
-            old,
-            document.generation,
-            outcomes,
-            inventory,
-            bases,
-            rollout=rollout.tree if rollout else None,
-        )
-    )
+    tree = rollout.tree if rollout else None
+    new = status.with_clusters(old, document.generation, outcomes, inventory, bases, rollout=tree)
+    if status.is_changed(new, old):
+        wait = await round_.pace.wait(round_.owner.uid, lets_notes_first=lets_notes_first)
+        if wait is not None:
+            round_.pace.keep_corrections(round_.owner.uid, outcomes)
+            await round_.announce(document, [_only_done(one, old) for one in outcomes], old)
+            return round_.rollout, wait
+    await document.write_status(new)
+    round_.pace.drop_corrections(round_.owner.uid, outcomes)
     await round_.announce(document, outcomes, old)
+    if begun is not None and rollout is not None:
+        await round_.announce.rollout(document, changes_of(begun.state, rollout.state))
     if any(intent.outdated_keys(one.inventory) != _outdated(round_, one.name) for one in outcomes):
         await round_.requeue(round_.owner, "", SOON)  # that round plans the replacements
     if rollout is not None and rollout.is_changed:
@@ -142,7 +165,19 @@ async def _report(
         after = rollout.next_round
         if after is not None:
             await round_.requeue(round_.owner, "", after)
-    return rollout
+    return rollout, None
+
+
+def _only_done(outcome: ClusterOutcome, old: Mapping[str, Any]) -> ClusterOutcome:
+    """Keep the state on record: a new one is announced once the status shows it."""
+    before = status.entry_of(old, outcome.name)
+    return replace(
+        outcome,
+        state=before.state,
+        reason=before.reason,
+        message=before.message,
+        findings=[],
+    )
 
 
 def _outdated(round_: Round, cluster: str) -> set[intent.Key]:

@@ -14,6 +14,7 @@ import structlog
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import ClusterNotFound, NotAccepted, NotEngaged
 from fleetbus.kube.client import KubeClient
+from fleetbus.kube.connection.liveness import Liveness
 from fleetbus.kube.impersonation import ActingClient, ServiceAccount
 from fleetbus.ownership import Owner
 from fleetbus_distributor.fleet_view import FleetView
@@ -27,6 +28,7 @@ from fleetbus_distributor.render.template import Object
 from fleetbus_distributor.rollout.rollouts import Progress
 from fleetbus_distributor.rounds.missing_objects import MissingObjects
 from fleetbus_distributor.rounds.silence import SILENT_FOR, SilenceWatch
+from fleetbus_distributor.rounds.status_pace import StatusPace
 from fleetbus_distributor.targets.circuit_breaker import CircuitBreaker
 from fleetbus_distributor.targets.converge import converge
 from fleetbus_distributor.targets.drift import Corrections
@@ -53,6 +55,8 @@ class Work:
     """Hash of the objects."""
     prune: Sequence[Owned] = ()
     only_compare: bool = False
+    is_same: bool = False
+    """`revision` was applied here before."""
     may_create: bool = True
 
 
@@ -74,6 +78,7 @@ class Round:
         fuse: likewise; limits deletions over the whole fleet.
         renderer: likewise; places and renders.
         missing: likewise; notes of repairs about missing objects.
+        pace: likewise; how often the status is written.
         requeue: enqueues later rounds (rule D11).
         status_rules: how to tell the health of the objects, and what to collect from them.
         rollout: which revision each cluster gets; None if all get the newest.
@@ -93,6 +98,7 @@ class Round:
     fuse: FleetFuse
     renderer: Renderer
     missing: MissingObjects
+    pace: StatusPace
     requeue: Requeue
     rollout: Progress | None = None
     service_account: ServiceAccount | None = None
@@ -154,6 +160,8 @@ class Round:
         watch = SilenceWatch()
         while pending := [name for name, task in tasks.items() if not task.done()]:
             await watch.pause()
+            if self.limits.turns.are_scarce:
+                continue
             answered = {name: self._answered_at(name) for name in tasks}
             known = {name for name in pending if self.breaker.is_open(name)}
             for name in watch.silent(answered, pending, known):
@@ -179,6 +187,8 @@ class Round:
     async def _work_on(self, name: str, work: Work) -> ClusterOutcome:
         if cooldown := self.breaker.cooldown_of(name):
             return self._unreachable(name, cooldown.reason, cooldown.message)
+        # The first use of a cluster makes its client, of which there may be a thousand.
+        (await self.limits.turns.take(Liveness())).end()
         client = self._client(name)
         if isinstance(client, ClusterOutcome):
             return client
@@ -233,6 +243,7 @@ class Round:
             limits=limits,
             known=self.inventory.get(name, {}),
             only_compare=work.only_compare,
+            is_same=work.is_same,
             status_rules=self.status_rules,
             may_create=work.may_create,
         )

@@ -8,6 +8,7 @@ its name meanwhile.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -27,8 +28,18 @@ from fleetbus_distributor.targets.claim import (
     is_protected,
     may_delete,
 )
-from fleetbus_distributor.targets.drift import is_free_to_adopt, is_hand_made
-from fleetbus_distributor.targets.drift_report import describe_drift, find_drift
+from fleetbus_distributor.targets.drift import (
+    fields_in_conflict,
+    is_free_to_adopt,
+    is_hand_made,
+    was_applied,
+)
+from fleetbus_distributor.targets.drift_report import (
+    Drift,
+    describe_drift,
+    find_drift,
+    find_updated,
+)
 from fleetbus_distributor.targets.field_versions import is_outdated, move_fields
 from fleetbus_distributor.targets.managed_fields import is_applied
 from fleetbus_distributor.targets.outcome import Change, ObjectOutcome, State
@@ -53,6 +64,7 @@ _NAMESPACES = "v1/namespaces"
 _CONFIRMED_FOR = timedelta(milliseconds=250)
 """How old the reading of which cluster answers may be before something is created there: nothing
 else shows that the object is absent from the right one."""
+_DELETED = Drift("", is_removed=True)
 _ONLY_CREATE = "1"
 """No object can have this resourceVersion (etcd's first write gets 2): an apply that carries it
 creates, and fails where somebody else created the object since we looked."""
@@ -81,16 +93,20 @@ async def apply_object(target: Target, obj: Object) -> ObjectOutcome:
 
 
 def _discover_after(target: Target, ref: ObjectRef) -> timedelta:
-    return target.seen.note_missing_type(target.name, ref.api_version, ref.kind)
+    return target.seen.types.note_missing(target.name, ref.api_version, ref.kind, target.owner)
 
 
 async def _apply(target: Target, obj: Object, ref: ObjectRef) -> ObjectOutcome:
     api = await target.client.discover(ref.api_version, ref.kind)
+    if api is None and target.seen.types.take_news(target.name, ref.api_version, ref.kind):
+        # The cluster may have been asked a moment before its watcher reported the type.
+        await target.client.discovery.version(ref.api_version, anew=True)
+        api = await target.client.discover(ref.api_version, ref.kind)
     if api is None:
         message = f"{ref}: the cluster does not serve {ref.kind} of {ref.api_version}"
         retry = _discover_after(target, ref)
         return _outcome(ref, Finding(State.WAITING, _NO_MATCH, message, retry))
-    target.seen.note_type(target.name, ref.api_version, ref.kind)
+    target.seen.types.note_served(target.name, ref.api_version, ref.kind)
     wanted = _marked(target, obj, api)
     if created := await _create_unread(target, api, wanted, ref):
         return created
@@ -110,7 +126,7 @@ async def _apply_to(
     if is_paused(live):
         return _outcome(ref, paused(ref), str(live["metadata"]["uid"]))
     if target.only_compare:
-        return _drifted(target, ref, _drift_of(target, wanted, live, ref), live)
+        return _drifted(target, ref, find_drift(wanted, live, target.manager), live)
     return await _update(target, api, wanted, live, ref)
 
 
@@ -176,7 +192,7 @@ async def _create(
     target: Target, api: ApiResource, wanted: Object, ref: ObjectRef
 ) -> ObjectOutcome:
     if target.only_compare:
-        return _drifted(target, ref, f"{ref} was deleted on the cluster", None)
+        return _drifted(target, ref, [_DELETED], None)
     if api.namespaced and (missing := await _namespace_missing(target, ref)):
         return _outcome(ref, missing)
     if not target.may_create:
@@ -186,7 +202,10 @@ async def _create(
     except NotFound:
         target.seen.forget_namespace(target.name, ref.namespace)
         raise
-    return _applied(target, ref, made, Change.CREATED)
+    known = target.known.get(ref.key)
+    was_here = known is not None and known.uid and known.mark is Mark.NONE
+    drift = [_DELETED] if target.is_same and was_here else []
+    return _applied(target, ref, made, Change.CREATED, drift)
 
 
 async def _has_namespace(target: Target, name: str) -> bool:
@@ -238,9 +257,23 @@ async def _update(
             return await _recreate(target, api, wanted, live, ref)
         raise
     except Conflict as error:
-        return _outcome(ref, to_finding(error, wanted, str(ref)), _uid_if_ours(target, live, ref))
-    is_changed = made["metadata"].get("resourceVersion") != live["metadata"].get("resourceVersion")
-    return _applied(target, ref, made, Change.UPDATED if is_changed else Change.NONE)
+        found = to_finding(error, wanted, str(ref))
+        outcome = _outcome(ref, found, _uid_if_ours(target, live, ref))
+        held = fields_in_conflict(error)
+        shown = [replace(one, field=redact_secrets(one.field, wanted)) for one in held]
+        return replace(outcome, drift=shown)
+    if made["metadata"].get("resourceVersion") == live["metadata"].get("resourceVersion"):
+        return _applied(target, ref, made)
+    return _applied(target, ref, made, Change.UPDATED, _taken_back(target, wanted, live))
+
+
+def _taken_back(target: Target, wanted: Object, live: Object) -> list[Drift]:
+    """The changes of others that an apply has undone; what an edit has changed is none (D13)."""
+    if target.is_same:
+        return find_drift(wanted, live, target.manager)
+    if not was_applied(live, target.manager):
+        return []
+    return find_updated(wanted, live, target.manager)
 
 
 async def _send_as_current(target: Target, api: ApiResource, body: Object, live: Object) -> Object:
@@ -326,21 +359,26 @@ def _outdated(ref: ObjectRef, uid: str) -> ObjectOutcome:
 
 
 def _applied(
-    target: Target, ref: ObjectRef, live: Object, change: Change = Change.NONE
+    target: Target,
+    ref: ObjectRef,
+    live: Object,
+    change: Change = Change.NONE,
+    drift: Sequence[Drift] = (),
 ) -> ObjectOutcome:
-    return replace(_observed(target, ref, live), change=change)
+    return replace(_observed(target, ref, live), change=change, drift=drift)
 
 
-def _drift_of(target: Target, wanted: Object, live: Object, ref: ObjectRef) -> str:
-    found = describe_drift(find_drift(wanted, live, target.manager))
-    return f"{ref}: {found}" if found else f"{ref} was changed on the cluster"
-
-
-def _drifted(target: Target, ref: ObjectRef, message: str, live: Object | None) -> ObjectOutcome:
+def _drifted(
+    target: Target, ref: ObjectRef, drift: Sequence[Drift], live: Object | None
+) -> ObjectOutcome:
     found = _observed(target, ref, live)
     if target.policy.drift is DriftPolicy.IGNORE:
         return found
-    return replace(found, state=State.DRIFTED, reason="Drifted", message=message)
+    described = describe_drift(drift)
+    message = f"{ref}: {described}" if described else f"{ref} was changed on the cluster"
+    if live is None:
+        message = f"{ref} was deleted on the cluster"
+    return replace(found, state=State.DRIFTED, reason="Drifted", message=message, drift=drift)
 
 
 def _observed(target: Target, ref: ObjectRef, live: Object | None) -> ObjectOutcome:

@@ -22,6 +22,7 @@ from fleetbus_distributor.health.health import Health, HealthState
 from fleetbus_distributor.plan.intent import Mark, Owned
 from fleetbus_distributor.render.template import Object, ObjectRef, reference
 from fleetbus_distributor.targets.apply import MISSING, OUTDATED, apply_object
+from fleetbus_distributor.targets.drift_report import describe_corrections
 from fleetbus_distributor.targets.instances import in_order_of_service, split_instances
 from fleetbus_distributor.targets.outcome import (
     Change,
@@ -89,8 +90,12 @@ async def converge(
     """
     result = ClusterOutcome(target.name, inventory=dict(target.known))
     try:
-        await _identify(target)
-        await _discover_types(target, objects)
+        turn = await target.limits.turns.take(target.client.liveness)
+        try:
+            await _identify(target)
+            await _discover_types(target, objects)
+        finally:
+            turn.end()
         result.health = ClusterHealth()
         await _apply_all(target, objects, result)
         if result.state in (State.APPLIED, State.DRIFTED):
@@ -167,7 +172,10 @@ async def _apply_all(target: Target, objects: Sequence[Object], result: ClusterO
 async def _apply_batch(target: Target, batch: Sequence[Object], result: ClusterOutcome) -> None:
     async with asyncio.TaskGroup() as group:
         for obj in batch:
-            group.create_task(_apply_one(target, obj, result))
+            turn = await target.limits.turns.take(target.client.liveness)
+            task = group.create_task(_apply_one(target, obj, result))
+            # Also if it is cancelled before it begins.
+            task.add_done_callback(lambda _, turn=turn: turn.end())
 
 
 def _batches(objects: Sequence[Object]) -> Iterator[list[Object]]:
@@ -182,7 +190,6 @@ def _batches(objects: Sequence[Object]) -> Iterator[list[Object]]:
 async def _apply_one(target: Target, obj: Object, result: ClusterOutcome) -> None:
     ref = reference(obj)
     try:
-        await target.limits.turns.wait()
         async with target.limits.in_flight, asyncio.timeout(OBJECT_TIMEOUT.total_seconds()):
             outcome = await apply_object(target, obj)
     except TimeoutError as error:
@@ -215,6 +222,12 @@ def _record(target: Target, outcome: ObjectOutcome, result: ClusterOutcome) -> N
         )
     if outcome.state is not State.APPLIED:
         result.findings.append(outcome)
+    elif outcome.drift and outcome.change is not Change.NONE:
+        result.corrected.append(outcome)
+        result.last_correction = describe_corrections(
+            [(str(one.ref), one.drift) for one in result.corrected]
+        )
+        log.info("drift_corrected", cluster=target.name, drift=result.last_correction)
     result.add(outcome.state, outcome.reason or "Applied", outcome.message, outcome.retry)
 
 

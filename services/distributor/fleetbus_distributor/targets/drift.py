@@ -18,8 +18,10 @@ from typing import Any, Final, cast
 
 from fleetbus.errors import Conflict
 from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL
+from fleetbus_distributor.targets.drift_report import Drift
 
 _UPDATED_BY: Final = re.compile(r'conflict with "[^"]*" using ')
+_HELD_BY: Final = re.compile(r'conflict with "([^"]*)"(?:.* at (\S+))?')
 _AUTOSCALED: Final = ".spec.replicas"
 _WINDOW: Final = timedelta(minutes=10)
 _MAX_CORRECTIONS: Final = 5
@@ -29,7 +31,7 @@ _MAX_CORRECTIONS: Final = 5
 def is_hand_made(error: Conflict, live: Mapping[str, Any], manager: str) -> bool:
     """Whether all fields in conflict were ours and were changed by plain updates."""
     causes = _conflicts(error)
-    was_ours = _was_applied(live, manager)
+    was_ours = was_applied(live, manager)
     return was_ours and bool(causes) and all(map(_is_by_hand, causes))
 
 
@@ -39,8 +41,18 @@ def is_free_to_adopt(error: Conflict, live: Mapping[str, Any], manager: str) -> 
     Policy Adopt takes those fields; fields that another manager applies stay in conflict.
     """
     causes = _conflicts(error)
-    is_new = not _was_applied(live, manager)
+    is_new = not was_applied(live, manager)
     return is_new and bool(causes) and all(_is_mark(one) or _is_update(one) for one in causes)
+
+
+def fields_in_conflict(error: Conflict) -> list[Drift]:
+    """The fields that others hold, each with its manager, and the time if the server tells."""
+    found: list[Drift] = []
+    for cause in _conflicts(error):
+        match = _HELD_BY.match(cause.get("message", ""))
+        manager, when = match.groups("") if match else ("", "")
+        found.append(Drift(cause.get("field", ""), manager, when))
+    return found
 
 
 def _conflicts(error: Conflict) -> list[dict[str, str]]:
@@ -61,7 +73,8 @@ def _is_mark(cause: Mapping[str, str]) -> bool:
     return field.endswith((f".{OWNER_UID_LABEL}", f".{OWNER_ANNOTATION}"))
 
 
-def _was_applied(live: Mapping[str, Any], manager: str) -> bool:
+def was_applied(live: Mapping[str, Any], manager: str) -> bool:
+    """Whether a manager has applied an object before."""
     entries = cast("list[dict[str, str]]", live["metadata"].get("managedFields") or [])
     return any(one["manager"] == manager and one["operation"] == "Apply" for one in entries)
 

@@ -25,12 +25,15 @@ class Drift:
     """One field that differs."""
 
     field: str
+    """Empty if the whole object is gone."""
     manager: str = ""
     """Empty if nobody else has ever written the object."""
     time: str = ""
     is_removed: bool = False
 
     def __str__(self) -> str:
+        if not self.field:
+            return "it was deleted"
         verb = "removed" if self.is_removed else "changed"
         who = f" by {self.manager}" if self.manager else ""
         when = f" at {self.time}" if self.time else ""
@@ -43,6 +46,7 @@ class _Holder:
 
     manager: str
     time: str
+    operation: str
     fields: Mapping[str, Any]
 
 
@@ -55,15 +59,31 @@ def find_drift(wanted: Object, live: Object, manager: str) -> list[Drift]:
         manager: our field manager.
     """
     holders = _others(live, manager)
-    metadata: Object = {name: wanted["metadata"].get(name) or {} for name in _METADATA}
-    body = {key: part for key, part in wanted.items() if key not in {*_UNOWNED, "metadata"}}
-    found = list(_compare({**body, "metadata": metadata}, live, holders, ""))
+    found = _differences(wanted, live, holders)
     last = max(holders, key=lambda one: one.time, default=None)
     if last is None:
         return found
     return [
         one if one.manager else replace(one, manager=last.manager, time=last.time) for one in found
     ]
+
+
+def find_updated(wanted: Object, live: Object, manager: str) -> list[Drift]:
+    """List the fields that others hold by a plain update, where the template may be another one.
+
+    Args:
+        wanted: the object as it is applied.
+        live: the object before that, with its managedFields.
+        manager: our field manager.
+    """
+    holders = [one for one in _others(live, manager) if one.operation == "Update"]
+    return [one for one in _differences(wanted, live, holders) if one.manager]
+
+
+def _differences(wanted: Object, live: Object, holders: Sequence[_Holder]) -> list[Drift]:
+    metadata: Object = {name: wanted["metadata"].get(name) or {} for name in _METADATA}
+    body = {key: part for key, part in wanted.items() if key not in {*_UNOWNED, "metadata"}}
+    return list(_compare({**body, "metadata": metadata}, live, holders, ""))
 
 
 def describe_drift(found: Sequence[Drift]) -> str:
@@ -73,10 +93,22 @@ def describe_drift(found: Sequence[Drift]) -> str:
     return named + more
 
 
+def describe_corrections(found: Sequence[tuple[str, Sequence[Drift]]]) -> str:
+    """Describe drift of several objects, each with its name, without any value."""
+    named = "; ".join(f"{name}: {describe_drift(drift)}" for name, drift in found[:_NAMED])
+    more = f"; and {len(found) - _NAMED} more objects" if len(found) > _NAMED else ""
+    return named + more
+
+
 def _others(live: Object, manager: str) -> list[_Holder]:
     entries = cast("list[dict[str, Any]]", live["metadata"].get("managedFields") or [])
     return [
-        _Holder(str(one.get("manager")), str(one.get("time", "")), one.get("fieldsV1") or {})
+        _Holder(
+            str(one.get("manager")),
+            str(one.get("time", "")),
+            str(one.get("operation", "")),
+            one.get("fieldsV1") or {},
+        )
         for one in entries
         if one.get("manager") != manager and not one.get("subresource")
     ]

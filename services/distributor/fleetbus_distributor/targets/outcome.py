@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -12,6 +12,7 @@ from fleetbus_distributor.health.cluster_health import ClusterHealth
 from fleetbus_distributor.health.health import HEALTHY, Health
 from fleetbus_distributor.plan.intent import Key, Owned
 from fleetbus_distributor.render.template import ObjectRef
+from fleetbus_distributor.targets.drift_report import Drift
 
 
 class State(StrEnum):
@@ -53,6 +54,8 @@ class ObjectOutcome:
     health: Health = HEALTHY
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The chosen fields of its status."""
+    drift: Sequence[Drift] = ()
+    """Its fields that others have changed or hold; after a write those that were taken back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,10 @@ class ClusterOutcome:
     changes: list[tuple[Change, ObjectRef]] = field(default_factory=list[tuple[Change, ObjectRef]])
     findings: list[ObjectOutcome] = field(default_factory=list[ObjectOutcome])
     """Objects that are not as they should be, and why."""
+    corrected: list[ObjectOutcome] = field(default_factory=list[ObjectOutcome])
+    """Objects where changes of others were taken back in this round."""
+    last_correction: str = ""
+    """Which objects and fields were taken back last, from whom; "" if none ever was."""
     revision: str = ""
     """Hash of the objects that were last applied here completely."""
     lacks_objects: bool = False

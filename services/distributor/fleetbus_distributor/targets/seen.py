@@ -8,32 +8,27 @@ the write; its round is spared nothing, and does no harm.
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from datetime import timedelta
+from collections.abc import Mapping
 from typing import Any, Final
 
+from fleetbus_distributor.targets.missing_types import MissingTypes
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import Verb
 
 _MOST: Final = 100_000
 """The oldest go first; an event is under way for seconds at most."""
-_AGAIN: Final = timedelta(seconds=1)
-_AGAIN_AT_MOST: Final = timedelta(minutes=5)
 
 
 class SeenOnTargets:
-    """The versions that applies of this process have made, namespaces, and types that are missing.
+    """The versions that applies of this process have made, and what targets have and lack.
 
-    Args:
-        now: a monotonic clock in seconds.
+    Attributes:
+        types: the types that they lack.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._missing: OrderedDict[tuple[str, str, str], tuple[float, float]] = OrderedDict()
-        """Types that are not served: since when, and when they were last asked for."""
+    def __init__(self) -> None:
+        self.types = MissingTypes()
         self._versions: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._namespaces: OrderedDict[tuple[str, str], None] = OrderedDict()
 
@@ -49,25 +44,6 @@ class SeenOnTargets:
         if event.verb is Verb.DELETED:
             return False
         return (event.cluster, event.uid, event.resource_version) in self._versions
-
-    def note_missing_type(self, cluster: str, api_version: str, kind: str) -> timedelta:
-        """Remember that a type is not served, and tell when to discover it again (rule D9).
-
-        A second at first, for a definition that was just applied; then as long as it has been
-        missing already, up to five minutes.
-        """
-        now, key = self._now(), (cluster, api_version, kind)
-        since, last = self._missing.get(key, (now, now))
-        if now - last > 2 * _AGAIN_AT_MOST.total_seconds():
-            since = now  # nobody has wanted it for a while
-        self._missing[key] = since, now
-        if len(self._missing) > _MOST:
-            self._missing.popitem(last=False)
-        return min(_AGAIN_AT_MOST, max(_AGAIN, timedelta(seconds=now - since)))
-
-    def note_type(self, cluster: str, api_version: str, kind: str) -> None:
-        """Remember that a type is served."""
-        self._missing.pop((cluster, api_version, kind), None)
 
     def note_namespace(self, cluster: str, name: str) -> None:
         """Remember that a namespace exists."""

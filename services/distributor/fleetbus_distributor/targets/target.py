@@ -47,6 +47,8 @@ RARELY: Final = timedelta(minutes=1)
 """A retry does not help; the next change of the MultiClusterResource triggers one at once."""
 
 
+PAUSED: Final = "Paused"
+"""The reason where a person has paused an object (rule D26)."""
 THROTTLED: Final = "Throttled"
 """The reason of a cluster, or an object, whose API server asks us to wait."""
 
@@ -83,6 +85,8 @@ class Target:
     """Other names of the same cluster: what is pruned here may be wanted there (rule D5)."""
     only_compare: bool = False
     """This revision was applied before, and drift is only reported."""
+    is_same: bool = False
+    """This revision was applied before, so what differs was changed by others."""
     service_account: str = ""
     """NAMESPACE/NAME of the ServiceAccount that `client` impersonates; "" for none (rule D16)."""
     status_rules: StatusRules = NO_RULES
@@ -113,7 +117,7 @@ class ClusterUnreachable(Exception):
 def paused(ref: ObjectRef) -> Finding:
     """The finding about an object that a person has paused (rule D26)."""
     message = f"{ref} has the annotation {PAUSE_ANNOTATION}, so it is left as it is"
-    return Finding(State.WAITING, "Paused", message, RARELY)
+    return Finding(State.WAITING, PAUSED, message, RARELY)
 
 
 def namespaced_name(api: ApiResource, ref: ObjectRef) -> tuple[str, str]:

@@ -6,9 +6,10 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from fleetbus.clusters.providers.build import build_clusters, hub_config
+from fleetbus.clusters.providers.build import build_clusters, hub_config, wait_for_hub
 from fleetbus.clusters.registry import Clusters
 from fleetbus.kube.client import KubeClient
+from fleetbus.process.health import Health
 from fleetbus.process.settings import SharedSettings
 from fleetbus.snapshot import SnapshotReader
 from fleetbus.snapshot.accepted import AcceptedClusters
@@ -39,16 +40,17 @@ class Guard:
 
 @asynccontextmanager
 async def guarded(
-    shared: SharedSettings, settings: QueryApiSettings, reader: SnapshotReader
+    shared: SharedSettings, settings: QueryApiSettings, reader: SnapshotReader, health: Health
 ) -> AsyncGenerator[Guard]:
-    """Build the guard; its clients are closed at the end.
+    """Build the guard, once the hub's kubeconfig can be read; its clients are closed at the end.
 
     Raises:
-        ConfigError: the hub's kubeconfig or a provider is wrong.
+        ConfigError: a provider is wrong.
     """
     if settings.authentication == "none":
         yield Guard(OpenAccess())
         return
+    await wait_for_hub(shared, health)
     async with AsyncExitStack() as exits:
         hub = await exits.enter_async_context(KubeClient(hub_config(shared)))
         hub.cluster = shared.hub_cluster

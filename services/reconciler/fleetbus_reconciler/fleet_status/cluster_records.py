@@ -113,6 +113,7 @@ def update_cluster(heartbeat: Heartbeat, held: ClusterRecord) -> ClusterRecord:
         last_answer=_last_answer(held, heartbeat),
         reported_at=heartbeat.observed_at,
         invalid=heartbeat.invalid,
+        overridden=heartbeat.overridden,
     )
 
 

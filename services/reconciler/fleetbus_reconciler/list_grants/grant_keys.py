@@ -95,6 +95,8 @@ class GrantKeys:
         self._bytes_of: collections.Counter[str] = collections.Counter()
         self._written: dict[str, dict[str, _Write]] = {}
         self._read_all_at = float("-inf")
+        # Whether the next one is the last for minutes; see `read`.
+        self._is_repeated = False
         self._refused = LogOnce()
 
     def candidates(self) -> Iterator[Candidate]:
@@ -106,6 +108,7 @@ class GrantKeys:
     def read_again(self) -> None:
         """Make the next `read` read all keys: writes may have been missed, or the bucket lost."""
         self._read_all_at = float("-inf")
+        self._is_repeated = False
 
     def receive(self, key: str, value: bytes) -> None:
         """Receive a write of a key."""
@@ -125,16 +128,21 @@ class GrantKeys:
     def next_read_in(self) -> float:
         """Seconds until there is something to read."""
         looks = [write.due_at for of in self._written.values() for write in of.values()]
-        now, read_all_in = time.monotonic(), _READ_ALL.total_seconds()
-        return min(read_all_in, max(min(looks) - now, 0)) if looks else read_all_in
+        return max(min([*looks, self._read_all_at]) - time.monotonic(), 0)
 
     async def read(self) -> None:
         """Read what was written, and all keys every few minutes.
 
+        A write that was sent before the subscription is not received, and may be stored only after
+        the keys were read: so they are read a second time, once such a write has settled.
+
         Raises:
             BusError: not everything was read.
         """
-        if time.monotonic() - self._read_all_at >= _READ_ALL.total_seconds():
+        if time.monotonic() >= self._read_all_at:
+            pause = _READ_ALL if self._is_repeated else _SETTLED
+            self._read_all_at = time.monotonic() + pause.total_seconds()
+            self._is_repeated = True
             await self._read_all()
         await self._read_written()
 
@@ -167,7 +175,6 @@ class GrantKeys:
             lost -= page.keys()
             for key, entry in page.items():
                 self.keep(key, decode_grant_requests(entry))
-        self._read_all_at = time.monotonic()
         for key in lost & self.held.keys():
             await self._restore(key)
 

@@ -132,7 +132,9 @@ class BusResources:
     async def _ensure_subscriber(self, subscriber: Subscriber) -> None:
         """Create a durable; one that delivers something else is left to its subscriber."""
         try:
-            await ensure_consumer(self._bus, subscriber.durable, subscriber.subjects)
+            await ensure_consumer(
+                self._bus, subscriber.durable, subscriber.subjects, stream=subscriber.stream
+            )
         except Misconfigured as e:
             # Changed subjects of one subscriber may not stop the projector; a new name takes them.
             if self._log_once.should_log(str(e)):

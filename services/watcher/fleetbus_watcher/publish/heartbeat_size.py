@@ -35,6 +35,7 @@ def fit(heartbeat: Heartbeat, limit: int) -> Heartbeat:
         reason=cut.truncate(heartbeat.reason, _WORD_BYTES),
         message=cut.truncate(heartbeat.message, _STRING_BYTES),
         invalid=cut.truncate_all(heartbeat.invalid),
+        overridden=cut.truncate_all(heartbeat.overridden),
         resources=[],
     )
     if len(codec.encode(head)) + _FRAME > limit:

@@ -110,6 +110,7 @@ class Heartbeats:
             resources=resources,
             watch_set=None if reason == SUSPENDED else watcher.resources.watch_set,
             invalid=watcher.spec.invalid,
+            overridden=watcher.spec.overridden,
             observed_at=utc_now(),
         )
 

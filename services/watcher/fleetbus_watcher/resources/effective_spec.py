@@ -31,6 +31,8 @@ _LOOK: Final = timedelta(seconds=60)
 """A wake-up may be lost; the key is kept."""
 _SHOWN: Final = 80
 """So many characters of an invalid entry are shown."""
+_NAMED: Final = 8
+"""So many entries of a setting are shown."""
 
 
 class EffectiveSpec:
@@ -42,6 +44,7 @@ class EffectiveSpec:
 
     Attributes:
         invalid: invalid entries of the hub's spec, each with the reason.
+        overridden: settings that the hub's spec replaces, each with both values.
     """
 
     def __init__(self, kv: KeyValue, settings: WatcherSettings) -> None:
@@ -52,6 +55,7 @@ class EffectiveSpec:
         self._deny: Sequence[str] = settings.deny
         self._suspended = asyncio.Event()
         self.invalid: list[str] = []
+        self.overridden: list[str] = []
 
     async def read(self) -> bool:
         """Read the hub's spec; returns whether it has changed.
@@ -73,6 +77,7 @@ class EffectiveSpec:
             self._read_selections(found.resources) if found.resources else own.resources
         )
         self._deny = own.deny if found.deny is None else self._read_deny(found.deny)
+        self._report_overridden()
         log.info("watch_spec_read", cluster=cluster, suspended=found.suspended)
         if found.suspended:
             self._suspended.set()
@@ -131,6 +136,31 @@ class EffectiveSpec:
         await self._suspended.wait()
         raise Suspended("the cluster was suspended")
 
+    def _report_overridden(self) -> None:
+        """Log which settings of this watcher have no effect, because the hub's spec replaces them.
+
+        A setting that was left out, or says the same, is nothing to tell.
+        """
+        self.overridden = []
+        own = self._settings
+        pairs = {
+            "resources": (own.resources, self._selections),
+            "deny": (own.deny, self._deny),
+        }
+        for field, (mine, used) in pairs.items():
+            if field not in own.model_fields_set or set(mine) == set(used):
+                continue
+            name = f"FLEETBUS_WATCHER_{field.upper()}"
+            said, says = _shown(mine), _shown(used)
+            log.warning(
+                "watch_setting_replaced",
+                setting=name,
+                value=said,
+                replaced_by=f"spec.{field} of the Cluster {own.cluster}, or of its provider",
+                effective=says,
+            )
+            self.overridden.append(f"{name} ({said}) by spec.{field} ({says})")
+
     def _read_selections(self, entries: Sequence[Any]) -> tuple[Selection, ...]:
         found: list[Selection] = []
         for entry in entries:
@@ -154,6 +184,18 @@ class EffectiveSpec:
     def _refuse(self, name: str, reason: str) -> None:
         log.warning("watch_entry_invalid", cluster=self._settings.cluster, entry=name, error=reason)
         self.invalid.append(f"{name!r}: {reason}")
+
+
+def _shown(entries: Sequence[Selection] | Sequence[str]) -> str:
+    """The entries of a setting, with a mark where one is narrowed."""
+    names = [
+        entry
+        if isinstance(entry, str)
+        else entry.resource + ("" if entry == Selection(resource=entry.resource) else " (narrowed)")
+        for entry in entries
+    ]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return (", ".join(names[:_NAMED]) or "none") + more
 
 
 def _name_of(entry: object) -> str:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import orjson
 import pytest
 
@@ -157,6 +158,10 @@ async def test_a_cluster_is_blamed_for_its_own_faults_only(snapshot: Snapshot):
     assert await found(check_clusters(snapshot.reader)) == {
         "cluster us1": "error: no route to host"
     }
+    setting = "FLEETBUS_WATCHER_DENY (core/events) by spec.deny (none)"
+    await snapshot.writer.put_cluster("eu1", msgspec.structs.replace(good, overridden=[setting]))
+    replaced = f"warning: its watch spec replaces a setting of its watcher: {setting}"
+    assert (await found(check_clusters(snapshot.reader)))["cluster eu1"] == replaced
     await snapshot.writer.put_resource_state("eu1", bad)
     reported = await found(check_clusters(snapshot.reader))
     assert reported["cluster eu1"] == "warning: core/pods is degraded: forbidden: pods"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 import time
 from collections.abc import AsyncGenerator, Iterator
 from datetime import timedelta
@@ -42,9 +41,7 @@ from support.api.rbac import Call, calls_of_audit_event, grants_of, missing, unu
 from support.eventually import eventually
 from support.rigs.watcher import QUICK, read_stream
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("FLEETBUS_TEST_FULL"), reason="`make scenarios` runs it"
-)
+pytestmark = pytest.mark.full
 PLACES_ON_HUB = {
     WRITER: ("fleetbus-clusters", "eu1-kubeconfig"),
     WATCHER: ("fleetbus", "eu1-watcher"),

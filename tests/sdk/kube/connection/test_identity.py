@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.asyncio import Redis as RedisClient
@@ -302,6 +302,24 @@ async def records(redis: Redis, *, reported: str = "", **uids: str) -> AcceptedC
 async def test_w13_the_accepted_uid_is_the_one_of_the_record(redis: Redis):
     accepted = await records(redis, eu1="u1", us1="")
     assert [await accepted.uid(name) for name in ("eu1", "us1", "new")] == ["u1", "", ""]
+
+
+async def test_w13_clusters_that_are_looked_up_together_cost_one_reading_of_the_records(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+):
+    names = [f"c{number}" for number in range(20)]
+    accepted = await records(redis, **{name: f"uid-of-{name}" for name in names})
+    really, readings = SnapshotReader.available_clusters, 0
+
+    async def counted(reader: SnapshotReader) -> Any:
+        nonlocal readings
+        readings += 1
+        return await really(reader)
+
+    monkeypatch.setattr(SnapshotReader, "available_clusters", counted)
+    found = await asyncio.gather(*map(accepted.uid, names))
+    assert found == [f"uid-of-{name}" for name in names]
+    assert readings == 1
 
 
 async def test_d5_the_second_name_of_a_cluster_counts_as_not_engaged(redis: Redis):

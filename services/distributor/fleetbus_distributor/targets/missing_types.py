@@ -1,0 +1,170 @@
+"""Remembers the types that targets do not serve, and who waits for them (rule D9).
+
+The types are discovered again less and less often, because each attempt is a request. Watchers
+notice a new type by themselves: as soon as one reports it, those who wait are woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final, TypeAlias
+
+import structlog
+
+from fleetbus.errors import StoreError
+from fleetbus.ownership import Owner
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.snapshot.records import ResourceRecord, ResourceState
+from fleetbus.store.connection import store_errors
+from fleetbus.workqueue.errors import WorkqueueError
+from fleetbus_proto.resources import CORE
+
+log = structlog.get_logger()
+
+_MOST: Final = 100_000
+"""The types that were wanted longest ago go first."""
+_MOST_OWNERS: Final = 1_000
+"""Of one type; more of them are not woken, and try again by themselves."""
+_AGAIN: Final = timedelta(seconds=1)
+_AGAIN_AT_MOST: Final = timedelta(minutes=5)
+_FORGOTTEN: Final = 2 * _AGAIN_AT_MOST
+_EVERY: Final = timedelta(seconds=0.5)
+_Type: TypeAlias = tuple[str, str, str]
+"""Cluster, apiVersion, kind."""
+
+
+@dataclass(slots=True)
+class _Missing:
+    since: float
+    last: float
+    """When somebody wanted it last."""
+    owners: dict[str, Owner] = field(default_factory=dict[str, Owner])
+    """By UID: who waits."""
+    is_announced: bool = False
+    """Whether those who wait were woken since its watcher last did not report it."""
+    is_news: bool = False
+    """Whether nobody has asked the cluster since they were woken."""
+
+
+class MissingTypes:
+    """The types that targets do not serve, as far as this process knows.
+
+    Args:
+        now: a monotonic clock in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._missing: OrderedDict[_Type, _Missing] = OrderedDict()
+
+    def note_missing(self, cluster: str, api_version: str, kind: str, owner: Owner) -> timedelta:
+        """Remember that a type is not served, and tell when to discover it again.
+
+        A second at first, for a definition that was just applied; then as long as it has been
+        missing already, up to five minutes.
+        """
+        now, key = self._now(), (cluster, api_version, kind)
+        found = self._missing.setdefault(key, _Missing(now, now))
+        self._missing.move_to_end(key)
+        if now - found.last > _FORGOTTEN.total_seconds():
+            found.since = now  # nobody has wanted it for a while
+        found.last = now
+        if len(found.owners) < _MOST_OWNERS:
+            found.owners[owner.uid] = owner
+        if len(self._missing) > _MOST:
+            self._missing.popitem(last=False)
+        return min(_AGAIN_AT_MOST, max(_AGAIN, timedelta(seconds=now - found.since)))
+
+    def note_served(self, cluster: str, api_version: str, kind: str) -> None:
+        """Remember that a type is served."""
+        self._missing.pop((cluster, api_version, kind), None)
+
+    def take_news(self, cluster: str, api_version: str, kind: str) -> bool:
+        """Whether its watcher has reported a type since the cluster was last asked; only once."""
+        found = self._missing.get((cluster, api_version, kind))
+        is_news = found is not None and found.is_news
+        if found is not None:
+            found.is_news = False
+        return is_news
+
+    def groups(self) -> set[tuple[str, str]]:
+        """The clusters and API groups of which somebody waits for a type."""
+        oldest = self._now() - _FORGOTTEN.total_seconds()
+        while self._missing and next(iter(self._missing.values())).last < oldest:
+            self._missing.popitem(last=False)
+        return {(cluster, _group_of(version)) for cluster, version, _ in self._missing}
+
+    def take_reported(
+        self, cluster: str, group: str, records: Iterable[ResourceRecord]
+    ) -> Sequence[Owner]:
+        """Who waits for a type that its watcher has begun to report; each is returned once.
+
+        Args:
+            cluster: its name.
+            group: an API group.
+            records: of the resources of that group there.
+        """
+        reported = {one.kind for one in records if one.state is not ResourceState.UNKNOWN}
+        woken: dict[str, Owner] = {}
+        for (name, version, kind), found in self._missing.items():
+            if (name, _group_of(version)) != (cluster, group):
+                continue
+            if kind in reported and not found.is_announced:
+                woken.update(found.owners)
+                found.is_news = True
+                found.owners.clear()
+                # It may be served only a moment later.
+                found.since = self._now()
+            found.is_announced = kind in reported
+        return list(woken.values())
+
+
+class TypeWatch:
+    """Wakes those who wait for a type once its watcher reports it.
+
+    It asks the store, and only while somebody waits: whatever is reported while this process looks
+    away is found at its next look.
+
+    Args:
+        missing: of this process.
+        reader: the snapshot.
+        requeue: enqueues a round of an owner for one cluster.
+    """
+
+    def __init__(
+        self,
+        *,
+        missing: MissingTypes,
+        reader: SnapshotReader,
+        requeue: Callable[[Owner, str, timedelta], Awaitable[None]],
+    ) -> None:
+        self._missing = missing
+        self._reader = reader
+        self._requeue = requeue
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            try:
+                for cluster, group in self._missing.groups():
+                    await self._look(cluster, group)
+            except (StoreError, WorkqueueError) as error:
+                # The store is away: those who were not woken try again by themselves.
+                log.debug("types_not_read", error=str(error))
+            await asyncio.sleep(_EVERY.total_seconds())
+
+    async def _look(self, cluster: str, group: str) -> None:
+        with store_errors("the types of clusters cannot be read"):
+            records = await self._reader.resources(cluster, group=group)
+        for owner in self._missing.take_reported(cluster, group, records):
+            await self._requeue(owner, cluster, timedelta())
+            log.info("missing_type_reported", cluster=cluster, group=group, owner=owner.name)
+
+
+def _group_of(api_version: str) -> str:
+    return api_version.rpartition("/")[0] or CORE

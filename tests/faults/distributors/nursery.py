@@ -1,0 +1,132 @@
+"""Distributor processes that start in milliseconds: a parent that has imported everything forks.
+
+    python tests/run.py faults.distributors.nursery FOLDER [MUTATION]
+
+Each is a process of its own with connections of its own, and SIGKILL ends it like any other; only
+the seconds of importing are saved, hundreds of times. The parent reads commands and reports:
+
+    start NAME     →  started NAME PID, and later: ended NAME STATUS
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+from faults.distributors.kill_points import KillPoints
+from faults.distributors.mutants import DISTRIBUTOR_MUTATIONS
+from faults.distributors.settings import (
+    ACK_WAIT,
+    CHUNKED_FROM,
+    LATER,
+    PART_BYTES,
+    POLICY,
+    RARELY,
+    SWEEP,
+)
+from fleetbus.bus import durables
+from fleetbus.worker import host
+from fleetbus_distributor import main as service
+from fleetbus_distributor.orphan_sweep import OrphanSweep
+from fleetbus_distributor.plan import intent
+from fleetbus_distributor.rounds import cleanup, distribute, reconcile
+from fleetbus_distributor.targets import apply, remove, target
+from support.processes.patch import replace
+
+_TICK: Final = 0.01
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)  # loaded before any fork
+
+
+def shorten_waits() -> None:
+    """Scale what is a wait; see `settings`."""
+    replace(host, "QueuePolicy", lambda: POLICY)
+    replace(durables, "ACK_WAIT", ACK_WAIT)
+    replace(intent, "MAX_BYTES", CHUNKED_FROM)
+    replace(intent, "PART_BYTES", PART_BYTES)
+    for module in (target, apply, reconcile):
+        replace(module, "RARELY", RARELY)
+    for module in (target, apply, remove, cleanup, distribute):
+        replace(module, "LATER", LATER)
+    sweep = OrphanSweep.__init__
+
+    def often(self: OrphanSweep, fleet: object, reader: object, _period: object) -> None:
+        sweep(self, fleet, reader, SWEEP)  # pyright: ignore[reportArgumentType]
+
+    replace(OrphanSweep, "__init__", often)
+
+
+class Nursery:
+    """Forks distributors, and reports their ends.
+
+    Args:
+        folder: of the seed.
+        mutation: the rule that they are without; "" for none.
+    """
+
+    def __init__(self, folder: Path, mutation: str) -> None:
+        self._folder = folder
+        self._children: dict[int, str] = {}
+        shorten_waits()
+        if mutation:
+            DISTRIBUTOR_MUTATIONS[mutation].apply()
+
+    def run(self) -> None:
+        """Serve until the input ends."""
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until a child listens itself
+        self._say("ready")
+        while True:
+            readable, _, _ = select.select([sys.stdin], [], [], _TICK)
+            if readable:
+                words = sys.stdin.readline().split()
+                if not words:
+                    break
+                self._start(words[1])
+            self._reap()
+        for pid in self._children:
+            os.kill(pid, signal.SIGKILL)
+
+    def _start(self, name: str) -> None:
+        parent = os.getpid()
+        pid = os.fork()
+        if not pid:
+            self._become(name, parent)
+        self._children[pid] = name
+        self._say(f"started {name} {pid}")
+
+    def _become(self, name: str, parent: int) -> None:
+        status = 1
+        try:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:
+                return
+            log = os.open(self._folder / f"{name}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            for stream, file in ((0, nothing), (1, log), (2, log)):
+                os.dup2(file, stream)
+            points = KillPoints(self._folder, name)
+            points.armed.listen()
+            points.wrap()
+            status = service.main([])
+        finally:
+            os._exit(status)
+
+    def _reap(self) -> None:
+        for pid in list(self._children):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                name = self._children.pop(pid)
+                self._say(f"ended {name} {pid} {os.waitstatus_to_exitcode(status)}")
+
+    def _say(self, words: str) -> None:
+        print(words, flush=True)
+
+
+if __name__ == "__main__":
+    place, *rest = sys.argv[1:]
+    Nursery(Path(place), *rest or [""]).run()
