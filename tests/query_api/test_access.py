@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fleetbus.errors import ConfigError
 from fleetbus_emulator.apiserver import Hang, User
 from fleetbus_query_api.access import authorise
-from support.rigs.query_api import QueryApi
+from support.rigs.query_api import QueryApi, served
 from support.rigs.secured_api import RBAC, grant, rule, secured_api
+from support.servers.health_probes import read_probe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -301,10 +301,23 @@ async def test_a_token_for_another_audience_says_which_one_is_needed(api: Secure
     assert "--audience=https://fleet.example" in answer.json()["detail"]
 
 
-async def test_a_kubeconfig_that_is_missing_is_a_clear_error(api: SecuredApi):
-    (api.folder / "kubeconfig").unlink()
-    with pytest.raises(ConfigError, match="kubeconfig"):
-        await api.start()
+async def test_a_kubeconfig_that_comes_late_is_waited_for(api: SecuredApi):
+    file, probes = api.folder / "kubeconfig", api.folder / "health.port"
+    content = file.read_text()
+    file.unlink()
+    shared = {**api.shared, "health_port_file": probes}
+
+    async def mend() -> None:
+        status, text = await read_probe(probes, "/readyz")
+        assert (status, "cannot read the kubeconfig: No such file" in text) == (503, True), text
+        file.write_text(content)
+
+    mending = asyncio.create_task(mend())
+    async with served(api.redis_url, api.folder, shared=shared, authentication="token") as url:
+        await mending
+        await api.use(url)
+        grant(api.hub, "ann", PODS)
+        assert await api.names(api.user("ann"))
 
 
 async def test_a8_invented_names_of_one_user_cost_the_hub_so_many_reviews(

@@ -105,10 +105,10 @@ def failure_text(error: Exception) -> str:
         )
     if isinstance(error, aiohttp.ClientConnectorError):
         cause = error.os_error
-        # asyncio's text for a refused connection is "Connect call failed ('10.0.0.1', 443)".
-        number = cause.errno or 0
-        why = os.strerror(number) if number > 0 else cause.strerror
-        return f"cannot connect to {error.host}:{error.port}: {why or cause}"
+        why, number = cause.strerror or str(cause), cause.errno or 0
+        if number > 0 and "Connect call failed" in why:  # asyncio's text, with a tuple in it
+            why = os.strerror(number)
+        return f"cannot connect to {error.host}:{error.port}: {why}"
     return str(error) or type(error).__name__
 
 

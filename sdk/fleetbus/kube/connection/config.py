@@ -423,7 +423,7 @@ async def _load_document(config: KubeConfig, target: Any) -> None:
 
     check_server(config)  # before a credential plugin runs
     loader = cast("Any", KubeConfigLoader)(
-        config_dict=_document(config).fields,
+        config_dict=_document(config).with_user(config.context),
         config_base_path=_folder_of(config),
         active_context=current_context(config),
     )

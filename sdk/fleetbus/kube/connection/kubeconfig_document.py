@@ -12,6 +12,7 @@ from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.yaml_document import parse_yaml
 
 _SECTIONS: Final = ("clusters", "contexts", "users")
+_ANONYMOUS: Final = "fleetbus:anonymous"
 _Scalar = str | int | float
 """The types that a name may have in YAML; kubectl accepts numbers too."""
 
@@ -78,6 +79,25 @@ class Document:
         """
         user = _name(self._named("contexts", context or self.current_context).get("user"))
         return self._named("users", user) if user else {}
+
+    def with_user(self, context: str) -> dict[str, Any]:
+        """The fields, with an anonymous user for a context that names none.
+
+        kubectl connects without credentials then, and kubernetes_asyncio fails where TLS is used.
+
+        Raises:
+            ConfigError: the document lacks something that the context names.
+        """
+        name = context or self.current_context
+        found = self._named("contexts", name)
+        if _name(found.get("user")):
+            return self.fields
+        anonymous = {"name": name, "context": {**found, "user": _ANONYMOUS}}
+        return {
+            **self.fields,
+            "contexts": [*(e for e in self.entries("contexts") if e["name"] != name), anonymous],
+            "users": [*self.entries("users"), {"name": _ANONYMOUS, "user": {}}],
+        }
 
     def parts(self) -> dict[str, str]:
         """Each context with only its own part of the document, as JSON.

@@ -161,7 +161,7 @@ def test_a_wrong_entry_with_a_name_is_a_cluster_with_a_problem(folder: pathlib.P
         ("clusters: [", "invalid YAML"),
         ("clusters: [2024-13-45]", "invalid YAML"),
         ("clusters: " + "[" * 1000, "invalid YAML"),
-        ("clusters: \xff\x00", "invalid YAML"),
+        ("clusters: \xff\x00", "not UTF-8"),
     ],
 )
 def test_a_broken_file_is_one_line_that_names_it(folder: pathlib.Path, text: str, reason: str):
