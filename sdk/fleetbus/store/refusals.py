@@ -20,6 +20,10 @@ _LOGIN: Final = (
     "check user and password: FLEETBUS_REDIS_USERNAME and the file FLEETBUS_REDIS_PASSWORD_FILE, or"
     " those in the address"
 )
+_SENTINEL_LOGIN: Final = (
+    "check user and password of the Sentinels: FLEETBUS_REDIS_SENTINEL_USERNAME and the file"
+    " FLEETBUS_REDIS_SENTINEL_PASSWORD_FILE, or those in the address"
+)
 _BY_CLASS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.ReadOnlyError, _IS_REPLICA),
     (errors.MasterDownError, _IS_REPLICA),
@@ -29,6 +33,8 @@ _BY_CLASS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.InvalidResponse, "what listens there is no Redis or Valkey: check host and port"),
 )
 _BY_TEXT: Final = (
+    # redis-py asks the next Sentinel, and quotes in the end why each one did not answer.
+    (" - auth:AuthenticationError", _SENTINEL_LOGIN),
     ("CERTIFICATE_VERIFY_FAILED", "check the CA certificates of FLEETBUS_REDIS_CA_FILE"),
     ("_ALERT_", "it refuses our certificate: check FLEETBUS_REDIS_CERT_FILE"),
     ("MISCONF", "make room on its disk, or see in its log why it cannot save"),

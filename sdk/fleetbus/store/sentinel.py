@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+import re
+from typing import Any, Final, cast
 
 from redis.asyncio import Redis
 from redis.asyncio.sentinel import (
+    MasterNotFoundError,
     Sentinel,
     SentinelConnectionPool,
     SentinelManagedConnection,
@@ -15,6 +17,11 @@ from redis.asyncio.sentinel import (
 from fleetbus.process.access.store import StoreAccess
 from fleetbus.store.address import SentinelAddress
 from fleetbus.store.login import authentication_of, reading_tls, sentinel_authentication
+
+_SENTINEL_REPR: Final = re.compile(
+    r"<redis\.asyncio\.client\.Redis\(.*?host=([^,]+),port=(\d+).*?\)>\)>\)>"
+)
+"""redis-py quotes a Sentinel by its client with every option."""
 
 
 class MasterPool(SentinelConnectionPool):
@@ -45,6 +52,17 @@ class MasterPool(SentinelConnectionPool):
         for sentinel in cast("list[Redis]", self.sentinel_manager.sentinels):
             pool = sentinel.connection_pool
             pool.connection_class = reading_tls(pool.connection_class, access.tls)
+
+    async def get_master_address(self) -> tuple[str, int]:
+        """Where the master is.
+
+        Raises:
+            MasterNotFoundError: no Sentinel knows it; why, for each of them.
+        """
+        try:
+            return cast("tuple[str, int]", await super().get_master_address())
+        except MasterNotFoundError as e:
+            raise MasterNotFoundError(_SENTINEL_REPR.sub(r"\1:\2", str(e))) from None
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -113,7 +113,7 @@ async def test_s2_a_rotated_password_under_load_loses_no_confirmed_write(
             await servers.on_each("CLIENT", "KILL", "USER", USER)
             await eventually(lambda: load.failed and client.trouble)
             assert not health.is_ready
-            await eventually(lambda: "FLEETBUS_REDIS_PASSWORD_FILE" in str(logs))
+            await eventually(lambda: "PASSWORD_FILE" in str(logs))  # the store's, or the Sentinels'
             file.write_text(f"{CANARY}-two\n")
             before = load.confirmed
             await eventually(lambda: load.confirmed > before + ENOUGH)
@@ -122,6 +122,32 @@ async def test_s2_a_rotated_password_under_load_loses_no_confirmed_write(
         assert await asyncio.to_thread(blocking.execute_command, "GET", "count")
         task.cancel()
         assert int(await client.get("count") or 0) >= load.confirmed
+
+
+async def test_sentinels_that_refuse_a_login_are_named_with_their_settings(tmp_path: Path):
+    file, of_sentinels = tmp_path / "password", tmp_path / "sentinels"
+    file.write_text(f"{CANARY}-one\n")
+    of_sentinels.write_text(f"{CANARY}-one\n")
+    async with sentinel(tmp_path / "store") as servers, AsyncExitStack() as stack:
+        await set_password(servers, "one")
+        given = {"url": servers.url, "username": USER, "password_file": file}
+        given |= {"sentinel_username": USER, "sentinel_password_file": of_sentinels}
+        client = await connect_patiently(store_access(given), Health())
+        stack.push_async_callback(client.aclose)
+        load = Load(client)
+        task = asyncio.create_task(load.run())
+        stack.callback(task.cancel)
+        with capture_logs() as logs:
+            await set_password(Servers(servers.url, servers.each[1:]), "two")
+            for url in reversed(servers.each):  # the Sentinel first: it must not be asked again
+                killed = Servers(servers.url, [url])
+                await killed.on_each("CLIENT", "KILL", "USER", USER)
+            await eventually(lambda: "FLEETBUS_REDIS_SENTINEL_PASSWORD_FILE" in str(logs))
+            of_sentinels.write_text(f"{CANARY}-two\n")
+            before = load.confirmed
+            await eventually(lambda: load.confirmed > before + ENOUGH)
+        assert "redis.asyncio" not in str(logs)
+        assert CANARY not in str(logs)
 
 
 async def test_a_closed_client_for_threads_leaves_no_connection_to_a_sentinel(tmp_path: Path):
@@ -279,6 +305,7 @@ async def test_who_is_refused_says_which_file_is_not_ready_and_recovers(tmp_path
             client = await asyncio.wait_for(task, 10)
         assert health.is_ready
         await client.aclose()
+        assert "redis.asyncio" not in str(logs)
         assert CANARY not in str(logs)
 
 
