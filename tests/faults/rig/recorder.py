@@ -56,6 +56,7 @@ class Taps:
         self._bus = bus
         self._file = file
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
+        self._checkpoints: dict[str, int] = {}
 
     async def start(self) -> None:
         for subject in _SUBJECTS:
@@ -74,6 +75,12 @@ class Taps:
             self._waiting = [w for w in self._waiting if w[1] is not received]
         return True
 
+    def checkpointed(self, cluster: str, most: int) -> int:
+        """The lowest version of the cluster's checkpoints; at most so much."""
+        place = checkpoints_of(cluster)
+        found = [at for key, at in self._checkpoints.items() if key.startswith(place)]
+        return min(found, default=most)
+
     async def delete_stream(self, name: str) -> None:
         """As somebody does who should not."""
         await self._bus.request(f"$JS.API.STREAM.DELETE.{name}")
@@ -84,6 +91,8 @@ class Taps:
             line = {"t": time.time(), "key": message.subject.split(".", 2)[2], "value": value}
             self._file.write(orjson.dumps(line) + b"\n")
             self._file.flush()
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # not a checkpoint
+                self._checkpoints[message.subject] = int(orjson.loads(value)["resourceVersion"])
         for prefix, received in self._waiting:
             if message.subject.startswith(prefix) and not received.done():
                 received.set_result(None)

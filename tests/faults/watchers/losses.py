@@ -103,8 +103,8 @@ async def _until_served(scene: Scene, count: int) -> None:
 async def _restore_etcd(scene: Scene) -> None:
     """The RV goes back, and with it what the cluster holds (W12).
 
-    Nothing is written until its watchers are back: a server that climbs past the version that they
-    knew, unseen, is found by an audit only.
+    Nothing is written until its watchers are back, and what they have checkpointed is lost: a
+    server that is, or climbs, past the version that they know, unseen, is found by an audit only.
     """
     cluster = scene.cluster()
     watches = len(RESOURCES) * len(scene.fleet.replicas_of(cluster))
@@ -112,7 +112,8 @@ async def _restore_etcd(scene: Scene) -> None:
         down = await _with_watchers_down(scene)
         await scene.fleet.load(0)
         at = (await scene.fleet.admin.cluster(cluster)).resource_version
-        await scene.fleet.admin.roll_back(cluster, at - scene.random.randint(*_RESTORED_COMMITS))
+        known = min(at, scene.taps.checkpointed(cluster, most=at))
+        await scene.fleet.admin.roll_back(cluster, known - scene.random.randint(*_RESTORED_COMMITS))
         for name in down:
             scene.fleet.start(name)
         with suppress(TimeoutError):
