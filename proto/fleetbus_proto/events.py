@@ -215,6 +215,8 @@ class Heartbeat(
     """A random id of this process."""
     incarnation: Incarnation
     server_version: str = ""
+    platform: str = ""
+    """Of the API server, like `linux/amd64`."""
     connected: bool
     reason: str = ""
     message: str = ""

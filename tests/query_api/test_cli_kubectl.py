@@ -27,7 +27,9 @@ POD_HEAD = "CLUSTER   NAME   NAMESPACE   NODE   POD IP   STATUS   CONTAINER   IM
 @pytest.fixture
 async def fleet(api: QueryApi) -> QueryApi:
     """One name in two clusters, and one uid in two clusters."""
-    await api.add_cluster("c1", hub=True, server_version="v1.33.1", host="https://c1")
+    await api.add_cluster(
+        "c1", hub=True, server_version="v1.33.1", platform="linux/arm64", host="https://c1"
+    )
     await api.add_cluster("c2", server_version="v1.32.0", host="https://c2")
     pod: dict[str, Any] = {
         "spec": {
@@ -105,7 +107,7 @@ async def test_t19_clusters(run: Run):
 
     assert ended.rows == [
         ["NAME", "VERSION", "HOST", "PLATFORM", "ISMASTER", "STATUS"],
-        ["c1", "v1.33.1", "https://c1", "<none>", "true", "Running"],
+        ["c1", "v1.33.1", "https://c1", "linux/arm64", "true", "Running"],
         ["c2", "v1.32.0", "https://c2", "<none>", "false", "Running"],
     ]
     assert one.rows == [ended.rows[0], ended.rows[2]]

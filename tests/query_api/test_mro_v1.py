@@ -130,12 +130,14 @@ async def test_an_object_without_a_body_is_marked(fleet: QueryApi):
 
 
 async def test_list_cluster_tells_the_true_state(fleet: QueryApi):
-    await fleet.add_cluster("c2", connected=False, reason="Unreachable", hub=True)
+    away: dict[str, Any] = {"reason": "Unreachable", "hub": True, "platform": "linux/arm64"}
+    await fleet.add_cluster("c2", connected=False, **away)
 
     rows = (await fleet.get("/v1/list_cluster")).json()
     (one,) = (await fleet.get("/v1/list_cluster", name="c1")).json()
 
     assert [row["status"] for row in rows] == ["Running", "Unreachable"]
     assert [row["isMaster"] for row in rows] == ["false", "true"]
+    assert [row["platform"] for row in rows] == ["", "linux/arm64"]
     assert one["name"] == "c1"
     assert (await fleet.get("/v1/list_cluster", nmae="c1")).status_code == 400

@@ -70,11 +70,13 @@ async def test_p17_a_heartbeat_becomes_the_records_of_cluster_and_resource(
 ) -> None:
     at = now()
     beat = heartbeat(state="listing", incarnation=4, at=at, resource_version="77")
-    await state.apply_heartbeat(msgspec.structs.replace(beat, server_version="v1.35"))
+    served = {"server_version": "v1.35", "platform": "linux/arm64"}
+    await state.apply_heartbeat(msgspec.structs.replace(beat, **served))
     cluster = await rig.snapshot.reader.cluster("eu1")
     assert cluster is not None
     assert (cluster.connected, cluster.incarnation, cluster.reported_at) == (True, 4, at)
-    assert (cluster.server_version, cluster.labels) == ("v1.35", {"region": "eu"})
+    assert (cluster.server_version, cluster.platform) == ("v1.35", "linux/arm64")
+    assert cluster.labels == {"region": "eu"}
     record = await rig.record()
     assert record is not None
     assert (record.state, record.kind, record.resource_version) == ("listing", "Pod", "77")

@@ -73,6 +73,7 @@ async def test_w9_an_idle_watcher_still_beats(rig: Rig):
         beat = (await rig.heartbeats())[-1]
     status = beat.resources[0]
     assert (beat.connected, beat.server_version != "") == (True, True)
+    assert beat.platform == "linux/amd64"
     assert (status.resource, status.kind, status.state) == ("configmaps", "ConfigMap", "watching")
     assert status.last_received
     assert status.resource_version

@@ -39,6 +39,8 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     provider: str = ""
     host: str = ""
     server_version: str = ""
+    platform: str = ""
+    """Of its API server, like `linux/amd64`."""
     incarnation: int = 0
     uid: str = ""
     """The accepted UID of its namespace kube-system: which cluster this is (rule W13)."""

@@ -73,6 +73,7 @@ class ClusterWatcher:
         incarnation: the one of heartbeats.
         resources: what is watched now.
         server_version: of the API server; empty before it answered.
+        platform: of the API server, like `linux/amd64`; empty before it answered.
         spec: what to watch.
     """
 
@@ -87,6 +88,7 @@ class ClusterWatcher:
         self._reachability = context.reachability
         self.incarnation: Incarnation = UNKNOWN
         self.server_version = ""
+        self.platform = ""
         self.resources = WatchedResources(cluster, context.changed)
         self._log = log.bind(cluster=cluster)
         self._trouble: tuple[str, str] = ("Starting", "")
@@ -269,7 +271,9 @@ class ClusterWatcher:
         context, cluster = self._context, self._settings.cluster
         await context.identity.learn()
         uid = context.identity.uid
-        self.server_version = await context.client.version()
+        served = await context.client.get_json("/version")
+        self.server_version = str(served.get("gitVersion", ""))
+        self.platform = str(served.get("platform", ""))
         await context.client.discovery.refresh()
         selected = await self.spec.select(context.client.discovery)
         resources = [each.api.resource for each in selected.resources.values()]

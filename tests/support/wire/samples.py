@@ -178,6 +178,7 @@ GOLDEN: Final[dict[str, Message]] = {
         boot="b2f1",
         incarnation=_INCARNATION,
         server_version="v1.35.0",
+        platform="linux/amd64",
         connected=True,
         last_answer="2026-08-09T11:59:59.500000Z",
         resources=[

@@ -134,6 +134,7 @@ HEARTBEATS = st.builds(
     boot=_WORDS,
     incarnation=INCARNATIONS,
     server_version=_WORDS,
+    platform=_WORDS,
     connected=st.booleans(),
     reason=_WORDS,
     message=_WORDS,

@@ -113,6 +113,7 @@ def test_w9_every_size_fits_and_nothing_is_left_out_without_need():
     [
         {"message": "x" * ROOM},
         {"server_version": "x" * ROOM},
+        {"platform": "x" * ROOM},
         {"invalid": ["x" * 1000] * 1000},
         {"invalid": ["x" * ROOM]},
         {"reason": "x" * ROOM},

@@ -185,7 +185,7 @@ def _cluster_row(cluster: Mapping[str, Any]) -> list[str]:
         cluster["name"],
         cluster["serverVersion"],
         cluster["host"],
-        "",  # the snapshot does not have the platform
+        cluster["platform"],
         str(cluster["hub"]).lower(),
         "Running" if cluster["connected"] else cluster["reason"] or "Unreachable",
     ]

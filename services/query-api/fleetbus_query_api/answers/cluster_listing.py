@@ -144,6 +144,7 @@ def _render(
         "provider": record.provider,
         "host": record.host,
         "serverVersion": record.server_version,
+        "platform": record.platform,
         "connected": record.connected,
         "reason": record.reason,
         "message": record.message,

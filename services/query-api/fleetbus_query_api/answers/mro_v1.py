@@ -141,7 +141,7 @@ async def _list_clusters(
             "name": record.name,
             "version": record.server_version,
             "host": record.host,
-            "platform": "",
+            "platform": record.platform,
             "isMaster": str(record.hub).lower(),
             "status": "Running" if record.connected else record.reason or "Unreachable",
         }

@@ -90,6 +90,8 @@ class ClusterModel(_Model):
     """The provider that defines it."""
     host: str
     serverVersion: str  # noqa: N815 -- as in the answer
+    platform: str
+    """Of its API server, like `linux/amd64`."""
     connected: bool
     """As its watcher reported last."""
     reason: str

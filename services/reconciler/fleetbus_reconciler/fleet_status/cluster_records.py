@@ -107,6 +107,7 @@ def update_cluster(heartbeat: Heartbeat, held: ClusterRecord) -> ClusterRecord:
         reason=heartbeat.reason,
         message=heartbeat.message,
         server_version=heartbeat.server_version or held.server_version,
+        platform=heartbeat.platform or held.platform,
         # The highest ever seen: a resync request carries it, so that no number is used twice
         # (rules W20, W23).
         incarnation=max(held.incarnation, heartbeat.incarnation.number),

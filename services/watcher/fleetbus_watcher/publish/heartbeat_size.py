@@ -32,6 +32,7 @@ def fit(heartbeat: Heartbeat, limit: int) -> Heartbeat:
     head = msgspec.structs.replace(
         heartbeat,
         server_version=cut.truncate(heartbeat.server_version, _WORD_BYTES),
+        platform=cut.truncate(heartbeat.platform, _WORD_BYTES),
         reason=cut.truncate(heartbeat.reason, _WORD_BYTES),
         message=cut.truncate(heartbeat.message, _STRING_BYTES),
         invalid=cut.truncate_all(heartbeat.invalid),

@@ -103,6 +103,7 @@ class Heartbeats:
             boot=self._boot,
             incarnation=watcher.incarnation,
             server_version=watcher.server_version,
+            platform=watcher.platform,
             connected=connected,
             reason=reason,
             message=message,
