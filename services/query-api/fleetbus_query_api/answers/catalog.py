@@ -74,11 +74,11 @@ class KnownFleet:
     """The fleet at one moment.
 
     Attributes:
-        watched: cluster → the keys of its resources.
+        watched: cluster → the records of its resources by key.
         resources: those of all clusters.
     """
 
-    watched: Mapping[str, Collection[str]]
+    watched: Mapping[str, Mapping[str, ResourceRecord]]
     resources: Sequence[KnownResource]
 
     @property
@@ -88,8 +88,19 @@ class KnownFleet:
 
     def lacks(self, cluster: str, key: str) -> bool:
         """Whether a cluster has reported its resources, and this one is not among them."""
-        known = self.watched.get(cluster, ())
+        known = self.watched.get(cluster, {})
         return bool(known) and key not in known
+
+    def get(self, key: str) -> KnownResource:
+        """The resource of a key.
+
+        Raises:
+            NotFoundProblem: no cluster has reported it.
+        """
+        found = next((known for known in self.resources if known.key == key), None)
+        if found is None:
+            raise NotFoundProblem(f"{key} is not watched in any cluster of the fleet")
+        return found
 
     def find(self, text: str) -> KnownResource:
         """Resolve a resource name: a full name, a name of kubectl, a short name or a kind.
@@ -154,11 +165,12 @@ class Catalog:
 
     async def _read(self) -> KnownFleet:
         await read_generation(self._reader)
-        records: dict[str, Sequence[ResourceRecord]] = {}
+        watched: dict[str, Mapping[str, ResourceRecord]] = {}
         for cluster in await self._reader.clusters():
-            records[cluster.name] = await self._reader.resources(cluster.name)
-        watched = {name: {known.key for known in found} for name, found in records.items()}
-        return KnownFleet(watched, _merge(chain.from_iterable(records.values())))
+            records = await self._reader.resources(cluster.name)
+            watched[cluster.name] = {record.key: record for record in records}
+        records = chain.from_iterable(found.values() for found in watched.values())
+        return KnownFleet(watched, _merge(records))
 
 
 def _merge(records: Iterable[ResourceRecord]) -> list[KnownResource]:

@@ -52,7 +52,7 @@ _NOT_A_MEMBER: Final = Freshness(
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class Found:
     """One page, and how many objects per cluster have no body to match."""
 
     page: Page
@@ -103,8 +103,7 @@ class ObjectListing:
         known = readable.known
         # Freshness first: rows read after it are at least as fresh as it says (rule A4).
         freshness = await self.freshness(readable, asked.namespace)
-        query, rest = _push_down(_query(members_of(readable), known, asked, labels), fields)
-        found = await self._scan(query, rest) if rest else _Found(await self._page(query), {})
+        found = await self.page(_query(members_of(readable), known, asked, labels), fields)
         return render_list(
             map(render_item, found.page.entries),
             {
@@ -112,7 +111,7 @@ class ObjectListing:
                 "remaining": found.page.remaining,
                 "resourceVersion": str(found.page.counter),
                 "resource": describe_resource(known),
-                **render_freshness(_with_undecided(freshness, found.undecided)),
+                **render_freshness(with_undecided(freshness, found.undecided)),
             },
         )
 
@@ -156,6 +155,16 @@ class ObjectListing:
         named |= dict.fromkeys(readable.left_out, UNREADABLE)
         return dict(sorted(named.items()))
 
+    async def page(self, query: ListQuery, fields: FieldSelector) -> Found:
+        """Read a page of at most `MAX_PAGE_BYTES`, of the objects whose fields match.
+
+        Raises:
+            InvalidToken: the continue token is malformed.
+            ExpiredToken: the continue token is of a lost store.
+        """
+        query, rest = _push_down(query, fields)
+        return await self._scan(query, rest) if rest else Found(await self._page(query), {})
+
     async def _page(self, query: ListQuery) -> Page:
         """Read a page within `MAX_PAGE_BYTES`: a larger one is read again with fewer objects."""
         page = await self._reader.list(query)
@@ -163,7 +172,7 @@ class ObjectListing:
             page = await self._reader.list(replace(query, limit=fitting))
         return page
 
-    async def _scan(self, query: ListQuery, fields: FieldSelector) -> _Found:
+    async def _scan(self, query: ListQuery, fields: FieldSelector) -> Found:
         """Match objects until the page is full; what remains is not counted."""
         generation = await read_generation(self._reader)
         step = replace(query, limit=_SCAN_STEP, count=False)
@@ -179,7 +188,7 @@ class ObjectListing:
         if (last := matching.cut_after) is not None:
             key = keys.object_key(last.namespace, last.name).encode()
             token = write_token(Position(generation, last.cluster, key))
-        return _Found(Page(matching.entries, token, None, counter), matching.undecided)
+        return Found(Page(matching.entries, token, None, counter), matching.undecided)
 
 
 class _MatchingPage:
@@ -282,7 +291,7 @@ def _push_down(query: ListQuery, fields: FieldSelector) -> tuple[ListQuery, Fiel
     return query, FieldSelector(tuple(rest))
 
 
-def _with_undecided(
+def with_undecided(
     freshness: Mapping[str, Freshness], undecided: Mapping[str, int]
 ) -> dict[str, Freshness]:
     """Mark clusters as incomplete that have objects without a body, which may match or not."""

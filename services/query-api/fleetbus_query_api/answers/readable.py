@@ -42,7 +42,7 @@ class Selection:
     """The objects that a user asks for; an empty field selects all.
 
     Attributes:
-        resource: as the user wrote it.
+        resource: as the user wrote it; a resource key, if `is_key`.
         clusters: their names.
     """
 
@@ -51,6 +51,7 @@ class Selection:
     clusters: Collection[str] = field(default=())
     namespace: str = ""
     name: str = ""
+    is_key: bool = False
 
     def right_to(self, group: str, plural: str) -> Right:
         """The right that it takes."""
@@ -81,7 +82,7 @@ class ReadableResources:
         fleet = await self._catalog.fleet()
         asked = sorted(set(wanted.clusters)) or sorted(fleet.clusters)
         try:
-            known = fleet.find(wanted.resource)
+            known = fleet.get(wanted.resource) if wanted.is_key else fleet.find(wanted.resource)
         except NotFoundProblem:
             if self._access.is_open:
                 raise
@@ -99,8 +100,11 @@ class ReadableResources:
 
     async def _review_unknown(self, user: User, wanted: Selection, asked: Sequence[str]) -> None:
         """Ask what would be asked if there were such a resource: the time must not tell (A2)."""
-        name = parse_resource_name(wanted.resource.lower())[-1]
-        await self._access.authorise(user, wanted.right_to(name.group or CORE, name.plural), asked)
+        if wanted.is_key:
+            group, _, plural = wanted.resource.rpartition("/")
+        else:
+            group, _, plural = parse_resource_name(wanted.resource.lower())[-1]
+        await self._access.authorise(user, wanted.right_to(group or CORE, plural), asked)
 
 
 def _no_resource(wanted: Selection) -> NotFoundProblem:
