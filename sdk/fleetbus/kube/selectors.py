@@ -1,6 +1,7 @@
 """Label selectors and field selectors, in the syntax of kubectl.
 
-Labels: `app=web,tier!=db,env in (prod, test),!legacy,team`; fields: `status.phase=Running,a.b!=c`.
+Labels: `app=web,tier!=db,env in (prod, test),!legacy,team`; fields: `status.phase=Running,a.b!=c`,
+and beyond kubectl `a[*].b in (c, d)`.
 Absent labels satisfy `!=`, `notin` and `!name`, as in Kubernetes.
 """
 
@@ -13,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, Self, cast
 
 from fleetbus.errors import FleetbusError
+from fleetbus.kube.field_paths import FieldPath, InvalidPath, Value, texts_of
 
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -132,18 +134,28 @@ class LabelSelector:
 
 @dataclass(frozen=True, slots=True)
 class FieldRequirement:
-    """`path` equals, or does not equal, `value`.
+    """The field at `path` has one of the values, or none of them.
 
-    An absent field equals the empty string; a map or a list equals nothing.
+    An absent field equals the empty string; a map or a list equals nothing. A path with `[*]` has
+    many values: one of them is enough, and `!=` means that none is equal.
     """
 
-    path: str
-    value: str
+    path: FieldPath
+    values: tuple[str, ...]
     is_equal: bool
+
+    @property
+    def only_value(self) -> str:
+        """The value, if it must be exactly this one; else empty."""
+        return self.values[0] if self.is_equal and len(self.values) == 1 else ""
 
     def matches(self, tree: Mapping[str, Any]) -> bool:
         """Whether the object satisfies it."""
-        return (_field_text(tree, self.path) == self.value) is self.is_equal
+        return self.matches_value(self.path.read(tree))
+
+    def matches_value(self, value: Value) -> bool:
+        """Whether an object with this value satisfies it."""
+        return any(text in self.values for text in texts_of(value)) is self.is_equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +167,9 @@ class FieldSelector:
     @classmethod
     def parse(cls, text: str) -> Self:
         r"""Read `a.b=c,d!=e`; `\,`, `\=` and `\\` stand for themselves inside a value.
+
+        Beyond kubectl's syntax there are `a in (b, c)` and `a notin (b, c)`, and paths as
+        `FieldPath` reads them.
 
         Raises:
             InvalidSelector: a part has no path or no operator, or ends in a lone backslash.
@@ -286,29 +301,43 @@ def _from_expression(expression: Any) -> Requirement:
     return _checked(Requirement(str(given.get("key", "")), operator, values), str(given))
 
 
+_PATH: Final = r"\s*((?:\\.|[^=!\s\\,])+)"
+_ONE_OF = re.compile(_PATH + r"\s+(in|notin)\s*\(((?:\\.|[^()\\])*)\)\s*(?=,|$)")
+_COMPARED = re.compile(_PATH + r"\s*(==|!=|=)((?:\\.|[^=\\])*)")
+_UNTIL_COMMA = re.compile(r"(?:\\.|[^,\\])+|\\$")
+
+
 def _split_fields(text: str) -> list[str]:
-    """Split at unescaped commas; empty parts are ignored, as in kubectl."""
-    parts = re.findall(r"((?:\\.|[^,\\])+|\\$)", text.strip())
-    return [cast("str", part) for part in parts]
+    """Split at unescaped commas outside of sets; empty parts are ignored, as in kubectl."""
+    parts: list[str] = []
+    rest, at = text.strip(), 0
+    while at < len(rest):
+        part = _ONE_OF.match(rest, at) or _UNTIL_COMMA.match(rest, at)
+        if part is not None:
+            parts.append(part.group())
+        at = part.end() if part is not None else at + 1
+    return parts
 
 
 def _field_requirement(part: str) -> FieldRequirement:
-    match = re.fullmatch(r"\s*([^=!\s\\]+)\s*(==|!=|=)((?:\\.|[^=\\])*)", part)
+    if match := _ONE_OF.fullmatch(part):
+        values = [_unescape(value) for value in _UNTIL_COMMA.findall(match[3])]
+        return FieldRequirement(_field_path(match[1]), tuple(values), match[2] == "in")
+    match = _COMPARED.fullmatch(part)
     if match is None:
-        raise InvalidSelector(f"field selector: {part!r} is not like path=value or path!=value")
-    value = re.sub(r"\\(.)", r"\1", match[3].strip())
-    return FieldRequirement(path=match[1], value=value, is_equal=match[2] != "!=")
+        raise InvalidSelector(
+            f"field selector: {part[:80]!r} is not like path=value, path!=value, path in (a, b) or"
+            " path notin (a, b)"
+        )
+    return FieldRequirement(_field_path(match[1]), (_unescape(match[3]),), match[2] != "!=")
 
 
-def _field_text(tree: Mapping[str, Any], path: str) -> str | None:
-    """A field as a string; None for a map or a list, which may be as large as the object."""
-    here: Any = tree
-    for part in path.removeprefix(".").split("."):
-        if not isinstance(here, Mapping):
-            return ""
-        here = cast("Mapping[str, Any]", here).get(part)
-    if isinstance(here, (Mapping, list)):
-        return None
-    if isinstance(here, bool):
-        return "true" if here else "false"
-    return "" if here is None else str(here)
+def _field_path(text: str) -> FieldPath:
+    try:
+        return FieldPath.parse(text)
+    except InvalidPath as e:
+        raise InvalidSelector(f"field selector: {e}") from e
+
+
+def _unescape(value: str) -> str:
+    return re.sub(r"\\(.)", r"\1", value.strip())

@@ -143,13 +143,21 @@ TREE: dict[str, Any] = {
         ("status.absent=x", False),
         (r"spec.odd=a\,b\=c\\d", True),
         (r"spec.odd!=a\,b\=c\\d,metadata.name=web", False),
+        ("status.phase in (Failed, Running)", True),
+        ("status.phase in (Failed,Pending),metadata.name=web", False),
+        ("status.phase notin (Failed,Pending),metadata.name=web", True),
+        ("status.absent in (x,)", False),
+        ("status.absent notin (x)", True),
     ],
 )
 def test_field_selectors_match_fields_of_the_tree(text: str, matches: bool):
     assert FieldSelector.parse(text).matches(TREE) is matches
 
 
-@pytest.mark.parametrize("text", ["a", "a,b=c", "=b", "a=b=c", "a=b\\", "a b=c", "!a=b"])
+@pytest.mark.parametrize(
+    "text",
+    ["a", "a,b=c", "=b", "a=b=c", "a=b\\", "a b=c", "!a=b", "a..b=c", "a[=b", "[0]=b", "a in b"],
+)
 def test_an_unreadable_field_selector_is_refused(text: str):
     with pytest.raises(InvalidSelector, match="field selector"):
         FieldSelector.parse(text)

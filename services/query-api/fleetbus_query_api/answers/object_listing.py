@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from fleetbus.kube.field_paths import FieldPath
 from fleetbus.kube.selectors import FieldRequirement, FieldSelector, LabelSelector
 from fleetbus.snapshot import (
     Entry,
@@ -45,6 +46,11 @@ MAX_PAGE_BYTES: Final = 16 * 1024 * 1024
 _SCAN_STEP: Final = 250
 _MAX_SCANNED: Final = 20_000
 """Objects that one request matches; the next page continues from there (rule A8)."""
+
+_INDEXED: Final = {
+    FieldPath(("metadata", "namespace")): "namespace",
+    FieldPath(("metadata", "name")): "name",
+}
 
 _NOT_A_MEMBER: Final = Freshness(
     ResourceState.UNKNOWN, None, is_complete=False, reason="not in the fleet"
@@ -282,10 +288,10 @@ def _push_down(query: ListQuery, fields: FieldSelector) -> tuple[ListQuery, Fiel
     """Let the index answer what it can: namespace and name."""
     rest: list[FieldRequirement] = []
     for requirement in fields.requirements:
-        field = {"metadata.namespace": "namespace", "metadata.name": "name"}.get(requirement.path)
+        field = _INDEXED.get(requirement.path)
         is_open = field is not None and getattr(query, field) is None
-        if field and is_open and requirement.is_equal and requirement.value:
-            query = replace(query, **{field: requirement.value})
+        if field and is_open and requirement.only_value:
+            query = replace(query, **{field: requirement.only_value})
         else:
             rest.append(requirement)
     return query, FieldSelector(tuple(rest))
