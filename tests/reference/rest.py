@@ -9,6 +9,7 @@ from fleetbus.snapshot import SnapshotReader
 from fleetbus_query_api.access.authorise import OpenAccess
 from fleetbus_query_api.app import create_app
 from fleetbus_query_api.settings import QueryApiSettings
+from fleetbus_query_api.watch.tail import FeedTail
 from reference.tables import code, table
 
 _METHODS: Final = ("get", "post", "put", "patch", "delete")
@@ -22,6 +23,7 @@ def page() -> str:
         settings=QueryApiSettings(),
         access=OpenAccess(),
         authenticator=None,
+        tail=cast("FeedTail", None),
     )
     document = app.openapi()
     parts = [

@@ -32,6 +32,7 @@ from fleetbus_query_api.limits.large_answers import ListConcurrency
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.limits.user_limits import UserLimits
 from fleetbus_query_api.settings import QueryApiSettings
+from fleetbus_query_api.watch.tail import FeedTail
 
 _DESCRIPTION: Final = """\
 The objects of all clusters, as the snapshot has them. Read-only: anything but GET answers 405.
@@ -56,6 +57,7 @@ def create_app(
     settings: QueryApiSettings,
     access: Access,
     authenticator: Authenticator | None,
+    tail: FeedTail,
     catalog: Catalog | None = None,
 ) -> FastAPI:
     """Build the application over one snapshot.
@@ -65,6 +67,7 @@ def create_app(
         settings: the limits of one user.
         access: decides what a user may read.
         authenticator: knows the users of tokens; None if everybody is let in.
+        tail: of the snapshot's feed; its owner runs it.
         catalog: resolves resource names; made from the reader if it is not given.
     """
     if authenticator is not None:
@@ -81,6 +84,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
+    app.state.tail = tail
     app.include_router(_cluster_router(clusters))
     app.include_router(_object_router(listing))
     app.include_router(v1_router(reader=reader, clusters=clusters, listing=listing, slices=slices))

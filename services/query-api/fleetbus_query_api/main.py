@@ -23,6 +23,7 @@ from fleetbus.process.settings import (
     write_port_file,
 )
 from fleetbus.snapshot import SnapshotReader
+from fleetbus.snapshot.reads.feed import Feed
 from fleetbus.snapshot.shards import wait_for_shards
 from fleetbus.store.connection import connect_patiently
 from fleetbus_proto.keys import SnapshotKeys
@@ -31,6 +32,7 @@ from fleetbus_query_api.app import create_app
 from fleetbus_query_api.probe import StoreProbe
 from fleetbus_query_api.serve import listen, serve, wait_for_tls
 from fleetbus_query_api.settings import QueryApiSettings
+from fleetbus_query_api.watch.tail import FeedTail
 
 log = structlog.get_logger()
 
@@ -63,8 +65,10 @@ async def run(
             await wait_for_shards(redis, keys, checks)
             reader = SnapshotReader(redis, keys)
             probe = StoreProbe(reader=reader, health=checks)
+            tail = FeedTail(Feed(redis, keys))
             async with (
                 guarded(shared, settings, reader, checks) as guard,
+                tail.running(),  # until the last request is answered
                 asyncio.TaskGroup() as group,
             ):
                 app = create_app(
@@ -72,6 +76,7 @@ async def run(
                     settings=settings,
                     access=guard.access,
                     authenticator=guard.authenticator,
+                    tail=tail,
                 )
                 if guard.clusters is not None:
                     checks.ready_when("clusters", partial(_unknown_clusters, guard.clusters))
