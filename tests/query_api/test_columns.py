@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fleetbus.cli.human_time import render_age, render_duration
 from fleetbus.cli.objects import pod_columns
 from fleetbus.cli.objects.columns import columns_of
 from fleetbus.cli.table import render_table, warn_incomplete
+from fleetbus.process.human_time import render_age, render_duration
 
 Tree = dict[str, Any]
 

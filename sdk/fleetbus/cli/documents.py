@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import yaml
 
-from fleetbus.cli.objects.tree import Tree
+from fleetbus.kube.json_fields import Tree
 
 
 class _Dumper(yaml.SafeDumper):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fleetbus.cli.human_time import render_duration
+from fleetbus.process.human_time import render_duration
 
 _GAP: Final = "   "
 _NAMED: Final = 5

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from fleetbus.cli.api_client import ApiClient, ApiFailed
 from fleetbus.cli.documents import render_json
-from fleetbus.cli.human_time import render_duration
-from fleetbus.cli.objects.tree import pairs
 from fleetbus.cli.table import render_table
 from fleetbus.cli.target import ApiFlags
+from fleetbus.kube.json_fields import pairs
+from fleetbus.process.human_time import render_duration
 
 _HEAD: Final = (
     *("NAME", "HUB", "CONNECTED", "VERSION", "RESOURCES", "LAST ANSWER", "REASON", "LABELS"),

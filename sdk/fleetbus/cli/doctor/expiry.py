@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from fleetbus.cli.doctor.findings import Finding, error, ok, warning
-from fleetbus.cli.human_time import render_duration
 from fleetbus.errors import ConfigError, CredentialsError
 from fleetbus.kube.connection.config import KubeConfig, user_fields
 from fleetbus.process.access.certificates import Validity, read_pem
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.access.secret_files import SecretFile, TlsFiles
 from fleetbus.process.access.tokens import read_expiry, read_lifetime
+from fleetbus.process.human_time import render_duration
 
 _SOON: Final = timedelta(days=7)
 _SOON_SHARE: Final = 0.2

@@ -16,7 +16,7 @@ from fleetbus.bus.durables import (
 )
 from fleetbus.bus.jetstream import Misconfigured, check_bucket, check_stream, stream_info
 from fleetbus.cli.doctor.findings import Finding, error, ok, warning
-from fleetbus.cli.human_time import render_duration
+from fleetbus.process.human_time import render_duration
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import STREAM
 

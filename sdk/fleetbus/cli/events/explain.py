@@ -32,7 +32,6 @@ from fleetbus.cli.events.explain_text import (
     with_summary,
 )
 from fleetbus.cli.events.history import read_events
-from fleetbus.cli.human_time import render_time
 from fleetbus.cli.nats import connect_nats
 from fleetbus.cli.queue.queues import list_controllers
 from fleetbus.cli.store import connect_store
@@ -45,6 +44,7 @@ from fleetbus.kube.resource_names import with_plural
 from fleetbus.ownership import owner_of
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.access.store import StoreAccess
+from fleetbus.process.human_time import render_time
 from fleetbus.reconcile import Request
 from fleetbus.run.current import ObjectRef, Version
 from fleetbus.snapshot.reads.reader import SnapshotReader

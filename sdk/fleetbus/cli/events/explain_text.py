@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
-from fleetbus.cli.human_time import parse_time, render_duration
 from fleetbus.cli.table import render_table
+from fleetbus.process.human_time import parse_time, render_duration
 from fleetbus.reconcile import Outcome
 from fleetbus_proto.versions import is_comparable, version_key
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from fleetbus.cli.human_time import parse_time, render_age, render_duration
 from fleetbus.cli.objects import pod_columns
-from fleetbus.cli.objects.tree import Tree, condition, look, many, number, pairs, text
+from fleetbus.kube.json_fields import Tree, condition, look, many, number, pairs, text
+from fleetbus.process.human_time import parse_time, render_age, render_duration
 
 _JOB_CONDITIONS: Final = ("Complete", "Failed", "Suspended")
 

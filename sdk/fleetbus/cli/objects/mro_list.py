@@ -19,10 +19,10 @@ from fleetbus.cli.objects.get import (
     render_items,
     warn_of_gaps,
 )
-from fleetbus.cli.objects.tree import Tree, look, many, number, text
 from fleetbus.cli.table import render_table, warn_incomplete
 from fleetbus.cli.target import ApiFlags
 from fleetbus.cli.unknown import UnknownName, require_clusters
+from fleetbus.kube.json_fields import Tree, look, many, number, text
 
 _CLUSTERS: Final = frozenset({"cluster", "clusters"})
 _CLUSTER_HEAD: Final = ("NAME", "VERSION", "HOST", "PLATFORM", "ISMASTER", "STATUS")

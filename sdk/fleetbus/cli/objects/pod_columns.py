@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from fleetbus.cli.human_time import parse_time, render_age
-from fleetbus.cli.objects.tree import Tree, condition, look, many, number, text
+from fleetbus.kube.json_fields import Tree, condition, look, many, number, text
+from fleetbus.process.human_time import parse_time, render_age
 
 _FINAL: Final = frozenset({"Succeeded", "Failed"})
 

@@ -8,9 +8,9 @@ from typing import Any, Final, TypeAlias
 
 from redis.asyncio import Redis
 
-from fleetbus.cli.human_time import render_duration, render_time
 from fleetbus.cli.table import render_table
 from fleetbus.intake.last_runs import LastRun, LastRuns
+from fleetbus.process.human_time import render_duration, render_time
 from fleetbus.reconcile import Request
 from fleetbus.workqueue.items import MOST, STATES, Item, list_items
 from fleetbus.workqueue.queue import Breaker, Priority, Queue, Stats

@@ -30,6 +30,12 @@ def number(tree: object, *path: str) -> int:
     return found if isinstance(found, int) else 0
 
 
+def mapping(tree: object, *path: str) -> Tree:
+    """Return the mapping at a path; an empty one if there is none."""
+    found = look(tree, *path)
+    return cast("Tree", found) if isinstance(found, dict) else {}
+
+
 def many(tree: object, *path: str) -> Sequence[Tree]:
     """Return the mappings in the list at a path."""
     found = look(tree, *path)
@@ -40,10 +46,7 @@ def many(tree: object, *path: str) -> Sequence[Tree]:
 
 def pairs(tree: object, *path: str) -> str:
     """Render a mapping such as labels as `a=b,c=d`."""
-    found = look(tree, *path)
-    if not isinstance(found, dict):
-        return ""
-    return ",".join(f"{name}={value}" for name, value in sorted(cast("Tree", found).items()))
+    return ",".join(f"{name}={value}" for name, value in sorted(mapping(tree, *path).items()))
 
 
 def condition(tree: object, kind: str) -> Tree:

@@ -1,0 +1,1 @@
+"""The columns of `kubectl get` for each resource, and the cells of an object."""

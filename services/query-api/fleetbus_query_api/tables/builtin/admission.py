@@ -1,0 +1,98 @@
+"""The columns of what API servers themselves are configured with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from fleetbus.kube.json_fields import Tree, look, many, mapping, text
+from fleetbus_query_api.tables.cells import at, count, render_selector, size
+from fleetbus_query_api.tables.column import AGE, NAME, NONE, UNSET, Cell, Column, column
+
+
+def _param_kind(policy: Tree) -> str:
+    kind = mapping(policy, "spec", "paramKind")
+    return f"{text(kind, 'apiVersion')}/{text(kind, 'kind')}" if kind else UNSET
+
+
+def _param_ref(binding: Tree) -> str:
+    found = look(binding, "spec", "paramRef")
+    if name := text(found, "name"):
+        return f"{text(found, 'namespace') or '*'}/{name}"
+    return render_selector(look(found, "selector")) or UNSET
+
+
+def _is_dangling(schema: Tree) -> str:
+    conditions = many(schema, "status", "conditions")
+    return next((text(c, "status") for c in conditions if c.get("type") == "Dangling"), "?")
+
+
+def _service(api: Tree) -> str:
+    found = mapping(api, "spec", "service")
+    return f"{text(found, 'namespace')}/{text(found, 'name')}" if found else "Local"
+
+
+def _available(api: Tree) -> str:
+    conditions = many(api, "status", "conditions")
+    found = next((c for c in conditions if c.get("type") == "Available"), None)
+    if found is None:
+        return "Unknown"
+    status, reason = text(found, "status"), text(found, "reason")
+    return f"{status} ({reason})" if reason and status != "True" else status
+
+
+def _limited(name: str, *path: str) -> Column:
+    def cell(level: Tree) -> Cell:
+        found = look(level, "spec", "limited", *path)
+        return found if isinstance(found, int) else NONE
+
+    return column(name, cell)
+
+
+_WEBHOOKS: Final = (NAME, column("Webhooks", size("webhooks"), type="integer"), AGE)
+_BINDING: Final = (
+    NAME,
+    column("PolicyName", at("spec", "policyName")),
+    column("ParamRef", _param_ref),
+    AGE,
+)
+_ADMISSION: Final = "admissionregistration.k8s.io"
+_FLOW: Final = "flowcontrol.apiserver.k8s.io"
+
+
+def _policy(rules: str, field: str) -> Sequence[Column]:
+    rule_count = column(rules, size("spec", field), type="integer")
+    return (NAME, rule_count, column("ParamKind", _param_kind), AGE)
+
+
+COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
+    f"{_ADMISSION}/mutatingwebhookconfigurations": _WEBHOOKS,
+    f"{_ADMISSION}/validatingwebhookconfigurations": _WEBHOOKS,
+    f"{_ADMISSION}/validatingadmissionpolicies": _policy("Validations", "validations"),
+    f"{_ADMISSION}/mutatingadmissionpolicies": _policy("Mutations", "mutations"),
+    f"{_ADMISSION}/validatingadmissionpolicybindings": _BINDING,
+    f"{_ADMISSION}/mutatingadmissionpolicybindings": _BINDING,
+    f"{_FLOW}/flowschemas": (
+        NAME,
+        column("PriorityLevel", at("spec", "priorityLevelConfiguration", "name")),
+        column("MatchingPrecedence", count("spec", "matchingPrecedence")),
+        column("DistinguisherMethod", at("spec", "distinguisherMethod", "type", default=NONE)),
+        AGE,
+        column("MissingPL", _is_dangling),
+    ),
+    f"{_FLOW}/prioritylevelconfigurations": (
+        NAME,
+        column("Type", at("spec", "type")),
+        _limited("NominalConcurrencyShares", "nominalConcurrencyShares"),
+        _limited("Queues", "limitResponse", "queuing", "queues"),
+        _limited("HandSize", "limitResponse", "queuing", "handSize"),
+        _limited("QueueLengthLimit", "limitResponse", "queuing", "queueLengthLimit"),
+        AGE,
+    ),
+    "apiregistration.k8s.io/apiservices": (
+        NAME,
+        column("Service", _service),
+        column("Available", _available),
+        AGE,
+    ),
+}

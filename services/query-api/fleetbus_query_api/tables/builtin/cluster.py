@@ -1,0 +1,169 @@
+"""The columns of namespaces, nodes, configuration, events and quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from fleetbus.kube.json_fields import Tree, look, many, mapping, number, text
+from fleetbus_query_api.tables.cells import at, count, length, size, truth
+from fleetbus_query_api.tables.column import (
+    AGE,
+    NAME,
+    NONE,
+    UNKNOWN,
+    Column,
+    column,
+    name_of,
+    since,
+    wide,
+)
+
+_ROLE_PREFIX: Final = "node-role.kubernetes.io/"
+_ROLE_LABEL: Final = "kubernetes.io/role"
+
+
+def _node_status(node: Tree) -> str:
+    conditions = many(node, "status", "conditions")
+    known = [c.get("status") for c in conditions if c.get("type") == "Ready"]
+    words = ["Ready" if known[-1] == "True" else "NotReady"] if known else ["Unknown"]
+    if look(node, "spec", "unschedulable"):
+        words.append("SchedulingDisabled")
+    return ",".join(words)
+
+
+def _roles(node: Tree) -> str:
+    labels = mapping(node, "metadata", "labels")
+    roles = {name.removeprefix(_ROLE_PREFIX) for name in labels if name.startswith(_ROLE_PREFIX)}
+    roles.add(text(labels, _ROLE_LABEL))
+    return ",".join(sorted(roles - {""})) or NONE
+
+
+def _address(kind: str) -> Callable[[Tree], str]:
+    def cell(node: Tree) -> str:
+        addresses = many(node, "status", "addresses")
+        return next((text(a, "address") for a in addresses if a.get("type") == kind), NONE)
+
+    return cell
+
+
+def _info(field: str) -> Callable[[Tree], str]:
+    return at("status", "nodeInfo", field, default=UNKNOWN)
+
+
+def _data(config_map: Tree) -> int:
+    return length(config_map.get("data")) + length(config_map.get("binaryData"))
+
+
+def _first_seen(event: Tree) -> str:
+    return since(look(event, "firstTimestamp") or look(event, "eventTime"))
+
+
+def _last_seen(event: Tree) -> str:
+    if mapping(event, "series"):
+        return since(look(event, "series", "lastObservedTime"))
+    last = look(event, "lastTimestamp")
+    return since(last) if last else _first_seen(event)
+
+
+def _object(event: Tree) -> str:
+    kind = text(event, "involvedObject", "kind").lower()
+    name = text(event, "involvedObject", "name")
+    return f"{kind}/{name}" if name else kind
+
+
+def _source(event: Tree) -> str:
+    component = text(event, "source", "component") or text(event, "reportingComponent")
+    host = text(event, "source", "host") or text(event, "reportingInstance")
+    return f"{component}, {host}" if host else component
+
+
+def _times(event: Tree) -> int:
+    if mapping(event, "series"):
+        return number(event, "series", "count")
+    return number(event, "count") or 1
+
+
+def _quota(is_limit: bool) -> Callable[[Tree], str]:
+    def cell(quota: Tree) -> str:
+        hard = mapping(quota, "status", "hard")
+        return ", ".join(
+            f"{name}: {text(quota, 'status', 'used', name) or '0'}/{text(hard, name)}"
+            for name in sorted(hard)
+            if name.startswith("limits.") == is_limit
+        )
+
+    return cell
+
+
+def _health(status: Tree) -> Tree:
+    conditions = many(status, "conditions")
+    empty: Tree = {}
+    return next((c for c in conditions if c.get("type") == "Healthy"), empty)
+
+
+def _component_status(status: Tree) -> str:
+    found = _health(status)
+    if not found:
+        return "Unknown"
+    return "Healthy" if found.get("status") == "True" else "Unhealthy"
+
+
+COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
+    "core/namespaces": (NAME, column("Status", at("status", "phase")), AGE),
+    "core/nodes": (
+        NAME,
+        column("Status", _node_status),
+        column("Roles", _roles),
+        AGE,
+        column("Version", at("status", "nodeInfo", "kubeletVersion")),
+        wide("Internal-IP", _address("InternalIP")),
+        wide("External-IP", _address("ExternalIP")),
+        wide("OS-Image", _info("osImage")),
+        wide("Kernel-Version", _info("kernelVersion")),
+        wide("Container-Runtime", _info("containerRuntimeVersion")),
+    ),
+    "core/componentstatuses": (
+        NAME,
+        column("Status", _component_status),
+        column("Message", lambda status: text(_health(status), "message")),
+        column("Error", lambda status: text(_health(status), "error")),
+    ),
+    "core/configmaps": (NAME, column("Data", _data), AGE),
+    "core/secrets": (NAME, column("Type", at("type")), column("Data", size("data")), AGE),
+    "core/serviceaccounts": (NAME, column("Secrets", size("secrets")), AGE),
+    "core/events": (
+        column("Last Seen", _last_seen),
+        column("Type", at("type")),
+        column("Reason", at("reason")),
+        column("Object", _object),
+        wide("Subobject", at("involvedObject", "fieldPath")),
+        wide("Source", _source),
+        column("Message", lambda event: text(event, "message").strip()),
+        wide("First Seen", _first_seen),
+        wide("Count", _times),
+        Column("Name", name_of, format="name", description=NAME.description, priority=1),
+    ),
+    "core/resourcequotas": (
+        NAME,
+        column("Request", _quota(is_limit=False)),
+        column("Limit", _quota(is_limit=True)),
+        AGE,
+    ),
+    "coordination.k8s.io/leases": (NAME, column("Holder", at("spec", "holderIdentity")), AGE),
+    "coordination.k8s.io/leasecandidates": (
+        NAME,
+        column("LeaseName", at("spec", "leaseName")),
+        column("BinaryVersion", at("spec", "binaryVersion")),
+        column("EmulationVersion", at("spec", "emulationVersion")),
+        AGE,
+    ),
+    "scheduling.k8s.io/priorityclasses": (
+        NAME,
+        column("Value", count("value"), type="integer"),
+        column("Global-Default", truth("globalDefault"), type="boolean"),
+        AGE,
+        column("PreemptionPolicy", at("preemptionPolicy", default="PreemptLowerPriority")),
+    ),
+    "node.k8s.io/runtimeclasses": (NAME, column("Handler", at("handler")), AGE),
+}

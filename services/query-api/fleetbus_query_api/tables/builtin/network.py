@@ -1,0 +1,155 @@
+"""The columns of what leads to Pods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from fleetbus.kube.json_fields import Tree, many, mapping, number, text
+from fleetbus_query_api.tables.cells import at, labels, selector, some, strings
+from fleetbus_query_api.tables.column import (
+    AGE,
+    NAME,
+    NONE,
+    UNKNOWN,
+    UNSET,
+    Column,
+    column,
+    wide,
+)
+
+_MAX_HOSTS: Final = 3
+
+
+def _balancers(tree: Tree) -> list[str]:
+    entries = many(tree, "status", "loadBalancer", "ingress")
+    return sorted({text(one, "ip") or text(one, "hostname") for one in entries} - {""})
+
+
+def _external_ip(service: Tree) -> str:
+    kind, given = text(service, "spec", "type"), strings(service, "spec", "externalIPs")
+    if kind == "ExternalName":
+        return text(service, "spec", "externalName")
+    if kind == "LoadBalancer":
+        return ",".join([*_balancers(service), *given]) or "<pending>"
+    return ",".join(given) or (NONE if kind in {"ClusterIP", "NodePort"} else UNKNOWN)
+
+
+def _cluster_ip(service: Tree) -> str:
+    several = strings(service, "spec", "clusterIPs")
+    return several[0] if several else text(service, "spec", "clusterIP") or NONE
+
+
+def _ports(service: Tree) -> str:
+    def one(port: Tree) -> str:
+        node = f":{port['nodePort']}" if number(port, "nodePort") > 0 else ""
+        return f"{number(port, 'port')}{node}/{text(port, 'protocol') or 'TCP'}"
+
+    return ",".join(map(one, many(service, "spec", "ports"))) or NONE
+
+
+def _endpoints(endpoints: Tree) -> str:
+    found: list[str] = []
+    for subset in many(endpoints, "subsets"):
+        addresses = [text(one, "ip") for one in many(subset, "addresses")]
+        ports = [number(port, "port") for port in many(subset, "ports")]
+        found += [_joined(address, port) for port in ports for address in addresses]
+        found += [] if ports else addresses
+    return some(found) if many(endpoints, "subsets") else NONE
+
+
+def _joined(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _slice_ports(endpoint_slice: Tree) -> str:
+    def one(port: Tree) -> str:
+        if port.get("port") is not None:
+            return text(port, "port")
+        return "*" if port.get("name") is None else text(port, "name")
+
+    return some([one(port) for port in many(endpoint_slice, "ports")]) or UNSET
+
+
+def _slice_endpoints(endpoint_slice: Tree) -> str:
+    endpoints = many(endpoint_slice, "endpoints")
+    return some([one for found in endpoints for one in strings(found, "addresses")]) or UNSET
+
+
+def _hosts(ingress: Tree) -> str:
+    """The hosts of the first rules; how many more is counted in rules, as API servers do."""
+    shown, has_more = list[str](), False
+    rules = many(ingress, "spec", "rules")
+    for rule in rules:
+        has_more = has_more or len(shown) == _MAX_HOSTS
+        if not has_more and (host := text(rule, "host")):
+            shown.append(host)
+    more = f" + {len(rules) - _MAX_HOSTS} more..." if has_more else ""
+    return ",".join(shown) + more if shown else "*"
+
+
+def _ingress_ports(ingress: Tree) -> str:
+    return "80, 443" if many(ingress, "spec", "tls") else "80"
+
+
+def _parameters(ingress_class: Tree) -> str:
+    found = mapping(ingress_class, "spec", "parameters")
+    if not found:
+        return NONE
+    group = text(found, "apiGroup")
+    return f"{text(found, 'kind')}{'.' if group else ''}{group}/{text(found, 'name')}"
+
+
+def _parent(address: Tree) -> str:
+    parent = mapping(address, "spec", "parentRef")
+    if not parent:
+        return NONE
+    group = text(parent, "group")
+    resource = f"{text(parent, 'resource')}{'.' if group else ''}{group}".lower()
+    return "/".join(filter(None, (resource, text(parent, "namespace"), text(parent, "name"))))
+
+
+def _cidrs(tree: Tree) -> str:
+    return ",".join(strings(tree, "spec", "cidrs"))
+
+
+COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
+    "core/services": (
+        NAME,
+        column("Type", at("spec", "type")),
+        column("Cluster-IP", _cluster_ip),
+        column("External-IP", _external_ip),
+        column("Port(s)", _ports),
+        AGE,
+        wide("Selector", labels("spec", "selector")),
+    ),
+    "core/endpoints": (NAME, column("Endpoints", _endpoints), AGE),
+    "discovery.k8s.io/endpointslices": (
+        NAME,
+        column("AddressType", at("addressType")),
+        column("Ports", _slice_ports),
+        column("Endpoints", _slice_endpoints),
+        AGE,
+    ),
+    "networking.k8s.io/ingresses": (
+        NAME,
+        column("Class", at("spec", "ingressClassName", default=NONE)),
+        column("Hosts", _hosts),
+        column("Address", lambda ingress: ",".join(_balancers(ingress))),
+        column("Ports", _ingress_ports),
+        AGE,
+    ),
+    "networking.k8s.io/ingressclasses": (
+        NAME,
+        column("Controller", at("spec", "controller")),
+        column("Parameters", _parameters),
+        AGE,
+    ),
+    "networking.k8s.io/networkpolicies": (
+        NAME,
+        column("Pod-Selector", selector("spec", "podSelector")),
+        AGE,
+    ),
+    "networking.k8s.io/servicecidrs": (NAME, column("CIDRs", _cidrs), AGE),
+    "networking.k8s.io/ipaddresses": (NAME, column("ParentRef", _parent)),
+}

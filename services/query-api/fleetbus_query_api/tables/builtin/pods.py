@@ -1,0 +1,181 @@
+"""The columns of Pods: their containers, and one word for their state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from fleetbus.kube.json_fields import Tree, look, many, number, text
+from fleetbus.process.human_time import parse_time
+from fleetbus_query_api.tables.cells import at, is_true, labels, template_columns
+from fleetbus_query_api.tables.column import AGE, NAME, NONE, Column, column, since, wide
+
+_FINAL: Final = frozenset({"Succeeded", "Failed"})
+
+
+def ready(pod: Tree) -> str:
+    """Render `<ready containers>/<containers>`; sidecars count, other init containers do not."""
+    sidecars = _sidecars(pod)
+    total = len(many(pod, "spec", "containers")) + len(sidecars)
+    found = 0
+    for state in many(pod, "status", "initContainerStatuses"):
+        if number(state, "state", "terminated", "exitCode") == 0 and _ended(state):
+            continue
+        if state.get("name") not in sidecars or not state.get("started"):
+            break  # those behind it have not started
+        found += bool(state.get("ready"))
+    if not _starting(pod) or _is_initialized(pod):
+        found += sum(map(_is_running, many(pod, "status", "containerStatuses")))
+    return f"{found}/{total}"
+
+
+def status(pod: Tree) -> str:
+    """Return the phase of a Pod, or the more specific reason of a container."""
+    phase, reason = text(pod, "status", "phase"), text(pod, "status", "reason")
+    if look(pod, "metadata", "deletionTimestamp"):
+        if reason == "NodeLost":
+            return "Unknown"
+        if phase not in _FINAL:
+            return "Terminating"
+    shown = reason or phase
+    conditions = many(pod, "status", "conditions")
+    if any(
+        c.get("type") == "PodScheduled" and c.get("reason") == "SchedulingGated" for c in conditions
+    ):
+        shown = "SchedulingGated"
+    starting = _starting(pod)
+    shown = starting or shown
+    if not starting or _is_initialized(pod):
+        shown = _running(pod, shown)
+    return shown
+
+
+def restarts(pod: Tree) -> str:
+    """Render the number of restarts, and when the last one was."""
+    first = many(pod, "status", "initContainerStatuses")
+    if not _starting(pod) or _is_initialized(pod):
+        sidecars = _sidecars(pod)
+        first = [state for state in first if state.get("name") in sidecars]
+        states = [*first, *many(pod, "status", "containerStatuses")]
+    else:
+        states = _until_failed(pod)
+    total = sum(number(state, "restartCount") for state in states)
+    ends = [parse_time(look(s, "lastState", "terminated", "finishedAt") or "") for s in states]
+    known = [end for end in ends if end is not None]
+    return f"{total} ({since(max(known).isoformat())} ago)" if total and known else str(total)
+
+
+def _until_failed(pod: Tree) -> Sequence[Tree]:
+    """The init containers up to the first that has neither finished nor, as a sidecar, started."""
+    sidecars, found = _sidecars(pod), list[Tree]()
+    for state in many(pod, "status", "initContainerStatuses"):
+        found.append(state)
+        if not _is_past(state, sidecars):
+            break
+    return found
+
+
+def _readiness_gates(pod: Tree) -> str:
+    gates = many(pod, "spec", "readinessGates")
+    passed = sum(
+        is_true(pod, "status", "conditions", kind=text(gate, "conditionType")) for gate in gates
+    )
+    return f"{passed}/{len(gates)}" if gates else NONE
+
+
+def _ip(pod: Tree) -> str:
+    found = many(pod, "status", "podIPs")
+    return (text(found[0], "ip") if found else text(pod, "status", "podIP")) or NONE
+
+
+def _starting(pod: Tree) -> str:
+    """Return the state of the first init container that has not finished; empty if all have."""
+    sidecars = _sidecars(pod)
+    for index, state in enumerate(many(pod, "status", "initContainerStatuses")):
+        if _is_past(state, sidecars):
+            continue
+        if _ended(state):
+            return f"Init:{_end(state)}"
+        waiting = text(state, "state", "waiting", "reason")
+        if waiting and waiting != "PodInitializing":
+            return f"Init:{waiting}"
+        return f"Init:{index}/{len(many(pod, 'spec', 'initContainers'))}"
+    return ""
+
+
+def _is_past(state: Tree, sidecars: frozenset[str]) -> bool:
+    """Whether the containers behind an init container may start."""
+    if _ended(state) and not number(state, "state", "terminated", "exitCode"):
+        return True
+    return state.get("name") in sidecars and bool(state.get("started"))
+
+
+def _running(pod: Tree, shown: str) -> str:
+    """Return the reason of the first container that has one."""
+    states = many(pod, "status", "containerStatuses")
+    shown = next((reason for state in states if (reason := _reason(state))), shown)
+    if shown == "Completed" and any(map(_is_running, states)):
+        has_ready = any(
+            c.get("type") == "Ready" and c.get("status") == "True"
+            for c in many(pod, "status", "conditions")
+        )
+        return "Running" if has_ready else "NotReady"
+    return shown
+
+
+def _reason(state: Tree) -> str:
+    if waiting := text(state, "state", "waiting", "reason"):
+        return waiting
+    return _end(state) if _ended(state) else ""
+
+
+def _ended(state: Tree) -> bool:
+    return isinstance(look(state, "state", "terminated"), dict)
+
+
+def _end(state: Tree) -> str:
+    ended = look(state, "state", "terminated")
+    if reason := text(ended, "reason"):
+        return reason
+    if signal := number(ended, "signal"):
+        return f"Signal:{signal}"
+    return f"ExitCode:{number(ended, 'exitCode')}"
+
+
+def _is_running(state: Tree) -> bool:
+    """Whether a container is ready, and neither waits for a reason nor has ended."""
+    is_ready = bool(state.get("ready")) and look(state, "state", "running") is not None
+    return is_ready and not _reason(state)
+
+
+def _is_initialized(pod: Tree) -> bool:
+    return is_true(pod, "status", "conditions", kind="Initialized")
+
+
+def _sidecars(pod: Tree) -> frozenset[str]:
+    """Return the names of the init containers that keep running beside the others."""
+    return frozenset(
+        text(container, "name")
+        for container in many(pod, "spec", "initContainers")
+        if container.get("restartPolicy") == "Always"
+    )
+
+
+COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
+    "core/pods": (
+        NAME,
+        column("Ready", ready),
+        column("Status", status),
+        column("Restarts", restarts),
+        AGE,
+        wide("IP", _ip),
+        wide("Node", at("spec", "nodeName", default=NONE)),
+        wide("Nominated Node", at("status", "nominatedNodeName", default=NONE)),
+        wide("Readiness Gates", _readiness_gates),
+    ),
+    "core/podtemplates": (
+        NAME,
+        *template_columns("template", "spec", "containers", shown=True),
+        column("Pod Labels", labels("template", "metadata", "labels")),
+    ),
+}

@@ -1,0 +1,104 @@
+"""Cells that several resources have: counts, labels, selectors, containers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+from fleetbus.kube.json_fields import Tree, look, many, mapping, number, pairs, text
+from fleetbus_query_api.tables.column import NONE, Cell, Column, column, wide
+
+_SETS: Final = {"In": "in", "NotIn": "notin"}
+_SHOWN: Final = 3
+"""Items of a list that a cell names."""
+
+
+def at(*path: str, default: str = "") -> Callable[[Tree], str]:
+    """A cell with the value at a path."""
+    return lambda tree: text(tree, *path) or default
+
+
+def count(*path: str) -> Callable[[Tree], int]:
+    """A cell with the number at a path; 0 if there is none."""
+    return lambda tree: number(tree, *path)
+
+
+def size(*path: str) -> Callable[[Tree], int]:
+    """A cell with the number of entries at a path."""
+    return lambda tree: length(look(tree, *path))
+
+
+def truth(*path: str, default: bool = False) -> Callable[[Tree], Cell]:
+    """A cell with the truth value at a path."""
+
+    def cell(tree: Tree) -> Cell:
+        found = look(tree, *path)
+        return found if isinstance(found, bool) else default
+
+    return cell
+
+
+def labels(*path: str) -> Callable[[Tree], str]:
+    """A cell with the labels at a path."""
+    return lambda tree: pairs(tree, *path) or NONE
+
+
+def length(value: object) -> int:
+    """How many entries a list or an object has; 0 for anything else."""
+    return len(cast("list[object]", value)) if isinstance(value, list | dict) else 0
+
+
+def strings(tree: object, *path: str) -> list[str]:
+    """The strings in the list at a path."""
+    found = look(tree, *path)
+    return (
+        [one for one in cast("list[object]", found) if isinstance(one, str)]
+        if isinstance(found, list)
+        else []
+    )
+
+
+def some(items: Sequence[str], most: int = _SHOWN) -> str:
+    """Join the first of many, and say how many more there are."""
+    shown = ",".join(items[:most])
+    return f"{shown} + {len(items) - most} more..." if len(items) > most else shown
+
+
+def is_true(tree: object, *path: str, kind: str) -> bool:
+    """Whether the first condition of a type, in the list at a path, is true."""
+    found = (c for c in many(tree, *path) if c.get("type") == kind)
+    return next((c.get("status") == "True" for c in found), False)
+
+
+def selector(*path: str, none: str = NONE) -> Callable[[Tree], str]:
+    """A cell with the label selector at a path: `app=web,tier in (a,b),!old`."""
+    return lambda tree: render_selector(look(tree, *path)) or none
+
+
+def render_selector(wanted: object) -> str:
+    """Render a label selector as API servers do, sorted by label."""
+    parts: list[tuple[str, str]] = []
+    equal = mapping(wanted, "matchLabels")
+    parts += [(name, f"{name}={value}") for name, value in equal.items()]
+    for expression in many(wanted, "matchExpressions"):
+        name, operator = text(expression, "key"), text(expression, "operator")
+        if operator in _SETS:
+            values = ",".join(sorted(strings(expression, "values")))
+            parts.append((name, f"{name} {_SETS[operator]} ({values})"))
+        else:
+            parts.append((name, name if operator == "Exists" else f"!{name}"))
+    return ",".join(rendered for _, rendered in sorted(parts, key=lambda part: part[0]))
+
+
+def template_columns(*path: str, shown: bool = False) -> Sequence[Column]:
+    """The columns with the names and images of the containers at a path."""
+
+    def joined(field: str) -> Callable[[Tree], str]:
+        return lambda tree: ",".join(text(one, field) for one in many(tree, *path))
+
+    make = column if shown else wide
+    return (make("Containers", joined("name")), make("Images", joined("image")))
+
+
+TEMPLATE: Final = template_columns("spec", "template", "spec", "containers")
+"""Of the Pods of a workload."""

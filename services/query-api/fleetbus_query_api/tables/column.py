@@ -1,0 +1,85 @@
+"""A column of a table, and the columns that most resources have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from fleetbus.kube.json_fields import Tree, look, text
+from fleetbus.process.human_time import parse_time, render_duration
+
+Cell = str | int | float | bool | None
+"""A value as in the Table of an API server; None is an empty cell."""
+
+NONE: Final = "<none>"
+UNSET: Final = "<unset>"
+UNKNOWN: Final = "<unknown>"
+INVALID: Final = "<invalid>"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table, like a columnDefinition of Kubernetes.
+
+    Attributes:
+        name: as an API server writes it: `Ready`, `Port(s)`.
+        type: of the cells in OpenAPI: string, integer, number, boolean or date.
+        format: of OpenAPI; `name` for the column that names the object.
+        description: one sentence; may be empty.
+        priority: 0 is always shown, more only with `-o wide`.
+        cell: renders the cell of an object; never raises, whatever the object has.
+    """
+
+    name: str
+    cell: Callable[[Tree], Cell]
+    type: str = "string"
+    format: str = ""
+    description: str = ""
+    priority: int = 0
+
+
+def column(name: str, cell: Callable[[Tree], Cell], *, type: str = "string") -> Column:  # noqa: A002
+    """Make a column that is always shown."""
+    return Column(name, cell, type=type)
+
+
+def wide(name: str, cell: Callable[[Tree], Cell], *, type: str = "string") -> Column:  # noqa: A002
+    """Make a column that only `-o wide` shows."""
+    return Column(name, cell, type=type, priority=1)
+
+
+def since(value: object) -> str:
+    """Render how long ago a time is, as API servers do."""
+    then = parse_time(value) if value else None
+    if then is None:
+        return UNKNOWN
+    return duration((datetime.now(UTC) - then).total_seconds())
+
+
+def duration(seconds: float) -> str:
+    """Render a duration as API servers do; a negative one of over a second is invalid."""
+    return INVALID if int(seconds) < -1 else render_duration(seconds)
+
+
+def _age(tree: Tree) -> str:
+    return since(look(tree, "metadata", "creationTimestamp"))
+
+
+def _created_at(tree: Tree) -> str:
+    return text(tree, "metadata", "creationTimestamp")
+
+
+def name_of(tree: Tree) -> str:
+    """The name of an object."""
+    return text(tree, "metadata", "name")
+
+
+NAME: Final = Column(
+    "Name", name_of, format="name", description="Name must be unique within a namespace."
+)
+AGE: Final = Column("Age", _age, description="Time since the object was created.")
+CREATED_AT: Final = Column(
+    "Created At", _created_at, type="date", description="When the object was created."
+)
