@@ -132,6 +132,7 @@ def test_s7_a_component_may_what_it_does(
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_s7_no_component_may_what_it_does_not(calls: Calls, component: str):
+    """Nor does the query API, for a join (rule A7)."""
     assert [one for one in FORBIDDEN if may(calls, component, *one)] == []
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from fleetbus_devfleet.processes.children import Child
+from fleetbus_query_api.limits.gate import WRITES
 from support.rigs.secured_api import grant, rule, secured_api
 
 if TYPE_CHECKING:
@@ -93,6 +94,10 @@ def shown(answer: httpx.Response) -> Any:
     return sorted(map(_name_of, items))
 
 
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
 def _name_of(item: dict[str, Any]) -> str:
     if "name" in item:
         return item["name"]
@@ -117,11 +122,24 @@ async def test_a1_every_endpoint_with_every_credential(api: SecuredApi):
     grant(api.hub, "nobody", rule("get list", "", "pods", "configmaps"))
 
     paths = (await api.get(reader, "/openapi.json")).json()["paths"]
-    covered = {path.split("?")[0] for path, *_ in MATRIX}
+    covered = {path.split("?")[0] for path, *_ in MATRIX} | set(WRITES)
     for path in paths:
         fixed = path.split("{")[0]
         assert any(c == path or ("{" in path and c.startswith(fixed)) for c in covered), path
 
+    joiner = api.user(
+        "joiner", audiences=("fleetbus", "https://kubernetes.default.svc.cluster.local")
+    )
+    for path, send in (("/v1/join", api.client.post), ("/v1/unjoin", api.client.delete)):
+        for token in refused.values():
+            assert (await send(f"{path}?cluster=c3", headers=bearer(token))).status_code == 401
+        for token in (
+            nobody,
+            narrow,
+            reader,
+            joiner,
+        ):  # the last is known to the hub, without rights
+            assert (await send(f"{path}?cluster=c3", headers=bearer(token))).status_code == 403
     for path, without, some, everywhere in MATRIX:
         for what, token in refused.items():
             answer = await api.get(token, path)

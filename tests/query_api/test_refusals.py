@@ -34,7 +34,7 @@ MALFORMED: list[tuple[dict[str, Any], str]] = [
     ({"continue": "garbage"}, "continue token"),
     ({"name": "a/b"}, "name"),
 ]
-PATHS = [LIST, "/fleet/v1/clusters", "/v1/list", "/v1/join", "/v1/unjoin", "/nowhere", "/"]
+PATHS = [LIST, "/fleet/v1/clusters", "/v1/list", "/nowhere", "/"]
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 from fleetbus.snapshot import SnapshotReader
 from fleetbus_query_api.access.authorise import OpenAccess
 from fleetbus_query_api.app import create_app
+from fleetbus_query_api.membership.routes import Membership
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.watch.tail import FeedTail
 from reference.tables import code, table
@@ -24,6 +25,7 @@ def page() -> str:
         access=OpenAccess(),
         authenticator=None,
         tail=cast("FeedTail", None),
+        membership=cast("Membership", None),
     )
     document = app.openapi()
     parts = [

@@ -146,6 +146,7 @@ clusters: whether it reads the members' kubeconfigs. */}}
     FLEETBUS_QUERY_API_AUTHENTICATION: token
     FLEETBUS_QUERY_API_AUDIENCE: {{ .audience | quote }}
     FLEETBUS_QUERY_API_AUTHORITY: {{ .authority }}
+    FLEETBUS_QUERY_API_CLUSTERS_NAMESPACE: {{ $.Values.clusters.namespace }}
     {{- if .tls.terminated }}
     FLEETBUS_QUERY_API_TLS_TERMINATED: "true"
     {{- else }}

@@ -127,7 +127,7 @@ async def unjoin(hub: KubeClient, name: str, *, namespace: str = NAMESPACE) -> N
         if not await _delete_left_secrets(hub, name, namespace):
             raise NotJoined(f"cluster {name!r} is not in the fleet")
         return
-    secret, of_watcher = [await _secret_at(hub, place) for place in _places_of_secrets(cluster)]
+    secret, of_watcher = [await _secret_at(hub, place) for place in places_of_secrets(cluster)]
     if await _is_hub(hub, secret):
         raise NotPossible(f"cluster {name!r} is the hub of the fleet and cannot leave it")
     await write_record(hub, cluster, namespace, _MANAGER)
@@ -268,7 +268,7 @@ def place_of_secret(cluster: Object) -> tuple[str, str]:
     return str(reference.get("namespace") or ""), str(reference.get("name") or "")
 
 
-def _places_of_secrets(cluster: Object) -> list[tuple[str, str]]:
+def places_of_secrets(cluster: Object) -> list[tuple[str, str]]:
     """The Secrets of the Cluster, and of a watcher of its own."""
     marks = cast("dict[str, Any]", cluster["metadata"].get("annotations") or {})
     namespace, _, name = str(marks.get(WATCHER_ACCESS) or "").partition("/")

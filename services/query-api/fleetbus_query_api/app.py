@@ -31,11 +31,13 @@ from fleetbus_query_api.limits.gate import RequestGate
 from fleetbus_query_api.limits.large_answers import ListConcurrency
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.limits.user_limits import UserLimits
+from fleetbus_query_api.membership.routes import Membership, membership_router
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.watch.tail import FeedTail
 
 _DESCRIPTION: Final = """\
-The objects of all clusters, as the snapshot has them. Read-only: anything but GET answers 405.
+The objects of all clusters, as the snapshot has them. Read-only: anything but GET answers 405,
+except `POST /v1/join` and `DELETE /v1/unjoin`, which write to the hub with your own rights there.
 
 Every answer shows how fresh it is: `freshness` by cluster, and in `incomplete` the clusters whose
 part may lack something or be outdated.
@@ -58,6 +60,7 @@ def create_app(
     access: Access,
     authenticator: Authenticator | None,
     tail: FeedTail,
+    membership: Membership,
     catalog: Catalog | None = None,
 ) -> FastAPI:
     """Build the application over one snapshot.
@@ -68,6 +71,7 @@ def create_app(
         access: decides what a user may read.
         authenticator: knows the users of tokens; None if everybody is let in.
         tail: of the snapshot's feed; its owner runs it.
+        membership: joins and unjoins clusters.
         catalog: resolves resource names; made from the reader if it is not given.
     """
     if authenticator is not None:
@@ -88,6 +92,7 @@ def create_app(
     app.include_router(_cluster_router(clusters))
     app.include_router(_object_router(listing))
     app.include_router(v1_router(reader=reader, clusters=clusters, listing=listing, slices=slices))
+    app.include_router(membership_router(membership))
     add_problem_handlers(app)
     app.add_middleware(ListConcurrency)
     app.add_middleware(UserLimits, settings=settings)

@@ -29,6 +29,8 @@ from fleetbus.store.connection import connect_patiently
 from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_query_api.access.guard import guarded
 from fleetbus_query_api.app import create_app
+from fleetbus_query_api.membership.caller import CallerHub
+from fleetbus_query_api.membership.routes import Membership
 from fleetbus_query_api.probe import StoreProbe
 from fleetbus_query_api.serve import listen, serve, wait_for_tls
 from fleetbus_query_api.settings import QueryApiSettings
@@ -77,6 +79,10 @@ async def run(
                     access=guard.access,
                     authenticator=guard.authenticator,
                     tail=tail,
+                    membership=Membership(
+                        callers=CallerHub(shared, is_open=guard.authenticator is None),
+                        namespace=settings.clusters_namespace,
+                    ),
                 )
                 if guard.clusters is not None:
                     checks.ready_when("clusters", partial(_unknown_clusters, guard.clusters))

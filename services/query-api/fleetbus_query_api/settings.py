@@ -9,6 +9,7 @@ from typing import Final, Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from fleetbus.clusters.leaving import NAMESPACE
 from fleetbus.process.settings import Duration
 
 _NEVER: Final = timedelta(0)
@@ -52,6 +53,10 @@ class QueryApiSettings(BaseSettings):
 
     authority: Literal["hub", "member"] = "hub"
     """Whose RBAC decides what a user may read in a cluster: the hub's, or that cluster's own."""
+
+    clusters_namespace: str = Field(default=NAMESPACE, min_length=1, max_length=63)
+    """Namespace of fleetbus on the hub, to which a join writes the kubeconfig of a cluster;
+    `clusters.namespace` of the chart."""
 
     token_cache: Duration = Field(default=timedelta(minutes=2), ge=_NEVER, le=timedelta(minutes=2))
     """How long a valid token is not reviewed again; a revoked one is good for so long."""

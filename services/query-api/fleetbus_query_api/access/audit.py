@@ -68,6 +68,14 @@ class AuditedAccess:
         return allowed
 
 
+def note_write(right: Right, *, is_allowed: bool) -> None:
+    """Note the decision about a join or an unjoin, which the hub makes."""
+    if asked := _ASKED.get():
+        asked.rights.append(right)
+        asked.allowed += is_allowed
+        asked.denied |= set() if is_allowed else {right.name}
+
+
 class Audit:
     """An ASGI middleware that logs each request; what is refused, as a warning.
 

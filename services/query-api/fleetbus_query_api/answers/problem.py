@@ -3,9 +3,12 @@
 Problem
 ├── BadRequestProblem         400: the request is invalid
 ├── UnauthorizedProblem       401: there is no token, or it is not accepted (rule A3)
+├── ForbiddenProblem          403: a join or unjoin without the rights, or from another site
 ├── NotFoundProblem           404: no such resource, cluster or object
-├── MethodNotAllowedProblem   405: anything but GET (rule A7)
+├── MethodNotAllowedProblem   405: anything but GET, join and unjoin (rule A7)
+├── ConflictProblem           409: the name of a cluster that joins is taken
 ├── GoneProblem               410: the continue token has expired: the store was lost since
+├── TooLargeProblem           413: an uploaded kubeconfig is too large
 ├── MisdirectedProblem        421: the Host header is not a name of this machine
 ├── TooManyRequestsProblem    429: a limit of one user was reached
 └── UnavailableProblem        503: the store of the snapshot is away, or being filled
@@ -76,6 +79,12 @@ class UnauthorizedProblem(Problem):
         self.headers = {"WWW-Authenticate": f'Bearer realm="fleetbus"{error}'}
 
 
+class ForbiddenProblem(Problem):
+    """The caller may not write to the hub, or is a page of another site (rule A7)."""
+
+    status = 403
+
+
 class NotFoundProblem(Problem):
     """No such resource, cluster or object, or the user may not read it (rule A2)."""
 
@@ -83,16 +92,36 @@ class NotFoundProblem(Problem):
 
 
 class MethodNotAllowedProblem(Problem):
-    """Anything but GET (rule A7)."""
+    """A method that the path does not have (rule A7).
+
+    Args:
+        detail: what to do.
+        allow: the method that it has.
+    """
 
     status = 405
-    headers = MappingProxyType({"Allow": "GET"})
+
+    def __init__(self, detail: str, *, allow: str = "GET") -> None:
+        super().__init__(detail)
+        self.headers = {"Allow": allow}
+
+
+class ConflictProblem(Problem):
+    """The name of a cluster that joins is taken, or it is joining or leaving just now."""
+
+    status = 409
 
 
 class GoneProblem(Problem):
     """The page that the request continues from is lost; start from the beginning."""
 
     status = 410
+
+
+class TooLargeProblem(Problem):
+    """An uploaded kubeconfig is too large (rule S7)."""
+
+    status = 413
 
 
 class MisdirectedProblem(Problem):

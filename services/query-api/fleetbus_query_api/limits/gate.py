@@ -1,20 +1,29 @@
-"""Refuses requests other than GET (rule A7), and Host headers of other machines.
+"""Refuses requests other than GET, but for join and unjoin (rule A7), and those of other sites.
 
 Host headers matter only where nobody authenticates: a token is never sent by itself, so a web page
-that points its own name at us has none.
+that points its own name at us has none. What writes is refused to pages of other sites in any case:
+a form of theirs needs no answer to do harm.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fleetbus.process.loopback import is_loopback
 from fleetbus_query_api.answers.problem import (
+    ForbiddenProblem,
     MethodNotAllowedProblem,
     MisdirectedProblem,
     Problem,
     render_problem,
 )
+
+WRITES: Final[Mapping[str, str]] = {"/v1/join": "POST", "/v1/unjoin": "DELETE"}
+"""The only paths that write, each with its only method."""
+_OF_THIS_SITE: Final = frozenset({"same-origin", "none"})
 
 
 class RequestGate:
@@ -38,22 +47,43 @@ class RequestGate:
             await render_problem(str(scope["path"]), problem)(scope, receive, send)
 
     def _find_problem(self, scope: Scope) -> Problem | None:
-        if scope["method"] != "GET":
-            return MethodNotAllowedProblem("the query API is read-only: use GET")
-        host = _host_of(scope) if self._only_loopback else ""
-        if host and not is_loopback(host):
+        if problem := _method_problem(scope):
+            return problem
+        host = _header(scope, b"host")
+        name = _without_port(host)
+        if self._only_loopback and name and not is_loopback(name):
             # DNS rebinding: a web page may point its own name at 127.0.0.1 and read through a
             # visitor.
             return MisdirectedProblem(
                 "this API answers only under localhost and loopback addresses"
             )
+        if scope["path"] in WRITES and not _is_of_this_site(scope, host):
+            return ForbiddenProblem("a page of another site must not change the fleet")
         return None
 
 
-def _host_of(scope: Scope) -> str:
+def _method_problem(scope: Scope) -> Problem | None:
+    wanted = WRITES.get(scope["path"], "GET")
+    if scope["method"] == wanted:
+        return None
+    if wanted == "GET":
+        return MethodNotAllowedProblem("the query API is read-only: use GET")
+    return MethodNotAllowedProblem(f"use {wanted}", allow=wanted)
+
+
+def _is_of_this_site(scope: Scope, host: str) -> bool:
+    """Whether no page sends a request, or one that this server has sent: browsers tell."""
+    origin = _header(scope, b"origin")
+    if origin and origin not in {f"http://{host}", f"https://{host}"}:
+        return False
+    return (_header(scope, b"sec-fetch-site") or "none") in _OF_THIS_SITE
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    """The first header of a name; empty if there is none."""
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
+
+
+def _without_port(host: str) -> str:
     """The Host header without its port; empty if there is none (HTTP/1.0)."""
-    for name, value in scope["headers"]:
-        if name == b"host":
-            text = value.decode("latin-1")
-            return text if text.endswith("]") else text.rpartition(":")[0] or text
-    return ""
+    return host if host.endswith("]") else host.rpartition(":")[0] or host

@@ -1,0 +1,1 @@
+"""Lets clusters join and leave the fleet, with the rights of whoever asks (rule A7)."""

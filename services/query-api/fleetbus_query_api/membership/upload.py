@@ -1,0 +1,82 @@
+"""Reads an uploaded kubeconfig from a multipart form (rule S7)."""
+
+from __future__ import annotations
+
+import asyncio
+from email.message import Message
+from email.parser import BytesParser
+from typing import Final
+
+from fastapi import Request
+
+from fleetbus.errors import ConfigError
+from fleetbus.kube.connection.config import MAX_UPLOAD, KubeConfig, read_upload
+from fleetbus_query_api.answers.problem import BadRequestProblem, TooLargeProblem
+
+FIELD: Final = "kubeconfig"
+_FRAME: Final = 8 * 1024
+"""For the headers of the parts, and the boundary."""
+_WITHIN_SECONDS: Final = 5
+_HOW: Final = "send a multipart form with the field kubeconfig: curl -F kubeconfig=@FILE"
+
+
+async def read_kubeconfig(request: Request) -> KubeConfig:
+    """Read the kubeconfig of a request: its current context, and nothing else.
+
+    Raises:
+        BadRequestProblem: it is missing, not a kubeconfig, or must not be used.
+        TooLargeProblem: it is larger than `MAX_UPLOAD`.
+    """
+    content_type = request.headers.get("content-type", "")
+    if not content_type.lower().startswith("multipart/form-data"):
+        raise BadRequestProblem(f"the kubeconfig is missing: {_HOW}")
+    body = await _read_body(request)
+    # Elsewhere: hostile YAML takes long, and the event loop is everybody's.
+    return await asyncio.to_thread(_parse, content_type, body)
+
+
+async def _read_body(request: Request) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(_WITHIN_SECONDS):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > MAX_UPLOAD + _FRAME:
+                    raise TooLargeProblem(f"a kubeconfig has at most {MAX_UPLOAD // 1024} KiB")
+                chunks.append(chunk)
+    except TimeoutError:
+        raise BadRequestProblem(
+            f"the kubeconfig did not arrive within {_WITHIN_SECONDS} s"
+        ) from None
+    return b"".join(chunks)
+
+
+def _parse(content_type: str, body: bytes) -> KubeConfig:
+    try:
+        text = _field(content_type, body).decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadRequestProblem("the kubeconfig is not text in UTF-8") from None
+    try:
+        return read_upload(text, FIELD)
+    except ConfigError as e:
+        raise BadRequestProblem(
+            f"{e}; a kubeconfig to join with contains its credentials:"
+            " `kubectl config view --minify --flatten --raw`, or a ServiceAccount's token"
+        ) from e
+
+
+def _field(content_type: str, body: bytes) -> bytes:
+    head = b"Content-Type: " + content_type.encode("latin-1", "replace") + b"\r\n\r\n"
+    form = BytesParser().parsebytes(head + body)
+    parts = [part for part in form.walk() if part is not form]
+    found = [part for part in parts if _name_of(part) == FIELD]
+    if len(found) != 1 or len(parts) != 1:
+        names = ", ".join(str(_name_of(part))[:40] for part in parts[:4]) or "none"
+        raise BadRequestProblem(f"the form needs one field, kubeconfig; it has: {names}. {_HOW}")
+    content = found[0].get_payload(decode=True)
+    return content if isinstance(content, bytes) else b""
+
+
+def _name_of(part: Message) -> object:
+    return part.get_param("name", header="content-disposition")
