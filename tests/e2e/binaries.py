@@ -105,9 +105,7 @@ def _build(folder: Path, missing: list[str]) -> None:
         if "etcd" in missing:
             _write_module(module / "etcd", {_ETCD: ETCD}, {})
             _go_build(module / "etcd", folder, {"etcd": _ETCD}, flags="")
-        if wanted := {
-            c.rpartition("/")[2]: c for c in _COMMANDS if c.rpartition("/")[2] in missing
-        }:
+        if wanted := {name: package for name, package in _COMMANDS.items() if name in missing}:
             _write_module(
                 module / "kubernetes", {"k8s.io/kubernetes": KUBERNETES}, _staging(module)
             )
