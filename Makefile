@@ -74,7 +74,7 @@ faults-workers: $(SYNCED) ## workers killed and stopped, stores broken under loa
 faults-workers-cut: $(SYNCED) ## the same in less than a minute, with a fresh seed
 	$(RUN) python tests/run.py faults.workers --cut
 
-faults-distributor: $(SYNCED) ## distributors killed between two writes and at any time, targets, hub and names broken, three seeds, half an hour; SEEDS= KILLS=
+faults-distributor: $(SYNCED) ## distributors killed between two writes and at any time, targets, hub and names broken, three seeds, a quarter of an hour; SEEDS= KILLS=
 	$(RUN) python tests/run.py faults.distributors $(if $(SEEDS),--seeds $(SEEDS)) $(if $(KILLS),--kills $(KILLS))
 
 faults-distributor-cut: $(SYNCED) ## the same in less than a minute, with a fresh seed
