@@ -31,6 +31,8 @@ COMMAND = Path(sys.executable).parent / "fleetbus-query-api"
 CLUSTERS = "/fleet/v1/clusters"
 LIST = "/fleet/v1/resources/pods"
 V1 = "/v1/list"
+EU1, US1, NONE, ALL = (f"/kube/{name}" for name in ("eu1", "us1", "none", "-"))
+IN_PROD = "/api/v1/namespaces/prod"
 
 # path, and what it answers: without rights, with a right on pods in prod of eu1, with all rights.
 # A number is a status, anything else what is shown.
@@ -61,6 +63,34 @@ MATRIX: list[tuple[str, Any, Any, Any]] = [
     (f"{V1}_with_cluster?gvr=pods", 404, 404, ["prod-1", "prod-1", "test-1", "test-1"]),
     (f"{V1}_cluster", [], [], ["eu1", "us1"]),
     (f"{V1}_cluster?name=eu1", [], [], ["eu1"]),
+    # A user who may not get the Cluster finds the same kinds, whatever name they ask for.
+    (f"{EU1}/version", 200, 200, 200),
+    (f"{NONE}/version", 200, 200, 404),
+    (f"{EU1}/apis", 200, 200, 200),
+    (f"{EU1}/api/v1", 200, 200, 200),
+    (f"{NONE}/api/v1", 200, 200, 404),
+    (f"{ALL}/api/v1", 200, 200, 200),
+    (f"{EU1}/apis/apps/v1", 404, 404, 404),
+    (f"{EU1}/nowhere", 404, 404, 404),
+    (f"{EU1}/api/v1/pods", 404, 404, ["prod-1", "test-1"]),
+    (f"{EU1}{IN_PROD}/pods", 404, ["prod-1"], ["prod-1"]),
+    (f"{EU1}{IN_PROD}/pods?labelSelector=a=b", 404, [], []),
+    (f"{EU1}{IN_PROD}/pods?fieldSelector=metadata.name=none", 404, [], []),
+    (f"{EU1}{IN_PROD}/pods/prod-1", 404, 200, 200),
+    (f"{EU1}{IN_PROD}/pods/none", 404, 404, 404),
+    (f"{EU1}{IN_PROD}/pods/prod-1/log", 405, 405, 405),
+    (f"{EU1}/api/v1/namespaces/test/pods", 404, 404, ["test-1"]),
+    (f"{EU1}/api/v1/namespaces/test/pods/test-1", 404, 404, 200),
+    (f"{EU1}{IN_PROD}/configmaps", 404, 404, ["prod-c"]),
+    (f"{EU1}{IN_PROD}/secrets", 404, 404, 404),
+    (f"{US1}{IN_PROD}/pods", 404, 404, ["prod-1"]),
+    (f"{US1}{IN_PROD}/pods/prod-1", 404, 404, 200),
+    (f"{NONE}{IN_PROD}/pods", 404, 404, 404),
+    (f"{NONE}{IN_PROD}/pods/prod-1", 404, 404, 404),
+    (f"{ALL}/api/v1/pods", 404, 404, ["eu1/prod-1", "eu1/test-1", "us1/prod-1", "us1/test-1"]),
+    (f"{ALL}{IN_PROD}/pods", 404, ["eu1/prod-1"], ["eu1/prod-1", "us1/prod-1"]),
+    (f"{ALL}{IN_PROD}/pods/prod-1", 404, 200, ["eu1/prod-1", "us1/prod-1"]),
+    (f"{ALL}/api/v1/namespaces/test/pods", 404, 404, ["eu1/test-1", "us1/test-1"]),
 ]
 
 
@@ -102,8 +132,11 @@ def _name_of(item: dict[str, Any]) -> str:
     if "name" in item:
         return item["name"]
     tree = item.get("object") or item.get("Object") or item
-    name = tree["metadata"]["name"]
-    return f"{item['cluster']}/{name}" if "cluster" in item else name
+    metadata: dict[str, Any] = tree["metadata"]
+    name = metadata["name"]
+    annotations: dict[str, str] = metadata.get("annotations") or {}
+    cluster = item.get("cluster") or annotations.get("fleetbus.dev/cluster")
+    return f"{cluster}/{name}" if cluster else name
 
 
 async def test_a1_every_endpoint_with_every_credential(api: SecuredApi):
@@ -149,6 +182,32 @@ async def test_a1_every_endpoint_with_every_credential(api: SecuredApi):
         for token, expected in ((nobody, without), (narrow, some), (reader, everywhere)):
             answer = await api.get(token, path)
             assert shown(answer) == expected, (token, path, answer.text)
+
+
+async def test_a2_under_kube_what_is_forbidden_looks_like_what_is_absent(api: SecuredApi):
+    """Rule A2: cluster, type, namespace and object; kubectl's narrow user still finds its types."""
+    narrow = api.user("narrow")
+    own = rule("get list", "fleetbus.dev", "clusters/pods", names=("eu1",))
+    grant(api.hub, "narrow", own, namespace="prod")
+
+    async def ask(path: str) -> tuple[int, Any]:
+        answer = await api.get(narrow, path)
+        return answer.status_code, answer.json()
+
+    async def same(forbidden: str, absent: str) -> None:
+        (code, found), (other, missing) = await ask(forbidden), await ask(absent)
+        assert code == other, (forbidden, found, missing)
+        assert found == missing, (forbidden, found, missing)
+
+    for path in ("/version", "/api", "/apis", "/api/v1", f"{IN_PROD}/pods", f"{IN_PROD}/pods/a"):
+        await same(f"{US1}{path}", f"{NONE}{path}")
+    await same(f"{EU1}{IN_PROD}/configmaps/prod-c", f"{NONE}{IN_PROD}/configmaps/prod-c")
+    code, found = await ask(f"{EU1}{IN_PROD}/configmaps")
+    _, missing = await ask(f"{EU1}{IN_PROD}/secrets")
+    assert json.dumps(missing).replace("secrets", "configmaps") == json.dumps(found)
+    assert (code, found["kind"]) == (404, "Status")
+    listed = (await ask(f"{EU1}/api/v1"))[1]["resources"]
+    assert [each["name"] for each in listed] == ["configmaps", "pods"]
 
 
 async def test_a3_other_authorization_headers_are_401(api: SecuredApi):

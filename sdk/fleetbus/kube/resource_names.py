@@ -5,7 +5,7 @@ Discovery has them for every resource, but neither the stream nor the snapshot k
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from difflib import SequenceMatcher, get_close_matches
 from typing import Final
 
@@ -79,6 +79,11 @@ def _by_name(chosen: slice) -> Mapping[str, Collection[str]]:
 SHORT_NAMES: Final = _by_name(slice(1, None))
 """Resource keys by short name."""
 _ALL_NAMES: Final = _by_name(slice(None))
+
+
+def names_of(key: str) -> Sequence[str]:
+    """The singular and the short names of a resource key; none if they are not known."""
+    return _NAMES.get(key, ())
 
 
 def with_plural(name: ResourceName) -> ResourceName:

@@ -27,6 +27,10 @@ from fleetbus_query_api.answers.openapi import (
 from fleetbus_query_api.answers.parameters import ListParameters, NoParameters, refuse_repeats
 from fleetbus_query_api.answers.problem import add_problem_handlers
 from fleetbus_query_api.answers.render import json_response
+from fleetbus_query_api.kube.api import KubeApi
+from fleetbus_query_api.kube.reading import KubeObjects
+from fleetbus_query_api.kube.routes import kube_router
+from fleetbus_query_api.kube.served import ServedKinds
 from fleetbus_query_api.limits.gate import RequestGate
 from fleetbus_query_api.limits.large_answers import ListConcurrency
 from fleetbus_query_api.limits.time_slices import TimeSlices
@@ -93,6 +97,9 @@ def create_app(
     app.include_router(_object_router(listing))
     app.include_router(v1_router(reader=reader, clusters=clusters, listing=listing, slices=slices))
     app.include_router(membership_router(membership))
+    served = ServedKinds(reader=reader, catalog=known, access=access)
+    objects = KubeObjects(reader=reader, listing=listing, slices=slices)
+    app.include_router(kube_router(KubeApi(served=served, objects=objects)))
     add_problem_handlers(app)
     app.add_middleware(ListConcurrency)
     app.add_middleware(UserLimits, settings=settings)

@@ -10,7 +10,7 @@ import asyncio
 import heapq
 import itertools
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Self
@@ -20,18 +20,16 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from fleetbus.kube.selectors import LabelSelector
-from fleetbus.snapshot import Entry, Freshness, ListQuery, SnapshotReader
+from fleetbus.snapshot import Entry, ListQuery, SnapshotReader
 from fleetbus_query_api.access.user import RequestUser, User
 from fleetbus_query_api.answers.cluster_listing import ClusterListing
+from fleetbus_query_api.answers.incomplete import incomplete_header
 from fleetbus_query_api.answers.object_listing import ObjectListing, members_of
 from fleetbus_query_api.answers.parameters import check_repeats, require_few
 from fleetbus_query_api.answers.problem import BadRequestProblem
 from fleetbus_query_api.answers.readable import Selection
 from fleetbus_query_api.answers.render import FIXED_HEADERS, SLICE, body_of, json_response
 from fleetbus_query_api.limits.time_slices import TimeSlices
-
-INCOMPLETE_HEADER: Final = "Fleetbus-Incomplete"
-"""`"<cluster>";age=<seconds>;reason="<text>", …` (a structured field, RFC 9651)."""
 
 _STEP: Final = 250
 _MAX_LIMIT: Final = 1_000_000
@@ -148,7 +146,7 @@ async def _list_clusters(
         for record, _ in found
     ]
     freshness = {record.name: known for record, known in found}
-    return json_response(msgspec.json.encode(rows), headers=_incomplete_header(freshness))
+    return json_response(msgspec.json.encode(rows), headers=incomplete_header(freshness))
 
 
 class _NewestObjects:
@@ -191,7 +189,7 @@ class _NewestObjects:
         rows = await self._find(query, asked.limit)
         return StreamingResponse(
             self._stream(request, resource, rows, render),
-            headers={**FIXED_HEADERS, **_incomplete_header(freshness)},
+            headers={**FIXED_HEADERS, **incomplete_header(freshness)},
             media_type="application/json",
         )
 
@@ -345,24 +343,3 @@ def _object(entry: Entry) -> bytes:
 def _object_with_cluster(entry: Entry) -> bytes:
     name = msgspec.json.encode(entry.cluster)
     return b'{"Object":%b,"clusterName":%b}' % (_object(entry), name)
-
-
-def _incomplete_header(freshness: Mapping[str, Freshness]) -> dict[str, str]:
-    """The header that names incomplete clusters, as the body is a plain array (rule A4)."""
-    marks = [
-        _incomplete_item(name, known)
-        for name, known in sorted(freshness.items())
-        if not known.is_complete
-    ]
-    return {INCOMPLETE_HEADER: ", ".join(marks)} if marks else {}
-
-
-def _incomplete_item(name: str, known: Freshness) -> str:
-    age = "" if known.age is None else f";age={known.age.total_seconds():.0f}"
-    return f"{_quote(name)}{age};reason={_quote(known.reason[:200])}"
-
-
-def _quote(text: str) -> str:
-    """Quote as a string of RFC 9651, printable ASCII; a reason may quote any server."""
-    plain = re.sub(r"[^ -~]", "?", text)
-    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,4 +1,6 @@
-"""Errors as answers: problem details (RFC 9457), and below /v1 the form of multi_resource_operator.
+"""Errors as answers: problem details (RFC 9457), other forms below /v1 and /kube.
+
+Below /v1 it is that of multi_resource_operator, below /kube the Status of Kubernetes.
 
 Problem
 ├── BadRequestProblem         400: the request is invalid
@@ -35,6 +37,7 @@ from fleetbus.snapshot import ExpiredToken, InvalidToken
 from fleetbus.store.foreign_keys import ForeignKeyError
 from fleetbus_proto.errors import InvalidName
 from fleetbus_query_api.answers.render import json_response
+from fleetbus_query_api.kube.status import KUBE_PREFIX, render_status
 
 V1_PREFIX: Final = "/v1/"
 """Paths of multi_resource_operator, whose clients expect `{"error": …}`."""
@@ -101,8 +104,8 @@ class MethodNotAllowedProblem(Problem):
 
     status = 405
 
-    def __init__(self, detail: str, *, allow: str = "GET") -> None:
-        super().__init__(detail)
+    def __init__(self, detail: str, *, allow: str = "GET", **members: Any) -> None:
+        super().__init__(detail, **members)
         self.headers = {"Allow": allow}
 
 
@@ -178,12 +181,14 @@ def add_problem_handlers(app: FastAPI) -> None:
 
 def render_problem(path: str, error: Problem) -> Response:
     """Render a problem in the form that clients of the path expect."""
+    if path.startswith(KUBE_PREFIX):
+        details = error.members.get("details")
+        content = render_status(error.status, str(error), error.headers, details)
+        return json_response(content, status=error.status, headers=error.headers)
     if path.startswith(V1_PREFIX):
-        content: dict[str, Any] = {"error": str(error)}
-        return json_response(
-            msgspec.json.encode(content), status=error.status, headers=error.headers
-        )
-    content = {
+        content = msgspec.json.encode({"error": str(error)})
+        return json_response(content, status=error.status, headers=error.headers)
+    document = {
         "type": "about:blank",
         "title": HTTPStatus(error.status).phrase,
         "status": error.status,
@@ -191,7 +196,7 @@ def render_problem(path: str, error: Problem) -> Response:
         **error.members,
     }
     return json_response(
-        msgspec.json.encode(content),
+        msgspec.json.encode(document),
         status=error.status,
         headers=error.headers,
         media_type="application/problem+json",

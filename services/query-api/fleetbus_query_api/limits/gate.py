@@ -20,6 +20,7 @@ from fleetbus_query_api.answers.problem import (
     Problem,
     render_problem,
 )
+from fleetbus_query_api.kube.status import KUBE_PREFIX, WHERE_TO_WRITE
 
 WRITES: Final[Mapping[str, str]] = {"/v1/join": "POST", "/v1/unjoin": "DELETE"}
 """The only paths that write, each with its only method."""
@@ -66,6 +67,8 @@ def _method_problem(scope: Scope) -> Problem | None:
     wanted = WRITES.get(scope["path"], "GET")
     if scope["method"] == wanted:
         return None
+    if str(scope["path"]).startswith(KUBE_PREFIX):
+        return MethodNotAllowedProblem(WHERE_TO_WRITE)
     if wanted == "GET":
         return MethodNotAllowedProblem("the query API is read-only: use GET")
     return MethodNotAllowedProblem(f"use {wanted}", allow=wanted)

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fleetbus_query_api.answers.problem import UnavailableProblem, render_problem
+from fleetbus_query_api.kube.requests import is_list
 
 log = structlog.get_logger()
 
@@ -70,7 +71,7 @@ class ListConcurrency:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request pass once there is capacity for its answer."""
         path = str(scope.get("path", ""))
-        if not path.startswith(_LIST_PATHS):
+        if not path.startswith(_LIST_PATHS) and not is_list(scope):
             await self._app(scope, receive, send)
             return
         try:

@@ -1,0 +1,84 @@
+"""Answers the requests below /kube: the way of one through discovery, documents and objects."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fleetbus_query_api.access.user import User
+from fleetbus_query_api.answers.problem import MethodNotAllowedProblem
+from fleetbus_query_api.answers.render import json_response
+from fleetbus_query_api.kube.discovery import aggregate, find_document, media_type
+from fleetbus_query_api.kube.negotiation import DISCOVERY_FORMS, negotiate
+from fleetbus_query_api.kube.parameters import KubeParameters
+from fleetbus_query_api.kube.paths import parse_path
+from fleetbus_query_api.kube.problems import no_path, no_subresource
+from fleetbus_query_api.kube.reading import KubeObjects, KubeRequest
+from fleetbus_query_api.kube.served import ServedKinds
+
+_AGGREGATED: Final = ("api", "apis")
+_VERSION: Final = "version"
+
+
+class KubeApi:
+    """Answers requests of Kubernetes' clients.
+
+    Args:
+        served: what a user finds there.
+        objects: gets and lists them.
+    """
+
+    def __init__(self, *, served: ServedKinds, objects: KubeObjects) -> None:
+        self._served = served
+        self._objects = objects
+
+    async def answer(self, request: Request, user: User, cluster: str, path: str) -> Response:
+        """Answer a request.
+
+        Args:
+            request: for its headers and query parameters.
+            user: who asks.
+            cluster: its name, or `-` for the fleet.
+            path: what follows it.
+
+        Raises:
+            Problem: the request is refused.
+        """
+        accept = ",".join(request.headers.getlist("accept"))
+        path = path.rstrip("/")
+        if path == _VERSION:
+            return _document(await self._served.version(user, cluster))
+        named = parse_path(path)
+        if named is None:
+            return await self._discover(user, cluster, path, accept)
+        if named.subresource:
+            raise no_subresource(named)
+        parameters = KubeParameters.read(request.query_params.multi_items())
+        asked = KubeRequest(
+            user=user, cluster=cluster, path=named, parameters=parameters, accept=accept
+        )
+        if named.name:
+            return await self._objects.get(asked)
+        if parameters.watch:
+            raise MethodNotAllowedProblem("watches are not served yet: list again")
+        return await self._objects.list(asked)
+
+    async def _discover(self, user: User, cluster: str, path: str, accept: str) -> Response:
+        kinds = await self._served.find(user, cluster)
+        if path in _AGGREGATED:
+            form = negotiate(accept, DISCOVERY_FORMS)
+            if form.kind:
+                content = msgspec.json.encode(aggregate(path, form.version, kinds))
+                return json_response(content, media_type=media_type(form.version))
+        document = find_document(path, kinds)
+        if document is None:
+            raise no_path()
+        negotiate(accept, {})
+        return _document(document)
+
+
+def _document(tree: dict[str, Any]) -> Response:
+    return json_response(msgspec.json.encode(tree))

@@ -1,0 +1,82 @@
+"""The forms of an answer: the objects themselves, or their metadata; see `table_form`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from fleetbus.snapshot import Entry
+from fleetbus_query_api.kube.object_bytes import ObjectBytes
+
+JsonObject = Mapping[str, Any]
+
+
+class Form(Protocol):
+    """How objects are sent."""
+
+    def item(self, entry: Entry) -> bytes:
+        """One object of a list."""
+        ...
+
+    def opening(self, metadata: JsonObject) -> bytes:
+        """The bytes before the objects of a list."""
+        ...
+
+    def answer(self, entries: Sequence[Entry]) -> bytes:
+        """The answer to a get: the same-named objects of so many clusters, at least one."""
+        ...
+
+
+CLOSING = b"]}"
+"""The bytes behind the objects of a list, in every form."""
+
+
+class WholeObjects:
+    """The objects themselves."""
+
+    def __init__(self, of: ObjectBytes) -> None:
+        self._of = of
+        self.item = of.whole
+
+    def opening(self, metadata: JsonObject) -> bytes:
+        """The bytes before the objects of a list."""
+        return open_list(f"{self._of.kind}List", self._of.api_version, metadata)
+
+    def answer(self, entries: Sequence[Entry]) -> bytes:
+        """The object; several as a List of the generic kind, which no typed client expects."""
+        if len(entries) == 1:
+            return self.item(entries[0])
+        items = b",".join(map(self.item, entries))
+        return open_list("List", "v1", {"resourceVersion": ""}) + items + CLOSING
+
+
+class MetadataOnly:
+    """The metadata of the objects (PartialObjectMetadata)."""
+
+    def __init__(self, of: ObjectBytes, version: str) -> None:
+        self._of = of
+        self._version = version
+
+    def item(self, entry: Entry) -> bytes:
+        """One object of a list."""
+        return self._of.metadata(entry, self._version)
+
+    def opening(self, metadata: JsonObject) -> bytes:
+        """The bytes before the objects of a list."""
+        api_version = f"meta.k8s.io/{self._version}"
+        return open_list("PartialObjectMetadataList", api_version, metadata)
+
+    def answer(self, entries: Sequence[Entry]) -> bytes:
+        """The object; several as a list."""
+        if len(entries) == 1:
+            return self.item(entries[0])
+        items = b",".join(map(self.item, entries))
+        return self.opening({"resourceVersion": ""}) + items + CLOSING
+
+
+def open_list(kind: str, api_version: str, metadata: JsonObject) -> bytes:
+    """The bytes before the items of a list."""
+    head = {"kind": kind, "apiVersion": api_version, "metadata": metadata}
+    return msgspec.json.encode(head)[:-1] + b',"items":['

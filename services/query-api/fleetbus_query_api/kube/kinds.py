@@ -1,0 +1,121 @@
+"""The kinds that a Kubernetes API serves, from the records of the snapshot's resources."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fleetbus.kube.resource_names import names_of
+from fleetbus.snapshot import ResourceRecord
+from fleetbus_proto.resources import CORE
+
+VERBS: Final = ("get", "list", "watch")
+
+_ALL: Final = (
+    "core/pods",
+    "core/replicationcontrollers",
+    "core/services",
+    "apps/daemonsets",
+    "apps/deployments",
+    "apps/replicasets",
+    "apps/statefulsets",
+    "autoscaling/horizontalpodautoscalers",
+    "batch/cronjobs",
+    "batch/jobs",
+)
+_EXTENSIONS: Final = (
+    "apiextensions.k8s.io/customresourcedefinitions",
+    "apiregistration.k8s.io/apiservices",
+)
+_CATEGORIES: Final[Mapping[str, Sequence[str]]] = {
+    **dict.fromkeys(_ALL, ("all",)),
+    **dict.fromkeys(_EXTENSIONS, ("api-extensions",)),
+}
+# Kubernetes lists its own groups in this order, all others by name behind them. A client that finds
+# a name in several groups takes the first.
+_FIRST_GROUPS: Final = (
+    CORE,
+    "apps",
+    "events.k8s.io",
+    "autoscaling",
+    "batch",
+    "networking.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+    "storage.k8s.io",
+    "apiextensions.k8s.io",
+    "scheduling.k8s.io",
+    "coordination.k8s.io",
+    "node.k8s.io",
+    "discovery.k8s.io",
+)
+_VERSION: Final = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
+_STAGES: Final = (None, "beta", "alpha")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind in one version.
+
+    Attributes:
+        group: `core` for the core group.
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool
+    singular: str
+    short_names: Sequence[str]
+    categories: Sequence[str]
+
+    @property
+    def api_version(self) -> str:
+        """The apiVersion of an object: `apps/v1`, `v1`."""
+        return self.version if self.group == CORE else f"{self.group}/{self.version}"
+
+
+def kinds_of(records: Iterable[ResourceRecord]) -> list[Kind]:
+    """The kinds of records of one or several clusters: each in every version that is kept."""
+    found = {(record.key, record.version): record for record in records}
+    kinds = [_kind_of(record) for record in found.values()]
+    return sorted(kinds, key=lambda one: (_group_rank(one.group), _rank(one.version), one.plural))
+
+
+def group_versions(kinds: Iterable[Kind]) -> dict[str, dict[str, list[Kind]]]:
+    """Kinds by group and version, the preferred version of each group first."""
+    found: dict[str, dict[str, list[Kind]]] = {}
+    for each in kinds:  # sorted
+        found.setdefault(each.group, {}).setdefault(each.version, []).append(each)
+    return found
+
+
+def _kind_of(record: ResourceRecord) -> Kind:
+    names = names_of(record.key)
+    kind = record.kind or record.plural
+    return Kind(
+        group=record.group,
+        version=record.version,
+        plural=record.plural,
+        kind=kind,
+        namespaced=record.namespaced,
+        singular=names[0] if names else kind.lower(),
+        short_names=names[1:],
+        categories=_CATEGORIES.get(record.key, ()),
+    )
+
+
+def _group_rank(group: str) -> tuple[int, str]:
+    known = group in _FIRST_GROUPS
+    return (_FIRST_GROUPS.index(group) if known else len(_FIRST_GROUPS), group)
+
+
+def _rank(version: str) -> tuple[int, int, int, str]:
+    """Stable versions first, and of each stage the newest."""
+    found = _VERSION.fullmatch(version)
+    if found is None:
+        return (len(_STAGES), 0, 0, version)
+    return (_STAGES.index(found[2]), -int(found[1]), -int(found[3] or 0), version)

@@ -1,0 +1,59 @@
+"""Content negotiation: the form in which a client accepts an answer.
+
+JSON is the only encoding. YAML and protobuf are refused with 406, unless the client accepts JSON as
+well, as every client of Kubernetes does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fleetbus_query_api.kube.problems import NotAcceptableProblem
+
+JSON: Final = "application/json"
+TABLE: Final = "Table"
+METADATA: Final = "PartialObjectMetadata"
+METADATA_LIST: Final = "PartialObjectMetadataList"
+DISCOVERY: Final = "APIGroupDiscoveryList"
+
+Forms = Mapping[str, Sequence[str]]
+OBJECT_FORMS: Final[Forms] = dict.fromkeys((TABLE, METADATA, METADATA_LIST), ("v1", "v1beta1"))
+"""The values of `as`, with their versions; the first is that of a client that names none."""
+DISCOVERY_FORMS: Final[Forms] = {DISCOVERY: ("v2", "v2beta1")}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The chosen form; `kind` is the `as` parameter, empty for the object itself."""
+
+    kind: str = ""
+    version: str = ""
+
+
+def negotiate(accept: str, forms: Forms) -> Form:
+    """Choose the first clause of an Accept header that can be satisfied, as API servers do.
+
+    Raises:
+        NotAcceptableProblem: there is none.
+    """
+    if not accept.strip():
+        return Form()
+    for clause in accept.split(","):
+        if (found := _parse_clause(clause, forms)) is not None:
+            return found
+    raise NotAcceptableProblem(f"only the following media types are accepted: {JSON}")
+
+
+def _parse_clause(clause: str, forms: Forms) -> Form | None:
+    media, *rest = (part.strip() for part in clause.split(";"))
+    if media not in (JSON, "*/*", "application/*"):
+        return None
+    parameters = {key.strip(): value.strip() for key, _, value in (p.partition("=") for p in rest)}
+    kind = parameters.get("as", "")
+    if not kind:
+        return Form()
+    versions = forms.get(kind, ())
+    version = parameters.get("v") or (versions[0] if versions else "")
+    return Form(kind, version) if version in versions else None

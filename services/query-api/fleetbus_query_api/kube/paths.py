@@ -1,0 +1,79 @@
+"""The paths of a Kubernetes API: which resource, namespace, object and subresource one names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from fleetbus_proto.resources import CORE
+
+_NAMESPACES: Final = "namespaces"
+_OF_NAMESPACES: Final = frozenset({"status", "finalize"})
+"""Paths behind the name of a namespace that are no resources in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcePath:
+    """The objects that a path names.
+
+    Attributes:
+        group: `core` for the core group.
+        namespace: empty for all, or for objects without one.
+        name: of one object; empty for a list.
+        subresource: like `log`; empty for the object itself.
+    """
+
+    group: str
+    version: str
+    plural: str
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def key(self) -> str:
+        """The resource key: `apps/deployments`."""
+        return f"{self.group}/{self.plural}"
+
+    @property
+    def qualified(self) -> str:
+        """As Kubernetes names the resource in errors: `pods`, `deployments.apps`."""
+        return self.plural if self.group == CORE else f"{self.plural}.{self.group}"
+
+    @property
+    def details(self) -> dict[str, str]:
+        """The details of a Status about it."""
+        group = "" if self.group == CORE else self.group
+        found = {"name": self.name, "group": group, "kind": self.plural}
+        return {key: value for key, value in found.items() if value}
+
+
+def parse_path(path: str) -> ResourcePath | None:
+    """Parse what follows `/kube/<cluster>/`; None if it names no resource."""
+    parts = path.split("/")
+    if "" in parts:
+        return None
+    match parts:
+        case ["api", "v1", *rest]:
+            return _parse_rest(CORE, "v1", rest)
+        case ["apis", group, version, *rest] if group != CORE:
+            return _parse_rest(group, version, rest)
+        case _:
+            return None
+
+
+def _parse_rest(group: str, version: str, rest: list[str]) -> ResourcePath | None:
+    """Parse what follows the group version."""
+    namespace = ""
+    is_of_namespace = len(rest) == 3 and rest[2] in _OF_NAMESPACES  # noqa: PLR2004 -- its form
+    if len(rest) > 2 and rest[0] == _NAMESPACES and not is_of_namespace:  # noqa: PLR2004 -- as above
+        namespace, rest = rest[1], rest[2:]
+    match rest:
+        case [plural]:
+            return ResourcePath(group, version, plural, namespace)
+        case [plural, name]:
+            return ResourcePath(group, version, plural, namespace, name)
+        case [plural, name, *sub]:
+            return ResourcePath(group, version, plural, namespace, name, "/".join(sub))
+        case _:
+            return None

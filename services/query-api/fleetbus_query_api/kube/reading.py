@@ -1,0 +1,343 @@
+"""Gets and lists objects of a cluster, or of the fleet, in the form that a client accepts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starlette.responses import Response, StreamingResponse
+
+from fleetbus.snapshot import Entry, ListQuery, SnapshotReader
+from fleetbus_query_api.access.user import User
+from fleetbus_query_api.answers.object_listing import (
+    MAX_PAGE_BYTES,
+    Found,
+    ObjectListing,
+    members_of,
+    with_undecided,
+)
+from fleetbus_query_api.answers.parameters import MAX_PAGE
+from fleetbus_query_api.answers.problem import GoneProblem, NotFoundProblem
+from fleetbus_query_api.answers.readable import Readable, Selection
+from fleetbus_query_api.answers.render import FIXED_HEADERS, SLICE, json_response
+from fleetbus_query_api.kube.forms import CLOSING, Form, MetadataOnly, WholeObjects
+from fleetbus_query_api.kube.negotiation import (
+    METADATA,
+    METADATA_LIST,
+    OBJECT_FORMS,
+    TABLE,
+    negotiate,
+)
+from fleetbus_query_api.kube.object_bytes import ObjectBytes
+from fleetbus_query_api.kube.parameters import KubeParameters
+from fleetbus_query_api.kube.paths import ResourcePath
+from fleetbus_query_api.kube.problems import (
+    FutureVersionProblem,
+    NotAcceptableProblem,
+    no_object,
+    no_path,
+    no_resource,
+)
+from fleetbus_query_api.kube.served import FLEET, no_cluster
+from fleetbus_query_api.kube.table_form import TableRows
+from fleetbus_query_api.kube.warnings import freshness_headers
+from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.tables.columns import columns_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeRequest:
+    """A request for objects.
+
+    Attributes:
+        cluster: `-` for the whole fleet.
+        accept: the Accept header.
+    """
+
+    user: User
+    cluster: str
+    path: ResourcePath
+    parameters: KubeParameters
+    accept: str
+
+    @property
+    def is_fleet(self) -> bool:
+        """Whether it is for all clusters."""
+        return self.cluster == FLEET
+
+
+class KubeObjects:
+    """Answers requests for objects.
+
+    Args:
+        reader: the snapshot.
+        listing: finds what a user may read, and pages of it.
+        slices: run the rendering.
+    """
+
+    def __init__(
+        self, *, reader: SnapshotReader, listing: ObjectListing, slices: TimeSlices
+    ) -> None:
+        self._reader = reader
+        self._listing = listing
+        self._slices = slices
+
+    async def find(self, asked: KubeRequest, verb: str) -> Readable:
+        """Find the resource, and the clusters in which the user may read it.
+
+        Raises:
+            NotFoundProblem: it is not served there, or not to this user.
+            UnavailableProblem: the hub does not decide.
+        """
+        path = asked.path
+        wanted = Selection(
+            verb=verb,
+            resource=path.key,
+            clusters=() if asked.is_fleet else (asked.cluster,),
+            namespace=path.namespace,
+            name=path.name,
+            is_key=True,
+        )
+        try:
+            readable = await self._listing.find(asked.user, wanted)
+        except NotFoundProblem as e:
+            if path.name:
+                raise no_object(path) from None
+            raise no_resource(path, str(e)) from None
+        _check_served(asked, readable)
+        return readable
+
+    def form_of(self, asked: KubeRequest, readable: Readable) -> Form:
+        """The form in which the client accepts the objects.
+
+        Raises:
+            NotAcceptableProblem: it accepts none that there is.
+        """
+        form = negotiate(asked.accept, OBJECT_FORMS)
+        known = readable.known
+        path = asked.path
+        api_version = path.version if path.group == "core" else f"{path.group}/{path.version}"
+        of = ObjectBytes(api_version, known.kind, names_cluster=asked.is_fleet)
+        if form.kind == TABLE:
+            include = asked.parameters.include_object
+            return TableRows(columns_of(known), of, include=include, version=form.version)
+        if form.kind:
+            _check_kind(form.kind, known.kind, is_list=not path.name)
+            return MetadataOnly(of, form.version)
+        return WholeObjects(of)
+
+    async def get(self, asked: KubeRequest) -> Response:
+        """Get one object; in the fleet, the objects of this name in all clusters.
+
+        Raises:
+            NotFoundProblem: there is none, or the user may not read it (rule A2).
+            NotAcceptableProblem: the client accepts no form that there is.
+            FutureVersionProblem: the snapshot has not reached the version.
+        """
+        path = asked.path
+        readable = await self.find(asked, "get")
+        form = self.form_of(asked, readable)
+        await self._check_version(asked.parameters)
+        headers = freshness_headers(await self._listing.freshness(readable, path.namespace))
+        entries = await self._entries(asked, readable)
+        if not entries:
+            error = no_object(path)
+            error.headers = headers
+            raise error
+        return json_response(form.answer(entries), headers=headers)
+
+    async def _entries(self, asked: KubeRequest, readable: Readable) -> Sequence[Entry]:
+        path = asked.path
+        if not asked.is_fleet:
+            found = await self._reader.get(asked.cluster, path.key, path.namespace, path.name)
+            return [] if found is None else [found]
+        query = ListQuery(
+            clusters=members_of(readable),
+            resource=path.key,
+            namespace=path.namespace,
+            name=path.name,
+            count=False,
+        )
+        return (await self._reader.list(query)).entries
+
+    async def list(self, asked: KubeRequest) -> Response:
+        """List objects: a page, or without a limit all of them, as a stream.
+
+        Raises:
+            NotFoundProblem: the resource is not served there, or not to this user (rule A2).
+            NotAcceptableProblem: the client accepts no form that there is.
+            InvalidToken: the continue token is malformed.
+            ExpiredToken: the continue token is of a lost store.
+            FutureVersionProblem: the snapshot has not reached the version.
+            GoneProblem: the list at exactly this version is not known.
+        """
+        readable = await self.find(asked, "list")
+        form = self.form_of(asked, readable)
+        await self._check_version(asked.parameters)
+        freshness = await self._listing.freshness(readable, asked.path.namespace)
+        pages = _Pages(self._listing, asked, readable)
+        first = await pages.read()
+        if asked.parameters.limit is None and pages.has_more:
+            undecided = await self._without_bodies(asked, readable)
+            headers = freshness_headers(with_undecided(freshness, undecided))
+            return StreamingResponse(
+                self._stream(pages, first, form),
+                headers={**FIXED_HEADERS, **headers},
+                media_type="application/json",
+            )
+        entries = list(first.page.entries)
+        undecided = dict(first.undecided)
+        size = _size_of(entries)
+        while pages.has_more and size < MAX_PAGE_BYTES:
+            found = await pages.read()
+            entries += found.page.entries
+            size += _size_of(found.page.entries)
+            undecided = {
+                name: undecided.get(name, 0) + found.undecided.get(name, 0)
+                for name in undecided.keys() | found.undecided.keys()
+            }
+        headers = freshness_headers(with_undecided(freshness, undecided))
+        content = form.opening(pages.metadata()) + await self._render(form, entries) + CLOSING
+        return json_response(content, headers=headers)
+
+    async def _stream(self, pages: _Pages, first: Found, form: Form) -> AsyncGenerator[bytes]:
+        """Yield a list page by page; the next one is read when the client has received this one."""
+        yield form.opening(pages.metadata())
+        entries = first.page.entries
+        is_first = True
+        while True:
+            if entries:
+                rendered = await self._render(form, entries)
+                rest = memoryview(rendered if is_first else b"," + rendered)
+                is_first = False
+                for at in range(0, len(rest), SLICE):
+                    yield bytes(rest[at : at + SLICE])
+            if not pages.has_more:
+                break
+            entries = (await pages.read()).page.entries
+        yield CLOSING
+
+    async def _render(self, form: Form, entries: Sequence[Entry]) -> bytes:
+        items: list[bytes] = []
+        render: Callable[[Entry], None] = lambda entry: items.append(form.item(entry))  # noqa: E731
+        await self._slices.run(render, entries)
+        return b",".join(items)
+
+    async def _without_bodies(self, asked: KubeRequest, readable: Readable) -> Mapping[str, int]:
+        """How many objects cannot be matched, because their bodies are unknown, by cluster."""
+        if not asked.parameters.fields:
+            return {}
+        entries = await self._reader.unlabelled(members_of(readable), asked.path.key)
+        names = sorted(entry.cluster for entry in entries)
+        return {name: len(list(same)) for name, same in itertools.groupby(names)}
+
+    async def _check_version(self, parameters: KubeParameters) -> None:
+        """Refuse what a cache of the present cannot answer (rule A5)."""
+        asked = parameters.resource_version
+        if not asked:
+            return
+        present = await self._reader.version()
+        if asked > present:
+            raise FutureVersionProblem(asked, present)
+        if parameters.resource_version_match == "Exact" and asked != present:
+            raise GoneProblem("The resourceVersion for the provided list is too old.")
+
+
+class _Pages:
+    """Reads the pages of one answer.
+
+    Args:
+        listing: reads them.
+        asked: the request.
+        readable: what the user may read of it.
+    """
+
+    def __init__(self, listing: ObjectListing, asked: KubeRequest, readable: Readable) -> None:
+        parameters = asked.parameters
+        self._listing = listing
+        self._fields = parameters.fields
+        self._left = parameters.limit
+        self._version = 0
+        self._remaining: int | None = None
+        self._query = ListQuery(
+            clusters=members_of(readable),
+            resource=asked.path.key,
+            namespace=asked.path.namespace or None,
+            labels=parameters.labels or None,
+            limit=MAX_PAGE,
+            continue_token=parameters.continue_token,
+            # Servers do not count with a selector either.
+            count=not (parameters.labels or parameters.fields),
+        )
+        self._is_first = True
+
+    @property
+    def has_more(self) -> bool:
+        """Whether another page belongs to the answer.
+
+        A page of a field selector ends after so many objects that were matched in vain (rule A8).
+        """
+        if self._left is not None and self._fields and not self._is_first:
+            return False
+        is_wanted = self._left is None or self._left > 0
+        return is_wanted and (self._is_first or bool(self._query.continue_token))
+
+    async def read(self) -> Found:
+        """Read the next page."""
+        limit = MAX_PAGE if self._left is None else min(self._left, MAX_PAGE)
+        found = await self._listing.page(replace(self._query, limit=limit), self._fields)
+        if self._is_first:
+            self._version = found.page.counter
+        self._is_first = False
+        self._remaining = found.page.remaining
+        self._query = replace(self._query, continue_token=found.page.continue_token)
+        if self._left is not None:
+            self._left -= len(found.page.entries)
+        return found
+
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the list: its version is that before the first object (rule A5)."""
+        found: dict[str, Any] = {"resourceVersion": str(self._version)}
+        if self._left is None or not self._query.continue_token:
+            return found
+        found["continue"] = self._query.continue_token
+        return found | ({"remainingItemCount": self._remaining} if self._remaining else {})
+
+
+def _check_served(asked: KubeRequest, readable: Readable) -> None:
+    """Refuse what the user may read but is not there; they may know that.
+
+    Raises:
+        NotFoundProblem: no such cluster, resource or version, or the path is of another scope.
+    """
+    path, known, fleet = asked.path, readable.known, readable.fleet
+    if path.subresource:
+        raise no_path()
+    if known.namespaced is not bool(path.namespace) and (path.name or path.namespace):
+        scope = "namespaced" if known.namespaced else "not namespaced"
+        raise no_resource(path, f"it is {scope}")
+    versions: Sequence[str] = known.versions
+    if not asked.is_fleet:
+        if asked.cluster not in fleet.clusters:
+            raise no_cluster(asked.cluster)
+        record = fleet.watched[asked.cluster].get(path.key)
+        if record is None:
+            raise no_resource(path, f"it is not watched in cluster {asked.cluster!r}")
+        versions = [record.version]
+    if path.version not in versions:
+        kept = " and ".join(versions)
+        raise no_resource(path, f"its objects are kept in version {kept}, not {path.version[:80]}")
+
+
+def _check_kind(form: str, kind: str, *, is_list: bool) -> None:
+    """Refuse the metadata of a list for one object, and of one object for a list."""
+    if form == (METADATA_LIST if is_list else METADATA):
+        return
+    what = f"a list (*{kind}List)" if is_list else f"not a list (*{kind})"
+    raise NotAcceptableProblem(f"you requested {form}, but the requested object is {what}")
+
+
+def _size_of(entries: Sequence[Entry]) -> int:
+    return sum(len(entry.body) for entry in entries)

@@ -1,0 +1,26 @@
+"""The routes below /kube. Their own discovery and OpenAPI describe them, not that of this API."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from fleetbus_query_api.access.user import RequestUser
+from fleetbus_query_api.kube.api import KubeApi
+
+
+def kube_router(api: KubeApi) -> APIRouter:
+    """Build the routes."""
+    router = APIRouter(prefix="/kube", include_in_schema=False)
+
+    @router.get("/{cluster}")
+    async def answer_root(request: Request, user: RequestUser, cluster: str) -> Response:
+        """Answer the root of a cluster, or of the fleet."""
+        return await api.answer(request, user, cluster, "")
+
+    @router.get("/{cluster}/{path:path}")
+    async def answer(request: Request, user: RequestUser, cluster: str, path: str) -> Response:
+        """Answer any path of a cluster, or of the fleet."""
+        return await api.answer(request, user, cluster, path)
+
+    return router

@@ -1,0 +1,126 @@
+"""Finds what is served to a user: kinds of a cluster, or of the fleet, and its version (A2).
+
+Who may `get` the Cluster sees what is watched there. Everybody else sees, whatever name they ask
+for, the built-in types that some cluster watches, which tell nothing, and in addition the custom
+types that they may list in all namespaces. Without that, kubectl could not be used by who has
+rights in one namespace only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
+
+from fleetbus.snapshot import ResourceRecord, SnapshotReader
+from fleetbus_proto.resources import is_built_in
+from fleetbus_query_api.access.authorise import Access, Right
+from fleetbus_query_api.access.user import User
+from fleetbus_query_api.answers.catalog import Catalog, KnownFleet
+from fleetbus_query_api.answers.problem import NotFoundProblem
+from fleetbus_query_api.kube.kinds import Kind, kinds_of
+
+FLEET: Final = "-"
+"""In the place of a cluster's name: all of them."""
+
+_VERSION: Final = re.compile(r"v(\d+)\.(\d+)")
+_UNKNOWN_VERSION: Final = "v1.33.0"
+_MAX_REVIEWS: Final = 500
+"""Of custom types in clusters that a user does not see, for one answer."""
+
+
+class ServedKinds:
+    """Finds the kinds that a user may know of.
+
+    Args:
+        reader: the snapshot.
+        catalog: the clusters and their resources.
+        access: decides.
+    """
+
+    def __init__(self, *, reader: SnapshotReader, catalog: Catalog, access: Access) -> None:
+        self._reader = reader
+        self._catalog = catalog
+        self._access = access
+
+    async def find(self, user: User, cluster: str) -> list[Kind]:
+        """The kinds of a cluster, or of the fleet.
+
+        Raises:
+            NotFoundProblem: the user may know that the cluster is not in the fleet.
+            StoreEmpty: the fleet is unknown (rule P13).
+            UnavailableProblem: the hub does not decide.
+        """
+        fleet = await self._catalog.fleet()
+        asked = sorted(fleet.clusters) if cluster == FLEET else [cluster]
+        seen = await self._access.authorise(user, Right("get"), asked)
+        if cluster in seen and cluster not in fleet.clusters:
+            raise no_cluster(cluster)
+        records = [each for name in seen for each in fleet.watched.get(name, {}).values()]
+        if unseen := [name for name in asked if name not in seen]:
+            records += _built_in(fleet)
+            records += await self._listable(user, fleet, unseen)
+        return kinds_of(records)
+
+    async def _listable(
+        self, user: User, fleet: KnownFleet, unseen: Sequence[str]
+    ) -> list[ResourceRecord]:
+        """The custom types that a user may list, in clusters that they do not see.
+
+        The same reviews are made for a name that is in no fleet: the time must not tell (rule A2).
+        """
+        custom = [known for known in fleet.resources if not is_built_in(known.group)]
+        if len(custom) * len(unseen) > _MAX_REVIEWS:
+            return []
+        found: list[ResourceRecord] = []
+        for known in custom:
+            right = Right("list", known.group, known.plural)
+            allowed = await self._access.authorise(user, right, unseen)
+            found += _records(fleet, allowed, known.key)
+        return found
+
+    async def version(self, user: User, cluster: str) -> dict[str, Any]:
+        """The document of `/version`: of the fleet, that of its oldest cluster.
+
+        Raises: as `find`.
+        """
+        fleet = await self._catalog.fleet()
+        asked = sorted(fleet.clusters) if cluster == FLEET else [cluster]
+        seen = await self._access.authorise(user, Right("get"), asked)
+        if cluster in seen and cluster not in fleet.clusters:
+            raise no_cluster(cluster)
+        records = [each for each in await self._reader.clusters() if each.name in seen]
+        known = [each.server_version for each in records if _VERSION.match(each.server_version)]
+        version = min(known, key=_order, default=_UNKNOWN_VERSION)
+        major, minor = _order(version)
+        return {
+            "major": str(major),
+            "minor": str(minor),
+            "gitVersion": version,
+            "gitCommit": "",
+            "gitTreeState": "",
+            "buildDate": "1970-01-01T00:00:00Z",
+            "goVersion": "",
+            "compiler": "",
+            "platform": "",
+        }
+
+
+def no_cluster(name: str) -> NotFoundProblem:
+    """The cluster is not in the fleet, and the user may know that."""
+    return NotFoundProblem(f"the fleet has no cluster {name[:200]!r}")
+
+
+def _built_in(fleet: KnownFleet) -> Iterable[ResourceRecord]:
+    for records in fleet.watched.values():
+        yield from (each for each in records.values() if is_built_in(each.group))
+
+
+def _records(fleet: KnownFleet, clusters: Collection[str], key: str) -> list[ResourceRecord]:
+    found = (fleet.watched.get(name, {}).get(key) for name in clusters)
+    return [record for record in found if record is not None]
+
+
+def _order(version: str) -> tuple[int, int]:
+    found = _VERSION.match(version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

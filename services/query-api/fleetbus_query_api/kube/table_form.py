@@ -1,0 +1,83 @@
+"""Tables (meta.k8s.io): the columns of kubectl, rendered by the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from fleetbus.snapshot import Entry
+from fleetbus_query_api.kube.forms import CLOSING
+from fleetbus_query_api.kube.object_bytes import ObjectBytes
+from fleetbus_query_api.tables.column import Cell, Column
+
+_CLUSTER: Final = {
+    "name": "Cluster",
+    "type": "string",
+    "format": "",
+    "description": "The cluster of the fleet that has the object.",
+    "priority": 0,
+}
+
+
+class TableRows:
+    """The rows of a Table.
+
+    Args:
+        columns: those of the resource.
+        of: renders the part of the object that a row has.
+        include: that part: None, Metadata or Object.
+        version: of the group meta.k8s.io.
+    """
+
+    def __init__(
+        self, columns: Sequence[Column], of: ObjectBytes, *, include: str, version: str
+    ) -> None:
+        self._columns = columns
+        self._of = of
+        self._include = include
+        self._version = version
+
+    def item(self, entry: Entry) -> bytes:
+        """One row."""
+        cells = msgspec.json.encode(self._cells(entry))
+        if self._include == "None":
+            return b'{"cells":%b}' % cells
+        is_whole = self._include == "Object"
+        found = self._of.whole(entry) if is_whole else self._of.metadata(entry, self._version)
+        return b'{"cells":%b,"object":%b}' % (cells, found)
+
+    def opening(self, metadata: Mapping[str, Any]) -> bytes:
+        """The bytes before the rows."""
+        head = {
+            "kind": "Table",
+            "apiVersion": f"meta.k8s.io/{self._version}",
+            "metadata": metadata,
+            "columnDefinitions": self._definitions(),
+        }
+        return msgspec.json.encode(head)[:-1] + b',"rows":['
+
+    def answer(self, entries: Sequence[Entry]) -> bytes:
+        """The table of a get: a row for each cluster that has the object."""
+        version = str(max(entry.counter for entry in entries))
+        rows = b",".join(map(self.item, entries))
+        return self.opening({"resourceVersion": version}) + rows + CLOSING
+
+    def _cells(self, entry: Entry) -> list[Cell]:
+        tree = self._of.tree(entry)
+        cells = [column.cell(tree) for column in self._columns]
+        return [entry.cluster, *cells] if self._of.names_cluster else cells
+
+    def _definitions(self) -> list[dict[str, Any]]:
+        found = [
+            {
+                "name": each.name,
+                "type": each.type,
+                "format": each.format,
+                "description": each.description,
+                "priority": each.priority,
+            }
+            for each in self._columns
+        ]
+        return [_CLUSTER, *found] if self._of.names_cluster else found

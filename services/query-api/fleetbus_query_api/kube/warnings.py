@@ -1,0 +1,28 @@
+"""Warnings that kubectl prints: which clusters an answer may be incomplete for (rule A4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from fleetbus.snapshot import Freshness
+from fleetbus_query_api.answers.incomplete import incomplete_header, quote
+from fleetbus_query_api.answers.object_listing import NOT_WATCHED
+
+_MOST: Final = 10
+
+
+def freshness_headers(freshness: Mapping[str, Freshness]) -> dict[str, str]:
+    """The headers of an answer: for programs all incomplete clusters, for people a few.
+
+    People are not warned of clusters that do not serve a type: those are never complete.
+    """
+    found = [
+        f"cluster {name} may be incomplete or outdated: {known.reason[:200]}"
+        for name, known in sorted(freshness.items())
+        if not known.is_complete and known.reason != NOT_WATCHED
+    ]
+    more = len(found) - _MOST
+    shown = found[:_MOST] + ([f"{more} more clusters likewise"] if more > 0 else [])
+    warning = {"Warning": ", ".join(f"299 - {quote(text)}" for text in shown)} if shown else {}
+    return {**incomplete_header(freshness), **warning}
