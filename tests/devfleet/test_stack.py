@@ -279,8 +279,10 @@ async def _all_ready(stack: Stack) -> bool:
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Generator[Layout]:
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Layout]:
     """A folder for `fleetbus dev`; what still runs in it at the end is killed."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
     layout = Layout(root=tmp_path)
     yield layout
     left = lifecycle.running_state(layout)
@@ -337,8 +339,12 @@ async def test_dev_up_leaves_a_fleet_that_mends_and_whose_hints_work_until_down(
         assert "The fleet runs" in (await asyncio.to_thread(other.communicate))[0]
     state = lifecycle.running_state(layout)
     assert state is not None
+    file = layout.root / "home" / ".multi-cluster-operator" / "config"
+    assert f"serverPort: {state.api_url.rpartition(':')[2]}\n" in file.read_text()
+    file.write_text("server: 8888\n")
     again = await asyncio.to_thread(_dev, layout, "up")
     assert "already runs" in again.output
+    assert file.read_text() == "server: 8888\n", "an existing file is never overwritten"
     killed = {part.pid for part in state.parts if part.name in ("distributor", NATS, VALKEY)}
     for pid in killed:
         os.kill(pid, signal.SIGKILL)

@@ -171,6 +171,49 @@ async def test_list_as_json_and_yaml(run: Run):
     assert answer["items"][0]["object"] == tree
 
 
+@pytest.mark.usefixtures("fleet")
+async def test_t19_wide_adds_columns_after_those_of_the_seed(api: QueryApi, run: Run):
+    await api.add("c1", PODS, "late", labels={"app": "web"}, created="2026-02-01T00:00:00Z")
+    narrow = await run("list", "pods")
+    wide = await run("list", "pods", "-o", "wide")
+
+    heads = narrow.out.splitlines()[0].split()
+    assert wide.rows[0] == [*heads, "CONTAINERS", "IMAGES", "AGE", "LABELS"]
+    assert wide.rows[1][-1] == "app=web"
+    assert wide.rows[2][8:10] == ["web,x", "nginx:1,y"]
+    deployments = (await run("list", "deployments", "-o", "wide")).rows
+    assert deployments[0][-5:] == ["CONTAINERS", "IMAGES", "SELECTOR", "AGE", "LABELS"]
+    clusters = (await run("list", "clusters", "-o", "wide")).rows
+    assert clusters[0][-3:] == ["LAST", "ANSWER", "LABELS"]
+    assert clusters[1][6:] == [*clusters[1][6:7], "ago", "<none>"]
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_the_configuration_is_created_at_the_first_use_and_never_overwritten(
+    api: QueryApi, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / ".multi-cluster-operator" / "config"
+    await run("list", "foos")
+    await run("list", "pods", "--api-url", api.url)
+    assert not file.exists(), "neither a failure nor an address that was given once"
+    await run("list", "pods")
+    port = api.url.rpartition(":")[2]
+    found = yaml.safe_load(file.read_text())
+    assert found == {"serverIP": "127.0.0.1", "serverPort": int(port)}
+    monkeypatch.delenv("FLEETBUS_API_URL")
+    assert (await run("list", "pods")).status == 0, "it is what tells where the query API is"
+    file.write_text("serverPort: 1\n")
+    ended = await run("list", "pods")
+    assert ended.status == 1
+    assert f"127.0.0.1:1 (an address of {file}) does not answer" in ended.err
+    assert file.read_text() == "serverPort: 1\n"
+    file.write_text("server: many\n")
+    ended = await run("list", "pods")
+    assert (ended.status, "'many' is not a port" in ended.err) == (2, True)
+    file.write_text(f"server: {api.url}\n")
+    assert (await run("list", "pods")).status == 0
+
+
 async def test_a4_list_says_which_cluster_is_behind(fleet: QueryApi, run: Run):
     await fleet.add_cluster("c2", reported_ago=200)
 
@@ -180,18 +223,25 @@ async def test_a4_list_says_which_cluster_is_behind(fleet: QueryApi, run: Run):
         assert "warning: c2 is incomplete" in ended.err
 
 
-async def test_verbs_of_fleetbus_itself_are_named_and_do_nothing(run: Run):
-    for verb in ("get", "join", "unjoin"):
-        ended = await run(verb, "x", "--file", "y")
+async def test_get_is_a_verb_of_fleetbus_and_does_nothing_here(run: Run):
+    ended = await run("get", "pods")
 
-        assert (ended.status, ended.out) == (2, "")
-        assert len(ended.err.splitlines()) == 1
-        assert f"{verb} is a command of fleetbus" in ended.err
+    assert (ended.status, ended.out) == (2, "")
+    assert "`fleetbus get`" in ended.err
 
 
 @pytest.mark.usefixtures("fleet")  # by then the server has logged that it found its store
 async def test_bad_usage_is_status_2(run: Run):
-    for argv in ((), ("list",), ("list", "pods", "--nope"), ("list", "a..b"), ("--name", "x")):
+    for argv in (
+        (),
+        ("list",),
+        ("list", "pods", "--nope"),
+        ("list", "a..b"),
+        ("--name", "x"),
+        ("join", "c3"),
+        ("join", "c3", "--file", "/nowhere"),
+        ("unjoin",),
+    ):
         ended = await run(*argv)
 
         assert (ended.status, ended.out) == (2, ""), argv

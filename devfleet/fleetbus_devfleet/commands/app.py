@@ -78,6 +78,7 @@ def up(
 
     If it runs already, say so and what is not ready.
     """
+    from fleetbus.cli.mro_config import create_mro_config
     from fleetbus_devfleet.commands import lifecycle, report
 
     layout = Layout(root=folder.absolute())
@@ -93,6 +94,7 @@ def up(
         _show_running(state, layout, other, objects=objects)
         return
     state = _start(layout, wanted, record=record, progress_interval=interval)
+    create_mro_config(state.api_url)
     report.print_running(state, layout, title="The fleet runs")
     if objects:
         fill_clusters(ALL, {"objects": objects, "seed": seed or 0}, folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import secrets
 import ssl
 import time
 import urllib.error
@@ -102,7 +103,7 @@ class Found:
 
 
 class ApiClient:
-    """A client of `/fleet/v1`.
+    """A client of the query API.
 
     Args:
         target: has the address, the token and the CA.
@@ -153,9 +154,44 @@ class ApiClient:
             ApiFailed: no response, or not found.
             ApiRefused: the query is malformed.
         """
+        return self._send("GET", path, query)
+
+    def post_file(self, path: str, query: Mapping[str, str], field: str, content: bytes) -> Any:
+        """Post a file as the only field of a form.
+
+        Raises:
+            ApiFailed: no response, or refused.
+            ApiRefused: the request is malformed.
+        """
+        boundary = secrets.token_hex(16)
+        head = f'--{boundary}\r\nContent-Disposition: form-data; name="{field}"; filename="{field}"'
+        body = b"%b\r\n\r\n%b\r\n--%b--\r\n" % (head.encode(), content, boundary.encode())
+        form = f"multipart/form-data; boundary={boundary}"
+        return self._send("POST", path, query, body=body, content_type=form)
+
+    def delete(self, path: str, query: Mapping[str, str]) -> Any:
+        """Delete.
+
+        Raises:
+            ApiFailed: no response, or refused.
+            ApiRefused: the request is malformed.
+        """
+        return self._send("DELETE", path, query)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | Sequence[str]] | None,
+        *,
+        body: bytes | None = None,
+        content_type: str = "",
+    ) -> Any:
         text = urllib.parse.urlencode(query or {}, doseq=True)
         url = f"{self._url}{path}?{text}" if text else f"{self._url}{path}"
-        request = urllib.request.Request(url)  # noqa: S310 -- http or https: checked above
+        request = urllib.request.Request(url, body, method=method)  # noqa: S310 -- http or https
+        if content_type:
+            request.add_header("Content-Type", content_type)
         known = self._find_token()
         if known.token:
             request.add_unredirected_header("Authorization", f"Bearer {known.token}")
@@ -181,7 +217,12 @@ class ApiClient:
             raise _refusal(e, token) from e
         except (OSError, http.client.HTTPException, ValueError) as e:
             reason: object = getattr(e, "reason", None) or e
-            raise ApiFailed(f"the query API at {self._url} does not answer: {reason}") from e
+            source = (
+                f" (an address of {self._target.api_source})" if self._target.api_source else ""
+            )
+            raise ApiFailed(
+                f"the query API at {self._url}{source} does not answer: {reason}"
+            ) from e
 
 
 def _add(found: Found, page: Mapping[str, Any]) -> str:
@@ -204,7 +245,8 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def _refusal(error: urllib.error.HTTPError, token: ApiToken) -> FleetbusError:
     with error:
         try:
-            detail = str(json.load(error)["detail"])
+            found = json.load(error)
+            detail = str(found["detail"] if "detail" in found else found["error"])
         except (ValueError, KeyError, TypeError, OSError):
             detail = f"the query API answered {error.code} {error.reason}"
     if error.code in {_UNAUTHORIZED, _FORBIDDEN}:

@@ -6,26 +6,29 @@ import argparse
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fleetbus.cli.unknown import exit_status
 from fleetbus.errors import FleetbusError
 
-_VERBS: Final = ("list", "describe")
-_UNSUPPORTED: Final = ("get", "join", "unjoin")
+if TYPE_CHECKING:
+    from fleetbus.cli.target import ApiFlags
+
+_VERBS: Final = ("list", "describe", "join", "unjoin")
 _KUBECTL: Final = ("apply", "create", "delete", "edit")
 _EPILOG: Final = (
     "The default verb is `list`. apply, create, delete and edit are those of kubectl, against the "
-    "hub; get, join and unjoin are commands of fleetbus."
+    "hub. ~/.multi-cluster-operator/config is read as the last resort, and created at the first "
+    "use."
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command `kubectl-multicluster`; return the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
-    if given and given[0] in _UNSUPPORTED:
+    if given and given[0] == "get":
         print(
-            f"kubectl-multicluster: {given[0]} is a command of fleetbus: `fleetbus {given[0]}`",
+            "kubectl-multicluster: get is a command of fleetbus: `fleetbus get`; here it is `list`",
             file=sys.stderr,
         )
         return 2
@@ -58,32 +61,71 @@ def _parser() -> argparse.ArgumentParser:
         description="Show the objects of every cluster of the fleet.",
         epilog=_EPILOG,
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="{list,describe}")
-    for verb, text in (
-        ("list", "Show objects, newest first."),
-        ("describe", "Show objects as YAML."),
-    ):
-        add = verbs.add_parser(verb, help=text, description=text).add_argument
-        add("resource", help="pods, v1/pods, apps.v1.deployments, …; or clusters")
-        add("--clusterName", default="", help="only this cluster")
-        add("--name", default="", help="only objects of this name")
-        add("-n", "--namespace", default="", help="only this namespace")
-        add("-l", "--selector", default="", help="label selector, like app=web")
-        add("--api-url", default=None, help="address of the query API")
-        add("--token", default=None, help="bearer token for the query API")
-        add("--token-file", type=pathlib.Path, default=None, help="file with that token")
-        add("--ca-file", type=pathlib.Path, default=None, help="authority of its certificate")
-        if verb == "list":
-            add("-o", "--output", choices=("table", "json", "yaml"), default="table")
-        else:
-            add("--show-managed-fields", action="store_true", help="show managedFields too")
+    shown = ",".join((*_VERBS, *_KUBECTL))
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar=f"{{{shown}}}")
+
+    def add_verb(verb: str, text: str) -> argparse.ArgumentParser:
+        added = verbs.add_parser(verb, help=text, description=text)
+        _add_api_flags(added)
+        return added
+
+    listing = add_verb("list", "Show objects, newest first.")
+    _add_filters(listing)
+    listing.add_argument(
+        "-o", "--output", choices=("table", "wide", "json", "yaml"), default="table"
+    )
+    describing = add_verb("describe", "Show objects as YAML.")
+    _add_filters(describing)
+    describing.add_argument(
+        "--show-managed-fields", action="store_true", help="show managedFields too"
+    )
+    joining = add_verb("join", "Add a cluster to the fleet.")
+    add = joining.add_argument
+    add("name", help="name of the cluster in the fleet")
+    add("--file", type=pathlib.Path, required=True, help="kubeconfig of the cluster")
+    add("--context", default="", help="context in that kubeconfig; by default the current one")
+    add("--insecure", action="store_true", help="do not verify its API server's certificate")
+    leaving = add_verb("unjoin", "Remove a cluster from the fleet; its objects stay there.")
+    leaving.add_argument("name", help="name of the cluster in the fleet")
     return parser
+
+
+def _add_filters(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("resource", help="pods, v1/pods, apps.v1.deployments, …; or clusters")
+    add("--clusterName", default="", help="only this cluster")
+    add("--name", default="", help="only objects of this name")
+    add("-n", "--namespace", default="", help="only this namespace")
+    add("-l", "--selector", default="", help="label selector, like app=web")
+
+
+def _add_api_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--api-url", default=None, help="address of the query API")
+    add("--token", default=None, help="bearer token for the query API")
+    add("--token-file", type=pathlib.Path, default=None, help="file with that token")
+    add("--ca-file", type=pathlib.Path, default=None, help="authority of its certificate")
 
 
 def _run(arguments: argparse.Namespace) -> int:
     # Imported here: --help and bad usage need none of it.
-    from fleetbus.cli.objects.mro_list import MroQuery, describe, show_list  # noqa: PLC0415
+    from fleetbus.cli.mro_config import create_mro_config  # noqa: PLC0415
     from fleetbus.cli.target import ApiFlags  # noqa: PLC0415
+
+    api = ApiFlags(
+        url=arguments.api_url,
+        token=arguments.token,
+        token_file=arguments.token_file,
+        ca_file=arguments.ca_file,
+    )
+    status = (_change if arguments.verb in ("join", "unjoin") else _show)(arguments, api)
+    if status == 0 and api.url is None:  # an address that was given once is not for ever
+        create_mro_config(api.resolve().api_url)
+    return status
+
+
+def _show(arguments: argparse.Namespace, api: ApiFlags) -> int:
+    from fleetbus.cli.objects.mro_list import MroQuery, describe, show_list  # noqa: PLC0415
 
     query = MroQuery(
         resource=arguments.resource,
@@ -91,16 +133,25 @@ def _run(arguments: argparse.Namespace) -> int:
         name=arguments.name,
         namespace=arguments.namespace,
         selector=arguments.selector,
-        api=ApiFlags(
-            url=arguments.api_url,
-            token=arguments.token,
-            token_file=arguments.token_file,
-            ca_file=arguments.ca_file,
-        ),
+        api=api,
     )
     if arguments.verb == "list":
         return show_list(query, arguments.output)
     return describe(query, show_managed_fields=arguments.show_managed_fields)
+
+
+def _change(arguments: argparse.Namespace, api: ApiFlags) -> int:
+    from fleetbus.cli.clusters.api_join import join_by_api, unjoin_by_api  # noqa: PLC0415
+
+    if arguments.verb == "unjoin":
+        return unjoin_by_api(arguments.name, api)
+    return join_by_api(
+        arguments.name,
+        arguments.file,
+        context=arguments.context,
+        insecure=arguments.insecure,
+        api=api,
+    )
 
 
 if __name__ == "__main__":

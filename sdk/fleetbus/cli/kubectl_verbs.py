@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from fleetbus.cli.target import resolve_target
+from fleetbus.cli.target import read_mro_config, resolve_target
 from fleetbus.errors import ConfigError
 from fleetbus.process.error_text import file_problem
 
@@ -61,9 +61,15 @@ def _hub_arguments() -> list[str]:
     if not path:
         target = resolve_target()
         if not target.hub:
-            return []
+            return _former_hub()
         path, context = str(target.kubeconfig), context or target.hub
     return ["--kubeconfig", path, *(["--context", context] if context else [])]
+
+
+def _former_hub() -> list[str]:
+    """The hub that the file of multi_resource_operator names, where KUBECONFIG names none."""
+    path = "" if os.environ.get("KUBECONFIG") else read_mro_config().kubeconfig
+    return ["--kubeconfig", str(pathlib.Path(path).expanduser())] if path else []
 
 
 def _translate(given: Sequence[str]) -> tuple[list[str], str | None]:

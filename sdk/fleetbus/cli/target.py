@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 
 import yaml
 
+from fleetbus.cli.mro_config import MroConfig, mro_config_file, parse_mro_config
 from fleetbus.errors import ConfigError
 from fleetbus.process.access.nats import NATS_FIELDS, NatsAccess, nats_access
 from fleetbus.process.access.store import STORE_FIELDS, StoreAccess, store_access
@@ -32,7 +33,6 @@ _LOGIN_FIELDS: Final = (
 _DEV: Final = pathlib.Path(".fleetbus") / "dev"
 DEV_STATE: Final = "stack.json"
 """The state file of a dev stack."""
-_MRO_CONFIG: Final = pathlib.Path(".multi-cluster-operator") / "config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,8 @@ class Target:
     """Addresses of one fleet; an unknown one is empty."""
 
     api_url: str = ""
+    api_source: str = ""
+    """The file with that address, if it is one that nobody may remember."""
     nats_url: str = field(default="", repr=False)
     redis_url: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
@@ -132,6 +134,7 @@ def resolve_target(
     Raises:
         ConfigError: no dev stack runs in that folder, or a config file cannot be read.
     """
+    former = read_mro_config()
     given = {"api_url": api_url, "nats_url": nats_url, "redis_url": redis_url}
     logins = {name: os.environ.get(f"FLEETBUS_{name.upper()}", "") for name in _LOGIN_FIELDS}
     sources: list[Mapping[str, Any]] = [
@@ -140,10 +143,12 @@ def resolve_target(
         logins | {name: os.environ.get(_variable(name), "") for name in _FIELDS},
         _dev_stack(),
         _read_yaml(_config_file()),
-        _mro_config(),
+        {"api_url": former.api_url},
     ]
     names = [one.name for one in fields(Target) if not one.name.endswith("_values")]
     found = {name: next((str(s[name]) for s in sources if s.get(name)), "") for name in names}
+    is_last = former.api_url and not any(source.get("api_url") for source in sources[:-1])
+    found["api_source"] = str(mro_config_file()) if is_last else ""
     return Target(
         **(found | _token_of(sources)),
         nats_values=_login_of(sources, "nats_", NATS_FIELDS),
@@ -217,13 +222,13 @@ def _config_file() -> pathlib.Path:
     return pathlib.Path(os.environ.get("FLEETBUS_CONFIG", "~/.fleetbus/config.yaml")).expanduser()
 
 
-def _mro_config() -> Mapping[str, Any]:
-    """Read multi_resource_operator's address: `server: <port>`, or serverIP and serverPort."""
-    found = _read_yaml(pathlib.Path.home() / _MRO_CONFIG)
-    port = found.get("serverPort") or found.get("server")
-    if not port:
-        return {}
-    return {"api_url": f"http://{found.get('serverIP') or '127.0.0.1'}:{port}"}
+def read_mro_config() -> MroConfig:
+    """Read the configuration file of multi_resource_operator; empty if there is none.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    return parse_mro_config(_read_yaml(mro_config_file()))
 
 
 def _read_yaml(path: pathlib.Path) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -70,10 +70,13 @@ async def hub(tmp_path: Path) -> AsyncGenerator[tuple[Cluster, Run]]:
         cluster.create(CRDS, definition)
     async with serve([cluster]) as servers:
 
-        async def run(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
+        async def run(
+            *arguments: str, stdin: str = "", env: Mapping[str, str] | None = None
+        ) -> tuple[int, str, str]:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "fleetbus.cli.kubectl", *arguments),
-                env={**os.environ, "FLEETBUS_HUB_KUBECONFIG": str(path)},
+                env={**os.environ, **(env or {"FLEETBUS_HUB_KUBECONFIG": str(path)})},
+                cwd=tmp_path,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -140,3 +143,25 @@ async def test_t18_create_reads_json_and_standard_input_and_passes_on_all_else(
     assert (status, "needs an argument" in err) == (1, True)
     status, _, err = await run("apply", "-f", "/nowhere.yaml")
     assert (status, "/nowhere.yaml" in err, "Traceback" in err) == (1, True, False)
+
+
+async def test_t19_the_hub_is_the_one_that_the_file_of_the_seed_names_and_edit_is_kubectls(
+    hub: tuple[Cluster, Run], tmp_path: Path
+):
+    cluster, run = hub
+    cluster.create("v1/configmaps", {"metadata": {"name": "notes"}, "data": {"a": "1"}}, "default")
+    folder = tmp_path / ".multi-cluster-operator"
+    folder.mkdir()
+    (folder / "config").write_text(f"masterClusterKubeConfigPath: {tmp_path / 'kubeconfig'}\n")
+    home = {"HOME": str(tmp_path), "KUBECONFIG": "", "FLEETBUS_HUB_KUBECONFIG": ""}
+    editor = tmp_path / "editor"
+    editor.write_text("#!/bin/sh\nsed -i 's/^  a: /  b: /' \"$1\"\n")
+    editor.chmod(0o700)
+    environment = {**home, "KUBE_EDITOR": str(editor)}
+    status, out, err = await run("edit", "cm", "notes", env=environment)
+    assert (status, "configmap/notes edited" in out) == (0, True), err
+    assert (cluster.get("v1/configmaps", "default", "notes") or {})["data"] == {"b": "1"}
+    # A kubeconfig that was chosen by the variable of kubectl counts more.
+    status, _, err = await run("delete", "cm", "notes", env={**home, "KUBECONFIG": "/nowhere"})
+    assert status == 1, err
+    assert cluster.get("v1/configmaps", "default", "notes") is not None

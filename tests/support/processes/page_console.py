@@ -85,7 +85,7 @@ class Terminal:
 
     def __post_init__(self) -> None:
         own = {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
-        self._environment = own
+        self._environment = own | {"HOME": str(self.folder)}
         self.log = self.folder / "staying.log"
         self._state = self.folder / "shell-state"
 

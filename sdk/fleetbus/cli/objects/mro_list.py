@@ -22,10 +22,12 @@ from fleetbus.cli.objects.get import (
 from fleetbus.cli.table import render_table, warn_incomplete
 from fleetbus.cli.target import ApiFlags
 from fleetbus.cli.unknown import UnknownName, require_clusters
-from fleetbus.kube.json_fields import Tree, look, many, number, text
+from fleetbus.kube.json_fields import Tree, look, many, number, pairs, text
+from fleetbus.process.human_time import render_age
 
 _CLUSTERS: Final = frozenset({"cluster", "clusters"})
 _CLUSTER_HEAD: Final = ("NAME", "VERSION", "HOST", "PLATFORM", "ISMASTER", "STATUS")
+_WIDE_CLUSTER_HEAD: Final = ("LAST ANSWER", "LABELS")
 _RULE: Final = "-" * 40
 
 _Cell = Callable[[Tree], str]
@@ -61,7 +63,7 @@ def show_list(query: MroQuery, output: str) -> int:
         case "yaml":
             print(render_documents(found.items))
         case _:
-            print(_table(found))
+            print(_table(found, is_wide=output == "wide"))
     warn_of_gaps(found)
     return 0
 
@@ -118,8 +120,10 @@ def _created(item: Item) -> str:
     return text(item.tree, "metadata", "creationTimestamp")
 
 
-def _table(found: Found) -> str:
+def _table(found: Found, *, is_wide: bool) -> str:
     columns = _COLUMNS.get(found.key, ())
+    if is_wide:
+        columns = (*columns, *_WIDE.get(found.key, ()), ("AGE", _age), ("LABELS", _labels))
     rows: list[list[str]] = []
     for item in found.items:
         tree = item.tree
@@ -134,6 +138,18 @@ def _at(*path: str) -> _Cell:
 
 def _count(*path: str) -> _Cell:
     return lambda tree: str(number(tree, *path))
+
+
+def _age(tree: Tree) -> str:
+    return render_age(look(tree, "metadata", "creationTimestamp"))
+
+
+def _labels(tree: Tree) -> str:
+    return pairs(tree, "metadata", "labels")
+
+
+def _of_all(field: str, *path: str) -> _Cell:
+    return lambda tree: ",".join(text(each, field) for each in many(tree, *path))
 
 
 def _first_container(field: str) -> _Cell:
@@ -160,6 +176,20 @@ _COLUMNS: Final[Mapping[str, Sequence[tuple[str, _Cell]]]] = {
     "core/configmaps": (("DATA", lambda tree: str(len(look(tree, "data") or ()))),),
 }
 
+_TEMPLATE: Final = ("spec", "template", "spec", "containers")
+_WIDE: Final[Mapping[str, Sequence[tuple[str, _Cell]]]] = {
+    "core/pods": (
+        ("CONTAINERS", _of_all("name", "spec", "containers")),
+        ("IMAGES", _of_all("image", "spec", "containers")),
+    ),
+    "apps/deployments": (
+        ("CONTAINERS", _of_all("name", *_TEMPLATE)),
+        ("IMAGES", _of_all("image", *_TEMPLATE)),
+        ("SELECTOR", lambda tree: pairs(tree, "spec", "selector", "matchLabels")),
+    ),
+}
+"""Columns of `-o wide` after them, before age and labels; multi_resource_operator has none."""
+
 
 def _show_clusters(query: MroQuery, output: str) -> int:
     api = ApiClient(query.api.resolve())
@@ -172,6 +202,9 @@ def _show_clusters(query: MroQuery, output: str) -> int:
     items = [item for item in answer["items"] if names <= {item["name"]}]
     if output == "table":
         print(render_table(_CLUSTER_HEAD, list(map(_cluster_row, items))))
+    elif output == "wide":
+        rows = [[*_cluster_row(item), *_wide_cells(item)] for item in items]
+        print(render_table((*_CLUSTER_HEAD, *_WIDE_CLUSTER_HEAD), rows))
     else:
         print((render_json if output == "json" else render_yaml)(items).rstrip())
     shown = {item["name"] for item in items}
@@ -189,3 +222,8 @@ def _cluster_row(cluster: Mapping[str, Any]) -> list[str]:
         str(cluster["hub"]).lower(),
         "Running" if cluster["connected"] else cluster["reason"] or "Unreachable",
     ]
+
+
+def _wide_cells(cluster: Mapping[str, Any]) -> list[str]:
+    answer = cluster["lastAnswer"]
+    return [f"{render_age(answer)} ago" if answer else "never", pairs(cluster, "labels")]
