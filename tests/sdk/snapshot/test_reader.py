@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from fleetbus.snapshot import (
     StoreEmpty,
     connect,
 )
+from fleetbus.snapshot.reads.paging import MAX_TOKEN
 from fleetbus.store.connection import check_server
 from support.stores.snapshot import PODS, Snapshot, Source
 
@@ -166,10 +168,42 @@ async def test_cluster_scoped_objects_have_the_empty_namespace(snapshot: Snapsho
     assert await snapshot.reader.get("eu1", "core/nodes", "", "n1") is not None
 
 
+async def test_a5_every_page_has_the_version_of_the_first_one(snapshot: Snapshot):
+    query = ListQuery(resource=PODS, clusters=CLUSTERS, limit=10)
+    first = page = await snapshot.reader.list(query)
+    changed = Source(cluster="us1").added("added-meanwhile", 900, namespace="zzz")
+    await snapshot.apply(changed)
+    while page.continue_token:
+        page = await snapshot.reader.list(replace(query, continue_token=page.continue_token))
+        assert (page.counter, page.generation) == (first.counter, first.generation)
+    last = page.entries[-1]
+    assert last.name == "added-meanwhile"
+    assert last.counter > first.counter, "a watch from the list's version has it again"
+    assert first.token_after(first.entries[-1]) == first.continue_token
+
+
 @pytest.mark.parametrize("token", ["x", "!!!", "AAAA", "é", "a" * 500, "k6JwMQ=="])
 async def test_a_garbage_continue_token_is_refused(snapshot: Snapshot, token: str):
     with pytest.raises(InvalidToken, match="continue token"):
         await snapshot.names(continue_token=token)
+
+
+async def test_a8_a_token_that_is_longer_than_any_of_ours_is_not_decoded(snapshot: Snapshot):
+    query = ListQuery(resource=PODS, clusters=["eu1"], limit=2)
+    token = (await snapshot.reader.list(query)).continue_token
+    assert len(token) < MAX_TOKEN / 2
+    with pytest.raises(InvalidToken, match="continue token"):
+        await snapshot.names(continue_token=token + "A" * (4 * MAX_TOKEN))
+
+
+@pytest.mark.parametrize(("ahead", "error"), [(1, ExpiredToken), (-(10**18), InvalidToken)])
+async def test_a5_a_token_whose_version_was_not_issued_is_refused(
+    snapshot: Snapshot, ahead: int, error: type[Exception]
+):
+    page = await snapshot.reader.list(ListQuery(resource=PODS, clusters=["eu1"], limit=2))
+    forged = replace(page, counter=page.counter + ahead)
+    with pytest.raises(error, match="continue token"):
+        await snapshot.names(continue_token=forged.token_after(page.entries[-1]))
 
 
 async def test_p13_a_token_of_a_lost_store_is_expired(redis: Redis, snapshot: Snapshot):

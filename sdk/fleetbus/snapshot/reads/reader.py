@@ -107,14 +107,21 @@ class Page:
         entries: the objects, without those deleted while the page was read.
         continue_token: the position of the next page; empty on the last one.
         remaining: how many objects come after this page; None if not counted.
-        counter: the snapshot's counter before the first row was read (rule A5): a watch from
-            there may repeat what is listed, but misses nothing.
+        counter: the snapshot's counter before the first row of the first page was read (rule A5):
+            a watch from there may repeat what is listed, but misses nothing. The same on all pages.
+        generation: of the store.
     """
 
     entries: list[Entry]
     continue_token: str
     remaining: int | None
     counter: int
+    generation: str
+
+    def token_after(self, entry: Entry) -> str:
+        """The continue token of a page that ends with one of these objects."""
+        key = _key(entry.namespace, entry.name)
+        return write_token(Position(self.generation, self.counter, entry.cluster, key))
 
 
 class SnapshotReader:
@@ -239,10 +246,11 @@ class SnapshotReader:
             ExpiredToken: the continue token was issued before the store was lost (rule P13).
             StoreEmpty: the store has no generation.
         """
-        generation, version = await self._versions.read()
-        start = Position(generation, "", b"")
+        # Before any row: what is written after this has a higher version (rule A5).
+        current = await self._versions.read()
+        start = Position(current.generation, current.number)
         if query.continue_token:
-            start = read_token(query.continue_token, generation)
+            start = read_token(query.continue_token, current)
         span = await select(self._redis, self._keys, query, start)
         entries: list[Entry] = []
         for cluster, members in span.picked:
@@ -250,8 +258,9 @@ class SnapshotReader:
         token = ""
         if span.remaining and span.picked:
             cluster, members = span.picked[-1]
-            token = write_token(Position(generation, cluster, members[-1]))
-        return Page(entries, token, span.remaining if query.count else None, version)
+            token = write_token(msgspec.structs.replace(start, cluster=cluster, key=members[-1]))
+        remaining = span.remaining if query.count else None
+        return Page(entries, token, remaining, start.version, start.generation)
 
     async def pages(self, query: ListQuery) -> AsyncIterator[Page]:
         """Read all pages of a list, from that of the query on; raises as `list` does."""

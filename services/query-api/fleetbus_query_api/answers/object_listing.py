@@ -18,11 +18,9 @@ from fleetbus.snapshot import (
     ResourceState,
     SnapshotReader,
 )
-from fleetbus.snapshot.reads.paging import Position, write_token
-from fleetbus_proto import keys
 from fleetbus_query_api.access.authorise import Access
 from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.catalog import Catalog, KnownResource, read_generation
+from fleetbus_query_api.answers.catalog import Catalog, KnownResource
 from fleetbus_query_api.answers.parameters import ListParameters, require_few
 from fleetbus_query_api.answers.problem import NotFoundProblem
 from fleetbus_query_api.answers.readable import (
@@ -182,11 +180,9 @@ class ObjectListing:
 
     async def _scan(self, query: ListQuery, fields: FieldSelector) -> Found:
         """Match objects until the page is full; what remains is not counted."""
-        generation = await read_generation(self._reader)
         step = replace(query, limit=_SCAN_STEP, count=False)
         matching = _MatchingPage(fields, query.limit or _MAX_SCANNED)
         page = await self._reader.list(step)
-        counter = page.counter
         while True:
             await self._slices.run(matching.take, page.entries)
             if matching.is_full or not page.continue_token or matching.scanned >= _MAX_SCANNED:
@@ -194,9 +190,9 @@ class ObjectListing:
             page = await self._reader.list(replace(step, continue_token=page.continue_token))
         token = page.continue_token
         if (last := matching.cut_after) is not None:
-            key = keys.object_key(last.namespace, last.name).encode()
-            token = write_token(Position(generation, last.cluster, key))
-        return Found(Page(matching.entries, token, None, counter), matching.undecided)
+            token = page.token_after(last)
+        page = replace(page, entries=matching.entries, continue_token=token, remaining=None)
+        return Found(page, matching.undecided)
 
 
 class _MatchingPage:

@@ -9,6 +9,7 @@ from typing import Annotated, Final, cast
 from fastapi import Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from fleetbus.snapshot.reads.paging import MAX_TOKEN
 from fleetbus_query_api.answers.problem import BadRequestProblem
 
 MAX_PAGE: Final = 1000
@@ -87,7 +88,7 @@ class ListParameters(BaseModel):
     continue_token: str = Field(
         default="",
         alias="continue",
-        max_length=2048,
+        max_length=MAX_TOKEN,
         description="`continue` of the previous page; the other parameters must be the same.",
     )
 
