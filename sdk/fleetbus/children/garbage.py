@@ -23,8 +23,8 @@ from fleetbus.intake.owners import read_owner
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.ownership import Owner
 from fleetbus.reconcile import Request
+from fleetbus.snapshot.reads.entries import Entry
 from fleetbus.snapshot.reads.query import ListQuery
-from fleetbus.snapshot.reads.reader import Entry
 from fleetbus.workqueue.errors import WorkqueueError
 from fleetbus.workqueue.queue import Add, Priority, Queue
 

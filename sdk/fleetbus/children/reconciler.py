@@ -54,8 +54,8 @@ from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
 from fleetbus.ownership import Owner
 from fleetbus.reconcile import Request, Result, TerminalError
+from fleetbus.snapshot.reads.entries import Entry
 from fleetbus.snapshot.reads.query import ListQuery
-from fleetbus.snapshot.reads.reader import Entry
 from fleetbus_proto.resources import Resource
 
 log = structlog.get_logger()

@@ -18,8 +18,9 @@ from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.run.current import ObjectRef, Run, Version, Written, current_run
+from fleetbus.snapshot.reads.entries import Entry, KnownObject
 from fleetbus.snapshot.reads.query import ListQuery
-from fleetbus.snapshot.reads.reader import Entry, KnownObject, SnapshotReader
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import Freshness, ResourceState
 from fleetbus.store.connection import store_errors
 from fleetbus_proto.resources import Resource

@@ -19,8 +19,9 @@ from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
 from fleetbus.ownership import OWNER_UID_LABEL, PROTECT_ANNOTATION, Owner, is_owned_by, owner_of
+from fleetbus.snapshot.reads.entries import Entry
 from fleetbus.snapshot.reads.query import ListQuery
-from fleetbus.snapshot.reads.reader import Entry, SnapshotReader
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.store.connection import store_errors
 from fleetbus_proto.resources import CORE, Resource
 

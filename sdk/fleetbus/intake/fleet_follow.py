@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fleetbus.controller.watch import Watch
     from fleetbus.fleet.fleet import Fleet
     from fleetbus.kube.client import Object
-    from fleetbus.snapshot.reads.reader import Entry
+    from fleetbus.snapshot.reads.entries import Entry
     from fleetbus.workqueue.queue import Queue
 
 log = structlog.get_logger()

@@ -19,7 +19,8 @@ from fleetbus.intake.matching import Reason
 from fleetbus.intake.record import Change, Record, StoredRecord, is_older
 from fleetbus.intake.routing import Router
 from fleetbus.run.current import ObjectRef
-from fleetbus.snapshot.reads.reader import ObjectVersion, SnapshotReader
+from fleetbus.snapshot.reads.entries import ObjectVersion
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
 from fleetbus.workqueue.queue import Add, Priority
 from fleetbus_proto.events import Event, Incarnation, Rank

@@ -28,7 +28,8 @@ from fleetbus.intake.record import (
 from fleetbus.intake.recorded_queue import RecordedQueue
 from fleetbus.intake.routing import Router
 from fleetbus.run.current import ObjectRef
-from fleetbus.snapshot.reads.reader import Entry, ObjectVersion, SnapshotReader
+from fleetbus.snapshot.reads.entries import Entry, ObjectVersion
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.workqueue.queue import Add
 from fleetbus_proto.events import Event, Incarnation
 from fleetbus_proto.subjects import Verb

@@ -14,7 +14,7 @@ from fleetbus.errors import MalformedOwner
 from fleetbus.kube.list_watch.listing import DECODE_ERRORS
 from fleetbus.ownership import ADMIRALTY_OWNER_ANNOTATION, OWNER_ANNOTATION, Owner, parse_owner
 from fleetbus.reconcile import Request
-from fleetbus.snapshot.reads.reader import Entry
+from fleetbus.snapshot.reads.entries import Entry
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import check_cluster

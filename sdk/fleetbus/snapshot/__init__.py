@@ -16,9 +16,10 @@ A *resource key* is `<group>/<plural>`, like `core/pods` (`fleetbus_proto.resour
 from __future__ import annotations
 
 from fleetbus.snapshot.outcomes import ApplyOutcome, ApplyResult, CompletedEpoch, EpochState
+from fleetbus.snapshot.reads.entries import Entry, Page
 from fleetbus.snapshot.reads.paging import ExpiredToken, InvalidToken
 from fleetbus.snapshot.reads.query import ListQuery
-from fleetbus.snapshot.reads.reader import Entry, Page, SnapshotReader
+from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, Freshness, ResourceRecord, ResourceState
 from fleetbus.snapshot.sweep import SweepCandidate
 from fleetbus.snapshot.write import SnapshotWriter

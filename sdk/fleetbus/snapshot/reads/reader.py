@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from redis.exceptions import RedisError
 
 from fleetbus.snapshot.guard import UNKNOWN, Guard, read_guard
 from fleetbus.snapshot.offsets.checkpoint_store import ask_whether_settled
+from fleetbus.snapshot.reads.entries import (
+    AvailableClusters,
+    Entry,
+    KnownObject,
+    ObjectVersion,
+    Page,
+    make_entry,
+    member_of,
+)
 from fleetbus.snapshot.reads.paging import Position, read_token, write_token
 from fleetbus.snapshot.reads.point_reads import Place, PointReads, read_rows
 from fleetbus.snapshot.reads.query import ListQuery, select
@@ -42,88 +51,6 @@ _cluster_decoder = msgspec.json.Decoder(ClusterRecord)
 _resource_decoder = msgspec.json.Decoder(ResourceRecord)
 
 
-class Entry(NamedTuple):
-    """One object of the snapshot, or the last state of a deleted one."""
-
-    cluster: str
-    namespace: str
-    name: str
-    uid: str
-    resource_version: str
-    body: bytes
-    """JSON as served; empty if unknown (see `degraded`)."""
-    counter: int
-    """The snapshot's counter at the change that wrote this."""
-    degraded: str
-    """Why the body is missing or incomplete: `oversized`, `unreadable`, `absent`; else empty."""
-    incarnation: int
-    """Number of the cluster's history that the resourceVersion belongs to."""
-
-
-class AvailableClusters(NamedTuple):
-    """The clusters of the fleet whose shards answer."""
-
-    records: Sequence[ClusterRecord]
-    away: frozenset[int]
-    """The shards that do not."""
-    keys: SnapshotKeys
-
-    def is_away(self, cluster: str) -> bool:
-        """Whether nothing can be known of a cluster at present, nor whether it is in the fleet."""
-        return self.keys.shard_of(cluster) in self.away
-
-
-class KnownObject(NamedTuple):
-    """An object or a tombstone, with the version that the order guard compares (rule P2)."""
-
-    entry: Entry
-    is_live: bool
-    """Else the entry is a tombstone: the last state of a deleted object, without its body."""
-
-    @property
-    def version(self) -> tuple[int, str]:
-        """Incarnation number and resourceVersion, of the object or of its deletion."""
-        return self.entry.incarnation, self.entry.resource_version
-
-
-class ObjectVersion(NamedTuple):
-    """The version of an object or of its deletion, as the order guard compares it (rule P2)."""
-
-    incarnation: int
-    resource_version: str
-    is_live: bool
-
-    @property
-    def version(self) -> tuple[int, str]:
-        """Incarnation number and resourceVersion."""
-        return self.incarnation, self.resource_version
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A part of a list, in the order (cluster, namespace/name).
-
-    Attributes:
-        entries: the objects, without those deleted while the page was read.
-        continue_token: the position of the next page; empty on the last one.
-        remaining: how many objects come after this page; None if not counted.
-        counter: the snapshot's counter before the first row of the first page was read (rule A5):
-            a watch from there may repeat what is listed, but misses nothing. The same on all pages.
-        generation: of the store.
-    """
-
-    entries: list[Entry]
-    continue_token: str
-    remaining: int | None
-    counter: int
-    generation: str
-
-    def token_after(self, entry: Entry) -> str:
-        """The continue token of a page that ends with one of these objects."""
-        key = _key(entry.namespace, entry.name)
-        return write_token(Position(self.generation, self.counter, entry.cluster, key))
-
-
 class SnapshotReader:
     """Reads what `SnapshotWriter` wrote; only from the primary (rule P10).
 
@@ -148,7 +75,7 @@ class SnapshotReader:
         None does not prove absence unless the resource is synced (rules P14, R1).
         """
         bodies = self._keys.bodies(cluster, resource)
-        found = await self._fetch(cluster, resource, bodies, [_key(namespace, name)])
+        found = await self._fetch(cluster, resource, bodies, [member_of(namespace, name)])
         return next((entry for guard, entry in found if guard.is_live), None)
 
     async def known(
@@ -158,7 +85,7 @@ class SnapshotReader:
 
         Keys that have neither are omitted.
         """
-        members = [_key(namespace, name) for namespace, name in names]
+        members = [member_of(namespace, name) for namespace, name in names]
         bodies = self._keys.bodies(cluster, resource)
         found = await self._fetch(cluster, resource, bodies, members)
         return {
@@ -235,7 +162,7 @@ class SnapshotReader:
     ) -> Entry | None:
         """Read the last state of a deleted object whose tombstone still exists (rule P3)."""
         bodies = self._keys.tombstones(cluster, resource)
-        found = await self._fetch(cluster, resource, bodies, [_key(namespace, name)])
+        found = await self._fetch(cluster, resource, bodies, [member_of(namespace, name)])
         return next((entry for guard, entry in found if not guard.is_live), None)
 
     async def list(self, query: ListQuery) -> Page:
@@ -469,27 +396,8 @@ class SnapshotReader:
         for key, (raw, body) in zip(members, rows, strict=True):
             if raw is not None:
                 guard = read_guard(raw)
-                found.append((guard, _entry(cluster, key, guard, body or b"")))
+                found.append((guard, make_entry(cluster, key, guard, body or b"")))
         return found
-
-
-def _key(namespace: str, name: str) -> bytes:
-    return object_key(namespace, name).encode()
-
-
-def _entry(cluster: str, key: bytes, guard: Guard, body: bytes) -> Entry:
-    namespace, name = split_object_key(key.decode())
-    return Entry(
-        cluster,
-        namespace,
-        name,
-        guard.uid,
-        guard.resource_version,
-        body,
-        int(guard.counter),
-        guard.degraded,
-        int(guard.incarnation),
-    )
 
 
 def _decode_clusters(hashes: Iterable[Iterable[bytes]]) -> list[ClusterRecord]:
