@@ -198,6 +198,32 @@ class WatchSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
         return self.served is not None and resource not in self.served
 
 
+class PrinterColumn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A column of a custom resource, as its definition has it for the watched version."""
+
+    name: str
+    type: str
+    """string, integer, number, boolean or date."""
+    json_path: str
+    format: str = ""
+    priority: int = 0
+    """0 is always shown, more only with `-o wide`."""
+
+
+class ServedType(
+    _OfResource, msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"
+):
+    """The names and columns of a watched resource that is not built into Kubernetes."""
+
+    group: str
+    resource: str
+    singular: str = ""
+    short_names: list[str] = []
+    categories: list[str] = []
+    columns: list[PrinterColumn] = []
+    """Empty too if it has no CustomResourceDefinition, or the watcher may not list them."""
+
+
 class Heartbeat(
     msgspec.Struct,
     frozen=True,
@@ -225,6 +251,8 @@ class Heartbeat(
     resources: list[ResourceStatus]
     watch_set: WatchSet | None = None
     """None while it is unknown or incomplete."""
+    types: list[ServedType] | None = None
+    """Of the resources that are not built in; None if they are as in an earlier heartbeat."""
     invalid: list[str] = []
     """Invalid entries of the watch spec, each with the reason; the others are in effect."""
     overridden: list[str] = []

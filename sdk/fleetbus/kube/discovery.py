@@ -49,6 +49,7 @@ class _Entry(msgspec.Struct, rename="camel"):
     verbs: list[str] | None = None
     short_names: list[str] | None = None
     singular_name: str | None = None
+    categories: list[str] | None = None
 
 
 class _Resources(msgspec.Struct):
@@ -65,6 +66,7 @@ class ApiResource:
     verbs: frozenset[str]
     short_names: tuple[str, ...] = ()
     singular: str = ""
+    categories: tuple[str, ...] = ()
     preferred: bool = True
     """Whether its version is the one the server prefers for this group."""
 
@@ -340,6 +342,7 @@ def _resources_of(
             verbs=frozenset(entry.verbs or []),
             short_names=tuple(entry.short_names or []),
             singular=entry.singular_name or "",
+            categories=tuple(entry.categories or []),
             preferred=preferred,
         )
         for entry in entries

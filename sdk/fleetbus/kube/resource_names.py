@@ -1,6 +1,6 @@
 """Singulars and short names of Kubernetes' own resources and ours, as in kubectl.
 
-Discovery has them for every resource, but neither the stream nor the snapshot keeps them.
+Discovery has them for every resource; the snapshot keeps those of custom resources only.
 """
 
 from __future__ import annotations
@@ -76,8 +76,27 @@ def _by_name(chosen: slice) -> Mapping[str, Collection[str]]:
     return found
 
 
-SHORT_NAMES: Final = _by_name(slice(1, None))
-"""Resource keys by short name."""
+CATEGORIES: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(
+    (
+        "apps/daemonsets",
+        "apps/deployments",
+        "apps/replicasets",
+        "apps/statefulsets",
+        "autoscaling/horizontalpodautoscalers",
+        "batch/cronjobs",
+        "batch/jobs",
+        "core/pods",
+        "core/replicationcontrollers",
+        "core/services",
+    ),
+    ("all",),
+) | {
+    "admissionregistration.k8s.io/mutatingwebhookconfigurations": ("api-extensions",),
+    "admissionregistration.k8s.io/validatingwebhookconfigurations": ("api-extensions",),
+    "apiextensions.k8s.io/customresourcedefinitions": ("api-extensions",),
+    "apiregistration.k8s.io/apiservices": ("api-extensions",),
+}
+"""The categories of each resource key that is in one."""
 _ALL_NAMES: Final = _by_name(slice(None))
 
 

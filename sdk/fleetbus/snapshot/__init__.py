@@ -20,7 +20,13 @@ from fleetbus.snapshot.reads.entries import Entry, Page
 from fleetbus.snapshot.reads.paging import ExpiredToken, InvalidToken
 from fleetbus.snapshot.reads.query import ListQuery
 from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus.snapshot.records import ClusterRecord, Freshness, ResourceRecord, ResourceState
+from fleetbus.snapshot.records import (
+    ClusterRecord,
+    Definition,
+    Freshness,
+    ResourceRecord,
+    ResourceState,
+)
 from fleetbus.snapshot.sweep import SweepCandidate
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.store.connection import StoreEmpty, connect
@@ -30,6 +36,7 @@ __all__ = [
     "ApplyResult",
     "ClusterRecord",
     "CompletedEpoch",
+    "Definition",
     "Entry",
     "EpochState",
     "ExpiredToken",

@@ -11,6 +11,7 @@ from typing import Final, Self
 
 import msgspec
 
+from fleetbus_proto.events import PrinterColumn
 from fleetbus_proto.versions import version_key
 
 REPORTED_WITHIN: Final = timedelta(seconds=90)
@@ -132,6 +133,15 @@ class ScopeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """The last completed rank, `<list resourceVersion> <epoch id>`."""
 
 
+class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The names and printer columns of a resource that is not built into Kubernetes."""
+
+    singular: str = ""
+    short_names: list[str] = []
+    categories: list[str] = []
+    columns: list[PrinterColumn] = []
+
+
 class ResourceRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One watched resource of one cluster, as kept in Redis (JSON).
 
@@ -155,6 +165,8 @@ class ResourceRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The watched scopes, by hash."""
     is_declared: bool = False
     """Whether a watcher has reported all scopes; before that some may be missing."""
+    definition: Definition | None = None
+    """None for a built-in resource, and until a watcher has reported it."""
 
     @property
     def key(self) -> str:

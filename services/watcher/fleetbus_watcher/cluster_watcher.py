@@ -50,6 +50,7 @@ from fleetbus_watcher.reachability import ReachabilityBackoff
 from fleetbus_watcher.resources.effective_spec import EffectiveSpec
 from fleetbus_watcher.resources.removed_types import RemovedTypes
 from fleetbus_watcher.resources.selection import SelectionResult
+from fleetbus_watcher.resources.served_types import ServedTypes
 from fleetbus_watcher.resources.watched_resources import WatchedResources
 
 log = structlog.get_logger()
@@ -72,6 +73,7 @@ class ClusterWatcher:
     Attributes:
         incarnation: the one of heartbeats.
         resources: what is watched now.
+        types: the names and columns of what is watched.
         server_version: of the API server; empty before it answered.
         platform: of the API server, like `linux/amd64`; empty before it answered.
         spec: what to watch.
@@ -90,6 +92,7 @@ class ClusterWatcher:
         self.server_version = ""
         self.platform = ""
         self.resources = WatchedResources(cluster, context.changed)
+        self.types = ServedTypes(context)
         self._log = log.bind(cluster=cluster)
         self._trouble: tuple[str, str] = ("Starting", "")
         self._is_refused = False
@@ -334,8 +337,10 @@ class ClusterWatcher:
         async with asyncio.TaskGroup() as group:
             group.create_task(auditor.run(), name="audits")
             group.create_task(removed.run(), name="removed types")
+            group.create_task(self.types.run(), name="served types")
             while True:
                 removed.observe(selected)
+                self.types.observe(selected)
                 self.resources.adjust(group, context, selected, removed)
                 await self._wait_for_types()
                 selected = await self._select_again(selected)

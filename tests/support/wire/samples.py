@@ -14,8 +14,10 @@ from fleetbus_proto.events import (
     Heartbeat,
     Incarnation,
     Message,
+    PrinterColumn,
     Rank,
     ResourceStatus,
+    ServedType,
     WatchSet,
 )
 from fleetbus_proto.subjects import DistributionVerb, Verb
@@ -207,6 +209,25 @@ GOLDEN: Final[dict[str, Message]] = {
             ),
         ],
         watch_set=WatchSet(all=True, deny=["core/events"], served=["core/pods"]),
+        types=[
+            ServedType(
+                group="example.com",
+                resource="widgets",
+                singular="widget",
+                short_names=["wd"],
+                categories=["all"],
+                columns=[
+                    PrinterColumn(name="Size", type="integer", json_path=".spec.size"),
+                    PrinterColumn(
+                        name="When",
+                        type="date",
+                        json_path=".status.at",
+                        format="date-time",
+                        priority=1,
+                    ),
+                ],
+            )
+        ],
         invalid=["'po ds': not a resource name"],
         overridden=["FLEETBUS_WATCHER_RESOURCES (pods) by spec.resources (services)"],
         observed_at=_OBSERVED_AT,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
 from itertools import chain
 from typing import Final
 
-from fleetbus.kube.resource_names import SHORT_NAMES
-from fleetbus.snapshot import ResourceRecord, SnapshotReader, StoreEmpty
+from fleetbus.kube.resource_names import CATEGORIES, names_of
+from fleetbus.snapshot import Definition, ResourceRecord, SnapshotReader, StoreEmpty
 from fleetbus_proto.resources import CORE, ResourceName, parse_resource_name
 from fleetbus_query_api.answers.problem import NotFoundProblem
 
@@ -31,6 +31,10 @@ class KnownResource:
 
     Attributes:
         versions: all that are served by any cluster.
+        singular: as in discovery; empty if it is not known.
+        short_names: of all clusters.
+        categories: of all clusters, like `all`.
+        definitions: by cluster, where one has reported it; none for a built-in resource.
     """
 
     group: str
@@ -38,6 +42,12 @@ class KnownResource:
     kind: str
     namespaced: bool
     versions: tuple[str, ...]
+    singular: str = ""
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    definitions: Mapping[str, Definition] = field(
+        default_factory=dict[str, Definition], compare=False
+    )
 
     @property
     def key(self) -> str:
@@ -63,10 +73,11 @@ class KnownResource:
         return (match, at, self.group)
 
     def _match(self, word: str) -> int | None:
-        words = (self.plural, self.kind.lower())
-        if word in words:
-            return words.index(word)
-        return 2 if self.key in SHORT_NAMES.get(word, ()) else None
+        if word == self.plural:
+            return 0
+        if word in {self.kind.lower(), self.singular}:
+            return 1
+        return 2 if word in self.short_names else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +131,10 @@ class KnownFleet:
         hint = self._suggestion(text) or self._watched_names()
         raise NotFoundProblem(f"{text} is not watched in any cluster of the fleet; {hint}")
 
+    def category(self, word: str) -> Sequence[KnownResource]:
+        """The resources of a category, like `all`; none if there is no such category."""
+        return [known for known in self.resources if word.lower() in known.categories]
+
     def _suggestion(self, text: str) -> str:
         names = {known.name for known in self.resources} | {r.plural for r in self.resources}
         near = get_close_matches(text[:_MAX_COMPARED], names, n=1)
@@ -169,25 +184,39 @@ class Catalog:
         for cluster in await self._reader.clusters():
             records = await self._reader.resources(cluster.name)
             watched[cluster.name] = {record.key: record for record in records}
-        records = chain.from_iterable(found.values() for found in watched.values())
-        return KnownFleet(watched, _merge(records))
+        return KnownFleet(watched, _merge(watched))
 
 
-def _merge(records: Iterable[ResourceRecord]) -> list[KnownResource]:
+def _merge(watched: Mapping[str, Mapping[str, ResourceRecord]]) -> list[KnownResource]:
     """Merge into one resource per group and plural: versions are not identity (rule W17)."""
-    merged: dict[str, list[ResourceRecord]] = {}
-    for record in records:
-        merged.setdefault(record.key, []).append(record)
-    return [
-        KnownResource(
-            group=same[0].group,
-            plural=same[0].plural,
-            kind=next((record.kind for record in same if record.kind), ""),
-            namespaced=same[0].namespaced,
-            versions=tuple(sorted({record.version for record in same})),
-        )
-        for _, same in sorted(merged.items())
-    ]
+    merged: dict[str, dict[str, ResourceRecord]] = {}
+    for cluster, records in watched.items():
+        for key, record in records.items():
+            merged.setdefault(key, {})[cluster] = record
+    return [_resource(key, same) for key, same in sorted(merged.items())]
+
+
+def _resource(key: str, same: Mapping[str, ResourceRecord]) -> KnownResource:
+    first = next(iter(same.values()))
+    kind = next((record.kind for record in same.values() if record.kind), "")
+    definitions = {name: r.definition for name, r in same.items() if r.definition is not None}
+    given = definitions.values()
+    return KnownResource(
+        group=first.group,
+        plural=first.plural,
+        kind=kind,
+        namespaced=first.namespaced,
+        versions=tuple(sorted({record.version for record in same.values()})),
+        singular=next((one.singular for one in given if one.singular), kind.lower()),
+        short_names=_joined(names_of(key)[1:], *(one.short_names for one in given)),
+        categories=_joined(CATEGORIES.get(key, ()), *(one.categories for one in given)),
+        definitions=definitions,
+    )
+
+
+def _joined(*lists: Iterable[str]) -> tuple[str, ...]:
+    """Join without duplicates, in the order in which they come."""
+    return tuple(dict.fromkeys(chain.from_iterable(lists)))
 
 
 async def read_generation(reader: SnapshotReader) -> str:

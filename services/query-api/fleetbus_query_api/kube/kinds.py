@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fleetbus.kube.resource_names import names_of
-from fleetbus.snapshot import ResourceRecord
+from fleetbus.kube.resource_names import CATEGORIES, names_of
+from fleetbus.snapshot import Definition, ResourceRecord
 from fleetbus_proto.resources import CORE
 
 VERBS: Final = ("get", "list", "watch")
 
-_ALL: Final = (
-    "core/pods",
-    "core/replicationcontrollers",
-    "core/services",
-    "apps/daemonsets",
-    "apps/deployments",
-    "apps/replicasets",
-    "apps/statefulsets",
-    "autoscaling/horizontalpodautoscalers",
-    "batch/cronjobs",
-    "batch/jobs",
-)
-_EXTENSIONS: Final = (
-    "apiextensions.k8s.io/customresourcedefinitions",
-    "apiregistration.k8s.io/apiservices",
-)
-_CATEGORIES: Final[Mapping[str, Sequence[str]]] = {
-    **dict.fromkeys(_ALL, ("all",)),
-    **dict.fromkeys(_EXTENSIONS, ("api-extensions",)),
-}
 # Kubernetes lists its own groups in this order, all others by name behind them. A client that finds
 # a name in several groups takes the first.
 _FIRST_GROUPS: Final = (
@@ -95,6 +75,7 @@ def group_versions(kinds: Iterable[Kind]) -> dict[str, dict[str, list[Kind]]]:
 
 def _kind_of(record: ResourceRecord) -> Kind:
     names = names_of(record.key)
+    custom = record.definition or Definition()
     kind = record.kind or record.plural
     return Kind(
         group=record.group,
@@ -102,9 +83,9 @@ def _kind_of(record: ResourceRecord) -> Kind:
         plural=record.plural,
         kind=kind,
         namespaced=record.namespaced,
-        singular=names[0] if names else kind.lower(),
-        short_names=names[1:],
-        categories=_CATEGORIES.get(record.key, ()),
+        singular=names[0] if names else custom.singular or kind.lower(),
+        short_names=names[1:] or custom.short_names,
+        categories=CATEGORIES.get(record.key) or custom.categories,
     )
 
 

@@ -122,7 +122,8 @@ class KubeObjects:
         of = ObjectBytes(api_version, known.kind, names_cluster=asked.is_fleet)
         if form.kind == TABLE:
             include = asked.parameters.include_object
-            return TableRows(columns_of(known), of, include=include, version=form.version)
+            columns = columns_of(known, readable.clusters)
+            return TableRows(columns, of, include=include, version=form.version)
         if form.kind:
             _check_kind(form.kind, known.kind, is_list=not path.name)
             return MetadataOnly(of, form.version)

@@ -2,52 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Final
 
+from fleetbus_proto.events import PrinterColumn
+from fleetbus_proto.resources import is_built_in
 from fleetbus_query_api.answers.catalog import KnownResource
 from fleetbus_query_api.tables.builtin import BUILTIN
 from fleetbus_query_api.tables.column import AGE, CREATED_AT, NAME, Column
+from fleetbus_query_api.tables.custom import custom_columns
 
 _PLAIN: Final = (NAME, CREATED_AT)
-_CUSTOM: Final = (NAME, AGE)
-
-_BUILTIN_GROUPS: Final = frozenset(
-    {
-        "core",
-        "admissionregistration.k8s.io",
-        "apiextensions.k8s.io",
-        "apiregistration.k8s.io",
-        "apps",
-        "authentication.k8s.io",
-        "authorization.k8s.io",
-        "autoscaling",
-        "batch",
-        "certificates.k8s.io",
-        "coordination.k8s.io",
-        "discovery.k8s.io",
-        "events.k8s.io",
-        "flowcontrol.apiserver.k8s.io",
-        "internal.apiserver.k8s.io",
-        "networking.k8s.io",
-        "node.k8s.io",
-        "policy",
-        "rbac.authorization.k8s.io",
-        "resource.k8s.io",
-        "scheduling.k8s.io",
-        "storage.k8s.io",
-        "storagemigration.k8s.io",
-    }
-)
-"""Their resources without columns of their own show when they were created, as API servers do."""
+_CUSTOM: Final = (NAME, replace(AGE, type="date"))
 
 
-def columns_of(known: KnownResource) -> Sequence[Column]:
+def columns_of(known: KnownResource, clusters: Collection[str] | None = None) -> Sequence[Column]:
     """Return the columns of a resource as an API server's Table has them, wide ones too.
 
     CLUSTER and NAMESPACE are not among them: clients add what they need.
+
+    Args:
+        known: the resource.
+        clusters: those of the answer; clusters may define a custom resource differently, and then
+            the definition that most of these have is taken. None for all that have it.
     """
     found = BUILTIN.get(known.key)
     if found is not None:
         return found
-    return _PLAIN if known.group in _BUILTIN_GROUPS else _CUSTOM
+    if is_built_in(known.group):
+        return _PLAIN
+    declared = _declared(known, clusters)
+    return custom_columns(declared) if declared else _CUSTOM
+
+
+def _declared(known: KnownResource, clusters: Collection[str] | None) -> tuple[PrinterColumn, ...]:
+    counts = Counter(
+        tuple(definition.columns)
+        for cluster, definition in sorted(known.definitions.items())
+        if clusters is None or cluster in clusters
+    )
+    return counts.most_common(1)[0][0] if counts else ()

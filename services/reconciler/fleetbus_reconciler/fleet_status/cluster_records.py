@@ -14,6 +14,7 @@ from fleetbus.process.clock import rfc3339, utc_now
 from fleetbus.snapshot.records import (
     REPORTED_WITHIN,
     ClusterRecord,
+    Definition,
     ResourceRecord,
     ResourceState,
     ScopeRecord,
@@ -24,6 +25,12 @@ from fleetbus_proto.events import Heartbeat, ResourceStatus
 Scope = tuple[str, str]
 """The key of a resource, and the hash of a scope."""
 
+_WORD: Final = 64
+"""Characters of a name or a word that a watcher reports of a type."""
+_PATH: Final = 512
+"""Characters of the JSONPath of a column."""
+_COLUMNS: Final = 32
+"""Columns, short names or categories of one type."""
 _CLOCK_SLACK: Final = timedelta(seconds=5)
 
 
@@ -129,6 +136,7 @@ def update_resources(
         degraded: scopes that need a person's attention, and why; no heartbeat knows of that.
     """
     records: dict[str, ResourceRecord] = {}
+    definitions = _definitions(heartbeat)
     for status in heartbeat.resources:
         key = status.resource_key
         before = records.get(key) or held.get(key)
@@ -145,9 +153,34 @@ def update_resources(
             kind=status.kind,
             namespaced=status.namespaced,
             is_declared=True,
+            definition=definitions.get(key)
+            if definitions is not None
+            else before.definition
+            if before
+            else None,
         )
         records[key] = reported.with_scopes({**scopes, status.scope: scope})
     return records
+
+
+def _definitions(heartbeat: Heartbeat) -> dict[str, Definition] | None:
+    """The types that a heartbeat reports, cut to a sane size; None if they are as before."""
+    if heartbeat.types is None:
+        return None
+    return {
+        served.resource_key: Definition(
+            singular=served.singular[:_WORD],
+            short_names=[name[:_WORD] for name in served.short_names[:_COLUMNS]],
+            categories=[name[:_WORD] for name in served.categories[:_COLUMNS]],
+            columns=[
+                column
+                for column in served.columns[:_COLUMNS]
+                if len(column.json_path) <= _PATH
+                and max(map(len, (column.name, column.type, column.format))) <= _WORD
+            ],
+        )
+        for served in heartbeat.types
+    }
 
 
 def _update_scope(status: ResourceStatus, held: ScopeRecord) -> ScopeRecord:

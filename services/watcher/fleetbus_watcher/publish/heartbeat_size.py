@@ -1,8 +1,9 @@
 """Truncates a heartbeat to the size of one message of the bus (rule W9).
 
 One that is too large is not stored: the cluster would look dead, and no checkpoint would be
-written. Long strings are truncated, and as the last resort scopes are omitted, which then count as
-not reported. The heartbeat says what is missing.
+written. The types are omitted first; they stay as they are known. Then long strings are truncated,
+and as the last resort scopes are omitted, which then count as not reported. The heartbeat says what
+is missing.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ _ELLIPSIS: Final = "…"
 
 def fit(heartbeat: Heartbeat, limit: int) -> Heartbeat:
     """Return the heartbeat, truncated to so many bytes if it is larger."""
+    if len(codec.encode(heartbeat)) <= limit:
+        return heartbeat
+    heartbeat = msgspec.structs.replace(heartbeat, types=None)
     if len(codec.encode(heartbeat)) <= limit:
         return heartbeat
     cut = _Cut()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final
@@ -14,7 +15,7 @@ import structlog
 from fleetbus.errors import BusError
 from fleetbus.process.clock import utc_now
 from fleetbus.watchers.spec import SUSPENDED, UNUSABLE
-from fleetbus_proto.events import Heartbeat
+from fleetbus_proto.events import Heartbeat, ServedType
 from fleetbus_proto.resources import Resource
 from fleetbus_watcher.cluster_watcher import ClusterWatcher
 from fleetbus_watcher.errors import HistoryBroken
@@ -25,6 +26,8 @@ log = structlog.get_logger()
 
 _SETTLES: Final = timedelta(milliseconds=200)
 """Changes of state come in bursts, at start above all; this also prevents a busy loop."""
+_TYPES_AGAIN: Final = timedelta(minutes=1)
+"""Unchanged types are sent so often, for a projector whose store has lost them."""
 
 
 class Heartbeats:
@@ -42,6 +45,9 @@ class Heartbeats:
         self._boot = secrets.token_hex(8)
         self._flow = publisher.flow
         self._recorded: dict[tuple[str, str], Checkpoint] = {}
+        # The types of the last heartbeat that had them, and when it was sent.
+        self._types: list[ServedType] | None = None
+        self._types_at = float("-inf")
 
     async def run(self) -> None:
         """Publish for ever: often while events flow, at once when a state changes, else seldom."""
@@ -62,9 +68,12 @@ class Heartbeats:
         marks = watcher.checkpoints()
         connection = watcher.connection
         try:
-            covered_by = await self._context.loss_detector.publish(self._heartbeat(unusable))
+            heartbeat = self._heartbeat(unusable)
+            covered_by = await self._context.loss_detector.publish(heartbeat)
             if covered_by is None:
                 return
+            if heartbeat.types is not None:
+                self._types, self._types_at = heartbeat.types, time.monotonic()
             for resource, scope, mark in marks:
                 if watcher.connection == connection:  # else they may be ahead of the stream
                     await self._record(resource, scope, mark, covered_by)
@@ -110,10 +119,17 @@ class Heartbeats:
             last_answer=self._context.reachability.last_answer,
             resources=resources,
             watch_set=None if reason == SUSPENDED else watcher.resources.watch_set,
+            types=self._due_types(),
             invalid=watcher.spec.invalid,
             overridden=watcher.spec.overridden,
             observed_at=utc_now(),
         )
+
+    def _due_types(self) -> list[ServedType] | None:
+        """The types if they have changed, or were not sent for long; they are large."""
+        types = self.watcher.types.known
+        is_due = time.monotonic() - self._types_at > _TYPES_AGAIN.total_seconds()
+        return types if types != self._types or is_due else None
 
     async def _wait(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,0 +1,209 @@
+"""The names and printer columns of the watched resources that are not built in.
+
+Names come from discovery. Columns come from CustomResourceDefinitions, which are large: their
+metadata is listed, and only one whose generation has changed is read, alone. Where the watcher may
+not list them, there are no columns, and tables show only the age.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import aclosing, suppress
+from datetime import timedelta
+from typing import Final, NoReturn
+
+import msgspec
+import structlog
+
+from fleetbus.errors import Forbidden, KubeError
+from fleetbus.kube.discovery import ApiResource
+from fleetbus.kube.list_watch.listing import JSON, METADATA, WatchTarget, list_pages
+from fleetbus_proto.events import PrinterColumn, ServedType
+from fleetbus_proto.resources import is_built_in
+from fleetbus_watcher.errors import WatcherError
+from fleetbus_watcher.follow.context import CRDS, ClusterContext
+from fleetbus_watcher.resources.selection import SelectionResult
+
+log = structlog.get_logger()
+
+_PAGE: Final = 50
+"""CRDs per page: their metadata may contain a copy of the whole definition."""
+_INTERVAL: Final = timedelta(minutes=5)
+"""Between two looks at the definitions while the same resources are watched."""
+_COLUMNS: Final = 32
+_PATH: Final = 512
+_WORD: Final = 64
+_BUDGET: Final = 128 * 1024
+"""Bytes of all types together, in a heartbeat; a hostile cluster may have any number."""
+
+
+class _Metadata(msgspec.Struct):
+    name: str
+    generation: int = 0
+
+
+class _Named(msgspec.Struct):
+    metadata: _Metadata
+
+
+class _Column(msgspec.Struct, rename="camel"):
+    name: str
+    type: str
+    json_path: str
+    format: str = ""
+    priority: int = 0
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    name: str
+    additional_printer_columns: list[_Column] | None = None
+
+
+class _Spec(msgspec.Struct):
+    versions: list[_Version]
+
+
+class _Definition(msgspec.Struct):
+    spec: _Spec
+
+
+_named = msgspec.json.Decoder(_Named)
+_definition = msgspec.json.Decoder(_Definition)
+
+
+class ServedTypes:
+    """The types of one cluster, for heartbeats.
+
+    Args:
+        context: of the cluster.
+    """
+
+    def __init__(self, context: ClusterContext) -> None:
+        self._context = context
+        self._log = log.bind(cluster=context.settings.cluster)
+        self._watched: dict[str, ApiResource] = {}
+        self._observed = asyncio.Event()
+        self._columns: dict[str, list[PrinterColumn]] = {}
+        # By the name of a CRD: the generation and the version whose columns were read.
+        self._read: dict[str, tuple[int, str]] = {}
+        self._is_refused = False
+        self.known: list[ServedType] | None = None
+        """None until the definitions were looked at."""
+
+    def observe(self, selected: SelectionResult) -> None:
+        """Take note of a selection."""
+        watched = {
+            each.api.resource.key: each.api
+            for each in selected.resources.values()
+            if not is_built_in(each.api.resource.group)
+        }
+        if watched != self._watched or self.known is None:
+            self._watched = watched
+            self._observed.set()
+
+    async def run(self) -> NoReturn:
+        """Look at the definitions until cancelled; no failure of the server ends it."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_INTERVAL.total_seconds()):
+                    await self._observed.wait()
+            self._observed.clear()
+            watched = self._watched
+            if watched:
+                try:
+                    await self._look(watched)
+                    self._is_refused = False
+                except Forbidden as e:
+                    if not self._is_refused:  # no fault: only some watchers have the right
+                        self._log.info("definitions_unreadable", error=str(e))
+                    self._is_refused = True
+                except (KubeError, WatcherError, OSError, ValueError) as e:
+                    self._log.warning("definitions_unreadable", error=str(e))
+            self._publish(watched)
+
+    async def _look(self, watched: Mapping[str, ApiResource]) -> None:
+        """Read the columns of the definitions that have changed."""
+        by_name = {f"{a.resource.plural}.{a.resource.group}": key for key, a in watched.items()}
+        context = self._context
+        async with context.lists:
+            generations = await self._generations(by_name)
+            for name in self._read.keys() - generations.keys():
+                del self._read[name]
+                self._columns.pop(by_name.get(name, ""), None)
+            for name, generation in generations.items():
+                wanted = (generation, watched[by_name[name]].resource.version)
+                if self._read.get(name) != wanted:
+                    self._columns[by_name[name]] = await self._columns_of(name, wanted[1])
+                    self._read[name] = wanted
+
+    async def _generations(self, names: Iterable[str]) -> dict[str, int]:
+        wanted, found = set(names), dict[str, int]()
+        pages = list_pages(
+            self._context.client,
+            WatchTarget(CRDS),
+            limit=_PAGE,
+            idle_timeout=self._context.settings.silence,
+            accept=METADATA,
+        )
+        async with aclosing(pages):
+            async for page in pages:
+                for item in page.items:
+                    with suppress(msgspec.MsgspecError):
+                        metadata = _named.decode(item).metadata
+                        if metadata.name in wanted:
+                            found[metadata.name] = metadata.generation
+        return found
+
+    async def _columns_of(self, name: str, version: str) -> list[PrinterColumn]:
+        pages = list_pages(
+            self._context.client,
+            WatchTarget(CRDS, field_selector=f"metadata.name={name}"),
+            limit=1,
+            idle_timeout=self._context.settings.silence,
+            accept=JSON,
+        )
+        found: list[PrinterColumn] = []
+        async with aclosing(pages):
+            async for page in pages:
+                for item in page.items:
+                    with suppress(msgspec.MsgspecError):
+                        found = _columns(_definition.decode(item), version)
+        return found
+
+    def _publish(self, watched: Mapping[str, ApiResource]) -> None:
+        found: list[ServedType] = []
+        left = _BUDGET
+        for key, api in sorted(watched.items()):
+            served = ServedType(
+                group=api.resource.group,
+                resource=api.resource.plural,
+                singular=api.singular[:_WORD],
+                short_names=[name[:_WORD] for name in api.short_names[:_COLUMNS]],
+                categories=[name[:_WORD] for name in api.categories[:_COLUMNS]],
+                columns=self._columns.get(key, []),
+            )
+            size = len(msgspec.msgpack.encode(served))
+            if size <= left:
+                left -= size
+                found.append(served)
+        if self.known != found:
+            self.known = found
+            self._context.changed.set()
+
+
+def _columns(definition: _Definition, version: str) -> list[PrinterColumn]:
+    for served in definition.spec.versions:
+        if served.name == version:
+            return [
+                PrinterColumn(
+                    name=column.name[:_WORD],
+                    type=column.type[:_WORD],
+                    json_path=column.json_path,
+                    format=column.format[:_WORD],
+                    priority=column.priority,
+                )
+                for column in (served.additional_printer_columns or [])[:_COLUMNS]
+                if len(column.json_path) <= _PATH
+            ]
+    return []

@@ -1,0 +1,72 @@
+"""Names of resources are resolved as kubectl does, those of custom resources too."""
+
+from __future__ import annotations
+
+import pytest
+from redis.asyncio import Redis
+
+from fleetbus.snapshot import (
+    ClusterRecord,
+    Definition,
+    ResourceRecord,
+    SnapshotReader,
+    SnapshotWriter,
+)
+from fleetbus_proto.keys import SnapshotKeys
+from fleetbus_query_api.answers.catalog import Catalog, KnownFleet
+from fleetbus_query_api.answers.problem import NotFoundProblem
+
+WIDGETS = ResourceRecord(
+    group="example.com",
+    version="v1",
+    plural="widgets",
+    kind="Widget",
+    definition=Definition(singular="widgie", short_names=["wd", "po"], categories=["all", "ours"]),
+)
+
+
+@pytest.fixture
+async def fleet(redis: Redis) -> KnownFleet:
+    writer, reader = SnapshotWriter(redis, SnapshotKeys()), SnapshotReader(redis, SnapshotKeys())
+    await writer.ensure_generation()
+    await writer.put_cluster("c1", ClusterRecord(name="c1"))
+    builtin = [
+        ResourceRecord(group=group, version="v1", plural=plural, kind=kind)
+        for group, plural, kind in (
+            ("core", "pods", "Pod"),
+            ("core", "configmaps", "ConfigMap"),
+            ("apps", "deployments", "Deployment"),
+        )
+    ]
+    for record in (WIDGETS, *builtin):
+        await writer.put_resource_state("c1", record)
+    return await Catalog(reader).fleet()
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("wd", "example.com/widgets"),
+        ("widgie", "example.com/widgets"),
+        ("Widget", "example.com/widgets"),
+        ("wd.example.com", "example.com/widgets"),
+        ("po", "core/pods"),
+        ("deploy", "apps/deployments"),
+        ("cm", "core/configmaps"),
+    ],
+)
+def test_short_names_and_singulars_are_resolved(fleet: KnownFleet, text: str, key: str):
+    assert fleet.find(text).key == key
+
+
+def test_a_category_names_all_that_are_in_it(fleet: KnownFleet):
+    assert [one.key for one in fleet.category("all")] == [
+        "apps/deployments", "core/pods", "example.com/widgets",
+    ]  # fmt: skip
+    assert [one.key for one in fleet.category("ours")] == ["example.com/widgets"]
+    assert fleet.category("none") == []
+
+
+def test_an_unknown_short_name_is_refused(fleet: KnownFleet):
+    with pytest.raises(NotFoundProblem):
+        fleet.find("wdd")

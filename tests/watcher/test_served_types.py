@@ -1,0 +1,113 @@
+"""Heartbeats report the names and printer columns of custom resources."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from fleetbus_emulator.apiserver import Fail
+from fleetbus_proto import codec
+from fleetbus_proto.events import PrinterColumn, ServedType
+from fleetbus_watcher.publish.heartbeat_size import fit
+from support.api.custom_resource_definitions import CRDS, definition
+from support.eventually import eventually
+from support.rigs.watcher import Rig
+
+WATCH: Final[dict[str, Any]] = {"resources": ("widgets.example.com", "configmaps")}
+COLUMNS: Final = [
+    {"name": "Size", "type": "integer", "jsonPath": ".spec.size"},
+    {"name": "When", "type": "date", "jsonPath": ".status.at", "priority": 1},
+]
+SENT: Final = [
+    PrinterColumn(name="Size", type="integer", json_path=".spec.size"),
+    PrinterColumn(name="When", type="date", json_path=".status.at", priority=1),
+]
+
+
+def widgets(columns: list[dict[str, Any]]) -> dict[str, Any]:
+    crd = definition("example.com", "widgets", "Widget", additionalPrinterColumns=columns)
+    crd["spec"]["names"] |= {"shortNames": ["wd"], "categories": ["all"]}
+    return crd
+
+
+async def reported(rig: Rig) -> list[ServedType]:
+    found = [beat.types for beat in await rig.heartbeats() if beat.types]
+    return found[-1] if found else []
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "fleetbus_watcher.resources.served_types._INTERVAL", timedelta(milliseconds=100)
+    )
+
+
+async def test_names_and_columns_are_reported_and_again_when_they_change(rig: Rig):
+    rig.cluster.create(CRDS, widgets(COLUMNS))
+    async with rig.watching(**WATCH):
+        (found,) = await eventually(lambda: reported(rig))
+
+        assert (found.resource_key, found.singular) == ("example.com/widgets", "widget")
+        assert (found.short_names, found.categories) == (["wd"], ["all"])
+        assert found.columns == SENT
+
+        crd = rig.cluster.get(CRDS, None, "widgets.example.com")
+        assert crd is not None
+        version = crd["spec"]["versions"][0]
+        version["additionalPrinterColumns"] = COLUMNS[:1]
+        rig.cluster.update(CRDS, crd)
+
+        async def is_changed() -> bool:
+            types = await reported(rig)
+            return types[0].columns == SENT[:1]
+
+        await eventually(is_changed)
+
+
+async def test_unchanged_types_are_not_in_every_heartbeat(rig: Rig):
+    rig.cluster.create(CRDS, widgets(COLUMNS))
+    async with rig.watching(**WATCH, heartbeat_idle=timedelta(milliseconds=50)):
+        await eventually(lambda: reported(rig))
+        count = len(await rig.heartbeats())
+
+        async def has_more() -> bool:
+            return len(await rig.heartbeats()) >= count + 5
+
+        await eventually(has_more)
+    with_types = [beat for beat in await rig.heartbeats() if beat.types is not None]
+    assert len(with_types) == 1
+
+
+async def test_without_the_right_to_list_definitions_there_are_only_names(rig: Rig):
+    rig.cluster.create(CRDS, widgets(COLUMNS))
+    rig.cluster.faults.add(Fail(403), resource="customresourcedefinitions")
+    async with rig.watching(**WATCH):
+        (found,) = await eventually(lambda: reported(rig))
+
+    assert (found.short_names, found.columns) == (["wd"], [])
+
+
+async def test_a_hostile_definition_is_cut(rig: Rig):
+    many = [
+        {"name": f"c{i}", "type": "string", "jsonPath": "." + "a" * (2000 if i % 2 else 10)}
+        for i in range(1000)
+    ]
+    rig.cluster.create(CRDS, widgets(many))
+    async with rig.watching(**WATCH):
+        (found,) = await eventually(lambda: reported(rig))
+
+    assert [column.name for column in found.columns] == [f"c{i}" for i in range(0, 32, 2)]
+
+
+async def test_w9_a_heartbeat_too_large_leaves_the_types_out_first(rig: Rig):
+    rig.cluster.create(CRDS, widgets(COLUMNS))
+    async with rig.watching(**WATCH):
+        await eventually(lambda: reported(rig))
+    beat = next(b for b in await rig.heartbeats() if b.types is not None)
+
+    small = fit(beat, len(codec.encode(beat)) - 1)
+
+    assert small == msgspec.structs.replace(beat, types=None)
