@@ -21,9 +21,10 @@ from fleetbus.snapshot.reads.entries import (
     make_entry,
     member_of,
 )
+from fleetbus.snapshot.reads.page_reads import place_rows, split_rows
 from fleetbus.snapshot.reads.paging import Position, read_token, write_token
+from fleetbus.snapshot.reads.picking import KeyPicker, Picked
 from fleetbus.snapshot.reads.point_reads import Place, PointReads, read_rows
-from fleetbus.snapshot.reads.query import ListQuery, select
 from fleetbus.snapshot.reads.suggestions import WatchedResources
 from fleetbus.snapshot.reads.versions import Versions
 from fleetbus.snapshot.reads.walk import range_of, walk_members
@@ -42,10 +43,8 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
+    from fleetbus.snapshot.reads.query import ListQuery
     from fleetbus_proto.keys import SnapshotKeys
-
-CHUNK = 500
-"""Most bodies per HMGET: a larger read would block the server."""
 
 _cluster_decoder = msgspec.json.Decoder(ClusterRecord)
 _resource_decoder = msgspec.json.Decoder(ResourceRecord)
@@ -64,6 +63,7 @@ class SnapshotReader:
         self._keys = keys
         self._points = PointReads(redis)
         self._versions = Versions(redis, keys)
+        self._picker = KeyPicker(redis, keys)
         self.watched = WatchedResources(redis, keys)
         """The watched resources of all clusters."""
 
@@ -173,21 +173,19 @@ class SnapshotReader:
             ExpiredToken: the continue token was issued before the store was lost (rule P13).
             StoreEmpty: the store has no generation.
         """
-        # Before any row: what is written after this has a higher version (rule A5).
+        # Before any row: what is written after this has a higher version (rule A5). A step of its
+        # own, as each of several shards must be closed before a row of any other is read.
         current = await self._versions.read()
         start = Position(current.generation, current.number)
         if query.continue_token:
             start = read_token(query.continue_token, current)
-        span = await select(self._redis, self._keys, query, start)
-        entries: list[Entry] = []
-        for cluster, members in span.picked:
-            entries += await self._fetch_live(cluster, query.resource, members)
+        picks = await self._picker.pick(query, start)
+        entries = await self._fetch_rows(query.resource, picks.rows)
         token = ""
-        if span.remaining and span.picked:
-            cluster, members = span.picked[-1]
-            token = write_token(msgspec.structs.replace(start, cluster=cluster, key=members[-1]))
-        remaining = span.remaining if query.count else None
-        return Page(entries, token, remaining, start.version, start.generation)
+        if not picks.is_last:
+            last = picks.rows[-1]
+            token = write_token(msgspec.structs.replace(start, cluster=last.cluster, key=last.key))
+        return Page(entries, token, picks.remaining, start.version, start.generation)
 
     async def pages(self, query: ListQuery) -> AsyncIterator[Page]:
         """Read all pages of a list, from that of the query on; raises as `list` does."""
@@ -207,10 +205,9 @@ class SnapshotReader:
             for name in clusters:
                 pipe.smembers(self._keys.labels(name, resource, UNKNOWN))
             found = cast("list[set[bytes]]", await pipe.execute())
-        entries: list[Entry] = []
-        for name, members in zip(clusters, found, strict=True):
-            entries += await self._fetch_live(name, resource, sorted(members)) if members else ()
-        return entries
+        pairs = zip(clusters, found, strict=True)
+        rows = [Picked(name, key, 0) for name, members in pairs for key in sorted(members)]
+        return await self._fetch_rows(resource, rows)
 
     async def keys(
         self, cluster: str, resource: str, namespace: str | None = None
@@ -371,14 +368,15 @@ class SnapshotReader:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    async def _fetch_live(
-        self, cluster: str, resource: str, members: Sequence[bytes]
-    ) -> Sequence[Entry]:
-        bodies = self._keys.bodies(cluster, resource)
+    async def _fetch_rows(self, resource: str, rows: Sequence[Picked]) -> list[Entry]:
+        """Read the objects of picked keys, without those that are gone."""
         entries: list[Entry] = []
-        for at in range(0, len(members), CHUNK):
-            found = await self._fetch(cluster, resource, bodies, members[at : at + CHUNK])
-            entries += [entry for guard, entry in found if guard.is_live]
+        for chunk in split_rows(rows):
+            found = await read_rows(self._redis, [*place_rows(self._keys, resource, chunk)])
+            for row, (raw, body) in zip(chunk, found, strict=True):
+                guard = _maybe_guard(raw)
+                if guard is not None and guard.is_live:
+                    entries.append(make_entry(row.cluster, row.key, guard, body or b""))
         return entries
 
     async def _fetch(

@@ -168,15 +168,8 @@ class ObjectListing:
             InvalidToken: the continue token is malformed.
             ExpiredToken: the continue token is of a lost store.
         """
-        query, rest = _push_down(query, fields)
-        return await self._scan(query, rest) if rest else Found(await self._page(query), {})
-
-    async def _page(self, query: ListQuery) -> Page:
-        """Read a page within `MAX_PAGE_BYTES`: a larger one is read again with fewer objects."""
-        page = await self._reader.list(query)
-        while (fitting := _count_fitting(page.entries)) < len(page.entries):
-            page = await self._reader.list(replace(query, limit=fitting))
-        return page
+        query, rest = _push_down(replace(query, max_bytes=MAX_PAGE_BYTES), fields)
+        return await self._scan(query, rest) if rest else Found(await self._reader.list(query), {})
 
     async def _scan(self, query: ListQuery, fields: FieldSelector) -> Found:
         """Match objects until the page is full; what remains is not counted."""
@@ -257,15 +250,6 @@ def describe_resource(known: KnownResource) -> dict[str, Any]:
         "namespaced": known.namespaced,
         "versions": known.versions,
     }
-
-
-def _count_fitting(entries: Sequence[Entry]) -> int:
-    size = 0
-    for count, entry in enumerate(entries):
-        size += len(entry.body)
-        if size > MAX_PAGE_BYTES and count:
-            return count
-    return len(entries)
 
 
 def _query(
