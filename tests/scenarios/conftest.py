@@ -7,7 +7,7 @@ import pytest
 from support.full import FULL
 from support.rigs.fleet_fixtures import WIDE
 
-_NUMBERS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16, 17, 18)
+_NUMBERS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16, 17, 18, 20)
 _SCENARIOS = (*(f"test_t{number:02}_" for number in _NUMBERS), "test_distribution_")
 
 
