@@ -28,6 +28,7 @@ from fleetbus_query_api.answers.parameters import ListParameters, NoParameters, 
 from fleetbus_query_api.answers.problem import add_problem_handlers
 from fleetbus_query_api.answers.render import json_response
 from fleetbus_query_api.kube.api import KubeApi
+from fleetbus_query_api.kube.openapi.documents import OpenApi
 from fleetbus_query_api.kube.reading import KubeObjects
 from fleetbus_query_api.kube.routes import kube_router
 from fleetbus_query_api.kube.served import ServedKinds
@@ -99,7 +100,9 @@ def create_app(
     app.include_router(membership_router(membership))
     served = ServedKinds(reader=reader, catalog=known, access=access)
     objects = KubeObjects(reader=reader, listing=listing, slices=slices)
-    app.include_router(kube_router(KubeApi(served=served, objects=objects)))
+    openapi = OpenApi(served=served, listing=listing, reader=reader)
+    kube = KubeApi(served=served, objects=objects, openapi=openapi)
+    app.include_router(kube_router(kube))
     add_problem_handlers(app)
     app.add_middleware(ListConcurrency)
     app.add_middleware(UserLimits, settings=settings)

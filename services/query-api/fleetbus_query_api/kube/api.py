@@ -13,6 +13,7 @@ from fleetbus_query_api.answers.problem import MethodNotAllowedProblem
 from fleetbus_query_api.answers.render import json_response
 from fleetbus_query_api.kube.discovery import aggregate, find_document, media_type
 from fleetbus_query_api.kube.negotiation import DISCOVERY_FORMS, negotiate
+from fleetbus_query_api.kube.openapi.documents import OpenApi
 from fleetbus_query_api.kube.parameters import KubeParameters
 from fleetbus_query_api.kube.paths import parse_path
 from fleetbus_query_api.kube.problems import no_path, no_subresource
@@ -29,9 +30,11 @@ class KubeApi:
     Args:
         served: what a user finds there.
         objects: gets and lists them.
+        openapi: explains them.
     """
 
-    def __init__(self, *, served: ServedKinds, objects: KubeObjects) -> None:
+    def __init__(self, *, served: ServedKinds, objects: KubeObjects, openapi: OpenApi) -> None:
+        self._openapi = openapi
         self._served = served
         self._objects = objects
 
@@ -51,6 +54,9 @@ class KubeApi:
         path = path.rstrip("/")
         if path == _VERSION:
             return _document(await self._served.version(user, cluster))
+        if self._openapi.handles(path):
+            negotiate(accept, {})
+            return json_response(await self._openapi.answer(user, cluster, path))
         named = parse_path(path)
         if named is None:
             return await self._discover(user, cluster, path, accept)

@@ -1,0 +1,201 @@
+"""The documents below /openapi: version 3, one for each group version; version 2, one for all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from fleetbus.snapshot import ListQuery, SnapshotReader
+from fleetbus_proto.resources import CORE, is_built_in
+from fleetbus_query_api.access.user import User
+from fleetbus_query_api.answers.object_listing import ObjectListing, members_of
+from fleetbus_query_api.answers.problem import NotFoundProblem
+from fleetbus_query_api.answers.readable import Selection
+from fleetbus_query_api.answers.render import body_of
+from fleetbus_query_api.kube.kinds import VERBS, Kind, group_versions
+from fleetbus_query_api.kube.openapi.schemas import (
+    GVK,
+    V2_PREFIX,
+    V3_PREFIX,
+    JsonObject,
+    Schemas,
+    group_version_kind,
+)
+from fleetbus_query_api.kube.problems import no_path
+from fleetbus_query_api.kube.served import FLEET, ServedKinds
+
+_V2: Final = "openapi/v2"
+_V3: Final = "openapi/v3"
+_INFO: Final = {"title": "Kubernetes, as fleetbus serves it", "version": "1"}
+_DEFINITIONS: Final = "apiextensions.k8s.io/customresourcedefinitions"
+_MAX_DEFINITIONS: Final = 200
+"""Of custom types that one document explains; the others are objects of any fields."""
+
+
+class _Schema(msgspec.Struct, rename={"properties": "openAPIV3Schema"}):
+    properties: JsonObject | None = None
+
+
+class _Version(msgspec.Struct):
+    name: str = ""
+    schema: _Schema | None = None
+
+
+class _Spec(msgspec.Struct):
+    versions: list[_Version] = []
+
+
+class _Definition(msgspec.Struct):
+    """A CustomResourceDefinition, as far as it explains the type."""
+
+    spec: _Spec
+
+    def schema_of(self, version: str) -> JsonObject | None:
+        """The schema of a version; None if it is not there."""
+        found = (each.schema for each in self.spec.versions if each.name == version)
+        return next((schema.properties for schema in found if schema is not None), None)
+
+
+_decoder = msgspec.json.Decoder(_Definition)
+Definitions = Mapping[str, _Definition]
+"""Definitions by name."""
+
+
+class OpenApi:
+    """Answers requests for the documents.
+
+    Args:
+        served: the kinds that a user may know of.
+        listing: finds which definitions of custom types they may read.
+        reader: has these.
+    """
+
+    def __init__(
+        self, *, served: ServedKinds, listing: ObjectListing, reader: SnapshotReader
+    ) -> None:
+        self._served = served
+        self._listing = listing
+        self._reader = reader
+
+    def handles(self, path: str) -> bool:
+        """Whether a path is one of these."""
+        return path in (_V2, _V3) or path.startswith(f"{_V3}/")
+
+    async def answer(self, user: User, cluster: str, path: str) -> bytes:
+        """Answer a path.
+
+        Raises:
+            NotFoundProblem: there is no such document.
+            UnavailableProblem: the hub does not decide.
+        """
+        kinds = await self._served.find(user, cluster)
+        if path == _V3:
+            return msgspec.json.encode(_index(cluster, kinds))
+        if path != _V2:
+            place = path.removeprefix(f"{_V3}/")
+            kinds = [each for each in kinds if _place_of(each.group, each.version) == place]
+            if not kinds:
+                raise no_path()
+        definitions = await self._definitions(user, cluster, kinds)
+        make = _version_2 if path == _V2 else _version_3
+        # The table is read by the first who asks, and a document takes tens of milliseconds.
+        return await asyncio.to_thread(partial(make, kinds, definitions))
+
+    async def _definitions(self, user: User, cluster: str, kinds: Sequence[Kind]) -> Definitions:
+        """The definitions of custom types, as far as the user may read them."""
+        names = {f"{each.plural}.{each.group}" for each in kinds if not is_built_in(each.group)}
+        found: dict[str, _Definition] = {}
+        for name in sorted(names)[:_MAX_DEFINITIONS]:
+            if definition := await self._definition(user, cluster, name):
+                found[name] = definition
+        return found
+
+    async def _definition(self, user: User, cluster: str, name: str) -> _Definition | None:
+        wanted = Selection(
+            verb="get",
+            resource=_DEFINITIONS,
+            clusters=() if cluster == FLEET else (cluster,),
+            name=name,
+            is_key=True,
+        )
+        try:
+            readable = await self._listing.find(user, wanted)
+        except NotFoundProblem:
+            return None
+        query = ListQuery(
+            clusters=members_of(readable),
+            resource=_DEFINITIONS,
+            namespace="",
+            name=name,
+            limit=1,
+            count=False,
+        )
+        entries = (await self._reader.list(query)).entries
+        try:
+            return _decoder.decode(body_of(entries[0])) if entries else None
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return None  # a body that is unknown, or was cut by the watch spec
+
+
+def _index(cluster: str, kinds: Sequence[Kind]) -> JsonObject:
+    places = [
+        _place_of(group, version)
+        for group, versions in group_versions(kinds).items()
+        for version in versions
+    ]
+    root = f"/kube/{quote(cluster, safe='')}/{_V3}"
+    return {"paths": {place: {"serverRelativeURL": f"{root}/{place}"} for place in places}}
+
+
+def _place_of(group: str, version: str) -> str:
+    return f"api/{version}" if group == CORE else f"apis/{group}/{version}"
+
+
+def _version_3(kinds: Sequence[Kind], definitions: Definitions) -> bytes:
+    schemas = Schemas(V3_PREFIX)
+    paths: JsonObject = {}
+    for each in kinds:
+        content = {"schema": {"$ref": V3_PREFIX + _add(schemas, each, definitions)}}
+        answer = {"description": "OK", "content": {"application/json": content}}
+        paths |= _paths(each, {"200": answer})
+    components = {"schemas": schemas.found}
+    document = {"openapi": "3.0.0", "info": _INFO, "paths": paths, "components": components}
+    return msgspec.json.encode(document)
+
+
+def _version_2(kinds: Sequence[Kind], definitions: Definitions) -> bytes:
+    schemas = Schemas(V2_PREFIX)
+    paths: JsonObject = {}
+    for each in kinds:
+        schema = {"$ref": V2_PREFIX + _add(schemas, each, definitions)}
+        paths |= _paths(each, {"200": {"description": "OK", "schema": schema}})
+    document = {"swagger": "2.0", "info": _INFO, "paths": paths, "definitions": schemas.found}
+    return msgspec.json.encode(document)
+
+
+def _add(schemas: Schemas, kind: Kind, definitions: Definitions) -> str:
+    """Add the schema of a kind; returns its name."""
+    if is_built_in(kind.group) and (name := schemas.add_built_in(kind)):
+        return name
+    definition = definitions.get(f"{kind.plural}.{kind.group}")
+    schema = definition.schema_of(kind.version) if definition is not None else None
+    return schemas.add_custom(kind, schema)
+
+
+def _paths(kind: Kind, responses: JsonObject) -> JsonObject:
+    """The paths of a kind; kubectl finds the kind of a resource by them."""
+    place = "/namespaces/{namespace}" if kind.namespaced else ""
+    path = f"/{_place_of(kind.group, kind.version)}{place}/{kind.plural}"
+    gvk = group_version_kind(kind)
+
+    def operation(verb: str) -> JsonObject:
+        head = {"operationId": f"{verb}{kind.kind}", "x-kubernetes-action": verb, GVK: gvk}
+        return {"get": {**head, "responses": responses}}
+
+    get, list_, _ = VERBS
+    return {path: operation(list_), path + "/{name}": operation(get)}

@@ -1,0 +1,135 @@
+"""kubectl prints the same from `/kube/<cluster>` as from the cluster, but where documented."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.full import FULL
+
+if TYPE_CHECKING:
+    from emulator.support.kubectl_rig import Said
+    from query_api.kube.conftest import KubectlFleet
+
+pytestmark = pytest.mark.longer
+
+SHORT = """
+get pods -A -o wide
+get deploy,rs,svc
+get deploy/web svc/web -o json
+get cm --chunk-size=2
+get cm -l n --sort-by=.metadata.name
+get po -n nowhere
+get nodes
+get cm none
+get nothing
+describe deploy web
+""".strip().splitlines()
+LONG = """
+get pods -A
+get pods -A --show-labels
+get pods -n default -l app=web --field-selector status.phase=Running
+get pods -A -o name
+get deploy,rs,svc -o wide
+get deploy web
+get deploy/web -o yaml
+get deploy web -o jsonpath={.spec.replicas}
+get deploy -o custom-columns=N:.metadata.name,R:.spec.replicas
+get cm -l n!=1,n!=2 --no-headers
+get cm c1 c2
+get cm -L n
+get ns
+get events -A
+get widget w1 -o yaml
+get crd
+get cm none -n nowhere
+describe cm c1
+describe svc web
+describe node
+""".strip().splitlines()
+
+DOCUMENTED = re.compile(
+    r"resourceVersion: .*|\"resourceVersion\": .*|"  # of the snapshot
+    r"\b\d+(m\d+)?s\b"  # ages, which go on
+)
+
+
+def shown(said: Said) -> tuple[int, str, str]:
+    """The printed text, without what is documented to differ."""
+    out, err = (DOCUMENTED.sub("-", text) for text in (said.out, said.err))
+    return said.status, re.sub(r" +", " ", out), re.sub(r" +", " ", err)
+
+
+async def test_the_same_transcript_from_the_cluster_and_from_kube(fleet: KubectlFleet):
+    different: list[str] = []
+    for line in SHORT + LONG * FULL:
+        command = line.split()
+        expected, found = await asyncio.gather(fleet.real.try_(*command), fleet.one.try_(*command))
+        if shown(expected) != shown(found):
+            different.append(f"$ kubectl {line}\n{shown(expected)}\n{shown(found)}")
+    assert not different, "\n\n".join(different)
+
+
+async def test_t19_the_whole_fleet_side_by_side(fleet: KubectlFleet):
+    cms, one, wide, deploy, tree, sorted_ = await fleet.every.all(
+        ("get", "cm", "-n", "default", "--chunk-size=4"),
+        ("get", "cm", "c1"),
+        ("get", "pods", "-A", "-o", "wide", "-l", "app=web"),
+        ("get", "deploy", "web", "--show-labels"),
+        ("get", "cm", "c1", "-o", "json"),
+        ("get", "cm", "-l", "n", "--sort-by=.metadata.name"),
+    )
+    assert cms.head[0] == "CLUSTER"
+    names = [*(f"c{number}" for number in range(5)), "kube-root-ca.crt", "only-{}"]
+    assert [row[:2] for row in cms.rows] == [[c, n.format(c)] for c in "ab" for n in names]
+    assert [row[:2] for row in one.rows] == [["a", "c1"], ["b", "c1"]]
+    assert wide.out.splitlines()[0].split()[:4] == ["NAMESPACE", "CLUSTER", "NAME", "READY"]
+    assert [row[1] for row in wide.rows] == ["a", "a", "b", "b"]
+    assert [row[:3] for row in deploy.rows] == [["a", "web", "2/2"], ["b", "web", "2/2"]]
+    clusters = [i["metadata"]["annotations"]["fleetbus.dev/cluster"] for i in tree.json["items"]]
+    assert clusters == ["a", "b"]
+    assert [row[1] for row in sorted_.rows] == [f"c{n}" for n in range(5) for _ in "ab"]
+
+
+async def test_a7_writes_are_refused_and_explain_and_discovery_answer(fleet: KubectlFleet):
+    commands: list[tuple[str, ...]] = [
+        ("delete", "cm", "c1"),
+        ("scale", "deploy", "web", "--replicas=3"),
+        ("label", "cm", "c1", "a=b"),
+        ("create", "ns", "new"),
+        ("logs", "deploy/web"),
+        ("exec", "deploy/web", "--", "ls"),
+    ]
+    for command in commands:
+        refused = await fleet.one.refused(*command)
+        assert "write to the API server of the cluster itself" in refused, command
+
+    kind, field, whole, custom, everywhere = await fleet.one.all(
+        ("explain", "deployment"),
+        ("explain", "pod.spec.containers.imagePullPolicy"),
+        ("explain", "pod.spec", "--recursive"),
+        ("explain", "widget.spec"),
+        ("explain", "service.spec.ports.targetPort"),
+    )
+    assert "updates them step by step" in kind.out
+    assert "<string>" in field.out
+    assert "Image pull policy" in field.out
+    assert "terminationGracePeriodSeconds\t<integer>" in whole.out
+    assert "What is wanted." in custom.out
+    assert "<IntOrString>" in everywhere.out
+    assert "does not exist" in await fleet.one.refused("explain", "deployment.spec.replcas")
+    assert "<[]Container>" in (await fleet.every("explain", "pod.spec")).out
+
+    every, custom, versions, version = await fleet.one.all(
+        ("api-resources",),
+        ("api-resources", "--api-group=example.com", "-o", "wide"),
+        ("api-versions",),
+        ("version", "-o", "json"),
+    )
+    assert ["pods", "po", "v1", "true", "Pod"] in every.rows
+    assert [row[0] for row in custom.rows] == ["widgets"]
+    assert {"v1", "apps/v1", "example.com/v1"} <= set(versions.out.split())
+    assert version.json["serverVersion"]["minor"] == "33"
