@@ -47,7 +47,7 @@ def find_user(scope: Scope) -> User | None:
     return scope.get(_SCOPE_KEY)
 
 
-def _user_of(request: Request) -> User:
+async def _user_of(request: Request) -> User:  # FastAPI calls others in a thread
     user = find_user(request.scope)
     if user is None:  # a route that the middleware does not cover must not be open to all
         raise UnauthorizedProblem("nobody has authenticated this request")

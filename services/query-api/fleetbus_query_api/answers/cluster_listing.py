@@ -34,8 +34,8 @@ class ClusterListing:
         self._reader = reader
         self._access = access
 
-    async def list(self, user: User) -> bytes:
-        """List the clusters that the user may see, by name.
+    async def list(self, user: User) -> Sequence[bytes]:
+        """List the clusters that the user may see, by name; in parts.
 
         Raises:
             StoreEmpty: the fleet is unknown (rule P13).
@@ -51,7 +51,7 @@ class ClusterListing:
             items.append(
                 msgspec.json.encode(_render(record, resources, freshness[record.name], now))
             )
-        return render_list(items, render_freshness(freshness))
+        return render_list([b",".join(items)], render_freshness(freshness))
 
     async def get(self, user: User, name: str) -> bytes:
         """Show one cluster with its resources.

@@ -33,6 +33,7 @@ from fleetbus_query_api.answers.render import (
     body_of,
     render_freshness,
     render_item,
+    render_items,
     render_list,
     render_one,
 )
@@ -82,8 +83,8 @@ class ObjectListing:
         self._slices = slices
         self._readable = ReadableResources(catalog=catalog, access=access)
 
-    async def list(self, user: User, resource: str, asked: ListParameters) -> bytes:
-        """List one page of a resource, over the clusters in which the user may list it.
+    async def list(self, user: User, resource: str, asked: ListParameters) -> Sequence[bytes]:
+        """List one page of a resource, in parts, over the clusters in which the user may list it.
 
         Raises:
             BadRequestProblem: a selector has too many requirements.
@@ -111,7 +112,7 @@ class ObjectListing:
         freshness = await self.freshness(readable, asked.namespace)
         found = await self.page(_query(members_of(readable), known, asked, labels), fields)
         return render_list(
-            map(render_item, found.page.entries),
+            render_items(found.page.entries),
             {
                 "continue": found.page.continue_token,
                 "remaining": found.page.remaining,

@@ -93,7 +93,7 @@ class ListParameters(BaseModel):
     )
 
 
-def refuse_repeats(request: Request) -> None:
+async def refuse_repeats(request: Request) -> None:  # FastAPI calls others in a thread
     """Refuse a parameter that is given twice, because it is ambiguous.
 
     Raises:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,30 +19,61 @@ SLICE: Final = 512 * 1024
 
 
 class SlicedResponse(Response):
-    """A response in slices, which waits while the connection is full."""
+    """A response in slices, which waits while the connection is full.
+
+    Args:
+        parts: the body; what is in memory already is never copied as a whole.
+        status: of the answer.
+        headers: besides its length and type.
+        media_type: of the body.
+    """
+
+    def __init__(
+        self, parts: Sequence[bytes], status: int, headers: Mapping[str, str], media_type: str
+    ) -> None:
+        length = {"Content-Length": str(sum(map(len, parts)))}
+        super().__init__(b"", status, {**headers, **length}, media_type)
+        self._parts = parts
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         """Send it."""
         start = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **start})
-        rest = memoryview(self.body)
-        while True:
-            now, rest = rest[:SLICE], rest[SLICE:]
-            more = len(rest) > 0
-            await send({"type": "http.response.body", "body": bytes(now), "more_body": more})
-            if not more:
-                return
+        slices = _join_slices(self._parts)
+        body = next(slices, b"")
+        for following in slices:
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+            await asyncio.sleep(0)  # let others run: a client that reads fast is never waited for
+            body = following
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _join_slices(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Join parts up to about `SLICE` bytes, and cut longer ones."""
+    held: list[bytes] = []
+    size = 0
+    for part in parts:
+        rest = memoryview(part)
+        while size + len(rest) > SLICE:
+            now, rest = rest[: SLICE - size], rest[SLICE - size :]
+            yield b"".join((*held, now))
+            held, size = [], 0
+        held.append(part if len(rest) == len(part) else bytes(rest))
+        size += len(rest)
+    if size:
+        yield b"".join(held)
 
 
 def json_response(
-    content: bytes,
+    content: bytes | Sequence[bytes],
     *,
     status: int = 200,
     headers: Mapping[str, str] | None = None,
     media_type: str = "application/json",
 ) -> Response:
-    """An answer of JSON bytes, which must not be cached."""
-    return SlicedResponse(content, status, {**FIXED_HEADERS, **(headers or {})}, media_type)
+    """An answer of JSON bytes, or of parts of it, which must not be cached."""
+    parts = [content] if isinstance(content, bytes) else content
+    return SlicedResponse(parts, status, {**FIXED_HEADERS, **(headers or {})}, media_type)
 
 
 def body_of(entry: Entry) -> bytes:
@@ -54,26 +86,42 @@ def body_of(entry: Entry) -> bytes:
 
 def render_item(entry: Entry) -> bytes:
     """Render one object with its cluster; without a body, what is known of it and the reason."""
-    head = msgspec.json.encode({"cluster": entry.cluster})[:-1]
+    return b"".join(_render_parts(entry, _render_cluster(entry.cluster)))
+
+
+def render_items(entries: Iterable[Entry]) -> Iterator[bytes]:
+    """Render objects with commas between them, in parts; bodies are not copied."""
+    cluster, head, comma = None, b"", b""
+    for entry in entries:
+        if entry.cluster != cluster:
+            cluster, head = entry.cluster, _render_cluster(entry.cluster)
+        yield comma
+        yield from _render_parts(entry, head)
+        comma = b","
+
+
+def _render_cluster(cluster: str) -> bytes:
+    return msgspec.json.encode({"cluster": cluster})[:-1]
+
+
+def _render_parts(entry: Entry, head: bytes) -> tuple[bytes, ...]:
     if body := body_of(entry):
         mark = b',"degraded":' + msgspec.json.encode(entry.degraded) if entry.degraded else b""
-        return b"%b,%b%b}" % (head, b'"object":' + body, mark)
-    return msgspec.json.encode(
-        {
-            "cluster": entry.cluster,
-            "object": None,
-            "namespace": entry.namespace,
-            "name": entry.name,
-            "uid": entry.uid,
-            "resourceVersion": entry.resource_version,
-            "degraded": entry.degraded or "absent",
-        }
-    )
+        return (head, b',"object":', body, mark, b"}")
+    known = {
+        "object": None,
+        "namespace": entry.namespace,
+        "name": entry.name,
+        "uid": entry.uid,
+        "resourceVersion": entry.resource_version,
+        "degraded": entry.degraded or "absent",
+    }
+    return (head, b",", msgspec.json.encode(known)[1:])
 
 
-def render_list(items: Iterable[bytes], rest: Mapping[str, Any]) -> bytes:
-    """Render `{"items": […], …rest}`."""
-    return b'{"items":[%b],%b' % (b",".join(items), msgspec.json.encode(rest)[1:])
+def render_list(items: Iterable[bytes], rest: Mapping[str, Any]) -> list[bytes]:
+    """Render `{"items": […], …rest}` in parts; the items have their commas."""
+    return [b'{"items":[', *items, b"],", msgspec.json.encode(rest)[1:]]
 
 
 def render_one(item: bytes, rest: Mapping[str, Any]) -> bytes:
