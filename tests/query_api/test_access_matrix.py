@@ -34,6 +34,8 @@ V1 = "/v1/list"
 EU1, US1, NONE, ALL = (f"/kube/{name}" for name in ("eu1", "us1", "none", "-"))
 IN_PROD = "/api/v1/namespaces/prod"
 
+TYPES = ["configmaps", "pods"]
+
 # path, and what it answers: without rights, with a right on pods in prod of eu1, with all rights.
 # A number is a status, anything else what is shown.
 MATRIX: list[tuple[str, Any, Any, Any]] = [
@@ -47,6 +49,11 @@ MATRIX: list[tuple[str, Any, Any, Any]] = [
     (f"{LIST}?namespace=prod&cluster=us1", 404, 404, ["us1/prod-1"]),
     (f"{LIST}?namespace=prod&cluster=none", 404, 404, []),
     (f"{LIST}?namespace=test", 404, 404, ["eu1/test-1", "us1/test-1"]),
+    (f"{LIST}?view=table", 404, 404, ["eu1/prod-1", "eu1/test-1", "us1/prod-1", "us1/test-1"]),
+    (f"{LIST}?view=table&namespace=prod", 404, ["eu1/prod-1"], ["eu1/prod-1", "us1/prod-1"]),
+    (f"{LIST}?view=table&namespace=prod&cluster=us1", 404, 404, ["us1/prod-1"]),
+    # Who sees no cluster sees the built-in types that some cluster watches.
+    ("/fleet/v1/resources", TYPES, TYPES, TYPES),
     (f"{LIST}?fieldSelector=metadata.namespace=prod", 404, 404, ["eu1/prod-1", "us1/prod-1"]),
     ("/fleet/v1/resources/configmaps?namespace=prod", 404, 404, ["eu1/prod-c", "us1/prod-c"]),
     ("/fleet/v1/resources/widgets?namespace=prod", 404, 404, 404),
@@ -121,6 +128,10 @@ async def api(redis: Redis, valkey_url: str, tmp_path: Path) -> AsyncGenerator[S
 
 def shown(answer: httpx.Response) -> Any:
     """The names that an answer shows; its status if it shows no list."""
+    if answer.headers["content-type"] == "application/x-ndjson":
+        return sorted(
+            f"{row[0]}/{row[2]}" for row in map(json.loads, answer.text.splitlines()[1:-1])
+        )
     body: Any = answer.json()
     if answer.status_code != 200 or (isinstance(body, dict) and "items" not in body):
         return answer.status_code
@@ -133,6 +144,8 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def _name_of(item: dict[str, Any]) -> str:
+    if "plural" in item:
+        return item["plural"]
     if "name" in item:
         return item["name"]
     tree = item.get("object") or item.get("Object") or item

@@ -23,6 +23,7 @@ from fleetbus_query_api.answers.openapi import (
     ListModel,
     ObjectModel,
     ProblemModel,
+    TypeListModel,
 )
 from fleetbus_query_api.answers.parameters import ListParameters, NoParameters, refuse_repeats
 from fleetbus_query_api.answers.problem import add_problem_handlers
@@ -38,6 +39,8 @@ from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.limits.user_limits import UserLimits
 from fleetbus_query_api.membership.routes import Membership, membership_router
 from fleetbus_query_api.settings import QueryApiSettings
+from fleetbus_query_api.tables.stream import NDJSON, TableListing
+from fleetbus_query_api.tables.types import TypeListing
 from fleetbus_query_api.watch.tail import FeedTail
 
 _DESCRIPTION: Final = """\
@@ -95,10 +98,12 @@ def create_app(
     )
     app.state.tail = tail
     app.include_router(_cluster_router(clusters))
-    app.include_router(_object_router(listing))
+    served = ServedKinds(reader=reader, catalog=known, access=access)
+    tables = TableListing(listing=listing, slices=slices)
+    app.include_router(_object_router(listing, tables))
+    app.include_router(_type_router(TypeListing(served=served)))
     app.include_router(v1_router(reader=reader, clusters=clusters, listing=listing, slices=slices))
     app.include_router(membership_router(membership))
-    served = ServedKinds(reader=reader, catalog=known, access=access)
     objects = KubeObjects(reader=reader, listing=listing, slices=slices)
     openapi = OpenApi(served=served, listing=listing, reader=reader)
     kube = KubeApi(served=served, objects=objects, openapi=openapi)
@@ -131,14 +136,29 @@ def _cluster_router(view: ClusterListing) -> APIRouter:
     return router
 
 
-def _object_router(listing: ObjectListing) -> APIRouter:
+def _type_router(view: TypeListing) -> APIRouter:
+    router = APIRouter(
+        prefix="/fleet/v1", tags=["clusters"], dependencies=[Depends(refuse_repeats)]
+    )
+
+    @router.get("/resources", responses=_answers(TypeListModel))
+    async def list_types(user: RequestUser, _: _None) -> Response:
+        """List the types of resources in the fleet, with their short names and categories."""
+        return json_response(await view.list(user))
+
+    return router
+
+
+def _object_router(listing: ObjectListing, tables: TableListing) -> APIRouter:
     router = APIRouter(prefix="/fleet/v1", tags=["objects"], dependencies=[Depends(refuse_repeats)])
 
-    @router.get("/resources/{resource:path}", responses=_answers(ListModel, 404, 410))
+    @router.get("/resources/{resource:path}", responses=_with_table(_answers(ListModel, 404, 410)))
     async def list_objects(
         resource: _Resource, user: RequestUser, asked: Annotated[ListParameters, Query()]
     ) -> Response:
         """List the objects of a resource in all clusters, or in some."""
+        if asked.view == "table":
+            return await tables.list(user, resource, asked)
         return json_response(await listing.list(user, resource, asked))
 
     @router.get(
@@ -158,6 +178,12 @@ def _object_router(listing: ObjectListing) -> APIRouter:
         return json_response(await listing.get(user, cluster, resource, space, name))
 
     return router
+
+
+def _with_table(answers: dict[int | str, dict[str, Any]]) -> dict[int | str, dict[str, Any]]:
+    """Add the JSON lines of `view=table`; OpenAPI has no schema for lines that differ."""
+    lines = {"schema": {"type": "string"}, "example": '{"columns":[…]}\n["eu1","prod","web"]\n'}
+    return {**answers, 200: {**answers[200], "content": {NDJSON: lines}}}
 
 
 def _answers(model: type[Any], *statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -46,6 +46,20 @@ class ResourceModel(_Model):
     """All that are served by any cluster."""
 
 
+class TypeModel(ResourceModel):
+    """A type of resource, with its names."""
+
+    singular: str
+    shortNames: list[str]  # noqa: N815 -- as in the answer
+    categories: list[str]
+
+
+class TypeListModel(_Model):
+    """The types of resources in the fleet that the user may know of."""
+
+    items: list[TypeModel]
+
+
 class ItemModel(_Model):
     """One object and the cluster it is in."""
 

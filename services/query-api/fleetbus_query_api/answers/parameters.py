@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Final, cast
+from typing import Annotated, Final, Literal, Self, cast
 
 from fastapi import Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from fleetbus.snapshot.reads.paging import MAX_TOKEN
 from fleetbus_query_api.answers.problem import BadRequestProblem
@@ -91,6 +91,25 @@ class ListParameters(BaseModel):
         max_length=MAX_TOKEN,
         description="`continue` of the previous page; the other parameters must be the same.",
     )
+    view: Literal["objects", "table"] = Field(
+        default="objects",
+        description="`table` streams the columns of kubectl as JSON lines: first the columns, then "
+        "an array of strings for each object, last `end`. It has no pages: `limit` is for all.",
+    )
+    wide: bool = Field(
+        default=False, description="With `view=table`: the columns of `-o wide` too."
+    )
+    show_labels: bool = Field(
+        default=False,
+        alias="showLabels",
+        description="With `view=table`: a last column with the labels.",
+    )
+
+    @model_validator(mode="after")
+    def _check_view(self) -> Self:
+        if self.view != "table" and (self.wide or self.show_labels):
+            raise ValueError("wide and showLabels need view=table")
+        return self
 
 
 async def refuse_repeats(request: Request) -> None:  # FastAPI calls others in a thread

@@ -1,0 +1,226 @@
+"""Streams a table: one JSON line for the columns, one for each row, one for the end.
+
+However many rows there are, a page of objects is all that is held, and a client that reads slowly
+is waited for. A client that has not read the last line has not read the whole table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, cast
+
+import msgspec
+import structlog
+from redis.exceptions import RedisError
+from starlette.responses import StreamingResponse
+
+from fleetbus.errors import FleetbusError
+from fleetbus.kube.json_fields import Tree, pairs
+from fleetbus.kube.selectors import FieldSelector, LabelSelector
+from fleetbus.kube.trees import read_tree
+from fleetbus.snapshot import Entry, ListQuery
+from fleetbus_query_api.access.user import User
+from fleetbus_query_api.answers.object_listing import (
+    Found,
+    ObjectListing,
+    describe_resource,
+    members_of,
+)
+from fleetbus_query_api.answers.parameters import ListParameters, require_few
+from fleetbus_query_api.answers.problem import BadRequestProblem
+from fleetbus_query_api.answers.readable import Selection
+from fleetbus_query_api.answers.render import FIXED_HEADERS, body_of, render_freshness
+from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.tables.column import NONE, UNKNOWN, Cell, Column
+from fleetbus_query_api.tables.columns import columns_of
+
+log = structlog.get_logger()
+
+NDJSON: Final = "application/x-ndjson"
+_PAGE: Final = 500
+"""Objects that are read at a time."""
+_LONGEST_CELL: Final = 4_096
+"""Characters; a column of a custom resource may select a whole object."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class TableListing:
+    """Answers requests for tables.
+
+    Args:
+        listing: reads the objects.
+        slices: run the rendering.
+    """
+
+    def __init__(self, *, listing: ObjectListing, slices: TimeSlices) -> None:
+        self._listing = listing
+        self._slices = slices
+
+    async def list(self, user: User, resource: str, asked: ListParameters) -> StreamingResponse:
+        """Stream the objects of a resource as rows.
+
+        Raises:
+            BadRequestProblem: a selector has too many requirements, or there is a continue token.
+            InvalidName: the resource name is malformed.
+            InvalidSelector: a selector is malformed.
+            NotFoundProblem: no cluster has this resource, or the user may list it in none.
+        """
+        if asked.continue_token:
+            raise BadRequestProblem("a table has no pages: leave `continue` out")
+        fields = FieldSelector.parse(asked.field_selector)
+        labels = LabelSelector.parse(asked.label_selector)
+        require_few("fieldSelector", len(fields.requirements))
+        require_few("labelSelector", len(labels.requirements))
+        wanted = Selection(
+            verb="list", resource=resource, clusters=asked.cluster, namespace=asked.namespace
+        )
+        readable = await self._listing.find(user, wanted)
+        known = readable.known
+        # Freshness first: rows read after it are at least as fresh as it says (rule A4).
+        freshness = await self._listing.freshness(readable, asked.namespace)
+        members = members_of(readable)
+        columns = [c for c in columns_of(known, members) if asked.wide or not c.priority]
+        query = ListQuery(
+            clusters=members,
+            resource=known.key,
+            namespace=asked.namespace or None,
+            name=asked.name or None,
+            labels=labels or None,
+            limit=_PAGE,
+            count=False,
+        )
+        rows = _Rows(columns, is_namespaced=known.namespaced, show_labels=asked.show_labels)
+        limit = asked.limit if "limit" in asked.model_fields_set else None
+        first = await self._page(query, fields, limit)  # what is refused is refused before the head
+        head = {
+            "columns": rows.definitions(),
+            "resource": describe_resource(known),
+            **render_freshness(freshness),
+        }
+        return StreamingResponse(
+            self._stream(head, rows, query, fields, first, limit),
+            headers=FIXED_HEADERS,
+            media_type=NDJSON,
+        )
+
+    async def _page(self, query: ListQuery, fields: FieldSelector, limit: int | None) -> Found:
+        size = _PAGE if limit is None else min(limit, _PAGE)
+        return await self._listing.page(replace(query, limit=size), fields)
+
+    async def _stream(
+        self,
+        head: dict[str, Any],
+        rows: _Rows,
+        query: ListQuery,
+        fields: FieldSelector,
+        found: Found,
+        limit: int | None,
+    ) -> AsyncGenerator[bytes]:
+        yield _encode(head) + b"\n"
+        undecided: dict[str, int] = {}
+        version = found.page.counter
+        while True:
+            lines: list[bytes] = []
+            take: Callable[[Entry], None] = lambda e, to=lines: to.append(rows.line(e))  # noqa: E731
+            await self._slices.run(take, found.page.entries)
+            if lines:
+                yield b"".join(lines)
+            for cluster, count in found.undecided.items():
+                undecided[cluster] = undecided.get(cluster, 0) + count
+            left = None if limit is None else limit - rows.count
+            token = found.page.continue_token
+            if not token or left == 0:
+                break
+            try:
+                found = await self._page(replace(query, continue_token=token), fields, left)
+            except (FleetbusError, RedisError) as e:  # the status is sent already
+                log.warning("table_interrupted", error=str(e))
+                yield _encode({"error": f"interrupted after {rows.count} rows: {e}"}) + b"\n"
+                return
+        end = {
+            "rows": rows.count,
+            "hasMore": bool(token),
+            "resourceVersion": str(version),
+            "undecided": undecided,
+            "degraded": rows.degraded,
+        }
+        yield _encode({"end": end}) + b"\n"
+
+
+class _Rows:
+    """Renders the rows of one table, and counts them.
+
+    Args:
+        columns: those of the resource that are shown.
+        is_namespaced: whether there is a column for the namespace.
+        show_labels: whether there is one for the labels.
+    """
+
+    def __init__(
+        self, columns: Sequence[Column], *, is_namespaced: bool, show_labels: bool
+    ) -> None:
+        self._columns = columns
+        self._is_namespaced = is_namespaced
+        self._show_labels = show_labels
+        self.count = 0
+        self.degraded: dict[str, int] = {}
+        """By cluster, how many rows have only a name, because the body is unknown."""
+
+    def definitions(self) -> list[dict[str, Any]]:
+        """The columns, as in the first line."""
+        found = [Column("Cluster", lambda _: None, description="The cluster of the object.")]
+        if self._is_namespaced:
+            found.append(Column("Namespace", lambda _: None))
+        found += self._columns
+        if self._show_labels:
+            found.append(Column("Labels", lambda _: None))
+        return [
+            {
+                "name": each.name,
+                "type": each.type,
+                "format": each.format,
+                "description": each.description,
+                "priority": each.priority,
+            }
+            for each in found
+        ]
+
+    def line(self, entry: Entry) -> bytes:
+        """One row as a JSON line: strings."""
+        self.count += 1
+        head = [entry.cluster, entry.namespace] if self._is_namespaced else [entry.cluster]
+        return _encode(head + self._cells(entry)) + b"\n"
+
+    def _cells(self, entry: Entry) -> list[str]:
+        tree = _tree_of(entry)
+        if tree is None:
+            self.degraded[entry.cluster] = self.degraded.get(entry.cluster, 0) + 1
+            cells = [entry.name if c.format == "name" else UNKNOWN for c in self._columns]
+            return [*cells, UNKNOWN] if self._show_labels else cells
+        cells = [_render(column.cell(tree)) for column in self._columns]
+        if self._show_labels:
+            cells.append((pairs(tree, "metadata", "labels") or NONE)[:_LONGEST_CELL])
+        return cells
+
+
+def _tree_of(entry: Entry) -> Tree | None:
+    """The object; None without a body that can be read."""
+    body = body_of(entry)
+    try:
+        found = read_tree(body) if body else None
+    except (ValueError, RecursionError):
+        return None
+    return cast("Tree", found) if isinstance(found, dict) else None
+
+
+def _render(cell: Cell) -> str:
+    """Render a cell as kubectl does."""
+    if isinstance(cell, str):
+        return cell if len(cell) <= _LONGEST_CELL else cell[:_LONGEST_CELL]
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
