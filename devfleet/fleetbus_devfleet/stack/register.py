@@ -12,6 +12,7 @@ import yaml
 
 from fleetbus.clusters.bootstrap.options import RELEASE
 from fleetbus.clusters.leaving import NAMESPACE
+from fleetbus.clusters.membership import JOINED_LABEL, KUBECONFIG_LABELS
 from fleetbus.errors import NotFound
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import read_kube_config
@@ -91,7 +92,7 @@ def _secret(cluster: ClusterPlan, kubeconfig: dict[str, Any]) -> dict[str, Any]:
         "metadata": {
             "name": _secret_name(cluster),
             "namespace": NAMESPACE,
-            "labels": {"fleetbus.dev/kubeconfig": "true"},
+            "labels": {**KUBECONFIG_LABELS, JOINED_LABEL: cluster.name},
         },
         "stringData": {"kubeconfig": yaml.safe_dump(only_context(kubeconfig, cluster.name))},
     }

@@ -225,7 +225,8 @@ async def _put_secret(hub: KubeClient, namespace: str, secret: Object) -> None:
         return
     if _label(found) != metadata["labels"][JOINED_LABEL]:
         raise NotPossible(
-            f"Secret {namespace}/{metadata['name']} exists and was not written by a join"
+            f"Secret {namespace}/{metadata['name']} exists and was not written by a join:"
+            " delete it, if nothing else needs it, or choose another name"
         )
     await hub.delete(SECRETS, namespace, metadata["name"], uid=found["metadata"]["uid"])
     await hub.create(SECRETS, secret, field_manager=_MANAGER)

@@ -1,6 +1,7 @@
 """Runs the code blocks of a page as a reader would: files, changes, commands and what they say.
 
-Of a page count: blocks ```` ```python ```` below a line that says ``Write `name`:``, blocks
+Of a page count: blocks ```` ```python ```` and ```` ```yaml ```` below a line that says
+``Write `name`:``, blocks
 ```` ```diff ```` below one that says ``Change this line of `name`:``, and ```` ```console ````,
 where lines with `$ ` are commands and the others are what they say; `…` stands for anything.
 """
@@ -95,7 +96,7 @@ class Terminal:
         Raises:
             AssertionError: a command said something else.
         """
-        if step.language == "python":
+        if step.language in ("python", "yaml"):
             assert step.file, f"a file without a name:\n{step.text}"
             (self.folder / step.file).write_text(step.text, encoding="utf-8")
         elif step.language == "diff":

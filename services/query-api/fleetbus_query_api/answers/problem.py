@@ -213,7 +213,9 @@ def _translate(error: Exception) -> Problem:
     if isinstance(error, Problem):
         return error
     if isinstance(error, HTTPException):
-        return NotFoundProblem("unknown path; /openapi.json lists the paths")
+        # The message is that of multi_resource_operator.
+        detail = "unknown path; /openapi.json lists the paths"
+        return NotFoundProblem(detail, message="Not Found handler")
     if isinstance(error, RequestValidationError):
         return BadRequestProblem(_first_fault(error))
     if isinstance(error, redis.exceptions.RedisError):
