@@ -96,7 +96,10 @@ class SnapshotKeys:
         return f"{self._in(shard)}:feed"
 
     def feed_generation(self, shard: int) -> str:
-        """STRING: changes whenever positions of clients in the feed become invalid (rule P13)."""
+        """STRING `<id>@<version>`: changes whenever positions in the feed become invalid (P13).
+
+        Every version that the shard issued before is lower than this one.
+        """
         return f"{self._in(shard)}:feed-generation"
 
     def clusters(self, shard: int) -> str:

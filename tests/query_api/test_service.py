@@ -107,7 +107,7 @@ async def test_the_command_serves_tells_its_health_and_ends_on_sigterm(
 @contextlib.asynccontextmanager
 async def slow_server() -> AsyncGenerator[tuple[asyncio.Task[None], httpx.AsyncClient, Gate]]:
     """A server whose one path answers when the gate is opened; its task, a client, the gate."""
-    app, gate = FastAPI(), Gate(asyncio.Event(), asyncio.Event())
+    app, gate = FastAPI(), Gate(asyncio.Event(), asyncio.Event(), asyncio.Event())
 
     @app.get("/slow")
     async def slow() -> str:  # pyright: ignore[reportUnusedFunction] -- the app calls it
@@ -116,7 +116,7 @@ async def slow_server() -> AsyncGenerator[tuple[asyncio.Task[None], httpx.AsyncC
         return "done"
 
     with listen(QueryApiSettings(port=0)) as listener:
-        serving = asyncio.create_task(serve(app, listener))
+        serving = asyncio.create_task(serve(app, listener, on_stop=gate.stopping.set))
         async with http_client(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
             yield serving, client, gate
 
@@ -124,6 +124,7 @@ async def slow_server() -> AsyncGenerator[tuple[asyncio.Task[None], httpx.AsyncC
 class Gate(NamedTuple):
     entered: asyncio.Event
     opened: asyncio.Event
+    stopping: asyncio.Event
 
 
 async def is_refused(client: httpx.AsyncClient) -> bool:

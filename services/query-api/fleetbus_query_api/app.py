@@ -33,6 +33,7 @@ from fleetbus_query_api.kube.openapi.documents import OpenApi
 from fleetbus_query_api.kube.reading import KubeObjects
 from fleetbus_query_api.kube.routes import kube_router
 from fleetbus_query_api.kube.served import ServedKinds
+from fleetbus_query_api.kube.watching import KubeWatches
 from fleetbus_query_api.limits.gate import RequestGate
 from fleetbus_query_api.limits.large_answers import ListConcurrency
 from fleetbus_query_api.limits.time_slices import TimeSlices
@@ -41,6 +42,8 @@ from fleetbus_query_api.membership.routes import Membership, membership_router
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.tables.stream import NDJSON, TableListing
 from fleetbus_query_api.tables.types import TypeListing
+from fleetbus_query_api.watch.hub import WatchHub
+from fleetbus_query_api.watch.stream import Watches
 from fleetbus_query_api.watch.tail import FeedTail
 
 _DESCRIPTION: Final = """\
@@ -96,7 +99,8 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.tail = tail
+    watches = Watches(WatchHub(tail=tail, listing=listing, slices=slices, settings=settings))
+    app.state.watches = watches
     app.include_router(_cluster_router(clusters))
     served = ServedKinds(reader=reader, catalog=known, access=access)
     tables = TableListing(listing=listing, slices=slices)
@@ -105,8 +109,12 @@ def create_app(
     app.include_router(v1_router(reader=reader, clusters=clusters, listing=listing, slices=slices))
     app.include_router(membership_router(membership))
     objects = KubeObjects(reader=reader, listing=listing, slices=slices)
-    openapi = OpenApi(served=served, listing=listing, reader=reader)
-    kube = KubeApi(served=served, objects=objects, openapi=openapi)
+    kube = KubeApi(
+        served=served,
+        objects=objects,
+        openapi=OpenApi(served=served, listing=listing, reader=reader),
+        watches=KubeWatches(watches=watches, objects=objects),
+    )
     app.include_router(kube_router(kube))
     add_problem_handlers(app)
     app.add_middleware(ListConcurrency)

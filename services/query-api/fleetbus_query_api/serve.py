@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Final
 
 import structlog
@@ -137,8 +137,21 @@ async def wait_for_tls(settings: QueryApiSettings, health: Health) -> ServerTls 
     return await wait_until_usable("tls", attempt, health=health, failures=ConfigError)
 
 
-async def serve(app: FastAPI, listener: socket.socket, tls: ServerTls | None = None) -> None:
-    """Serve until cancelled; pending requests are answered first."""
+async def serve(
+    app: FastAPI,
+    listener: socket.socket,
+    tls: ServerTls | None = None,
+    *,
+    on_stop: Callable[[], None],
+) -> None:
+    """Serve until cancelled; pending requests are answered first.
+
+    Args:
+        app: what to serve.
+        listener: where.
+        tls: None to serve plain HTTP.
+        on_stop: is called when it is cancelled, to end answers that would last.
+    """
     config = uvicorn.Config(
         app,
         http=SlowReaderProtocol,
@@ -156,6 +169,7 @@ async def serve(app: FastAPI, listener: socket.socket, tls: ServerTls | None = N
     try:
         await asyncio.shield(serving)
     except asyncio.CancelledError:
+        on_stop()
         server.stop()
         await serving
         raise

@@ -78,3 +78,11 @@ class QueryApiSettings(BaseSettings):
     user_concurrency: int = Field(default=8, ge=1)
     """Requests of one user in progress at a time; more are answered 429. A quarter of the lists
     in progress for all users."""
+
+    user_watches: int = Field(default=200, ge=1)
+    """Watches that one user may have open at a time; more are answered 429. A controller or a
+    terminal page has a few dozen. They do not count as requests in progress."""
+
+    watches: int = Field(default=1000, ge=1)
+    """Watches of all users that one process serves; more are answered 429. All together may have
+    64 MiB waiting for slow clients, and each 4 MiB."""

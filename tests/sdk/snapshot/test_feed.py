@@ -11,7 +11,7 @@ import pytest
 from fleetbus.bus.durables import PROJECTOR
 from fleetbus.snapshot import ListQuery, SnapshotWriter
 from fleetbus.snapshot.offsets.checkpoint_store import Beside, CheckpointStore
-from fleetbus.snapshot.reads.feed import Change, ExpiredPosition, Feed, Position
+from fleetbus.snapshot.reads.feed import Change, ExpiredPosition, Feed, Position, resume
 from fleetbus.store.connection import StoreEmpty
 from support.stores.snapshot import PODS, Snapshot, Source
 
@@ -156,3 +156,40 @@ async def test_p13_an_emptied_shard_has_no_version(snapshot: Snapshot):
     assert await snapshot.writer.ensure_generation() == {shard}
     with pytest.raises(ExpiredPosition):
         await feed.read(position)
+
+
+async def test_a5_only_versions_of_this_feed_are_positions(snapshot: Snapshot):
+    feed, keys = feed_of(snapshot), snapshot.keys
+    shard = keys.shard_of("us1")
+    store = CheckpointStore(snapshot.redis, keys, Beside.shard_of_snapshot(keys, shard, PROJECTOR))
+    await store.read(PROJECTOR)
+    end = await feed.end()
+    assert resume(end.version, end) == end
+    await snapshot.apply(Source(cluster="us1").added("web", 1))
+    old, later = end, await feed.end()
+    changes, _ = await feed.read(resume(old.version, later))
+    assert [one.name for one in changes] == ["web"]
+    with pytest.raises(ExpiredPosition, match="never issued"):
+        resume(later.version + 1, later)
+    with pytest.raises(ExpiredPosition, match="begun anew"):
+        resume(1, later)
+    await snapshot.redis.hset(keys.store(shard), "run", "another server")
+    await store.read(PROJECTOR)
+    now = await feed.end()
+    for version in (old.version, later.version):
+        with pytest.raises(ExpiredPosition, match="begun anew"):
+            resume(version, now)
+    assert resume(now.version, now) == now
+
+
+async def test_a5_a_feed_of_an_earlier_release_begins_anew(snapshot: Snapshot):
+    keys = snapshot.keys
+    shard = keys.shard_of("us1")
+    await snapshot.redis.set(keys.feed_generation(shard), "without a version")
+    end = await feed_of(snapshot).end()
+    with pytest.raises(ExpiredPosition, match="does not tell"):
+        resume(end.version, end)
+    store = CheckpointStore(snapshot.redis, keys, Beside.shard_of_snapshot(keys, shard, PROJECTOR))
+    await store.read(PROJECTOR)
+    now = await feed_of(snapshot).end()
+    assert resume(now.version, now) == now

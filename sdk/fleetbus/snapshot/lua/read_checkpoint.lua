@@ -13,7 +13,8 @@ local found = redis_identity()
 local generation = GENERATION and redis.call('GET', GENERATION)
 if generation and is_of(generation, ARGV[3]) then
   local held = redis.call('HGET', STORE, 'run')
-  if (held and held ~= found) or redis.call('EXISTS', FEED_GENERATION) == 0 then
+  local has_start = string.match(redis.call('GET', FEED_GENERATION) or '', '@%d+$')
+  if (held and held ~= found) or not has_start then
     renew_feed(FEED, FEED_GENERATION, COUNTER, ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]))
   end
   if held ~= found then redis.call('HSET', STORE, 'run', found) end

@@ -29,11 +29,11 @@ local function raise_counter(counter_key, shard, shards, least)
   return raised, wanted > now
 end
 
--- Invalidates every position in the feed that was issued so far: an old one is before its start, and
--- never means another change (rules P13, A5).
+-- Invalidates every position in the feed that was issued so far: an old one is before its start, which
+-- is part of its generation, and never means another change (rules P13, A5).
 local function renew_feed(feed_key, feed_generation_key, counter_key, fresh, shard, shards)
   redis.call('INCRBY', counter_key, shards)
-  raise_counter(counter_key, shard, shards, 0)
+  local start = raise_counter(counter_key, shard, shards, 0)
   redis.call('UNLINK', feed_key)
-  redis.call('SET', feed_generation_key, fresh)
+  redis.call('SET', feed_generation_key, fresh .. '@' .. string.format('%.0f', start))
 end

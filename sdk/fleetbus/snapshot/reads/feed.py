@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from fleetbus.errors import FleetbusError
+from fleetbus.snapshot.reads.changed import ChangedObjects
 from fleetbus.snapshot.reads.versions import Versions
 from fleetbus.snapshot.scripts import register
 from fleetbus_proto.keys import split_object_key
@@ -58,6 +59,26 @@ class _Part(NamedTuple):
     changes: list[Change]
 
 
+def resume(version: int, end: Position) -> Position:
+    """The position of somebody who knows a version of the snapshot, but not the feed's generation.
+
+    Args:
+        version: that they were given with an object or a list.
+        end: the present position.
+
+    Raises:
+        ExpiredPosition: it was issued before the feed began anew, or never.
+    """
+    if version > end.version:
+        raise ExpiredPosition(f"version {version} was never issued: the last one is {end.version}")
+    starts = [part.rpartition("@")[2] for part in end.generation.split(",")]
+    if not all(start.isdigit() for start in starts):
+        raise ExpiredPosition("the feed does not tell where it began: list again")
+    if version < (first := max(map(int, starts))):
+        raise ExpiredPosition(f"the feed has begun anew since, at version {first}: list again")
+    return Position(end.generation, version)
+
+
 class Feed:
     """Merges the feeds of all shards.
 
@@ -70,6 +91,8 @@ class Feed:
         self._keys = keys
         self._versions = Versions(redis, keys)
         self._read = register(redis, "read_feed", after="server")
+        self.objects = ChangedObjects(redis, keys)
+        """The objects of changes: the feed has only their names."""
 
     async def end(self) -> Position:
         """The position behind every change so far.

@@ -169,7 +169,7 @@ class ObjectListing:
             InvalidToken: the continue token is malformed.
             ExpiredToken: the continue token is of a lost store.
         """
-        query, rest = _push_down(replace(query, max_bytes=MAX_PAGE_BYTES), fields)
+        query, rest = push_down(replace(query, max_bytes=MAX_PAGE_BYTES), fields)
         return await self._scan(query, rest) if rest else Found(await self._reader.list(query), {})
 
     async def _scan(self, query: ListQuery, fields: FieldSelector) -> Found:
@@ -267,7 +267,7 @@ def _query(
     )
 
 
-def _push_down(query: ListQuery, fields: FieldSelector) -> tuple[ListQuery, FieldSelector]:
+def push_down(query: ListQuery, fields: FieldSelector) -> tuple[ListQuery, FieldSelector]:
     """Let the index answer what it can: namespace and name."""
     rest: list[FieldRequirement] = []
     for requirement in fields.requirements:

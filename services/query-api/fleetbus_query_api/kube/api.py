@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.problem import MethodNotAllowedProblem
 from fleetbus_query_api.answers.render import json_response
 from fleetbus_query_api.kube.discovery import aggregate, find_document, media_type
 from fleetbus_query_api.kube.negotiation import DISCOVERY_FORMS, negotiate
@@ -19,6 +18,7 @@ from fleetbus_query_api.kube.paths import parse_path
 from fleetbus_query_api.kube.problems import no_path, no_subresource
 from fleetbus_query_api.kube.reading import KubeObjects, KubeRequest
 from fleetbus_query_api.kube.served import ServedKinds
+from fleetbus_query_api.kube.watching import KubeWatches
 
 _AGGREGATED: Final = ("api", "apis")
 _VERSION: Final = "version"
@@ -31,12 +31,21 @@ class KubeApi:
         served: what a user finds there.
         objects: gets and lists them.
         openapi: explains them.
+        watches: watches them.
     """
 
-    def __init__(self, *, served: ServedKinds, objects: KubeObjects, openapi: OpenApi) -> None:
+    def __init__(
+        self,
+        *,
+        served: ServedKinds,
+        objects: KubeObjects,
+        openapi: OpenApi,
+        watches: KubeWatches,
+    ) -> None:
         self._openapi = openapi
         self._served = served
         self._objects = objects
+        self._watches = watches
 
     async def answer(self, request: Request, user: User, cluster: str, path: str) -> Response:
         """Answer a request.
@@ -69,7 +78,7 @@ class KubeApi:
         if named.name:
             return await self._objects.get(asked)
         if parameters.watch:
-            raise MethodNotAllowedProblem("watches are not served yet: list again")
+            return await self._watches.open(request.scope, asked)
         return await self._objects.list(asked)
 
     async def _discover(self, user: User, cluster: str, path: str, accept: str) -> Response:

@@ -24,6 +24,10 @@ class Form(Protocol):
         """The bytes before the objects of a list."""
         ...
 
+    def bookmark(self, metadata: JsonObject) -> bytes:
+        """The object of a bookmark, which is none but for its metadata."""
+        ...
+
     def answer(self, entries: Sequence[Entry]) -> bytes:
         """The answer to a get: the same-named objects of so many clusters, at least one."""
         ...
@@ -43,6 +47,10 @@ class WholeObjects:
     def opening(self, metadata: JsonObject) -> bytes:
         """The bytes before the objects of a list."""
         return open_list(f"{self._of.kind}List", self._of.api_version, metadata)
+
+    def bookmark(self, metadata: JsonObject) -> bytes:
+        """An object of the kind."""
+        return _bookmark(self._of.kind, self._of.api_version, metadata)
 
     def answer(self, entries: Sequence[Entry]) -> bytes:
         """The object; several as a List of the generic kind, which no typed client expects."""
@@ -68,6 +76,10 @@ class MetadataOnly:
         api_version = f"meta.k8s.io/{self._version}"
         return open_list("PartialObjectMetadataList", api_version, metadata)
 
+    def bookmark(self, metadata: JsonObject) -> bytes:
+        """A PartialObjectMetadata."""
+        return _bookmark("PartialObjectMetadata", f"meta.k8s.io/{self._version}", metadata)
+
     def answer(self, entries: Sequence[Entry]) -> bytes:
         """The object; several as a list."""
         if len(entries) == 1:
@@ -80,3 +92,7 @@ def open_list(kind: str, api_version: str, metadata: JsonObject) -> bytes:
     """The bytes before the items of a list."""
     head = {"kind": kind, "apiVersion": api_version, "metadata": metadata}
     return msgspec.json.encode(head)[:-1] + b',"items":['
+
+
+def _bookmark(kind: str, api_version: str, metadata: JsonObject) -> bytes:
+    return msgspec.json.encode({"kind": kind, "apiVersion": api_version, "metadata": metadata})

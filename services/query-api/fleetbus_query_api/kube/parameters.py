@@ -85,9 +85,26 @@ class KubeParameters:
             timeout_seconds=_read_integer(given, "timeoutSeconds", _MAX_INTEGER),
             include_object=_read_choice(given, "includeObject", _INCLUDED) or "Metadata",
         )
-        if not found.watch:
+        if found.watch:
+            found.check_watch()
+        else:
             found.check_list()
         return found
+
+    def check_watch(self) -> None:
+        """Refuse parameters that contradict each other in a watch; as API servers do.
+
+        Raises:
+            InvalidOptionsProblem: two do.
+        """
+        match, field = "resourceVersionMatch", "sendInitialEvents"
+        if self.send_initial_events is None:
+            if self.resource_version_match:
+                reason = f"{match} is forbidden for watch unless {field} is provided"
+                raise InvalidOptionsProblem(match, reason)
+        elif self.resource_version_match != "NotOlderThan":
+            reason = f"{field} requires setting {match} to NotOlderThan"
+            raise InvalidOptionsProblem(match, reason)
 
     def check_list(self) -> None:
         """Refuse parameters that contradict each other in a list; as API servers do.

@@ -58,6 +58,10 @@ class TableRows:
         }
         return msgspec.json.encode(head)[:-1] + b',"rows":['
 
+    def bookmark(self, metadata: Mapping[str, Any]) -> bytes:
+        """A table without rows."""
+        return self.opening(metadata) + CLOSING
+
     def answer(self, entries: Sequence[Entry]) -> bytes:
         """The table of a get: a row for each cluster that has the object."""
         version = str(max(entry.counter for entry in entries))

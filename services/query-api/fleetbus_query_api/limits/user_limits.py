@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from prometheus_client import Counter
@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fleetbus_query_api.access.user import find_user
 from fleetbus_query_api.answers.problem import TooManyRequestsProblem, render_problem
+from fleetbus_query_api.limits.lasting import release_with
 from fleetbus_query_api.limits.token_buckets import TokenBuckets
 from fleetbus_query_api.settings import QueryApiSettings
 
@@ -97,7 +98,9 @@ class UserLimits:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request pass, or answer 429."""
         try:
-            with self.users.use(identify_user(scope)):
+            with ExitStack() as held:
+                held.enter_context(self.users.use(identify_user(scope)))
+                release_with(scope, held.close)
                 await self._app(scope, receive, send)
         except TooManyRequestsProblem as e:  # the application answers its own errors
             await render_problem(str(scope["path"]), e)(scope, receive, send)

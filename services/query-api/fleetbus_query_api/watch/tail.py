@@ -70,7 +70,7 @@ class FeedTail:
     """
 
     def __init__(self, feed: Feed) -> None:
-        self._feed = feed
+        self.feed = feed
         self._position: Position | None = None
         self._listeners: dict[tuple[str, str], list[Listener]] = {}
         self._followers: list[Follower] = []
@@ -177,7 +177,7 @@ class FeedTail:
         while True:
             try:
                 async with asyncio.timeout(_ANSWER_WITHIN.total_seconds()):
-                    changes, position = await self._feed.read(self._position)
+                    changes, position = await self.feed.read(self._position)
             except FleetbusError as e:  # the store is empty, or another one: nothing goes on
                 self._lose(str(e))
                 return await self._begin()
@@ -189,7 +189,7 @@ class FeedTail:
     async def _begin(self) -> Position:
         """Go on from the present; whoever listens has missed what came before."""
         async with asyncio.timeout(_ANSWER_WITHIN.total_seconds()):
-            position = await self._feed.end()
+            position = await self.feed.end()
         self._lose("the feed is followed from here on")
         self._position = position
         return position

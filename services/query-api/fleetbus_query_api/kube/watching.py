@@ -1,0 +1,96 @@
+"""Watches of a Kubernetes API: the events that kubectl and informers expect (rule A6)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from http import HTTPStatus
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Scope
+
+from fleetbus.snapshot import Entry
+from fleetbus_query_api.answers.problem import Problem
+from fleetbus_query_api.kube.forms import Form
+from fleetbus_query_api.kube.reading import KubeObjects, KubeRequest
+from fleetbus_query_api.kube.status import render_status
+from fleetbus_query_api.limits.user_limits import identify_user
+from fleetbus_query_api.watch.requests import WatchRequest
+from fleetbus_query_api.watch.response import WatchResponse
+from fleetbus_query_api.watch.selection import Selector
+from fleetbus_query_api.watch.stream import Watches
+
+_INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
+
+
+class WatchEvents:
+    """Encodes events as lines of JSON.
+
+    Args:
+        form: of their objects.
+        asked: the request.
+    """
+
+    def __init__(self, form: Form, asked: KubeRequest) -> None:
+        self._form = form
+        # Equal for all watches of a resource whose lines are the same.
+        self.key = (
+            *(type(form), asked.accept, asked.path.version),
+            *(asked.parameters.include_object, asked.is_fleet),
+        )
+
+    def event(self, what: str, entry: Entry) -> bytes:
+        """An event of an object."""
+        return b'{"type":"%b","object":%b}\n' % (what.encode(), self._form.answer([entry]))
+
+    def bookmark(self, version: int, *, ends_initial: bool) -> bytes:
+        """A position."""
+        metadata: dict[str, Any] = {"resourceVersion": str(version)}
+        if ends_initial:
+            metadata["annotations"] = _INITIAL_EVENTS_END
+        return b'{"type":"BOOKMARK","object":%b}\n' % self._form.bookmark(metadata)
+
+    def error(self, problem: Problem) -> bytes:
+        """The end of the watch."""
+        gone = problem.status == HTTPStatus.GONE
+        text = f"too old resource version: {problem}" if gone else str(problem)
+        status = render_status(problem.status, text, problem.headers)
+        return b'{"type":"ERROR","object":%b}\n' % status
+
+
+class KubeWatches:
+    """Answers watches.
+
+    Args:
+        watches: opens them.
+        objects: finds what a user may watch, and its form.
+    """
+
+    def __init__(self, *, watches: Watches, objects: KubeObjects) -> None:
+        self._watches = watches
+        self._objects = objects
+
+    async def open(self, scope: Scope, asked: KubeRequest) -> Response:
+        """Open a watch.
+
+        Raises:
+            NotFoundProblem: the resource is not served there, or not to this user (rule A2).
+            NotAcceptableProblem: the client accepts no form that there is.
+            TooManyRequestsProblem: too many watches are open.
+        """
+        parameters, path = asked.parameters, asked.path
+        form = self._objects.form_of(asked, await self._objects.find(asked, "watch"))
+        seconds = parameters.timeout_seconds
+        watch = await self._watches.open(
+            WatchRequest(
+                find=lambda: self._objects.find(asked, "watch"),
+                user=identify_user(scope),
+                encoder=WatchEvents(form, asked),
+                selector=Selector.of(path.namespace, "", parameters.labels, parameters.fields),
+                since=parameters.resource_version,
+                sends_initial=parameters.send_initial_events,
+                has_bookmarks=parameters.allow_watch_bookmarks,
+                timeout=timedelta(seconds=min(seconds, 86_400)) if seconds else None,
+            )
+        )
+        return WatchResponse(watch, "application/json")

@@ -1,0 +1,98 @@
+"""Computes the changes that the client of a watch has missed when it begins (rule A5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fleetbus.snapshot import Entry
+from fleetbus.snapshot.reads.changed import ObjectState
+from fleetbus.snapshot.reads.feed import Change, ExpiredPosition
+from fleetbus_query_api.watch.events import Event, Key, Settler, View, key_of
+from fleetbus_query_api.watch.watcher import Watcher
+
+
+class Listed:
+    """A list of the present state that is sent while events are held back.
+
+    Args:
+        clusters: that are listed.
+        known: the version up to which the client has got everything else. What is listed gets no
+            later one: who resumes from it would miss events that are held back.
+    """
+
+    def __init__(self, clusters: Sequence[str], known: int) -> None:
+        self.clusters = clusters
+        self.version = 0
+        self.late: dict[Key, int] = {}
+        self._known = known
+
+    def begin(self, version: int) -> None:
+        """Take the version of a page."""
+        self.version = self.version or version
+
+    def take(self, entry: Entry) -> Entry:
+        """Take an object; returns it as it is sent."""
+        if entry.counter > self.version:
+            self.late[entry.cluster, entry.namespace, entry.name] = entry.counter
+        return entry._replace(counter=min(entry.counter, self._known))
+
+
+class Missed:
+    """The changes that a client has missed of its resource.
+
+    Args:
+        watcher: of the client.
+    """
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._settler = Settler()
+        self._changed_again: set[Key] = set()
+        self.last: dict[Key, Change] = {}
+        """The last change of each object, in the order of versions."""
+
+    def take(self, change: Change) -> None:
+        """Take the next change.
+
+        Raises:
+            ExpiredPosition: objects went that were not deleted.
+        """
+        watcher, key = self._watcher, key_of(change)
+        if change.type == "dropped" and change.cluster in watcher.clusters:
+            raise ExpiredPosition(f"cluster {change.cluster} has left the fleet: list again")
+        if change.type == "dropped" or not watcher.sees(*key):
+            return
+        if change.type == "unwatched":
+            raise ExpiredPosition("objects are no longer watched: list again")
+        before = self.last.pop(key, None)
+        if before is not None:
+            self._settler.skip(before)
+            self._changed_again.add(key)
+        self.last[key] = change
+
+    def render(self, change: Change, state: ObjectState | None) -> bytes:
+        """The lines for the last change of an object."""
+        event = self._settler.settle(change, state)
+        if event is None:
+            return b""
+        selector = self._watcher.selector
+        is_match = event.is_live and selector.matches(event)
+        view = self._view(existed=event.existed)
+        if view is View.UNKNOWN and self._was_never_shown(event):
+            view = View.NOT_SHOWN
+        return self._watcher.render(event, view, is_match=is_match)
+
+    def views(self) -> dict[Key, View]:
+        """How the client knows objects of which an event follows."""
+        return {key: self._view(existed=existed) for key, existed in self._settler.left()}
+
+    def _view(self, *, existed: bool) -> View:
+        if not existed:
+            return View.NOT_SHOWN
+        return View.UNKNOWN if self._watcher.selector.is_by_content else View.SHOWN
+
+    def _was_never_shown(self, event: Event) -> bool:
+        """Whether an object did not match when it was deleted, and had not changed before."""
+        if event.is_live or event.tree is None or event.key in self._changed_again:
+            return False
+        return not self._watcher.selector.matches(event)

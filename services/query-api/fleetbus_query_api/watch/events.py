@@ -1,0 +1,192 @@
+"""Events of a watch, from changes of the feed and from what became of their objects (rule A5).
+
+The feed has no bodies: they are read when a change is delivered. Where a later change shows
+already, the earlier one is skipped, and what a client knew of the object by then is remembered for
+the later one: whether it is new to the client, and whether it was deleted in between and is another
+object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+
+import msgspec
+
+from fleetbus.snapshot import Entry
+from fleetbus.snapshot.reads.changed import ObjectState
+from fleetbus.snapshot.reads.feed import Change
+from fleetbus_query_api.answers.render import body_of
+
+ADDED: Final = "ADDED"
+MODIFIED: Final = "MODIFIED"
+DELETED: Final = "DELETED"
+
+Key: TypeAlias = tuple[str, str, str]
+"""Cluster, namespace and name: an object of a resource."""
+
+
+def key_of(change: Change) -> Key:
+    """The object that a change is about."""
+    return change.cluster, change.namespace, change.name
+
+
+class View(Enum):
+    """An object as a client knows it before an event."""
+
+    SHOWN = "shown"
+    NOT_SHOWN = "not shown"
+    UNKNOWN = "unknown"
+    """It may have been shown: the client has listed with a selector, and the object changed."""
+
+
+class Event:
+    """A settled change of one object.
+
+    Attributes:
+        version: of the snapshot, at this change.
+        entry: the object, or the last state of a deleted one.
+        is_live: whether it still exists.
+        existed: whether it did before, for those who got all events before.
+        is_other: whether what existed was deleted meanwhile, and this is another object.
+        lines: encoded for clients, by encoder and type.
+    """
+
+    __slots__ = ("_labels", "_tree", "entry", "existed", "is_live", "is_other", "lines", "version")
+
+    def __init__(
+        self, version: int, state: ObjectState, *, existed: bool, is_other: bool = False
+    ) -> None:
+        self.version = version
+        self.entry = state.entry._replace(counter=version)
+        self.is_live = state.is_live
+        self.existed = existed
+        self.is_other = is_other
+        self.lines: dict[tuple[object, str], bytes] = {}
+        self._labels = state.labels if state.is_live else None
+        self._tree: Any = _UNREAD
+
+    @property
+    def key(self) -> Key:
+        """The object that it is about."""
+        return self.entry.cluster, self.entry.namespace, self.entry.name
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Its labels; empty if they are unknown."""
+        if self._labels is None:
+            self._labels = _labels_of(self.tree or {})
+        return self._labels
+
+    @property
+    def tree(self) -> Mapping[str, Any] | None:
+        """The object as a tree, decoded once; None if its body is unknown or unreadable."""
+        if self._tree is _UNREAD:
+            self._tree = _decode(body_of(self.entry))
+        return self._tree
+
+    @property
+    def predecessor(self) -> Event:
+        """The deletion of the object that existed before this other one, of which nothing is left.
+
+        Its version is just before that of this event: who resumes from it gets this event.
+        """
+        return make_bare(self.key, self.version - 1)
+
+
+_UNREAD: Final = object()
+
+
+def make_bare(key: Key, version: int) -> Event:
+    """The deletion of an object of which nothing is left but its name."""
+    cluster, namespace, name = key
+    entry = Entry(cluster, namespace, name, "", "", b"", version, "absent", 0)
+    return Event(version, ObjectState(entry, is_live=False, labels={}), existed=True)
+
+
+def transitions(view: View, event: Event, *, is_match: bool) -> Iterator[tuple[str, Event]]:
+    """The events that a client gets, of which one may be a deletion that was skipped.
+
+    Args:
+        view: the object as the client knows it.
+        event: what became of it.
+        is_match: whether it is live, and selected.
+    """
+    if event.is_other and view is not View.NOT_SHOWN and is_match:
+        yield DELETED, event.predecessor
+        view = View.NOT_SHOWN
+    if is_match:
+        yield (MODIFIED if view is View.SHOWN else ADDED), event
+    elif view is not View.NOT_SHOWN:
+        yield DELETED, event
+
+
+class _Skipped(NamedTuple):
+    """The state of an object before its skipped events."""
+
+    existed: bool
+    was_deleted: bool
+
+
+class Settler:
+    """Makes events of changes, of which it gets all of an object in the order of versions."""
+
+    def __init__(self) -> None:
+        # Of objects whose last change was skipped: the one that shows is still to come.
+        self._skipped: dict[Key, _Skipped] = {}
+
+    def skip(self, change: Change) -> None:
+        """Take a change after which another one of the same object comes."""
+        key = key_of(change)
+        existed, was_deleted = self._before(key, change)
+        self._skipped[key] = _Skipped(existed, was_deleted or change.type == "deleted")
+
+    def forget(self, change: Change) -> None:
+        """Take a change that is not delivered to anybody: who comes later knows it."""
+        self._skipped.pop(key_of(change), None)
+
+    def settle(self, change: Change, state: ObjectState | None) -> Event | None:
+        """Take a change and its object as read after it; None if there is nothing to deliver."""
+        key = key_of(change)
+        is_live = state is not None and state.is_live
+        if change.type == "deleted":
+            if is_live:  # it was created again since
+                self.skip(change)
+                return None
+            existed, _ = self._before(key, change)
+            self._skipped.pop(key, None)
+            if not existed:
+                return None
+            if state is None:
+                return make_bare(key, change.version)
+            return Event(change.version, state, existed=True)
+        if state is None or not is_live or state.entry.counter != change.version:
+            self.skip(change)
+            return None
+        existed, was_deleted = self._before(key, change)
+        self._skipped.pop(key, None)
+        return Event(change.version, state, existed=existed, is_other=existed and was_deleted)
+
+    def left(self) -> Iterator[tuple[Key, bool]]:
+        """The objects whose last change was skipped, and whether they existed before."""
+        for key, skipped in self._skipped.items():
+            yield key, skipped.existed
+
+    def _before(self, key: Key, change: Change) -> _Skipped:
+        """Whether the object existed as far as was delivered, and was deleted since."""
+        return self._skipped.get(key) or _Skipped(change.type != "added", was_deleted=False)
+
+
+def _decode(body: bytes) -> Mapping[str, Any] | None:
+    try:
+        found: Any = msgspec.json.decode(body) if body else None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None  # a number beyond a double: one such object must not end a watch
+    return cast("Mapping[str, Any]", found) if isinstance(found, dict) else None
+
+
+def _labels_of(tree: Mapping[str, Any]) -> Mapping[str, str]:
+    metadata: Any = tree.get("metadata")
+    labels: Any = cast("Any", metadata).get("labels") if isinstance(metadata, dict) else None
+    return cast("Mapping[str, str]", labels) if isinstance(labels, dict) else {}

@@ -1,0 +1,426 @@
+"""Delivers the changes of the snapshot to all watches of the process (rules A5, A8).
+
+The objects of changed keys are read once for all watches, and an event is encoded once for all
+whose clients accept the same form.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+import redis.exceptions
+import structlog
+from prometheus_client import Counter, Gauge
+
+from fleetbus.errors import FleetbusError, StoreError
+from fleetbus.process.log_once import LogOnce
+from fleetbus.snapshot import ListQuery, Page
+from fleetbus.snapshot.reads.changed import MOST, ChangedObjects, ObjectState
+from fleetbus.snapshot.reads.feed import Change, Position
+from fleetbus_query_api.answers.object_listing import ObjectListing
+from fleetbus_query_api.answers.problem import (
+    GoneProblem,
+    TooManyRequestsProblem,
+    UnavailableProblem,
+)
+from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.settings import QueryApiSettings
+from fleetbus_query_api.watch.events import Event, Settler, View, key_of
+from fleetbus_query_api.watch.selection import Matching, Pages, Selector
+from fleetbus_query_api.watch.tail import FeedTail
+from fleetbus_query_api.watch.watcher import EndReason, Watcher
+
+log = structlog.get_logger()
+
+WATCHES: Final = Gauge("fleetbus_query_api_watches", "Open watches.")
+ENDED: Final = Counter(
+    "fleetbus_query_api_ended_watches_total",
+    "Watches that have ended, by reason: client, timeout, stopping, expired (410: changes were"
+    " missed), slow (410: too much was waiting for the client), rights (410: the clusters that"
+    " the user may read have changed), failed.",
+    ["reason"],
+)
+for _reason in EndReason:
+    ENDED.labels(_reason)
+DELIVERED: Final = Counter(
+    "fleetbus_query_api_watch_changes_total", "Changes of the snapshot delivered to watches."
+)
+
+_MAX_PENDING: Final = 50_000
+"""Changes that wait to be delivered."""
+_MAX_WAITING: Final = 64 * 1024 * 1024
+"""Bytes that wait for all clients; the one that is furthest behind is cut."""
+_PAGE: Final = 100
+"""Objects per page of a present state: each client has one page in memory."""
+_CUTS: Final = ("dropped", "unwatched")
+"""Changes that are no deletions."""
+_RETRY: Final = timedelta(milliseconds=100)
+_TRY_AGAIN_SECONDS: Final = 5.0
+
+
+@dataclass(slots=True)
+class _Step:
+    """A change to deliver.
+
+    Attributes:
+        is_wanted: whether somebody may see the object, as far as was known when it was read.
+        is_read: whether `state` is the object, as it was after the change.
+    """
+
+    change: Change
+    is_wanted: bool
+    is_read: bool = False
+    state: ObjectState | None = None
+
+
+class _Topic:
+    """The watches of one resource."""
+
+    def __init__(self) -> None:
+        self.settler = Settler()
+        self.watchers: set[Watcher] = set()
+        self.matching: dict[Selector, Matching] = {}
+
+    def wants(self, change: Change) -> bool:
+        """Whether the object of a change may be shown to somebody."""
+        key = key_of(change)
+        return any(watcher.sees(*key) for watcher in self.watchers)
+
+    def deliver(self, event: Event) -> None:
+        """Offer an event to those who see its object."""
+        key = event.key
+        for matching in self.matching.values():
+            matching.update(event)
+        view = View.SHOWN if event.existed else View.NOT_SHOWN
+        for watcher in tuple(self.watchers):
+            if not watcher.sees(*key):
+                continue
+            try:
+                if watcher.matching is None:
+                    watcher.offer(event, view, event.is_live)
+                else:
+                    watcher.offer(event, *watcher.matching.outcome)
+            except Exception:  # of one encoder, or one object: the others go on
+                log.exception("event_not_encoded", cluster=key[0], resource=event.entry.name)
+                watcher.end(EndReason.FAILED, GoneProblem("an object could not be encoded"))
+
+    def cut(self, change: Change, problem: GoneProblem) -> None:
+        """End the watches that have shown objects of a cluster, or one object."""
+        for watcher in tuple(self.watchers):
+            is_cluster = not change.resource and change.cluster in watcher.clusters
+            if is_cluster or (change.resource and watcher.sees(*key_of(change))):
+                watcher.end(EndReason.EXPIRED, problem)
+        if not change.resource:
+            for matching in self.matching.values():
+                matching.forget(change.cluster)
+
+
+class WatchHub:
+    """Follows the feed while there are watches.
+
+    Args:
+        tail: of the feed.
+        slices: run the delivery.
+        listing: reads the present state.
+        settings: the limits.
+    """
+
+    def __init__(
+        self,
+        *,
+        tail: FeedTail,
+        slices: TimeSlices,
+        listing: ObjectListing,
+        settings: QueryApiSettings,
+    ) -> None:
+        self.tail = tail
+        self.slices = slices
+        self._listing = listing
+        self._most = settings.watches
+        self._most_of_user = settings.user_watches
+        self._of_user = collections.Counter[str]()
+        self._loads: set[asyncio.Task[None]] = set()
+        self._topics: dict[str, _Topic] = {}
+        self._pending: list[Change] = []
+        self._has_pending = asyncio.Event()
+        # Behind the last change that waits; that is being delivered; that was.
+        self._reached = self._delivering = self._delivered = 0
+        self._losses = 0
+        self._unfollow: Callable[[], None] | None = None
+        self._is_closed = False
+        self._failing = LogOnce()
+
+    @property
+    def objects(self) -> ChangedObjects:
+        """Reads the objects of changes."""
+        return self.tail.feed.objects
+
+    @property
+    def delivered(self) -> int:
+        """The version up to which every watch was offered everything."""
+        return self._delivered
+
+    @property
+    def joined_at(self) -> int:
+        """The version after which a watch that joins now is offered everything."""
+        return self._delivering
+
+    def admit(self, user: str) -> Callable[[], None]:
+        """Count a watch of a user, until the result is called.
+
+        Raises:
+            TooManyRequestsProblem: there are too many.
+            UnavailableProblem: the process stops.
+        """
+        if self._is_closed:
+            raise UnavailableProblem("the query API is stopping; try again")
+        held = self._of_user[user]
+        if held >= self._most_of_user:
+            raise _too_many(f"{held} of your watches are open")
+        if self._of_user.total() >= self._most:
+            raise _too_many(f"{self._of_user.total()} watches are open")
+        self._of_user[user] += 1
+        WATCHES.set(self._of_user.total())
+
+        def release() -> None:
+            self._of_user[user] -= 1
+            self._of_user += collections.Counter()  # without those that have none
+            WATCHES.set(self._of_user.total())
+
+        return release
+
+    async def start(self) -> Position:
+        """Follow the feed; returns a position that nothing made before this call is behind.
+
+        Raises: as `FeedTail.catch_up`.
+        """
+        end = await self.tail.catch_up()
+        if self._unfollow is None:
+            now = self.tail.position or end  # another one may have caught up since
+            self._reached = self._delivering = self._delivered = now.version
+            self._unfollow = self.tail.follow(self)
+        return end
+
+    def join(self, resource: str, watcher: Watcher) -> None:
+        """Offer a watch every event after `joined_at`."""
+        topic = self._topics.setdefault(resource, _Topic())
+        topic.watchers.add(watcher)
+        if not watcher.selector.is_by_content:
+            return
+        matching = topic.matching.get(watcher.selector)
+        if matching is None:
+            matching = Matching(watcher.selector, self._read_matching(resource), self._now)
+            topic.matching[watcher.selector] = matching
+        matching.watchers += 1
+        watcher.matching = matching
+
+    def load(self, watcher: Watcher, clusters: Iterable[str]) -> None:
+        """Read what the selector of a watch matches in clusters, where that is not known."""
+        matching = watcher.matching
+        if matching is None:
+            return
+        for cluster in clusters:
+            loading = asyncio.create_task(self._load(matching, cluster), name="watch-selection")
+            self._loads.add(loading)
+            loading.add_done_callback(self._loads.discard)
+
+    def leave(self, resource: str, watcher: Watcher) -> None:
+        """Take that a watch is over."""
+        ENDED.labels(watcher.end_reason or EndReason.CLIENT).inc()
+        topic = self._topics.get(resource)
+        if topic is None or watcher not in topic.watchers:
+            return
+        topic.watchers.discard(watcher)
+        matching = watcher.matching
+        if matching is not None:
+            matching.watchers -= 1
+            if not matching.watchers:
+                del topic.matching[watcher.selector]
+        if not topic.watchers:
+            del self._topics[resource]
+        if not self._topics:
+            self._stop_following()
+
+    async def read_present(
+        self, resource: str, clusters: Iterable[str], selector: Selector
+    ) -> AsyncGenerator[Page]:
+        """Read the present state of what is selected, page by page."""
+        query = ListQuery(
+            clusters=sorted(clusters),
+            resource=resource,
+            namespace=selector.namespace or None,
+            name=selector.name or None,
+            labels=selector.labels or None,
+            limit=_PAGE,
+            count=False,
+        )
+        while True:
+            page = (await self._listing.page(query, selector.fields)).page
+            yield page
+            if not page.continue_token:
+                return
+            query = replace(query, continue_token=page.continue_token)
+
+    def close(self) -> None:
+        """End all watches, so that their clients go on elsewhere, and admit no other one."""
+        self._is_closed = True
+        for watcher in list(self._watchers()):
+            watcher.end(EndReason.STOPPING)
+
+    # --- as a follower of the feed --------------------------------------------------------------
+
+    def advanced(self, changes: Sequence[Change], position: Position) -> None:
+        """Take the next changes."""
+        self._pending += changes
+        self._reached = position.version
+        self._has_pending.set()
+        if len(self._pending) > _MAX_PENDING:
+            self.lost("the query API does not keep up with the changes: list again")
+
+    def lost(self, reason: str) -> None:
+        """End all watches: changes were missed."""
+        self._losses += 1
+        self._pending.clear()
+        for watcher in list(self._watchers()):
+            watcher.end(EndReason.EXPIRED, GoneProblem(reason))
+        # Those that are about to leave are in no topic: events that follow are not for them.
+        self._topics.clear()
+        self._stop_following()
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Deliver changes meanwhile."""
+        delivering = asyncio.create_task(self._run(), name="watches")
+        try:
+            yield
+        finally:
+            self.close()
+            tasks = [delivering, *self._loads]
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    def _watchers(self) -> Iterable[Watcher]:
+        return (watcher for topic in self._topics.values() for watcher in topic.watchers)
+
+    def _stop_following(self) -> None:
+        if self._unfollow is not None:
+            self._unfollow()
+            self._unfollow = None
+        self._pending.clear()
+
+    async def _run(self) -> None:
+        while True:
+            await self._has_pending.wait()
+            self._has_pending.clear()
+            try:
+                await self._deliver_pending()
+            except Exception:
+                log.exception("changes_not_delivered")
+                self.lost("a change could not be delivered: list again")
+
+    async def _deliver_pending(self) -> None:
+        while self._pending:
+            losses = self._losses
+            changes, self._pending = self._pending[:MOST], self._pending[MOST:]
+            self._delivering = changes[-1].version
+            steps = await self._read(changes)
+            if losses != self._losses:
+                return
+            await self.slices.run(lambda step, at=losses: self._deliver(step, at), steps)
+            self._limit_waiting()
+        self._delivering = self._delivered = self._reached
+
+    async def _read(self, changes: Sequence[Change]) -> list[_Step]:
+        """Read the objects that somebody may see, where no other change of theirs follows."""
+        steps = [_Step(change, is_wanted=self._is_wanted(change)) for change in changes]
+        last = {(s.change.resource, *key_of(s.change)): s for s in steps if s.is_wanted}
+        read = list(last.values())
+        while read:
+            losses = self._losses
+            try:
+                states = await self.objects.read([step.change for step in read])
+            except (redis.exceptions.RedisError, StoreError, OSError, TimeoutError) as e:
+                if self._failing.should_log(str(e)):
+                    log.warning("changed_objects_not_read", error=str(e) or type(e).__name__)
+                if losses != self._losses:
+                    return []
+                await asyncio.sleep(_RETRY.total_seconds())
+                continue
+            self._failing.reset()
+            for step, state in zip(read, states, strict=True):
+                step.state, step.is_read = state, True
+            break
+        return steps
+
+    def _is_wanted(self, change: Change) -> bool:
+        topic = self._topics.get(change.resource)
+        return topic is not None and change.type not in _CUTS and topic.wants(change)
+
+    def _deliver(self, step: _Step, losses: int) -> None:
+        if losses != self._losses:
+            return
+        change = step.change
+        self._delivered = change.version
+        topic = self._topics.get(change.resource)
+        if change.type in _CUTS:
+            self._cut(change)
+        elif topic is None:
+            return
+        elif not step.is_wanted:
+            topic.settler.forget(change)
+        elif not step.is_read:
+            topic.settler.skip(change)
+        elif (event := topic.settler.settle(change, step.state)) is not None:
+            topic.deliver(event)
+            DELIVERED.inc()
+
+    def _cut(self, change: Change) -> None:
+        """End the watches that have shown what is no longer watched, and is not deleted."""
+        if change.type == "dropped":
+            reason = f"cluster {change.cluster} has left the fleet: list again"
+        else:
+            reason = f"cluster {change.cluster} no longer watches {change.resource}: list again"
+        for resource, topic in list(self._topics.items()):
+            if change.resource not in ("", resource):
+                continue
+            topic.cut(change, GoneProblem(reason))
+
+    def _limit_waiting(self) -> None:
+        """Cut those that are furthest behind while too much waits for all of them."""
+        watchers = [one for one in self._watchers() if one.end_reason is None]
+        total = sum(one.waiting for one in watchers)
+        while total > _MAX_WAITING:
+            slowest = max(watchers, key=lambda one: one.waiting)
+            watchers.remove(slowest)
+            total -= slowest.waiting
+            slowest.end(EndReason.SLOW, GoneProblem("too much was waiting for you: list again"))
+
+    async def _load(self, matching: Matching, cluster: str) -> None:
+        while matching.watchers:
+            try:
+                await matching.load(cluster)
+            except (redis.exceptions.RedisError, FleetbusError, OSError, TimeoutError) as e:
+                if self._failing.should_log(str(e)):
+                    log.warning("selected_objects_not_read", error=str(e) or type(e).__name__)
+                await asyncio.sleep(_RETRY.total_seconds())
+            else:
+                return
+
+    async def _now(self) -> int:
+        return (await self.tail.catch_up()).version
+
+    def _read_matching(self, resource: str) -> Callable[[str, Selector], Pages]:
+        return lambda cluster, selector: self.read_present(resource, [cluster], selector)
+
+
+def _too_many(reason: str) -> TooManyRequestsProblem:
+    return TooManyRequestsProblem(reason, wait_seconds=_TRY_AGAIN_SECONDS)

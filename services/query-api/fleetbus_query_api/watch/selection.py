@@ -1,0 +1,164 @@
+"""Which objects the watches with a selector have shown: those that match (rule A5).
+
+An object that stops matching is deleted for its watchers, and one that starts is added. So it must
+be known whether an object matched before it changed, which neither the feed nor the snapshot tell.
+All watches with the same selector share one set of keys; it is read once, and then kept current by
+the events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Self, TypeAlias
+
+from fleetbus.kube.selectors import FieldSelector, LabelSelector
+from fleetbus.snapshot import ListQuery, Page
+from fleetbus_query_api.answers.object_listing import push_down
+from fleetbus_query_api.watch.events import Event, View
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Selects objects of a resource by anything but their cluster; hashable.
+
+    Attributes:
+        namespace: the only one; empty for all.
+        name: likewise.
+    """
+
+    namespace: str = ""
+    name: str = ""
+    labels: LabelSelector = LabelSelector()  # noqa: RUF009  # frozen
+    fields: FieldSelector = FieldSelector()  # noqa: RUF009  # frozen
+
+    @classmethod
+    def of(cls, namespace: str, name: str, labels: LabelSelector, fields: FieldSelector) -> Self:
+        """A selector; fields that are a namespace or a name become those."""
+        query = ListQuery(clusters=(), resource="", namespace=namespace or None, name=name or None)
+        query, rest = push_down(query, fields)
+        return cls(query.namespace or "", query.name or "", labels, rest)
+
+    @property
+    def is_by_content(self) -> bool:
+        """Whether an object may start or stop matching."""
+        return bool(self.labels) or bool(self.fields)
+
+    def has(self, namespace: str, name: str) -> bool:
+        """Whether an object of this name can match."""
+        return (not self.namespace or namespace == self.namespace) and (
+            not self.name or name == self.name
+        )
+
+    def matches(self, event: Event) -> bool:
+        """Whether the object of an event matches, or did when it was deleted.
+
+        Without a body nothing but its labels is known, and fields do not match.
+        """
+        if self.labels and not self.labels.matches(event.labels):
+            return False
+        if not self.fields:
+            return True
+        tree = event.tree
+        return tree is not None and self.fields.matches(tree)
+
+
+Pages: TypeAlias = AsyncIterator[Page]
+
+
+class _InCluster:
+    """The keys that match in one cluster."""
+
+    def __init__(self) -> None:
+        self.keys: set[tuple[str, str]] = set()
+        # While the keys are read: what is known of objects that changed meanwhile.
+        self._changed: dict[tuple[str, str], bool] | None = {}
+        self._read_until: int | None = None
+
+    def update(self, key: tuple[str, str], event: Event, *, is_match: bool) -> View:
+        if self._changed is not None and self._may_be_read_after(event.version):
+            before = self._changed.get(key)
+            self._changed[key] = is_match
+            if before is None:
+                return View.UNKNOWN if event.existed else View.NOT_SHOWN
+            return View.SHOWN if before else View.NOT_SHOWN
+        view = View.SHOWN if key in self.keys else View.NOT_SHOWN
+        (self.keys.add if is_match else self.keys.discard)(key)
+        return view
+
+    def complete(self, version: int) -> None:
+        """Take that everything was read by this version."""
+        self._read_until = version
+
+    def _may_be_read_after(self, version: int) -> bool:
+        """Whether the keys may have been read after this version, so with its outcome."""
+        if self._read_until is None or version <= self._read_until:
+            return True
+        for key, is_match in (self._changed or {}).items():
+            (self.keys.add if is_match else self.keys.discard)(key)
+        self._changed = None
+        return False
+
+
+class Matching:
+    """The keys that the watches of a resource with one selector have shown.
+
+    Args:
+        selector: theirs.
+        read: reads what matches at present in a cluster, page by page.
+        version: reads the present version.
+    """
+
+    def __init__(
+        self,
+        selector: Selector,
+        read: Callable[[str, Selector], Pages],
+        version: Callable[[], Awaitable[int]],
+    ) -> None:
+        self._selector = selector
+        self._read = read
+        self._version = version
+        self._clusters: dict[str, _InCluster] = {}
+        self.watchers = 0
+        """How many watches use it."""
+        self.outcome = (View.UNKNOWN, False)
+        """Of the last event: how its object was known before, and whether it matches now."""
+
+    def __len__(self) -> int:
+        return sum(len(one.keys) for one in self._clusters.values())
+
+    def update(self, event: Event) -> None:
+        """Take the next event of the resource."""
+        cluster, namespace, name = event.key
+        if not self._selector.has(namespace, name):
+            return
+        is_match = event.is_live and self._selector.matches(event)
+        # Of a cluster that nobody has begun to read, nobody sees the event either.
+        view = View.UNKNOWN if event.existed else View.NOT_SHOWN
+        if (held := self._clusters.get(cluster)) is not None:
+            view = held.update((namespace, name), event, is_match=is_match)
+        self.outcome = (view, is_match)
+
+    def forget(self, cluster: str) -> None:
+        """Take that a cluster is gone; its watches have ended."""
+        self._clusters.pop(cluster, None)
+
+    async def load(self, cluster: str) -> None:
+        """Read what matches in a cluster, unless that is known, or being read.
+
+        Until it is known, an object that changes counts as one that may have been shown.
+
+        Raises:
+            redis.exceptions.RedisError: the store is away; to be repeated.
+        """
+        if cluster in self._clusters:
+            return
+        held = self._clusters[cluster] = _InCluster()
+        try:
+            async for page in self._read(cluster, self._selector):
+                held.keys.update((entry.namespace, entry.name) for entry in page.entries)
+            held.complete(await self._version())
+        except BaseException:
+            if self._clusters.get(cluster) is held:
+                del self._clusters[cluster]
+            raise

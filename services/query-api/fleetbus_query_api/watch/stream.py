@@ -1,0 +1,302 @@
+"""Answers a watch: what its client has missed, or the present state, then every change (A5, A6).
+
+A watch from a version sends what changed since, then what changes. One without a version sends the
+present state first. It ends with an ERROR 410 where it would miss something, and its client lists
+again; it ends without one when its time is over or the process stops, and its client goes on from
+the last version that it has got.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+import redis.exceptions
+
+from fleetbus.errors import StoreError
+from fleetbus.snapshot import Entry, ExpiredToken
+from fleetbus.snapshot.reads.changed import MOST, ObjectState
+from fleetbus.snapshot.reads.feed import Change, ExpiredPosition, Position, resume
+from fleetbus_query_api.answers.object_listing import members_of
+from fleetbus_query_api.answers.problem import (
+    GoneProblem,
+    NotFoundProblem,
+    Problem,
+    TooManyRequestsProblem,
+    UnavailableProblem,
+)
+from fleetbus_query_api.answers.readable import Readable
+from fleetbus_query_api.watch.backlog import Listed, Missed
+from fleetbus_query_api.watch.events import ADDED
+from fleetbus_query_api.watch.hub import WatchHub
+from fleetbus_query_api.watch.requests import WatchRequest
+from fleetbus_query_api.watch.timers import Timers
+from fleetbus_query_api.watch.watcher import EndReason, Watcher
+
+_STORE_AWAY: Final = (redis.exceptions.RedisError, StoreError, OSError, TimeoutError)
+
+
+class Watches:
+    """Opens watches.
+
+    Args:
+        hub: delivers changes to them.
+    """
+
+    def __init__(self, hub: WatchHub) -> None:
+        self.hub = hub
+
+    async def open(self, asked: WatchRequest) -> OpenWatch:
+        """Open a watch; whoever iterates over it closes it.
+
+        A version that cannot be resumed from is no error here: the watch then begins and ends with
+        ERROR 410, as of an API server.
+
+        Raises:
+            TooManyRequestsProblem: too many watches are open.
+            UnavailableProblem: the process stops, or the hub does not decide.
+            StoreEmpty: the store was emptied (rule P13).
+            redis.exceptions.RedisError: the store does not answer.
+            Problem: whatever `find` raises.
+        """
+        release = self.hub.admit(asked.user)
+        try:
+            readable = await asked.find()
+            end = await self._start()
+            # From here to `join` nothing may be awaited: the hub would go on without this watch.
+            return OpenWatch(self.hub, asked, readable, end, release)
+        except BaseException:
+            release()
+            raise
+
+    async def _start(self) -> Position:
+        try:
+            return await self.hub.start()
+        except ExpiredPosition as e:
+            raise UnavailableProblem(str(e)) from None
+
+
+class OpenWatch:
+    """An open watch, as an iterator over what its client gets.
+
+    Args:
+        hub: delivers changes.
+        asked: the request.
+        readable: what the user may watch.
+        end: a position at which nothing that was made before the request is missing.
+        release: is called at the end.
+    """
+
+    def __init__(
+        self,
+        hub: WatchHub,
+        asked: WatchRequest,
+        readable: Readable,
+        end: Position,
+        release: Callable[[], None],
+    ) -> None:
+        self._hub = hub
+        self._asked = asked
+        self._readable = readable
+        self._resource = readable.known.key
+        self._release = release
+        self._missed_from: Position | None = None
+        self._checking: asyncio.Task[Readable] | None = None
+        self._is_finished = False
+        since = asked.since or 0
+        self._joined = self._hub.joined_at
+        known = since if since and not asked.begins_with_state else end.version
+        self._watcher = Watcher(
+            encoder=asked.encoder,
+            selector=asked.selector,
+            clusters=readable.clusters,
+            since=self._joined if asked.begins_with_state else known,
+        )
+        try:
+            if asked.begins_with_state:
+                if since > end.version:
+                    resume(since, end)
+                self._watcher.hold()
+            elif since:
+                position = resume(since, end)
+                if since < self._joined:
+                    self._missed_from = position
+                    self._watcher.hold()
+        except ExpiredPosition as e:
+            self._watcher.end(EndReason.EXPIRED, GoneProblem(str(e)))
+        self._hub.join(self._resource, self._watcher)
+
+    def close(self) -> None:
+        """End the watch: its client has gone."""
+        self._watcher.end(EndReason.CLIENT)
+
+    def finish(self) -> None:
+        """Forget the watch; also if nobody has iterated over it."""
+        if self._is_finished:
+            return
+        self._is_finished = True
+        self.close()
+        self._hub.leave(self._resource, self._watcher)
+        self._release()
+        if self._checking is not None:
+            self._checking.cancel()
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        """Yield everything that the client gets, in chunks; at most once."""
+        try:
+            async for chunk in self._chunks():
+                if chunk:
+                    yield chunk
+        finally:
+            self.finish()
+
+    async def _chunks(self) -> AsyncGenerator[bytes]:
+        watcher = self._watcher
+        try:
+            self._hub.load(watcher, watcher.clusters)
+            async for chunk in self._begin():
+                if watcher.end_reason is not None:
+                    break
+                yield chunk
+            async for chunk in self._follow():
+                yield chunk
+        except (ExpiredPosition, ExpiredToken) as e:
+            watcher.end(EndReason.EXPIRED, GoneProblem(str(e)))
+        except _STORE_AWAY:
+            away = UnavailableProblem("the snapshot's store does not answer")
+            watcher.end(EndReason.FAILED, away)
+        except Problem as e:
+            watcher.end(EndReason.FAILED, e)
+        yield watcher.take()  # the error, if there was one
+
+    # --- what the client does not know yet ------------------------------------------------------
+
+    async def _begin(self) -> AsyncGenerator[bytes]:
+        asked, watcher = self._asked, self._watcher
+        if self._missed_from is not None:
+            async for chunk in self._catch_up(self._missed_from):
+                yield chunk
+        elif asked.begins_with_state and watcher.end_reason is None:
+            listed = Listed(members_of(self._readable), self._joined)
+            async for chunk in self._list(listed):
+                yield chunk
+            if asked.sends_initial and asked.has_bookmarks:
+                yield asked.encoder.bookmark(listed.version, ends_initial=True)
+            watcher.skip_listed(listed.clusters, listed.version, listed.late)
+            watcher.flush(since=listed.version)
+
+    async def _list(self, listed: Listed) -> AsyncGenerator[bytes]:
+        """Send the present state of clusters; events are held back meanwhile."""
+        watcher, lines = self._watcher, list[bytes]()
+
+        def take(entry: Entry) -> None:
+            lines.append(watcher.encoder.event(ADDED, listed.take(entry)))
+
+        async for page in self._hub.read_present(self._resource, listed.clusters, watcher.selector):
+            listed.begin(page.counter)
+            await self._hub.slices.run(take, page.entries)
+            yield b"".join(lines)
+            lines.clear()
+
+    async def _catch_up(self, position: Position) -> AsyncGenerator[bytes]:
+        """Send what changed between the client's version and the events that are held back."""
+        watcher, missed = self._watcher, Missed(self._watcher)
+        while position.version < self._joined:
+            changes, position = await self._hub.tail.feed.read(position)
+            for change in changes:
+                if change.version <= self._joined and change.resource in ("", self._resource):
+                    missed.take(change)
+        found = list(missed.last.values())
+        for at in range(0, len(found), MOST):
+            part = found[at : at + MOST]
+            states = await self._hub.objects.read(part)
+            lines: list[bytes] = []
+
+            def render(one: tuple[Change, ObjectState | None], to: list[bytes] = lines) -> None:
+                to.append(missed.render(*one))
+
+            await self._hub.slices.run(render, zip(part, states, strict=True))
+            yield b"".join(lines)
+        watcher.flush(views=missed.views(), since=self._joined)
+
+    # --- what changes ---------------------------------------------------------------------------
+
+    async def _follow(self) -> AsyncGenerator[bytes]:
+        asked, watcher, timers = self._asked, self._watcher, Timers(self._asked)
+        while True:
+            reason, lines = watcher.end_reason, watcher.take()
+            if asked.has_bookmarks and reason in (EndReason.TIMEOUT, EndReason.STOPPING):
+                lines += self._bookmark()
+            yield lines
+            if reason is not None:
+                return
+            if timers.is_due("timeout"):
+                watcher.end(EndReason.TIMEOUT)
+                continue
+            if timers.is_due("bookmark"):
+                yield self._bookmark()
+            if asked.periodic is not None and timers.is_due("periodic"):
+                with suppress(*_STORE_AWAY):
+                    yield await asked.periodic.render(self._readable)
+            if timers.is_due("recheck") and self._checking is None:
+                self._checking = asyncio.create_task(_as_task(asked.find()), name="recheck")
+                self._checking.add_done_callback(lambda _: watcher.ready.set())
+            if self._checking is not None and self._checking.done():
+                async for chunk in self._apply_check(self._checking):
+                    yield chunk
+                self._checking = None
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(timers.next()):
+                    await watcher.ready.wait()
+
+    def _bookmark(self) -> bytes:
+        version = max(self._hub.delivered, self._watcher.since)
+        return self._asked.encoder.bookmark(version, ends_initial=False)
+
+    async def _apply_check(self, checking: asyncio.Task[Readable]) -> AsyncGenerator[bytes]:
+        """Take which clusters the user may watch now (rule A3)."""
+        watcher = self._watcher
+        try:
+            readable = checking.result()
+        except TooManyRequestsProblem:
+            return  # checked again soon; decisions are not kept for longer than they may be
+        except NotFoundProblem:
+            watcher.end(EndReason.RIGHTS, _rights_changed())
+            return
+        except Problem as e:
+            watcher.end(EndReason.RIGHTS, e)
+            return
+        except _STORE_AWAY:
+            return  # the tail of the feed knows what was lost, once the store is back
+        self._readable = readable
+        found = set(readable.clusters)
+        if watcher.clusters - found:
+            watcher.end(EndReason.RIGHTS, _rights_changed())
+        elif more := found - watcher.clusters:
+            async for chunk in self._include(more):
+                yield chunk
+
+    async def _include(self, clusters: set[str]) -> AsyncGenerator[bytes]:
+        """Show clusters that have joined the fleet, or that the user may read from now on."""
+        watcher = self._watcher
+        yield watcher.take()
+        watcher.hold()
+        watcher.clusters |= clusters
+        self._hub.load(watcher, clusters)
+        members = [name for name in members_of(self._readable) if name in clusters]
+        listed = Listed(members, max(self._hub.delivered, watcher.since))
+        async for chunk in self._list(listed):
+            yield chunk
+        watcher.skip_listed(listed.clusters, listed.version, listed.late)
+        watcher.flush()
+
+
+async def _as_task(found: Awaitable[Readable]) -> Readable:
+    return await found
+
+
+def _rights_changed() -> GoneProblem:
+    return GoneProblem("the clusters of the fleet that you may read have changed: list again")
