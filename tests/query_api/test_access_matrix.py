@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 COMMAND = Path(sys.executable).parent / "fleetbus-query-api"
 CLUSTERS = "/fleet/v1/clusters"
 LIST = "/fleet/v1/resources/pods"
+COUNTS = "/fleet/v1/counts/pods"
 V1 = "/v1/list"
 EU1, US1, NONE, ALL = (f"/kube/{name}" for name in ("eu1", "us1", "none", "-"))
 IN_PROD = "/api/v1/namespaces/prod"
@@ -55,6 +56,17 @@ MATRIX: list[tuple[str, Any, Any, Any]] = [
     # Who sees no cluster sees the built-in types that some cluster watches.
     ("/fleet/v1/resources", TYPES, TYPES, TYPES),
     (f"{LIST}?fieldSelector=metadata.namespace=prod", 404, 404, ["eu1/prod-1", "us1/prod-1"]),
+    (
+        f"{LIST}?fieldSelector=status.phase!=Failed&sort=-metadata.name&namespace=prod",
+        404,
+        ["eu1/prod-1"],
+        ["eu1/prod-1", "us1/prod-1"],
+    ),
+    (COUNTS, 404, 404, {"total": 4}),
+    (f"{COUNTS}?namespace=prod&by=cluster", 404, {"eu1": 1}, {"eu1": 1, "us1": 1}),
+    (f"{COUNTS}?namespace=test&by=metadata.name", 404, 404, {"test-1": 2}),
+    (f"{COUNTS}?namespace=prod&by=spec.nodeName&cluster=us1", 404, 404, {None: 1}),
+    ("/fleet/v1/counts/widgets?namespace=prod", 404, 404, 404),
     ("/fleet/v1/resources/configmaps?namespace=prod", 404, 404, ["eu1/prod-c", "us1/prod-c"]),
     ("/fleet/v1/resources/widgets?namespace=prod", 404, 404, 404),
     ("/fleet/v1/objects/eu1/pods/prod/prod-1", 404, 200, 200),
@@ -133,6 +145,9 @@ def shown(answer: httpx.Response) -> Any:
             f"{row[0]}/{row[2]}" for row in map(json.loads, answer.text.splitlines()[1:-1])
         )
     body: Any = answer.json()
+    if "groupCount" in body:
+        groups = {next(iter(group["values"].values())): group["count"] for group in body["groups"]}
+        return groups or {"total": body["total"]}
     if answer.status_code != 200 or (isinstance(body, dict) and "items" not in body):
         return answer.status_code
     items = cast("list[Any]", body["items"] if isinstance(body, dict) else body)

@@ -8,6 +8,7 @@ import pytest
 
 from fleetbus_query_api.answers import object_listing as listing
 from fleetbus_query_api.answers.openapi import ListModel, ObjectModel
+from fleetbus_query_api.fields import pages as pages_by_field
 
 if TYPE_CHECKING:
     from support.rigs.query_api import QueryApi
@@ -95,8 +96,8 @@ async def test_a_page_tells_how_many_objects_remain(fleet: QueryApi):
 async def test_a8_a_scan_stops_and_goes_on_with_the_next_page(
     fleet: QueryApi, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(listing, "_SCAN_STEP", 2)
-    monkeypatch.setattr(listing, "_MAX_SCANNED", 2)
+    monkeypatch.setattr("fleetbus_query_api.fields.source._STEP", 2)
+    monkeypatch.setattr("fleetbus_query_api.fields.pages._MAX_READ", 2)
 
     names, pages = await all_pages(fleet, fieldSelector="status.phase=Pending")
 
@@ -108,7 +109,8 @@ async def test_a8_a_scan_stops_and_goes_on_with_the_next_page(
 async def test_a8_a_page_is_cut_where_it_grows_too_large(
     fleet: QueryApi, monkeypatch: pytest.MonkeyPatch, query: dict[str, str]
 ):
-    monkeypatch.setattr(listing, "MAX_PAGE_BYTES", 600)
+    for module in (listing, pages_by_field):
+        monkeypatch.setattr(module, "MAX_PAGE_BYTES", 600)
     whole = ["c1/a", "c1/b", "c1/c", "c1/d", "c1/e", "c2/a"]
 
     names, pages = await all_pages(fleet, **query)

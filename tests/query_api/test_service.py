@@ -168,6 +168,7 @@ async def test_openapi_describes_every_answer(api: QueryApi):
         "/fleet/v1/clusters",
         "/fleet/v1/clusters/{name}",
         "/fleet/v1/resources/{resource}",
+        "/fleet/v1/counts/{resource}",
         "/fleet/v1/objects/{cluster}/{resource}/{namespace}/{name}",
     }
     for path in paths:
@@ -179,4 +180,4 @@ async def test_openapi_describes_every_answer(api: QueryApi):
     names = {
         p["name"] for p in document["paths"]["/fleet/v1/resources/{resource}"]["get"]["parameters"]
     }
-    assert {"cluster", "labelSelector", "fieldSelector", "limit", "continue"} <= names
+    assert {"cluster", "labelSelector", "fieldSelector", "sort", "fields"} <= names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, FastAPI, Path, Query
+from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
 from starlette.responses import Response
 
 from fleetbus.snapshot import SnapshotReader
@@ -16,24 +16,35 @@ from fleetbus_query_api.access.user import RequestUser
 from fleetbus_query_api.answers.catalog import Catalog
 from fleetbus_query_api.answers.cluster_listing import ClusterListing
 from fleetbus_query_api.answers.mro_v1 import v1_router
+from fleetbus_query_api.answers.object_counts import ObjectCounts, counts_router
 from fleetbus_query_api.answers.object_listing import ObjectListing
 from fleetbus_query_api.answers.openapi import (
     ClusterDetailModel,
     ClusterListModel,
     ListModel,
     ObjectModel,
-    ProblemModel,
     TypeListModel,
+    describe_answers,
 )
-from fleetbus_query_api.answers.parameters import ListParameters, NoParameters, refuse_repeats
+from fleetbus_query_api.answers.parameters import (
+    ListParameters,
+    NoParameters,
+    ResourcePath,
+    refuse_repeats,
+)
 from fleetbus_query_api.answers.problem import add_problem_handlers
 from fleetbus_query_api.answers.render import json_response
+from fleetbus_query_api.fields.groups import FieldGroups
+from fleetbus_query_api.fields.pages import FieldPages
+from fleetbus_query_api.fields.source import FieldSource
+from fleetbus_query_api.fields.tables import FieldTables
 from fleetbus_query_api.kube.api import KubeApi
 from fleetbus_query_api.kube.openapi.documents import OpenApi
 from fleetbus_query_api.kube.reading import KubeObjects
 from fleetbus_query_api.kube.routes import kube_router
 from fleetbus_query_api.kube.served import ServedKinds
 from fleetbus_query_api.kube.watching import KubeWatches
+from fleetbus_query_api.limits.connected import while_connected
 from fleetbus_query_api.limits.gate import RequestGate
 from fleetbus_query_api.limits.large_answers import ListConcurrency
 from fleetbus_query_api.limits.time_slices import TimeSlices
@@ -60,7 +71,8 @@ A resource is named as with kubectl: `pods`, `po`, `deployments.apps`, `v1/pods`
 `apps/v1/deployments`, `networking.k8s.io/v1/ingresses`.
 """
 
-_Resource = Annotated[str, Path(description="Like `pods`, `deploy` or `apps/v1/deployments`.")]
+_MEBIBYTE: Final = 1024**2
+
 _None = Annotated[NoParameters, Query()]
 
 
@@ -89,7 +101,24 @@ def create_app(
         access = AuditedAccess(access)
     known = catalog or Catalog(reader)
     slices = TimeSlices()
-    listing = ObjectListing(reader=reader, catalog=known, slices=slices, access=access)
+    source = FieldSource(
+        reader=reader,
+        tables=FieldTables(
+            reader=reader,
+            tail=tail,
+            slices=slices,
+            most_bytes=settings.columns_mebibytes * _MEBIBYTE,
+        ),
+        slices=slices,
+    )
+    listing = ObjectListing(
+        reader=reader,
+        catalog=known,
+        pages=FieldPages(reader=reader, source=source, slices=slices),
+        slices=slices,
+        access=access,
+    )
+    counts = ObjectCounts(listing=listing, groups=FieldGroups(source=source, slices=slices))
     clusters = ClusterListing(reader=reader, access=access)
     app = FastAPI(
         title="fleetbus query API",
@@ -106,6 +135,7 @@ def create_app(
     tables = TableListing(listing=listing, slices=slices)
     app.include_router(_object_router(listing, tables))
     app.include_router(_type_router(TypeListing(served=served)))
+    app.include_router(counts_router(counts))
     app.include_router(v1_router(reader=reader, clusters=clusters, listing=listing, slices=slices))
     app.include_router(membership_router(membership))
     objects = KubeObjects(reader=reader, listing=listing, slices=slices)
@@ -131,12 +161,12 @@ def _cluster_router(view: ClusterListing) -> APIRouter:
         prefix="/fleet/v1", tags=["clusters"], dependencies=[Depends(refuse_repeats)]
     )
 
-    @router.get("/clusters", responses=_answers(ClusterListModel))
+    @router.get("/clusters", responses=describe_answers(ClusterListModel))
     async def list_clusters(user: RequestUser, _: _None) -> Response:
         """List the clusters of the fleet."""
         return json_response(await view.list(user))
 
-    @router.get("/clusters/{name}", responses=_answers(ClusterDetailModel, 404))
+    @router.get("/clusters/{name}", responses=describe_answers(ClusterDetailModel, 404))
     async def get_cluster(name: str, user: RequestUser, _: _None) -> Response:
         """Show one cluster and what is known of its resources."""
         return json_response(await view.get(user, name))
@@ -149,7 +179,7 @@ def _type_router(view: TypeListing) -> APIRouter:
         prefix="/fleet/v1", tags=["clusters"], dependencies=[Depends(refuse_repeats)]
     )
 
-    @router.get("/resources", responses=_answers(TypeListModel))
+    @router.get("/resources", responses=describe_answers(TypeListModel))
     async def list_types(user: RequestUser, _: _None) -> Response:
         """List the types of resources in the fleet, with their short names and categories."""
         return json_response(await view.list(user))
@@ -160,22 +190,28 @@ def _type_router(view: TypeListing) -> APIRouter:
 def _object_router(listing: ObjectListing, tables: TableListing) -> APIRouter:
     router = APIRouter(prefix="/fleet/v1", tags=["objects"], dependencies=[Depends(refuse_repeats)])
 
-    @router.get("/resources/{resource:path}", responses=_with_table(_answers(ListModel, 404, 410)))
+    @router.get(
+        "/resources/{resource:path}",
+        responses=_with_table(describe_answers(ListModel, 404, 410)),
+    )
     async def list_objects(
-        resource: _Resource, user: RequestUser, asked: Annotated[ListParameters, Query()]
+        request: Request,
+        resource: ResourcePath,
+        user: RequestUser,
+        asked: Annotated[ListParameters, Query()],
     ) -> Response:
         """List the objects of a resource in all clusters, or in some."""
         if asked.view == "table":
             return await tables.list(user, resource, asked)
-        return json_response(await listing.list(user, resource, asked))
+        return await while_connected(request, listing.list(user, resource, asked))
 
     @router.get(
         "/objects/{cluster}/{resource:path}/{namespace}/{name}",
-        responses=_answers(ObjectModel, 404),
+        responses=describe_answers(ObjectModel, 404),
     )
     async def get_object(
         cluster: str,
-        resource: _Resource,
+        resource: ResourcePath,
         namespace: Annotated[str, Path(description="`-` for an object without a namespace.")],
         name: str,
         user: RequestUser,
@@ -192,16 +228,3 @@ def _with_table(answers: dict[int | str, dict[str, Any]]) -> dict[int | str, dic
     """Add the JSON lines of `view=table`; OpenAPI has no schema for lines that differ."""
     lines = {"schema": {"type": "string"}, "example": '{"columns":[…]}\n["eu1","prod","web"]\n'}
     return {**answers, 200: {**answers[200], "content": {NDJSON: lines}}}
-
-
-def _answers(model: type[Any], *statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Describe answers for OpenAPI only, so that FastAPI never builds the model.
-
-    `default` replaces the form of errors of FastAPI, which we never send.
-    """
-    problem = {"application/problem+json": {"schema": ProblemModel.model_json_schema()}}
-    problems = {
-        status: {"content": problem} for status in (400, 401, *statuses, 405, 421, 429, 503)
-    }
-    default = {"description": "Any other error", "content": problem}
-    return {200: {"model": model}, **problems, "default": default}

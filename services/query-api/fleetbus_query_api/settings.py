@@ -67,6 +67,11 @@ class QueryApiSettings(BaseSettings):
     deny_cache: Duration = Field(default=timedelta(seconds=30), ge=_NEVER, le=timedelta(seconds=30))
     """How long a denied access is not reviewed again; a new right may take so long."""
 
+    columns_mebibytes: int = Field(default=64, ge=1, le=65536)
+    """MiB for the values of fields that lists are selected, sorted or counted by; the least
+    recently used ones go. A field of 100,000 objects takes 10 to 30 MiB. For a resource that does
+    not fit, every such question reads all of its objects."""
+
     user_requests_per_second: float = Field(default=20, gt=0)
     """Requests of one user per second, over time; more are answered 429. Without authentication a
     user is a client address; with it, an address may send as many that carry no known token."""

@@ -162,6 +162,15 @@ class QueryApi:
         source = Source(cluster=cluster, group=group, resource=plural)
         await self.snapshot.apply(source.added(name, self.version, body=body, **fields))
 
+    async def remove(
+        self, cluster: str, resource: str, name: str, *, namespace: str = "prod"
+    ) -> None:
+        """Delete an object, as its watcher would report."""
+        self.version += 1
+        group, _, plural = resource.partition("/")
+        source = Source(cluster=cluster, group=group, resource=plural)
+        await self.snapshot.apply(source.deleted(name, self.version, namespace=namespace))
+
     async def get(self, path: str, **query: Any) -> httpx.Response:
         """Ask."""
         return await self.client.get(path, params=query or None)

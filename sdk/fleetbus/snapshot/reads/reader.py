@@ -25,6 +25,7 @@ from fleetbus.snapshot.reads.page_reads import place_rows, split_rows
 from fleetbus.snapshot.reads.paging import Position, read_token, write_token
 from fleetbus.snapshot.reads.picking import KeyPicker, Picked
 from fleetbus.snapshot.reads.point_reads import Place, PointReads, read_rows
+from fleetbus.snapshot.reads.rows import RowReads
 from fleetbus.snapshot.reads.suggestions import WatchedResources
 from fleetbus.snapshot.reads.versions import Versions
 from fleetbus.snapshot.reads.walk import range_of, walk_members
@@ -66,6 +67,8 @@ class SnapshotReader:
         self._picker = KeyPicker(redis, keys)
         self.watched = WatchedResources(redis, keys)
         """The watched resources of all clusters."""
+        self.rows = RowReads(redis, keys)
+        """Many rows of a resource."""
 
     # --- objects --------------------------------------------------------------------------------
 

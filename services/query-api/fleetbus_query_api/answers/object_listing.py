@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import msgspec
-
 from fleetbus.kube.field_paths import FieldPath
 from fleetbus.kube.selectors import FieldRequirement, FieldSelector, LabelSelector
 from fleetbus.snapshot import (
-    Entry,
     Freshness,
     ListQuery,
     Page,
@@ -23,6 +20,7 @@ from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.catalog import Catalog, KnownResource
 from fleetbus_query_api.answers.parameters import ListParameters, require_few
 from fleetbus_query_api.answers.problem import NotFoundProblem
+from fleetbus_query_api.answers.projection import MAX_FIELDS, project
 from fleetbus_query_api.answers.readable import (
     UNREADABLE,
     Readable,
@@ -30,21 +28,15 @@ from fleetbus_query_api.answers.readable import (
     Selection,
 )
 from fleetbus_query_api.answers.render import (
-    body_of,
     render_freshness,
     render_item,
     render_items,
     render_list,
     render_one,
 )
+from fleetbus_query_api.fields.order import SortKey, parse_paths, parse_sort
+from fleetbus_query_api.fields.pages import MAX_PAGE_BYTES, FieldPages
 from fleetbus_query_api.limits.time_slices import TimeSlices
-
-MAX_PAGE_BYTES: Final = 16 * 1024 * 1024
-"""Bodies per page (rule A8); a single object may be larger, but is never sent with another."""
-
-_SCAN_STEP: Final = 250
-_MAX_SCANNED: Final = 20_000
-"""Objects that one request matches; the next page continues from there (rule A8)."""
 
 _INDEXED: Final = {
     FieldPath(("metadata", "namespace")): "namespace",
@@ -72,14 +64,22 @@ class ObjectListing:
     Args:
         reader: the snapshot.
         catalog: resolves resource names.
-        slices: run the matching of objects.
+        pages: finds those that are selected or sorted by fields.
+        slices: run the decoding of objects.
         access: decides what a user may read.
     """
 
     def __init__(
-        self, *, reader: SnapshotReader, catalog: Catalog, slices: TimeSlices, access: Access
+        self,
+        *,
+        reader: SnapshotReader,
+        catalog: Catalog,
+        pages: FieldPages,
+        slices: TimeSlices,
+        access: Access,
     ) -> None:
         self._reader = reader
+        self._pages = pages
         self._slices = slices
         self._readable = ReadableResources(catalog=catalog, access=access)
 
@@ -87,32 +87,33 @@ class ObjectListing:
         """List one page of a resource, in parts, over the clusters in which the user may list it.
 
         Raises:
-            BadRequestProblem: a selector has too many requirements.
+            BadRequestProblem: a selector has too many requirements, or `sort` or `fields` is wrong.
             InvalidName: the resource name is malformed.
             InvalidSelector: a selector is malformed.
-            InvalidToken: the continue token is malformed.
+            InvalidToken: the continue token is malformed, or of another question.
             ExpiredToken: the continue token is of a lost store.
             NotFoundProblem: no cluster has this resource, or the user may list it in none.
         """
-        fields = FieldSelector.parse(asked.field_selector)
-        labels = LabelSelector.parse(asked.label_selector)
-        require_few("fieldSelector", len(fields.requirements))
-        require_few("labelSelector", len(labels.requirements))
-        readable = await self.find(
-            user,
-            Selection(
-                verb="list",
-                resource=resource,
-                clusters=asked.cluster,
-                namespace=asked.namespace,
-            ),
+        fields, labels = read_selectors(asked.field_selector, asked.label_selector)
+        sort = parse_sort(asked.sort)
+        shown = parse_paths("fields", asked.fields, MAX_FIELDS)
+        wanted = Selection(
+            verb="list", resource=resource, clusters=asked.cluster, namespace=asked.namespace
         )
+        readable = await self.find(user, wanted)
         known = readable.known
         # Freshness first: rows read after it are at least as fresh as it says (rule A4).
         freshness = await self.freshness(readable, asked.namespace)
-        found = await self.page(_query(members_of(readable), known, asked, labels), fields)
+        query = _query(members_of(readable), known, asked, labels)
+        found = await self.page(query, fields, sort)
+        entries = found.page.entries
+        if shown:
+            entries = []
+            await self._slices.run(
+                lambda entry: entries.append(project(entry, shown)), found.page.entries
+            )
         return render_list(
-            render_items(found.page.entries),
+            render_items(entries),
             {
                 "continue": found.page.continue_token,
                 "remaining": found.page.remaining,
@@ -162,79 +163,35 @@ class ObjectListing:
         named |= dict.fromkeys(readable.left_out, UNREADABLE)
         return dict(sorted(named.items()))
 
-    async def page(self, query: ListQuery, fields: FieldSelector) -> Found:
+    async def page(
+        self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey] = ()
+    ) -> Found:
         """Read a page of at most `MAX_PAGE_BYTES`, of the objects whose fields match.
+
+        Without a sort key they come by cluster, namespace and name.
 
         Raises:
             InvalidToken: the continue token is malformed.
             ExpiredToken: the continue token is of a lost store.
         """
         query, rest = push_down(replace(query, max_bytes=MAX_PAGE_BYTES), fields)
-        return await self._scan(query, rest) if rest else Found(await self._reader.list(query), {})
-
-    async def _scan(self, query: ListQuery, fields: FieldSelector) -> Found:
-        """Match objects until the page is full; what remains is not counted."""
-        step = replace(query, limit=_SCAN_STEP, count=False)
-        matching = _MatchingPage(fields, query.limit or _MAX_SCANNED)
-        page = await self._reader.list(step)
-        while True:
-            await self._slices.run(matching.take, page.entries)
-            if matching.is_full or not page.continue_token or matching.scanned >= _MAX_SCANNED:
-                break
-            page = await self._reader.list(replace(step, continue_token=page.continue_token))
-        token = page.continue_token
-        if (last := matching.cut_after) is not None:
-            token = page.token_after(last)
-        page = replace(page, entries=matching.entries, continue_token=token, remaining=None)
-        return Found(page, matching.undecided)
+        if rest or sort:
+            found = await self._pages.find(query, rest, sort)
+            return Found(found.page, found.undecided)
+        return Found(await self._reader.list(query), {})
 
 
-class _MatchingPage:
-    """The objects of a page that match a field selector, up to a number and a size."""
+def read_selectors(fields: str, labels: str) -> tuple[FieldSelector, LabelSelector]:
+    """Parse selectors.
 
-    def __init__(self, fields: FieldSelector, limit: int) -> None:
-        self._fields = fields
-        self._limit = limit
-        self._size = 0
-        self._last: Entry | None = None
-        self.entries: list[Entry] = []
-        self.undecided: dict[str, int] = {}
-        self.scanned = 0
-        self.cut_after: Entry | None = None
-        """The last object that was matched, if there was no room for a later one."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the page ends here."""
-        return self.cut_after is not None or len(self.entries) >= self._limit
-
-    def take(self, entry: Entry) -> bool:
-        """Match the next object; answers whether there is no room for it."""
-        if self._matches(entry) and not self._keep(entry):
-            self.cut_after = self._last
-            return True
-        self.scanned += 1
-        self._last = entry
-        return False
-
-    def _matches(self, entry: Entry) -> bool:
-        body = body_of(entry)
-        try:
-            tree: Any = msgspec.json.decode(body) if body else None
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            tree = None  # a number beyond a double: one such object must not break the list
-        if tree is None:
-            self.undecided[entry.cluster] = self.undecided.get(entry.cluster, 0) + 1
-            return False
-        return self._fields.matches(tree)
-
-    def _keep(self, entry: Entry) -> bool:
-        size = self._size + len(entry.body)
-        if self.entries and (len(self.entries) >= self._limit or size > MAX_PAGE_BYTES):
-            return False
-        self.entries.append(entry)
-        self._size = size
-        return True
+    Raises:
+        BadRequestProblem: one has too many requirements.
+        InvalidSelector: one is malformed.
+    """
+    by_field, by_label = FieldSelector.parse(fields), LabelSelector.parse(labels)
+    require_few("fieldSelector", len(by_field.requirements))
+    require_few("labelSelector", len(by_label.requirements))
+    return by_field, by_label
 
 
 def members_of(readable: Readable) -> list[str]:

@@ -76,7 +76,7 @@ class ItemModel(_Model):
 
 
 class ListModel(_WithFreshness):
-    """A page of objects in the order cluster, namespace, name."""
+    """A page of objects in the order cluster, namespace, name, or in the one that was asked for."""
 
     items: list[ItemModel]
     continue_token: str = Field(alias="continue")
@@ -148,6 +148,29 @@ class ClusterDetailModel(ClusterModel, _WithFreshness):
     resources: list[ClusterResourceModel]
 
 
+class GroupModel(_Model):
+    """The objects whose fields have the same values."""
+
+    values: dict[str, str | float | bool | None]
+    """By field, as it was asked for; null if it is absent, `<map or list>` for what has fields."""
+    count: int
+
+
+class CountModel(_WithFreshness):
+    """How many objects there are, and in which groups."""
+
+    total: int
+    groups: list[GroupModel]
+    """The largest first."""
+    groupCount: int  # noqa: N815 -- as in the answer
+    """How many there are, also those beyond `limit`."""
+    others: int
+    """Objects in no group, because there were more than 10,000; `groupCount` stops there."""
+    resourceVersion: str  # noqa: N815 -- as in the answer
+    """Of the whole snapshot; what is counted is at least as new."""
+    resource: ResourceModel
+
+
 class ProblemModel(BaseModel):
     """Problem details (RFC 9457)."""
 
@@ -157,3 +180,16 @@ class ProblemModel(BaseModel):
     title: str
     status: int
     detail: str
+
+
+def describe_answers(model: type[Any], *statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Describe answers for OpenAPI only, so that FastAPI never builds the model.
+
+    `default` replaces the form of errors of FastAPI, which we never send.
+    """
+    problem = {"application/problem+json": {"schema": ProblemModel.model_json_schema()}}
+    problems = {
+        status: {"content": problem} for status in (400, 401, *statuses, 405, 421, 429, 503)
+    }
+    default = {"description": "Any other error", "content": problem}
+    return {200: {"model": model}, **problems, "default": default}

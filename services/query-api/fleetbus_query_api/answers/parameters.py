@@ -6,18 +6,19 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal, Self, cast
 
-from fastapi import Request
+from fastapi import Path, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from fleetbus.snapshot.reads.paging import MAX_TOKEN
 from fleetbus_query_api.answers.problem import BadRequestProblem
+from fleetbus_query_api.fields.paging import MAX_TOKEN
 
 MAX_PAGE: Final = 1000
 """Objects per page (rule A8)."""
 
 MAX_REQUIREMENTS: Final = 32
 """Of a selector: each is evaluated for each scanned object (rule A8)."""
-_MAX_SELECTOR: Final = 4096
+MAX_SELECTOR: Final = 4096
+"""Characters (rule A8)."""
 _MAX_CLUSTERS: Final = 1000
 _REPEATABLE: Final = frozenset({"cluster"})
 
@@ -47,6 +48,9 @@ def require_few(selector: str, count: int) -> None:
         )
 
 
+ResourcePath = Annotated[str, Path(description="Like `pods`, `deploy` or `apps/v1/deployments`.")]
+
+
 class NoParameters(BaseModel):
     """A request without parameters."""
 
@@ -73,16 +77,28 @@ class ListParameters(BaseModel):
     label_selector: str = Field(
         default="",
         alias="labelSelector",
-        max_length=_MAX_SELECTOR,
+        max_length=MAX_SELECTOR,
         description="As of kubectl: `app=web,tier!=db,env in (prod, test),!legacy`.",
     )
     field_selector: str = Field(
         default="",
         alias="fieldSelector",
-        max_length=_MAX_SELECTOR,
-        description="`path=value` or `path!=value` on any field, like "
-        "`status.phase=Running,spec.nodeName!=n1`. A page may then hold fewer objects than "
-        "`limit`, even none, and have another one after it.",
+        max_length=MAX_SELECTOR,
+        description="`path=value`, `path!=value`, `path in (a, b)` or `path notin (a, b)` on any "
+        "field, like `status.phase=Running,spec.containers[*].image!=nginx:1.27`. A page may then "
+        "hold fewer objects than `limit`, even none, and have another one after it.",
+    )
+    sort: str = Field(
+        default="",
+        max_length=MAX_SELECTOR,
+        description="Up to 4 fields, the first one decides first, `-` before one for the reverse: "
+        "`-status.startTime,metadata.name`. Numbers, quantities and times are sorted by size, "
+        "objects without the field come last, equal ones by cluster, namespace and name.",
+    )
+    fields: str = Field(
+        default="",
+        max_length=MAX_SELECTOR,
+        description="Only these fields of each object, up to 32: `metadata.name,status.phase`.",
     )
     limit: int = Field(default=500, ge=1, le=MAX_PAGE, description="Objects per page, at most.")
     continue_token: str = Field(
@@ -110,6 +126,39 @@ class ListParameters(BaseModel):
         if self.view != "table" and (self.wide or self.show_labels):
             raise ValueError("wide and showLabels need view=table")
         return self
+
+
+class CountParameters(BaseModel):
+    """Which objects of a resource to count, and by what."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    by: str = Field(
+        default="",
+        max_length=MAX_SELECTOR,
+        description="Up to 4 fields whose values make a group, or `cluster`: "
+        "`status.phase,cluster`, `metadata.labels.app`. An object with many values "
+        "(`spec.containers[*].image`) is in the group of each. Without any only the total is "
+        "counted.",
+    )
+    cluster: Names = Field(
+        default=[], max_length=_MAX_CLUSTERS, description="Only these clusters, as in a list."
+    )
+    namespace: str = Field(
+        default="", max_length=253, pattern=_NAME, description="Only this namespace."
+    )
+    name: str = Field(
+        default="", max_length=253, pattern=_NAME, description="Only objects of this name."
+    )
+    label_selector: str = Field(
+        default="", alias="labelSelector", max_length=MAX_SELECTOR, description="As in a list."
+    )
+    field_selector: str = Field(
+        default="", alias="fieldSelector", max_length=MAX_SELECTOR, description="As in a list."
+    )
+    limit: int = Field(
+        default=100, ge=1, le=MAX_PAGE, description="Groups, at most; the largest ones."
+    )
 
 
 async def refuse_repeats(request: Request) -> None:  # FastAPI calls others in a thread

@@ -12,7 +12,6 @@ from starlette.responses import Response, StreamingResponse
 from fleetbus.snapshot import Entry, ListQuery, SnapshotReader
 from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.object_listing import (
-    MAX_PAGE_BYTES,
     Found,
     ObjectListing,
     members_of,
@@ -22,6 +21,7 @@ from fleetbus_query_api.answers.parameters import MAX_PAGE
 from fleetbus_query_api.answers.problem import GoneProblem, NotFoundProblem
 from fleetbus_query_api.answers.readable import Readable, Selection
 from fleetbus_query_api.answers.render import FIXED_HEADERS, SLICE, json_response
+from fleetbus_query_api.fields.pages import MAX_PAGE_BYTES
 from fleetbus_query_api.kube.forms import CLOSING, Form, MetadataOnly, WholeObjects
 from fleetbus_query_api.kube.negotiation import (
     METADATA,

@@ -24,7 +24,12 @@ SLICE_TIMEOUT: Final = timedelta(seconds=5)
 MAX_LISTS: Final = 32
 """At a time; each holds a page of 16 MiB at most."""
 _CAPACITY_TIMEOUT: Final = timedelta(seconds=10)
-_LIST_PATHS: Final = ("/fleet/v1/resources/", "/v1/list")
+_LIST_PATHS: Final = (
+    "/fleet/v1/resources/",
+    "/fleet/v1/counts/",
+    "/fleet/v1/outliers/",
+    "/v1/list",
+)
 
 
 class SlowReaderProtocol(HttpToolsProtocol):

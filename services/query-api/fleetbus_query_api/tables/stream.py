@@ -31,6 +31,7 @@ from fleetbus_query_api.answers.parameters import ListParameters, require_few
 from fleetbus_query_api.answers.problem import BadRequestProblem
 from fleetbus_query_api.answers.readable import Selection
 from fleetbus_query_api.answers.render import FIXED_HEADERS, body_of, render_freshness
+from fleetbus_query_api.fields.order import SortKey, parse_sort
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.tables.column import NONE, UNKNOWN, Cell, Column
 from fleetbus_query_api.tables.columns import columns_of
@@ -69,6 +70,9 @@ class TableListing:
         """
         if asked.continue_token:
             raise BadRequestProblem("a table has no pages: leave `continue` out")
+        if asked.fields:
+            raise BadRequestProblem("a table has the columns of kubectl: leave `fields` out")
+        sort = parse_sort(asked.sort)
         fields = FieldSelector.parse(asked.field_selector)
         labels = LabelSelector.parse(asked.label_selector)
         require_few("fieldSelector", len(fields.requirements))
@@ -93,21 +97,25 @@ class TableListing:
         )
         rows = _Rows(columns, is_namespaced=known.namespaced, show_labels=asked.show_labels)
         limit = asked.limit if "limit" in asked.model_fields_set else None
-        first = await self._page(query, fields, limit)  # what is refused is refused before the head
+        first = await self._page(
+            query, fields, sort, limit
+        )  # what is refused is refused before the head
         head = {
             "columns": rows.definitions(),
             "resource": describe_resource(known),
             **render_freshness(freshness),
         }
         return StreamingResponse(
-            self._stream(head, rows, query, fields, first, limit),
+            self._stream(head, rows, query, fields, sort, first, limit),
             headers=FIXED_HEADERS,
             media_type=NDJSON,
         )
 
-    async def _page(self, query: ListQuery, fields: FieldSelector, limit: int | None) -> Found:
+    async def _page(
+        self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey], limit: int | None
+    ) -> Found:
         size = _PAGE if limit is None else min(limit, _PAGE)
-        return await self._listing.page(replace(query, limit=size), fields)
+        return await self._listing.page(replace(query, limit=size), fields, sort)
 
     async def _stream(
         self,
@@ -115,6 +123,7 @@ class TableListing:
         rows: _Rows,
         query: ListQuery,
         fields: FieldSelector,
+        sort: Sequence[SortKey],
         found: Found,
         limit: int | None,
     ) -> AsyncGenerator[bytes]:
@@ -134,7 +143,8 @@ class TableListing:
             if not token or left == 0:
                 break
             try:
-                found = await self._page(replace(query, continue_token=token), fields, left)
+                query = replace(query, continue_token=token)
+                found = await self._page(query, fields, sort, left)
             except (FleetbusError, RedisError) as e:  # the status is sent already
                 log.warning("table_interrupted", error=str(e))
                 yield _encode({"error": f"interrupted after {rows.count} rows: {e}"}) + b"\n"

@@ -1,0 +1,101 @@
+"""Counts the objects that a user may list, by the values of their fields."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response
+
+from fleetbus.snapshot import ListQuery
+from fleetbus_query_api.access.user import RequestUser, User
+from fleetbus_query_api.answers.object_listing import (
+    ObjectListing,
+    describe_resource,
+    members_of,
+    read_selectors,
+    with_undecided,
+)
+from fleetbus_query_api.answers.openapi import CountModel, describe_answers
+from fleetbus_query_api.answers.parameters import CountParameters, ResourcePath, refuse_repeats
+from fleetbus_query_api.answers.readable import Selection
+from fleetbus_query_api.answers.render import render_freshness
+from fleetbus_query_api.fields.groups import MAX_KEYS, FieldGroups, render_value
+from fleetbus_query_api.fields.order import parse_paths
+from fleetbus_query_api.limits.connected import while_connected
+
+
+class ObjectCounts:
+    """Answers requests for counts, as JSON.
+
+    Args:
+        listing: finds what a user may list.
+        groups: counts.
+    """
+
+    def __init__(self, *, listing: ObjectListing, groups: FieldGroups) -> None:
+        self._listing = listing
+        self._groups = groups
+
+    async def count(self, user: User, resource: str, asked: CountParameters) -> bytes:
+        """Count the objects of a resource, over the clusters in which the user may list it.
+
+        Raises:
+            BadRequestProblem: a selector has too many requirements, or `by` is wrong.
+            InvalidName: the resource name is malformed.
+            InvalidSelector: a selector is malformed.
+            NotFoundProblem: no cluster has this resource, or the user may list it in none.
+        """
+        fields, labels = read_selectors(asked.field_selector, asked.label_selector)
+        by = parse_paths("by", asked.by, MAX_KEYS)
+        names = [part.strip() for part in asked.by.split(",")] if by else []
+        wanted = Selection(
+            verb="list", resource=resource, clusters=asked.cluster, namespace=asked.namespace
+        )
+        readable = await self._listing.find(user, wanted)
+        # Freshness first: what is counted after it is at least as fresh as it says (rule A4).
+        freshness = await self._listing.freshness(readable, asked.namespace)
+        query = ListQuery(
+            clusters=members_of(readable),
+            resource=readable.known.key,
+            namespace=asked.namespace or None,
+            name=asked.name or None,
+            labels=labels or None,
+        )
+        found = await self._groups.count(query, fields, by)
+        groups = [
+            {
+                "values": dict(zip(names, map(render_value, values), strict=True)),
+                "count": count,
+            }
+            for values, count in found.counts[: asked.limit]
+        ]
+        return msgspec.json.encode(
+            {
+                "total": found.total,
+                "groups": groups,
+                "groupCount": len(found.counts),
+                "others": found.others,
+                "resourceVersion": str(found.version),
+                "resource": describe_resource(readable.known),
+                **render_freshness(with_undecided(freshness, found.undecided)),
+            }
+        )
+
+
+def counts_router(counts: ObjectCounts) -> APIRouter:
+    """Build the route of counts."""
+    router = APIRouter(prefix="/fleet/v1", tags=["objects"], dependencies=[Depends(refuse_repeats)])
+
+    @router.get("/counts/{resource:path}", responses=describe_answers(CountModel, 404))
+    async def count_objects(
+        request: Request,
+        resource: ResourcePath,
+        user: RequestUser,
+        asked: Annotated[CountParameters, Query()],
+    ) -> Response:
+        """Count the objects of a resource in all clusters, or in some, by any of their fields."""
+        return await while_connected(request, counts.count(user, resource, asked))
+
+    return router

@@ -1,0 +1,76 @@
+"""Leaves only some fields of an object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, TypeAlias, cast
+
+import msgspec
+
+from fleetbus.kube.field_paths import FieldPath, Special, Step
+from fleetbus.snapshot import Entry
+from fleetbus_proto.events import UNREADABLE
+from fleetbus_query_api.answers.render import body_of
+from fleetbus_query_api.fields.extract import UnreadableBody, decode
+
+MAX_FIELDS: Final = 32
+"""Of a list: each is looked up in each object (rule A8)."""
+
+_Shown: TypeAlias = dict[Step, "_Shown"]
+"""Steps to what is below; without any, everything is."""
+_NOTHING: Final = object()
+
+
+def project(entry: Entry, paths: Sequence[FieldPath]) -> Entry:
+    """The entry with these fields only; elements of lists stay in lists, without the others."""
+    body = body_of(entry)
+    if not body:
+        return entry
+    try:
+        found = _pick(decode(body), _shown_steps(tuple(paths)))
+    except UnreadableBody:
+        return entry._replace(degraded=UNREADABLE)
+    return entry._replace(body=msgspec.json.encode({} if found is _NOTHING else found))
+
+
+@lru_cache(maxsize=256)
+def _shown_steps(paths: tuple[FieldPath, ...]) -> _Shown:
+    wanted: _Shown = {}
+    for path in paths:
+        here = wanted
+        for step in path.steps:
+            if step in here and not here[step]:
+                break  # a field around this one was named
+            here = here.setdefault(step, {})
+        else:
+            here.clear()  # everything below, whatever else was named there
+    return wanted
+
+
+def _pick(tree: Any, wanted: _Shown) -> Any:
+    if not wanted:
+        return tree
+    if isinstance(tree, Mapping):
+        known = cast("Mapping[str, Any]", tree)
+        return _filled(
+            {
+                step: _pick(known[step], below)
+                for step, below in wanted.items()
+                if isinstance(step, str) and step in known
+            }
+        )
+    if isinstance(tree, list):
+        elements = cast("list[Any]", tree)
+        picked = [_pick_element(at, one, wanted) for at, one in enumerate(elements)]
+        return [one for one in picked if one is not _NOTHING] or _NOTHING
+    return _NOTHING
+
+
+def _pick_element(at: int, element: Any, wanted: _Shown) -> Any:
+    below = wanted.get(at, wanted.get(Special.EACH))
+    return _NOTHING if below is None else _pick(element, below)
+
+
+def _filled(picked: Mapping[str, Any]) -> Any:
+    return {name: value for name, value in picked.items() if value is not _NOTHING} or _NOTHING

@@ -1,0 +1,79 @@
+"""Extracts one field from the JSON of an object, without building the rest of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from fleetbus.kube.field_paths import FieldPath, Special, Step, Value, one_of
+
+_NAME: Final = "below"
+_BROKEN: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+
+Read: TypeAlias = Callable[[bytes], Value]
+
+
+class UnreadableBody(Exception):
+    """The body is missing or cannot be decoded, so that nobody knows what is in its fields."""
+
+
+@lru_cache(maxsize=512)
+def field_reader(path: FieldPath) -> Read:
+    """Make a function that reads a field; it raises `UnreadableBody`."""
+    decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_type_of(path.steps))
+
+    def read(body: bytes) -> Value:
+        if not body:
+            raise UnreadableBody
+        try:
+            found = _walk([decoder.decode(body)], path.steps)
+        except msgspec.ValidationError:  # another type on the way: slower, and always right
+            return path.read(decode(body))
+        except _BROKEN as e:
+            raise UnreadableBody from e
+        values = tuple(map(one_of, found))
+        return values if path.is_many else (values[0] if values else None)
+
+    return read
+
+
+def decode(body: bytes) -> Any:
+    """Decode a whole object.
+
+    Raises:
+        UnreadableBody: there is none, or it is malformed, like a number beyond a double.
+    """
+    if not body:
+        raise UnreadableBody
+    try:
+        return msgspec.json.decode(body)
+    except _BROKEN as e:
+        raise UnreadableBody from e
+
+
+def _type_of(steps: Sequence[Step]) -> Any:
+    """A type that has nothing but the field, so that the decoder skips everything else."""
+    found: Any = Any
+    for step in reversed(steps):
+        if isinstance(step, str):
+            found = msgspec.defstruct(
+                "Part", [(_NAME, found, None)], rename={_NAME: step}, gc=False
+            )
+        else:
+            found = list[found]
+        found |= None
+    return found
+
+
+def _walk(here: list[Any], steps: Sequence[Step]) -> list[Any]:
+    for step in steps:
+        if isinstance(step, str):
+            here = [getattr(one, _NAME) for one in here if one is not None]
+        elif isinstance(step, Special):
+            here = [element for one in here if one is not None for element in one]
+        else:
+            here = [one[step] for one in here if one is not None and step < len(one)]
+    return here

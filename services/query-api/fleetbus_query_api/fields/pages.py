@@ -1,0 +1,281 @@
+"""Pages of objects that are selected and sorted by any field."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from fleetbus.kube.field_paths import FieldPath
+from fleetbus.kube.selectors import FieldSelector
+from fleetbus.snapshot import Entry, InvalidToken, ListQuery, Page, SnapshotReader
+from fleetbus.snapshot.reads.entries import make_entry
+from fleetbus.snapshot.reads.paging import Position
+from fleetbus_query_api.answers.catalog import read_generation
+from fleetbus_query_api.answers.render import body_of
+from fleetbus_query_api.fields.extract import UnreadableBody, decode
+from fleetbus_query_api.fields.matching import STEP, Matches, Segment, find_matches, value_reader
+from fleetbus_query_api.fields.order import KEYED, Rank, SortKey, dump_ranks, load_ranks, rank_of
+from fleetbus_query_api.fields.paging import (
+    FieldPosition,
+    digest_question,
+    read_token,
+    write_token,
+)
+from fleetbus_query_api.fields.source import FieldSource, Question
+from fleetbus_query_api.limits.time_slices import TimeSlices
+
+MAX_PAGE_BYTES: Final = 16 * 1024 * 1024
+"""Bodies per page (rule A8); a single object may be larger, but is never sent with another."""
+_READ_BYTES: Final = 4 * 1024 * 1024
+_READ_ROWS: Final = 250
+
+_MAX_READ: Final = 20_000
+"""Objects whose bodies are read for one page in the order of lists; the next page continues there.
+With another order all of them must be read, because any of them may come first."""
+
+_After: TypeAlias = tuple[tuple[Rank, ...], str, bytes]
+"""A position: ranks of the sort keys, cluster, key."""
+_Row: TypeAlias = tuple[tuple[Rank, ...], str, bytes, int]
+"""The same and the counter: in this order rows are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldPage:
+    """One page, and how many objects per cluster have no body to match."""
+
+    page: Page
+    undecided: Mapping[str, int]
+
+
+class FieldPages:
+    """Finds pages.
+
+    Args:
+        reader: the snapshot.
+        source: has the values of fields.
+        slices: run the comparisons.
+    """
+
+    def __init__(self, *, reader: SnapshotReader, source: FieldSource, slices: TimeSlices) -> None:
+        self._reader = reader
+        self._source = source
+        self._slices = slices
+
+    async def find(
+        self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey]
+    ) -> FieldPage:
+        """Find one page; what remains is counted.
+
+        Raises:
+            InvalidToken: the continue token is malformed, or of another question.
+            ExpiredToken: the continue token is of a lost store.
+            StoreError: the store was emptied.
+            redis.exceptions.RedisError: the store does not answer.
+        """
+        question = Question(query, fields, [key.path for key in sort])
+        generation, version, is_kept = await asyncio.gather(
+            read_generation(self._reader),
+            self._source.tables.catch_up(),
+            self._source.is_kept(question),
+        )
+        mark = _digest(query, fields, sort)
+        after: _After | None = None
+        if query.continue_token:
+            position = read_token(query.continue_token, generation, version, mark)
+            version = position.version
+            after = (_load(position, sort), position.cluster, position.key)
+        best = _BestRows(sort, query.limit or STEP, after, self._slices)
+        # In the order of lists nothing before the position is read again.
+        start = (
+            Position(generation, version, *after[1:]) if after is not None and not sort else None
+        )
+        rows = self._source.segments(question, is_kept=is_kept, start=start)
+        async with aclosing(rows) as segments:
+            async for segment in segments:
+                if best.leave_out(segment):
+                    break
+                await best.take(segment, await find_matches(segment, query.name, self._slices))
+        entries, taken = await self._read(query, fields, best.rows)
+        token = ""
+        if (last := best.last_of(taken)) is not None:
+            ranks, cluster, key = last
+            token = write_token(
+                FieldPosition(generation, version, mark, dump_ranks(ranks), cluster, key)
+            )
+        is_counted = query.count and not best.is_enough
+        remaining = best.total - taken if is_counted else None
+        return FieldPage(Page(entries, token, remaining, version, generation), best.undecided)
+
+    async def _read(
+        self, query: ListQuery, fields: FieldSelector, rows: Sequence[_Row]
+    ) -> tuple[list[Entry], int]:
+        """Read the bodies of rows, and how many rows fit into a page."""
+        entries: list[Entry] = []
+        size = taken = 0
+        while taken < len(rows):
+            part = rows[taken : taken + _READ_ROWS]
+            found = await self._read_part(query.resource, part)
+            for row in part:
+                if (row[1], row[2]) not in found:
+                    break  # it was cut off: it is the first one of the next read
+                entry = found[row[1], row[2]]
+                if entry is not None and (
+                    entry.counter == row[3] or _matches(entry, query, fields)
+                ):
+                    size += len(entry.body)
+                    if entries and size > MAX_PAGE_BYTES:
+                        return entries, taken
+                    entries.append(entry)
+                taken += 1
+        return entries, taken
+
+    async def _read_part(
+        self, resource: str, part: Sequence[_Row]
+    ) -> dict[tuple[str, bytes], Entry | None]:
+        """Read rows with their bodies; None for those that are gone, none for those cut off."""
+        places: dict[str, list[bytes]] = {}
+        for _, cluster, key, _ in part:
+            places.setdefault(cluster, []).append(key)
+        most = max(1, _READ_BYTES // len(places))
+        answers = await asyncio.gather(
+            *(
+                self._reader.rows.read(cluster, resource, keys, most_bytes=most)
+                for cluster, keys in places.items()
+            )
+        )
+        return {
+            (cluster, row.key): make_entry(cluster, row.key, row.guard, row.body)
+            if row.guard is not None and row.is_live
+            else None
+            for cluster, rows in zip(places, answers, strict=True)
+            for row in rows
+        }
+
+
+class _BestRows:
+    """The first rows of an order after a position, and how many come after it.
+
+    Args:
+        sort: the order; equal ones come by cluster, namespace and name.
+        limit: how many rows.
+        after: the position; None for the beginning.
+        slices: run the work.
+
+    Attributes:
+        rows: the first ones.
+        total: how many come after the position.
+        undecided: how many per cluster may match or not.
+        is_enough: whether the rest was left to the next page; then nobody knows the total.
+    """
+
+    def __init__(
+        self,
+        sort: Sequence[SortKey],
+        limit: int,
+        after: _After | None,
+        slices: TimeSlices,
+    ) -> None:
+        self._sort = sort
+        self._limit = limit
+        self._after = after
+        self._slices = slices
+        self.rows: list[_Row] = []
+        self.total = 0
+        self.undecided: dict[str, int] = {}
+        self.is_enough = False
+        self._read = 0
+        self._read_to: _After | None = None
+
+    def last_of(self, taken: int) -> _After | None:
+        """Where the next page starts, if so many rows were taken; None if there is none."""
+        if taken < self.total:
+            return self.rows[taken - 1][:3]
+        return self._read_to if self.is_enough else None
+
+    def leave_out(self, segment: Segment) -> bool:
+        """Whether a segment and all after it are left to the next page."""
+        is_full = self._read >= _MAX_READ or self.total > self._limit
+        self.is_enough = is_full and not segment.is_kept and not self._sort
+        return self.is_enough
+
+    async def take(self, segment: Segment, matches: Matches) -> None:
+        """Take the rows of a segment that match."""
+        cluster = segment.cluster
+        if matches.undecided:
+            self.undecided[cluster] = self.undecided.get(cluster, 0) + matches.undecided
+        readers = [
+            _rank_reader(segment, key.path, is_descending=key.is_descending) for key in self._sort
+        ]
+        after, keys, counters = self._after, segment.keys, segment.counters
+
+        def step(start: int) -> None:
+            rows = matches.rows[start : start + STEP // 2]
+            if not readers and len(self.rows) == self._limit and self.rows[-1][1] < cluster:
+                self.total += len(rows)  # clusters come in order
+                return
+            found: list[_Row] = [
+                (tuple(read(row) for read in readers), cluster, keys[row], counters[row])
+                for row in rows
+            ]
+            if after is not None:
+                found = [row for row in found if row > after and row[:3] != after]
+            self.total += len(found)
+            if len(self.rows) == self._limit:
+                last = self.rows[-1]
+                found = [row for row in found if row < last]
+            if found:
+                self.rows = sorted(self.rows + found)[: self._limit]
+
+        await self._slices.run(step, range(0, len(matches.rows), STEP // 2))
+        if not segment.is_kept and not self._sort and keys:
+            self._read += len(keys)
+            self._read_to = ((), cluster, keys[-1])
+
+
+def _rank_reader(segment: Segment, path: FieldPath, *, is_descending: bool) -> Any:
+    """A function that ranks a row; each distinct value is ranked once."""
+    read = value_reader(segment, path)
+    known: dict[Any, Rank] = {}
+    column = segment.columns.get(path)
+
+    def rank(row: int) -> Rank:
+        key = column.codes[row] if column is not None else row
+        found = known.get(key)
+        if found is None:
+            found = known[key] = rank_of(read(row), is_descending=is_descending)
+        return found
+
+    return rank
+
+
+def _digest(query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey]) -> bytes:
+    requirements = (f"{one.path} {one.is_equal} {one.values}" for one in fields.requirements)
+    return digest_question(
+        query.resource,
+        repr((query.namespace, query.name)),
+        str(query.labels or ""),
+        *requirements,
+        *(f"by {key}" for key in sort),
+    )
+
+
+def _load(position: FieldPosition, sort: Sequence[SortKey]) -> tuple[Rank, ...]:
+    try:
+        return load_ranks(position.ranks, sort)
+    except (ValueError, TypeError) as e:
+        raise InvalidToken("invalid continue token: it has other sort keys") from e
+
+
+def _matches(entry: Entry, query: ListQuery, fields: FieldSelector) -> bool:
+    """Whether an object that has changed since it was found still matches."""
+    if not query.labels and all(one.path in KEYED for one in fields.requirements):
+        return True  # the key has not changed
+    try:
+        tree = decode(body_of(entry))
+    except UnreadableBody:
+        return False
+    labels: Any = tree.get("metadata", {}).get("labels") or {}
+    return fields.matches(tree) and (not query.labels or query.labels.matches(labels))

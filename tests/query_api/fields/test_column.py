@@ -1,0 +1,96 @@
+"""A column against a plain list."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from fleetbus.kube.field_paths import FieldPath, Special
+from fleetbus_query_api.answers.problem import BadRequestProblem
+from fleetbus_query_api.fields.column import UNDECIDED, Column
+from fleetbus_query_api.fields.extract import UnreadableBody, field_reader
+from fleetbus_query_api.fields.order import parse_sort, rank_of
+
+VALUES: tuple[Any, ...] = (
+    *("a", "b", "", None, 1, 1.0, True, False, 0, ("a", 1), ("a", True), ()),
+    *(Special.COMPOSITE, UNDECIDED),
+)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_column_has_the_values_that_were_put(seed: int):
+    chance = random.Random(seed)
+    column, plain = Column(3), list[Any]([UNDECIDED] * 3)
+    for _ in range(500):
+        value, row = chance.choice(VALUES), chance.randrange(len(plain) + 1)
+        action = chance.random()
+        if action < 0.4 or not plain:
+            column.insert(row, value)
+            plain.insert(row, value)
+        elif action < 0.7:
+            row = min(row, len(plain) - 1)
+            column.set(row, value)
+            plain[row] = value
+        else:
+            row = min(row, len(plain) - 1)
+            column.remove(row)
+            del plain[row]
+        assert [column.get(at) for at in range(len(plain))] == plain
+        assert [type(column.get(at)) for at in range(len(plain))] == list(map(type, plain))
+    assert column.undecided == plain.count(UNDECIDED)
+    assert len(column.values) <= len(VALUES), "codes that nobody has are used again"
+
+
+def test_a_column_takes_little_where_values_repeat():
+    few, many = Column(0), Column(0)
+    for number in range(1000):
+        few.insert(number, "Running")
+        many.insert(number, f"a name that no other has {number}")
+    assert few.size < 10_000 < many.size
+    for _ in range(1000):
+        many.remove(0)
+    assert many.size == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "value"),
+    [
+        (b'{"a":{"b":"c"}}', "a.b", "c"),
+        (b'{"a":"text"}', "a.b", None),
+        (b'{"a":null}', "a.b", None),
+        (b'{"a":[{"b":1},{"b":null},{}]}', "a[*].b", (1, None, None)),
+        (b'{"a":[{"b":1},"x"]}', "a[*].b", (1,)),
+        (b'{"a":{"b":{"c":1}}}', "a.b", Special.COMPOSITE),
+        (b'{"a":[1,2]}', "a[1]", 2),
+        (b"{}", "a[1]", None),
+    ],
+)
+def test_a_field_is_read_without_the_rest_of_the_object(body: bytes, path: str, value: Any):
+    assert field_reader(FieldPath.parse(path))(body) == value
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"a":1e999}', b'{"a":"\xff"}'])
+def test_a_body_that_cannot_be_read_is_undecided(body: bytes):
+    with pytest.raises(UnreadableBody):
+        field_reader(FieldPath.parse("a"))(body)
+
+
+def test_values_have_one_order_in_both_directions():
+    ordered: list[Any] = [
+        *(-1, 0, "100m", "0.5", 1, "1k", "1Ki", "1.5Gi", "2e10", 10**12),
+        *("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.5Z", "2026-01-01T02:00:01+01:00"),
+        *(False, True, "", "a", "b10", "b9", "x" * 300, Special.COMPOSITE),
+    ]
+    shuffled = random.Random(1).sample([*ordered, None], len(ordered) + 1)
+    up = sorted(shuffled, key=lambda value: rank_of(value, is_descending=False))
+    assert up == [*ordered, None]
+    down = sorted(shuffled, key=lambda value: rank_of(value, is_descending=True))
+    assert down == [*reversed(ordered), None]
+
+
+@pytest.mark.parametrize("text", ["a,,b", "a,a", "a,-a", "a,b,c,d,e", "a b", ","])
+def test_a8_a_sort_that_means_nothing_is_refused(text: str):
+    with pytest.raises(BadRequestProblem, match="sort"):
+        parse_sort(text)
