@@ -63,15 +63,38 @@ def _check(token: str, source: str) -> str:
     return token
 
 
-def _read_kubeconfig() -> ApiToken:
-    """The token of the current context, as kubectl would find it; none if it logs in otherwise."""
+class KubeconfigPlace(NamedTuple):
+    """The kubeconfig whose token is sent where none is configured for the query API."""
+
+    files: str
+    """As in KUBECONFIG."""
+    context: str
+
+
+def kubeconfig_place() -> KubeconfigPlace:
+    """Where the token of a kubeconfig would be read.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
+    files, merged = _open_kubeconfig()
+    return KubeconfigPlace(files, os.environ.get("FLEETBUS_HUB_CONTEXT") or merged.current)
+
+
+def _open_kubeconfig() -> tuple[str, _Merged]:
     given = os.environ.get("FLEETBUS_HUB_KUBECONFIG") or os.environ.get("KUBECONFIG") or ""
     paths = [part for part in given.split(os.pathsep) if part] or ["~/.kube/config"]
     merged = _merge([pathlib.Path(path).expanduser() for path in paths])
+    return given or paths[0], merged
+
+
+def _read_kubeconfig() -> ApiToken:
+    """The token of the current context, as kubectl would find it; none if it logs in otherwise."""
+    files, merged = _open_kubeconfig()
     wanted = os.environ.get("FLEETBUS_HUB_CONTEXT") or merged.current
     context = merged.contexts.get(wanted, {})
     user = merged.users.get(str(context.get("user")), {})
-    source = f"the token of context {wanted!r} in {given or paths[0]}"
+    source = f"the token of context {wanted!r} in {files}"
     if file := user.get("tokenFile"):
         return ApiToken(_read_file(pathlib.Path(str(file)), str(file)).token, source)
     token = str(user.get("token") or "")

@@ -18,6 +18,7 @@ from fleetbus.cli.clusters import join_commands as members
 from fleetbus.cli.deletions import commands as deletions
 from fleetbus.cli.doctor import commands as doctor
 from fleetbus.cli.events import commands as events
+from fleetbus.cli.kubeconfig import commands as kubeconfig
 from fleetbus.cli.new import new
 from fleetbus.cli.objects import commands as objects
 from fleetbus.cli.queue import commands as queue
@@ -47,6 +48,7 @@ app.command()(queue.queue)
 app.command()(run.replay)
 app.command()(run.run)
 app.add_typer(clusters.app, name="clusters")
+app.add_typer(kubeconfig.app, name="kubeconfig")
 
 
 def _print_version(requested: bool) -> None:

@@ -11,6 +11,7 @@ import yaml
 
 from emulator.support.kubectl_rig import Kubectl
 from fleetbus_emulator.controllers import simulate
+from support.eventually import eventually
 from support.full import FULL
 from support.processes.kubectls import chosen, kubectls
 from support.rigs.fleet import Rig, fleet_rig
@@ -29,6 +30,7 @@ RESOURCES = (
     "v1/services",
     "apps/v1/deployments",
     "apps/v1/replicasets",
+    "coordination.k8s.io/v1/leases",
     "apiextensions.k8s.io/v1/customresourcedefinitions",
     "example.com/v1/widgets",
 )
@@ -138,12 +140,22 @@ async def fleet(
         url = await stack.enter_async_context(served(valkey_url, tmp_path))
         keys = [f"core/{r[3:]}" if r.startswith("v1/") else r.replace("/v1", "") for r in RESOURCES]
         await rig.synced(*keys)
+        await eventually(lambda: _knows_widgets(rig))
         real = _kubectl(version, tmp_path / "real", rig, rig.kubeconfig.read_text(), "a")
         one, every = (
             _kubectl(version, tmp_path / f"fleet{place}", rig, _kubeconfig(f"{url}/kube/{place}"))
             for place in ("a", "-")
         )
         yield KubectlFleet(rig, url, real, one, every)
+
+
+async def _knows_widgets(rig: Rig) -> bool:
+    """Whether the names and columns of widgets have come with a heartbeat, of every cluster."""
+    for name in rig.clusters:
+        records = await rig.reader.resources(name, group="example.com")
+        if not all(record.definition for record in records):
+            return False
+    return True
 
 
 def _fill(name: str, cluster: Any) -> None:

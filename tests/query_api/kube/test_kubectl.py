@@ -26,6 +26,7 @@ get po -n nowhere
 get nodes
 get cm none
 get nothing
+get wd -o wide
 describe deploy web
 """.strip().splitlines()
 LONG = """
@@ -42,6 +43,8 @@ get cm -l n!=1,n!=2 --no-headers
 get cm c1 c2
 get cm -L n
 get ns
+get all
+get widgets w1
 get events -A
 get widget w1 -o yaml
 get crd
@@ -130,6 +133,7 @@ async def test_a7_writes_are_refused_and_explain_and_discovery_answer(fleet: Kub
         ("version", "-o", "json"),
     )
     assert ["pods", "po", "v1", "true", "Pod"] in every.rows
-    assert [row[0] for row in custom.rows] == ["widgets"]
+    assert [row[:2] for row in custom.rows] == [["widgets", "wd"]]
+    assert custom.rows[0][-2:] == ["get,list,watch", "all"]
     assert {"v1", "apps/v1", "example.com/v1"} <= set(versions.out.split())
     assert version.json["serverVersion"]["minor"] == "33"

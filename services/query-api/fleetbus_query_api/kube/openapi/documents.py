@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
-from urllib.parse import quote
 
 import msgspec
 
@@ -95,7 +94,7 @@ class OpenApi:
         """
         kinds = await self._served.find(user, cluster)
         if path == _V3:
-            return msgspec.json.encode(_index(cluster, kinds))
+            return msgspec.json.encode(_index(kinds))
         if path != _V2:
             place = path.removeprefix(f"{_V3}/")
             kinds = [each for each in kinds if _place_of(each.group, each.version) == place]
@@ -142,14 +141,17 @@ class OpenApi:
             return None  # a body that is unknown, or was cut by the watch spec
 
 
-def _index(cluster: str, kinds: Sequence[Kind]) -> JsonObject:
+def _index(kinds: Sequence[Kind]) -> JsonObject:
+    """The index. Its addresses begin at the root of the server that the client believes to reach.
+
+    kubectl puts the path of its own server before them, in every version from 1.27 to 1.33.
+    """
     places = [
         _place_of(group, version)
         for group, versions in group_versions(kinds).items()
         for version in versions
     ]
-    root = f"/kube/{quote(cluster, safe='')}/{_V3}"
-    return {"paths": {place: {"serverRelativeURL": f"{root}/{place}"} for place in places}}
+    return {"paths": {place: {"serverRelativeURL": f"/{_V3}/{place}"} for place in places}}
 
 
 def _place_of(group: str, version: str) -> str:

@@ -1,0 +1,128 @@
+"""Merges contexts into a kubeconfig, without losing what others have there."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, cast
+
+import yaml
+
+from fleetbus.errors import ConfigError
+from fleetbus.process.error_text import file_problem
+
+SECTIONS: Final = ("clusters", "contexts", "users")
+_PRIVATE: Final = 0o600
+
+
+def default_path() -> pathlib.Path:
+    """The kubeconfig that kubectl would write to."""
+    given = [part for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    return pathlib.Path(given[0] if given else "~/.kube/config").expanduser()
+
+
+def merge_into(path: pathlib.Path, document: dict[str, Any], *, servers: str) -> None:
+    """Write the entries of a kubeconfig into another one.
+
+    Entries of the same names are replaced. Contexts of clusters that have left are removed: those
+    whose server begins like `servers`. The current context stays, unless there is none.
+
+    Raises:
+        ConfigError: the file is not a kubeconfig, is locked, or cannot be written.
+    """
+    with _locked(path):
+        held = _read(path)
+        _drop(held, servers)
+        for section in SECTIONS:
+            names = {entry["name"] for entry in document[section]}
+            kept = [entry for entry in held[section] if entry.get("name") not in names]
+            held[section] = [*kept, *document[section]]
+        if not held.get("current-context"):
+            held["current-context"] = document["current-context"]
+        _write(path, yaml.safe_dump(held, sort_keys=False))
+
+
+def _drop(held: dict[str, Any], servers: str) -> None:
+    """Remove the clusters at these servers, and their contexts."""
+    clusters: list[dict[str, Any]] = held["clusters"]
+    contexts: list[dict[str, Any]] = held["contexts"]
+    gone = {
+        entry.get("name")
+        for entry in clusters
+        if str(_inside(entry, "cluster").get("server", "")).startswith(servers)
+    }
+    held["clusters"] = [entry for entry in clusters if entry.get("name") not in gone]
+    held["contexts"] = [
+        entry for entry in contexts if _inside(entry, "context").get("cluster") not in gone
+    ]
+
+
+def _inside(entry: dict[str, Any], kind: str) -> dict[str, Any]:
+    found = entry.get(kind)
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+    """The kubeconfig, with all its sections."""
+    try:
+        found: object = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        found = None
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path}: cannot be read: {file_problem(e)}") from e
+    except yaml.YAMLError as e:
+        raise ConfigError(f"{path}: not valid YAML, and left as it is") from e
+    if found is None:
+        found = {"apiVersion": "v1", "kind": "Config"}
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: not a kubeconfig, and left as it is")
+    held = cast("dict[str, Any]", found)
+    for section in SECTIONS:
+        entries: Any = held.get(section) or []
+        if not isinstance(entries, list) or not all(
+            isinstance(entry, dict) for entry in cast("list[object]", entries)
+        ):
+            raise ConfigError(f"{path}: `{section}` is not a list of entries; left as it is")
+        held[section] = entries
+    return held
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+    """Replace the file in one step, readable by its owner only; a link stays one."""
+    real = path.resolve()
+    try:
+        handle, name = tempfile.mkstemp(dir=real.parent, prefix=f".{real.name}.")
+        try:
+            os.fchmod(handle, _PRIVATE)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            pathlib.Path(name).replace(real)
+        except OSError:
+            with suppress(OSError):
+                pathlib.Path(name).unlink()
+            raise
+    except OSError as e:
+        raise ConfigError(f"{path}: cannot be written: {file_problem(e)}") from e
+
+
+@contextmanager
+def _locked(path: pathlib.Path) -> Generator[None]:
+    """Lock the file as kubectl does, by another one beside it."""
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(lock, os.O_CREAT | os.O_EXCL, 0))
+    except FileExistsError:
+        raise ConfigError(
+            f"{path}: locked by another program; if none runs, remove {lock}"
+        ) from None
+    except OSError as e:
+        raise ConfigError(f"{path}: cannot be written: {file_problem(e)}") from e
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            lock.unlink()
