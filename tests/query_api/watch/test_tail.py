@@ -161,6 +161,24 @@ async def test_a5_who_listens_before_there_is_a_position_learns_of_the_loss(
     assert notes.seen == ["added eu1/db"]
 
 
+async def test_a5_who_begins_while_others_catch_up_loses_nothing(
+    snapshot: Snapshot, tail: FeedTail
+):
+    async def begin(number: int) -> Notes:
+        await asyncio.sleep(number / 1000)
+        await tail.catch_up()
+        notes = Notes()
+        end = tail.listen("eu1", PODS, notes)
+        await snapshot.apply(EU1.added(f"w{number}", number + 1))
+        await tail.catch_up()
+        end()
+        assert f"added eu1/w{number}" in notes.seen
+        return notes
+
+    for notes in await asyncio.gather(*map(begin, range(40))):
+        assert not notes.losses
+
+
 async def test_a5_a_feed_that_was_cut_is_a_loss_for_all(snapshot: Snapshot, tail: FeedTail):
     await tail.catch_up()
     notes, other = Notes(), Notes()

@@ -172,8 +172,13 @@ class FeedTail:
 
     async def _read_on(self) -> Position:
         """Read to the end and deliver; what was changed meanwhile may be left for the next time."""
-        if self._position is None or not (self._followers or self._listeners):
+        if self._position is None:
             return await self._begin()
+        if not self._is_needed():
+            end = await self._find_end()
+            if not self._is_needed():  # somebody may go on from the last position since
+                self._position = end
+                return end
         while True:
             try:
                 async with asyncio.timeout(_ANSWER_WITHIN.total_seconds()):
@@ -188,11 +193,18 @@ class FeedTail:
 
     async def _begin(self) -> Position:
         """Go on from the present; whoever listens has missed what came before."""
-        async with asyncio.timeout(_ANSWER_WITHIN.total_seconds()):
-            position = await self.feed.end()
+        position = await self._find_end()
         self._lose("the feed is followed from here on")
         self._position = position
         return position
+
+    async def _find_end(self) -> Position:
+        async with asyncio.timeout(_ANSWER_WITHIN.total_seconds()):
+            return await self.feed.end()
+
+    def _is_needed(self) -> bool:
+        """Whether somebody gets the changes."""
+        return bool(self._followers or self._listeners)
 
     def _deliver(self, changes: Sequence[Change], position: Position) -> None:
         for place, found in self._group(changes).items():
