@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import re
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
+
+from fleetbus_query_api.fields import source
+from support.stores.snapshot import Source
 
 if TYPE_CHECKING:
     from support.rigs.query_api import QueryApi
@@ -44,6 +49,61 @@ async def test_t19_the_newest_ten_come_first(fleet: QueryApi):
 async def test_t19_limit_zero_means_all(fleet: QueryApi):
     assert len(await ask(fleet, limit=0)) == 14
     assert len(await ask(fleet, limit=3)) == 3
+
+
+async def test_t19_pages_go_on_where_the_one_before_ended(fleet: QueryApi):
+    found: list[str] = []
+    query: dict[str, Any] = {"gvr": "v1.pods", "limit": 5}
+    sizes: list[int] = []
+    while True:
+        answer = await fleet.get("/v1/list_with_cluster", **query)
+        rows = answer.json()
+        sizes.append(len(rows))
+        found += [f"{row['clusterName']}/{row['Object']['metadata']['name']}" for row in rows]
+        if "fleetbus-continue" not in answer.headers:
+            break
+        query["continue"] = answer.headers["fleetbus-continue"]
+        if len(sizes) == 1:  # newer than all that was listed: it is on no later page
+            created = "2026-01-01T01:00:00Z"
+            await fleet.add("c1", PODS, "newest", namespace="test", created=created)
+    assert sizes == [5, 5, 4]
+    assert len(set(found)) == 14
+    assert (await ask(fleet, limit=1)) == ["c1/newest"]
+    other = await fleet.get("/v1/list", **{"gvr": "cm", "continue": query["continue"]})
+    assert other.status_code == 400
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_the_newest_are_found_without_the_bodies_of_all_others(
+    api: QueryApi, monkeypatch: pytest.MonkeyPatch, is_kept: bool
+):
+    """In columns that are kept, as of more than 2,000 objects, or read for the request alone."""
+    monkeypatch.setattr(source, "_FEW", 0 if is_kept else 1_000)
+    chance = random.Random(is_kept)
+    rows: list[tuple[str, str]] = []
+    for cluster in ("c1", "c2"):
+        await api.add_cluster(cluster)
+        origin = Source(cluster=cluster, rank=(1, 1))
+        for number in range(150):
+            created = f"2026-01-{chance.randint(1, 28):02}T00:00:00Z"
+            rows.append((created, f"{cluster}/p{number:03}"))
+            metadata = {"name": f"p{number:03}", "namespace": "prod", "creationTimestamp": created}
+            body = msgspec.json.encode({"metadata": metadata, "spec": {"text": "x" * 4_000}})
+            await api.snapshot.apply(origin.added(f"p{number:03}", 100 + number, body=body))
+    newest_first = sorted(rows, key=lambda row: row[1])
+    newest_first.sort(key=lambda row: row[0], reverse=True)
+    wanted = [name for _, name in newest_first]
+    for limit in (1, 7, 100, 0):
+        assert await ask(api, limit=limit) == wanted[: limit or None]
+    before = await _sent(api)
+    await ask(api, limit=5)
+    read = await _sent(api) - before
+    assert (read < 100_000) is is_kept, f"{read} bytes were read"
+
+
+async def _sent(api: QueryApi) -> int:
+    """The bytes that the store has sent."""
+    return int((await api.snapshot.redis.info("stats"))["total_net_output_bytes"])
 
 
 async def test_t19_filters_alone_and_together(fleet: QueryApi):

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections import Counter
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
-import pytest
 
 from fleetbus.kube.selectors import FieldSelector
-from fleetbus.snapshot import Entry
-from fleetbus_query_api.answers.mro_v1 import _NewestRows  # pyright: ignore[reportPrivateUsage]
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from support.stores.snapshot import Source
 
@@ -101,22 +97,6 @@ async def test_a_slice_ends_where_the_step_has_enough():
 
     assert await TimeSlices().run(step, range(10))
     assert seen == [0, 1, 2, 3]
-
-
-def entry(name: str, created_at: str) -> Entry:
-    body = msgspec.json.encode({"metadata": {"creationTimestamp": created_at}})
-    return Entry("c1", "prod", name, "", "1", body, 1, "", 1)
-
-
-@pytest.mark.parametrize("limit", [0, 1, 7, 100, 1_000])
-async def test_the_newest_rows_are_those_of_one_stable_sort(limit: int):
-    chance = random.Random(limit)
-    entries = [entry(f"o{n}", f"2026-01-{chance.randint(1, 28):02}") for n in range(500)]
-    rows = _NewestRows(limit, TimeSlices())
-    for at in range(0, 500, 50):
-        await rows.add(entries[at : at + 50])
-    wanted = sorted(entries, key=lambda e: e.body, reverse=True)
-    assert [row.name for row in rows.newest()] == [e.name for e in wanted][: limit or None]
 
 
 def test_a8_a_map_or_a_list_equals_no_text_and_costs_no_text():

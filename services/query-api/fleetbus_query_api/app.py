@@ -136,7 +136,7 @@ def create_app(
     app.include_router(_object_router(listing, tables))
     app.include_router(_type_router(TypeListing(served=served)))
     app.include_router(counts_router(counts))
-    app.include_router(v1_router(reader=reader, clusters=clusters, listing=listing, slices=slices))
+    app.include_router(v1_router(reader=reader, clusters=clusters, listing=listing))
     app.include_router(membership_router(membership))
     objects = KubeObjects(reader=reader, listing=listing, slices=slices)
     kube = KubeApi(

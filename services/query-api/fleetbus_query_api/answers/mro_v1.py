@@ -1,41 +1,41 @@
 """Serves the read paths of multi_resource_operator: list, list_with_cluster and list_cluster.
 
 Parameters, order and errors are the same, but labels are supported, an unknown resource is an
-error, and a header names the clusters whose part of the answer is incomplete (rule A4).
+error, and headers name the clusters whose part of the answer is incomplete (rule A4), and the next
+page.
 """
 
 from __future__ import annotations
 
-import asyncio
-import heapq
-import itertools
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
-from typing import Any, Final, NamedTuple, Self
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
 
 import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
-from fleetbus.kube.selectors import LabelSelector
-from fleetbus.snapshot import Entry, ListQuery, SnapshotReader
+from fleetbus.kube.selectors import FieldSelector, LabelSelector
+from fleetbus.snapshot import Entry, ListQuery, Page, SnapshotReader
 from fleetbus_query_api.access.user import RequestUser, User
 from fleetbus_query_api.answers.cluster_listing import ClusterListing
 from fleetbus_query_api.answers.incomplete import incomplete_header
 from fleetbus_query_api.answers.object_listing import ObjectListing, members_of
-from fleetbus_query_api.answers.parameters import check_repeats, require_few
+from fleetbus_query_api.answers.parameters import MAX_PAGE, check_repeats, require_few
 from fleetbus_query_api.answers.problem import BadRequestProblem
 from fleetbus_query_api.answers.readable import Selection
-from fleetbus_query_api.answers.render import FIXED_HEADERS, SLICE, body_of, json_response
-from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.answers.render import FIXED_HEADERS, body_of, join_slices, json_response
+from fleetbus_query_api.fields.order import parse_sort
 
-_STEP: Final = 250
+CONTINUE_HEADER: Final = "Fleetbus-Continue"
+"""For `continue` of the next request; there is none on the last page."""
 _MAX_LIMIT: Final = 1_000_000
-_MAX_BYTES: Final = 256 * 1024 * 1024
+_MAX_SORTED: Final = 200_000
+_ALL: Final = FieldSelector(())
+_NEWEST_FIRST: Final = parse_sort("-metadata.creationTimestamp")
 _LABEL = re.compile(r"labels\[([^\[\]]+)\]")
-_PARAMETERS: Final = ("gvr", "name", "namespace", "cluster", "limit")
+_PARAMETERS: Final = ("gvr", "name", "namespace", "cluster", "limit", "continue")
 
 
 _OPENAPI: Final[dict[str, Any]] = {
@@ -65,6 +65,7 @@ class V1Query:
     limit: int
     """0 means all."""
     labels: LabelSelector
+    continue_token: str
 
     @classmethod
     def read(cls, pairs: Sequence[tuple[str, str]]) -> Self:
@@ -90,6 +91,7 @@ class V1Query:
             cluster=given.get("cluster", ""),
             limit=_read_limit(given.get("limit") or "10"),
             labels=LabelSelector.from_spec({"matchLabels": labels}),
+            continue_token=given.get("continue", ""),
         )
 
 
@@ -103,11 +105,11 @@ def _read_limit(text: str) -> int:
 
 
 def v1_router(
-    *, reader: SnapshotReader, clusters: ClusterListing, listing: ObjectListing, slices: TimeSlices
+    *, reader: SnapshotReader, clusters: ClusterListing, listing: ObjectListing
 ) -> APIRouter:
     """Build the routes below /v1."""
     router = APIRouter(prefix="/v1", tags=["multi_resource_operator"])
-    newest = _NewestObjects(reader=reader, listing=listing, slices=slices)
+    newest = _NewestObjects(reader=reader, listing=listing)
 
     @router.get("/list", openapi_extra=_OPENAPI)
     async def list_objects(request: Request, user: RequestUser) -> Response:
@@ -150,23 +152,26 @@ async def _list_clusters(
 
 
 class _NewestObjects:
-    """Finds the newest objects of a resource."""
+    """Lists the newest objects of a resource, found by their creation time alone.
 
-    def __init__(
-        self,
-        *,
-        reader: SnapshotReader,
-        listing: ObjectListing,
-        slices: TimeSlices,
-    ) -> None:
+    Args:
+        reader: the snapshot.
+        listing: finds them, sorted by a field.
+    """
+
+    def __init__(self, *, reader: SnapshotReader, listing: ObjectListing) -> None:
         self._reader = reader
         self._listing = listing
-        self._slices = slices
 
     async def answer(
         self, request: Request, user: User, render: Callable[[Entry], bytes]
     ) -> Response:
-        """Answer with an array of objects."""
+        """Answer with an array of objects.
+
+        Raises:
+            BadRequestProblem: a parameter is wrong, or all of too many objects are wanted.
+            NotFoundProblem: no cluster has this resource, or the user may list it in none.
+        """
         asked = V1Query.read(request.query_params.multi_items())
         wanted = Selection(
             verb="list",
@@ -175,154 +180,67 @@ class _NewestObjects:
             namespace=asked.namespace,
         )
         readable = await self._listing.find(user, wanted)
-        resource = readable.known.key
         freshness = await self._listing.freshness(readable, asked.namespace)
         query = ListQuery(
             clusters=members_of(readable),
-            resource=resource,
+            resource=readable.known.key,
             namespace=asked.namespace or None,
             name=asked.name or None,
             labels=asked.labels or None,
-            limit=_STEP,
+            continue_token=asked.continue_token,
             count=False,
         )
-        rows = await self._find(query, asked.limit)
+        await self._require_few(query, asked.limit)
+        page = await self._page(query, asked.limit)
+        is_whole = len(page.entries) == asked.limit and page.continue_token
+        more = {CONTINUE_HEADER: page.continue_token} if is_whole else {}
         return StreamingResponse(
-            self._stream(request, resource, rows, render),
-            headers={**FIXED_HEADERS, **incomplete_header(freshness)},
+            self._stream(request, query, asked.limit, page, render),
+            headers={**FIXED_HEADERS, **incomplete_header(freshness), **more},
             media_type="application/json",
         )
 
-    async def _find(self, query: ListQuery, limit: int) -> Iterator[_Row]:
-        """Find the newest objects, newest first, without their bodies."""
-        rows = _NewestRows(limit, self._slices)
-        async for page in self._reader.pages(query):
-            await rows.add(page.entries)
-        return rows.newest()
+    async def _require_few(self, query: ListQuery, limit: int) -> None:
+        """Refuse to sort the whole of a large resource again for each page of the answer."""
+        if 0 < limit <= _MAX_SORTED:
+            return
+        if await self._reader.rows.count_candidates(query, most=_MAX_SORTED + 1) > _MAX_SORTED:
+            raise BadRequestProblem(
+                f"more than {_MAX_SORTED} objects: set a limit, a namespace or a cluster"
+            )
+
+    async def _page(self, query: ListQuery, wanted: int) -> Page:
+        query = replace(query, limit=min(wanted or MAX_PAGE, MAX_PAGE))
+        return (await self._listing.page(query, _ALL, _NEWEST_FIRST)).page
 
     async def _stream(
         self,
         request: Request,
-        resource: str,
-        rows: Iterable[_Row],
+        query: ListQuery,
+        limit: int,
+        page: Page,
         render: Callable[[Entry], bytes],
     ) -> AsyncGenerator[bytes]:
-        """Yield the array in chunks; each is read when the client has received the one before."""
-        before = b"["
-        for part in _parts(rows):
-            if await request.is_disconnected():
-                return
-            found = await asyncio.gather(
-                *(self._reader.get(row.cluster, resource, row.namespace, row.name) for row in part)
-            )
-            # Objects that were deleted meanwhile are left out.
-            if objects := b",".join(render(entry) for entry in found if entry is not None):
-                yield before + objects
-                before = b","
-        yield b"]" if before == b"," else b"[]"
+        """Yield the array in chunks; a page is read when the client has received the one before."""
+        yield b"["
+        comma, count = b"", 0
+        while True:
+            count += len(page.entries)
+            for part in join_slices(_with_commas(map(render, page.entries), comma)):
+                yield part
+            comma = b"," if count else b""
+            if not page.continue_token or count == limit or await request.is_disconnected():
+                break
+            query = replace(query, continue_token=page.continue_token)
+            page = await self._page(query, limit - count if limit else 0)
+        yield b"]"
 
 
-class _Row(NamedTuple):
-    """One object of an answer, without its body."""
-
-    created_at: str
-    cluster: str
-    namespace: str
-    name: str
-    size: int
-
-
-_CREATED_AT: Final = attrgetter("created_at")
-
-
-def _row(entry: Entry) -> _Row:
-    created_at = _created_at(entry)
-    return _Row(created_at, entry.cluster, entry.namespace, entry.name, len(entry.body))
-
-
-class _NewestRows:
-    """Keeps the newest of all added rows, up to a limit.
-
-    Sorting all of them in one call would delay every other request, so each page is sorted alone,
-    and the pages are merged while the answer is written.
-
-    Args:
-        limit: how many; 0 for all.
-        slices: run the work.
-    """
-
-    def __init__(self, limit: int, slices: TimeSlices) -> None:
-        self._limit = limit
-        self._slices = slices
-        self._pages: list[list[_Row]] = []
-        self._count = 0
-        self._size = 0
-
-    async def add(self, entries: Sequence[Entry]) -> None:
-        """Add the rows of a page.
-
-        Raises:
-            BadRequestProblem: the bodies of the answer are larger than `_MAX_BYTES`.
-        """
-        page: list[_Row] = []
-        await self._slices.run(lambda entry: page.append(_row(entry)), entries)
-        page.sort(key=_CREATED_AT, reverse=True)  # stable
-        self._keep(page)
-        if self._limit and (self._count > 2 * self._limit or self._size > _MAX_BYTES):
-            await self._cut()
-        if self._size > _MAX_BYTES:
-            raise BadRequestProblem("more than 256 MiB: set a limit, a namespace or a cluster")
-
-    def newest(self) -> Iterator[_Row]:
-        """The rows, newest first; rows of the same time in the order in which they were added."""
-        merged = heapq.merge(*self._pages, key=_CREATED_AT, reverse=True)
-        return itertools.islice(merged, self._limit or None)
-
-    async def _cut(self) -> None:
-        """Drop the rows that are no longer among the newest."""
-        kept: list[_Row] = []
-        await self._slices.run(kept.append, self.newest())
-        self._pages, self._count, self._size = [], 0, 0
-        self._keep(kept)
-
-    def _keep(self, page: list[_Row]) -> None:
-        self._pages.append(page)
-        self._count += len(page)
-        self._size += sum(row.size for row in page)
-
-
-def _parts(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
-    """Split the rows into parts whose bodies are in memory at a time."""
-    part: list[_Row] = []
-    size = 0
-    for row in rows:
-        if part and (size + row.size > SLICE or len(part) >= _STEP):
-            yield part
-            part, size = [], 0
-        part.append(row)
-        size += row.size
-    if part:
+def _with_commas(parts: Iterable[bytes], comma: bytes) -> Iterator[bytes]:
+    for part in parts:
+        yield comma
         yield part
-
-
-class _Created(msgspec.Struct, rename="camel"):
-    creation_timestamp: str = ""
-
-
-class _Dated(msgspec.Struct):
-    metadata: _Created
-
-
-_dated = msgspec.json.Decoder(_Dated)
-
-
-def _created_at(entry: Entry) -> str:
-    """RFC 3339 in UTC, as API servers write it, so that strings sort like times."""
-    body = body_of(entry)
-    try:
-        return _dated.decode(body).metadata.creation_timestamp if body else ""
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return ""
+        comma = b","
 
 
 def _object(entry: Entry) -> bytes:

@@ -39,7 +39,7 @@ class SlicedResponse(Response):
         """Send it."""
         start = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **start})
-        slices = _join_slices(self._parts)
+        slices = join_slices(self._parts)
         body = next(slices, b"")
         for following in slices:
             await send({"type": "http.response.body", "body": body, "more_body": True})
@@ -48,7 +48,7 @@ class SlicedResponse(Response):
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-def _join_slices(parts: Iterable[bytes]) -> Iterator[bytes]:
+def join_slices(parts: Iterable[bytes]) -> Iterator[bytes]:
     """Join parts up to about `SLICE` bytes, and cut longer ones."""
     held: list[bytes] = []
     size = 0
