@@ -26,6 +26,7 @@ from fleetbus.snapshot.records import (
     Freshness,
     ResourceRecord,
     ResourceState,
+    ResourceType,
 )
 from fleetbus.snapshot.sweep import SweepCandidate
 from fleetbus.snapshot.write import SnapshotWriter
@@ -46,6 +47,7 @@ __all__ = [
     "Page",
     "ResourceRecord",
     "ResourceState",
+    "ResourceType",
     "SnapshotReader",
     "SnapshotWriter",
     "StoreEmpty",

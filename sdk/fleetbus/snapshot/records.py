@@ -142,17 +142,29 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     columns: list[PrinterColumn] = []
 
 
-class ResourceRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One watched resource of one cluster, as kept in Redis (JSON).
-
-    Its state is that of the worst of its scopes (rule P14).
-    """
+class ResourceType(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The lasting part of a resource's record: what its objects are."""
 
     group: str
     version: str
     plural: str
     kind: str = ""
     namespaced: bool = True
+    definition: Definition | None = None
+    """None for a built-in resource, and until a watcher has reported it."""
+
+    @property
+    def key(self) -> str:
+        """The resource key: `apps/deployments`."""
+        return f"{self.group}/{self.plural}"
+
+
+class ResourceRecord(ResourceType, frozen=True, kw_only=True, rename="camel"):
+    """One watched resource of one cluster, as kept in Redis (JSON).
+
+    Its state is that of the worst of its scopes (rule P14).
+    """
+
     state: ResourceState = ResourceState.UNKNOWN
     reason: str = ""
     last_received: str = ""
@@ -165,13 +177,6 @@ class ResourceRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The watched scopes, by hash."""
     is_declared: bool = False
     """Whether a watcher has reported all scopes; before that some may be missing."""
-    definition: Definition | None = None
-    """None for a built-in resource, and until a watcher has reported it."""
-
-    @property
-    def key(self) -> str:
-        """The resource key: `apps/deployments`."""
-        return f"{self.group}/{self.plural}"
 
     @property
     def epoch_id(self) -> int:

@@ -25,6 +25,7 @@ from fleetbus.snapshot.reads.page_reads import place_rows, split_rows
 from fleetbus.snapshot.reads.paging import Position, read_token, write_token
 from fleetbus.snapshot.reads.picking import KeyPicker, Picked
 from fleetbus.snapshot.reads.point_reads import Place, PointReads, read_rows
+from fleetbus.snapshot.reads.resource_types import read_resource_records, read_resource_types
 from fleetbus.snapshot.reads.rows import RowReads
 from fleetbus.snapshot.reads.suggestions import WatchedResources
 from fleetbus.snapshot.reads.versions import Versions
@@ -40,12 +41,16 @@ from fleetbus_proto.keys import object_key, split_object_key
 from fleetbus_proto.versions import version_key
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from redis.asyncio import Redis
 
     from fleetbus.snapshot.reads.query import ListQuery
+    from fleetbus.snapshot.records import ResourceType
     from fleetbus_proto.keys import SnapshotKeys
+
+_EVALUATED = 200
+"""Clusters whose freshness is evaluated at a time: 2 ms."""
 
 _cluster_decoder = msgspec.json.Decoder(ClusterRecord)
 _resource_decoder = msgspec.json.Decoder(ResourceRecord)
@@ -263,6 +268,18 @@ class SnapshotReader:
         raw = [_resource_decoder.decode(one) for one in await cast("Any", found) if one]
         return sorted(raw, key=lambda record: record.key)
 
+    def resource_types(
+        self, clusters: Sequence[str]
+    ) -> AsyncIterator[tuple[str, Mapping[str, ResourceType]]]:
+        """Yield the types of the resources of each cluster, by resource key."""
+        return read_resource_types(self._redis, self._keys, clusters)
+
+    def resource_records(
+        self, clusters: Sequence[str]
+    ) -> AsyncIterator[tuple[str, Sequence[ResourceRecord]]]:
+        """Yield the resource records of each cluster, in the order of their keys."""
+        return read_resource_records(self._redis, self._keys, clusters)
+
     async def freshness(
         self,
         clusters: Iterable[str],
@@ -286,7 +303,12 @@ class SnapshotReader:
         for name in clusters:
             shards.setdefault(self._keys.shard_of(name), []).append(name)
         at = now or datetime.now(UTC)
-        parts = [self._freshness(*part, resource, namespace, at) for part in shards.items()]
+        # Sent together; evaluated one by one, so that others run in between.
+        parts = [
+            self._freshness(shard, names[start : start + _EVALUATED], resource, namespace, at)
+            for shard, names in shards.items()
+            for start in range(0, len(names), _EVALUATED)
+        ]
         found: dict[str, Freshness] = {}
         for part in await asyncio.gather(*parts):
             found.update(part)

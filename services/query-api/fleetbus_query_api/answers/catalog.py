@@ -12,13 +12,18 @@ from itertools import chain
 from typing import Final
 
 from fleetbus.kube.resource_names import CATEGORIES, names_of
-from fleetbus.snapshot import Definition, ResourceRecord, SnapshotReader, StoreEmpty
+from fleetbus.snapshot import Definition, ResourceType, SnapshotReader, StoreEmpty
 from fleetbus_proto.resources import CORE, ResourceName, parse_resource_name
 from fleetbus_query_api.answers.problem import NotFoundProblem
 
 _FIRST_GROUPS: Final = (CORE, "apps", "batch", "autoscaling", "networking.k8s.io")
 """A name that several groups have means that of the first of these, as with kubectl."""
 
+_RATIO: Final = 20
+"""So reading a fleet takes a twentieth of the time at most."""
+_SOON: Final = 0.02
+_LONGEST: Final = timedelta(seconds=10)
+"""For how long an older state of a large fleet is used while a newer one is read."""
 _MAX_COMPARED: Final = 100
 """Characters of a name that are compared with others."""
 _MAX_NAMED: Final = 12
@@ -85,11 +90,11 @@ class KnownFleet:
     """The fleet at one moment.
 
     Attributes:
-        watched: cluster → the records of its resources by key.
+        watched: cluster → the types of its resources by key.
         resources: those of all clusters.
     """
 
-    watched: Mapping[str, Mapping[str, ResourceRecord]]
+    watched: Mapping[str, Mapping[str, ResourceType]]
     resources: Sequence[KnownResource]
 
     @property
@@ -154,7 +159,7 @@ class Catalog:
 
     Args:
         reader: the snapshot.
-        max_age: of the cache; each read takes one request per cluster.
+        max_age: of the cache; a large fleet is kept longer, for `_RATIO` times what a read took.
     """
 
     def __init__(
@@ -164,39 +169,49 @@ class Catalog:
         self._max_age = max_age.total_seconds()
         self._fleet = KnownFleet({}, ())
         self._read_at = float("-inf")
+        self._took = 0.0
         self._reading = asyncio.Lock()
 
     async def fleet(self) -> KnownFleet:
-        """Read the members of the fleet and their resources.
+        """Read the members of the fleet and their resources; one caller reads for all.
 
         Raises:
             StoreEmpty: the fleet is unknown (rule P13).
         """
-        async with self._reading:  # concurrent requests read it once
-            if time.monotonic() - self._read_at > self._max_age:
+        if self._reading.locked() and self._may_be_used:
+            return self._fleet
+        async with self._reading:
+            began = time.monotonic()
+            if began - self._read_at > max(self._max_age, _RATIO * self._took):
                 self._fleet = await self._read()
                 self._read_at = time.monotonic()
+                self._took = self._read_at - began
         return self._fleet
+
+    @property
+    def _may_be_used(self) -> bool:
+        """Whether nobody needs to wait for another caller to read a large fleet."""
+        is_slow = self._took > _SOON
+        return is_slow and time.monotonic() - self._read_at < _LONGEST.total_seconds()
 
     async def _read(self) -> KnownFleet:
         await read_generation(self._reader)
-        watched: dict[str, Mapping[str, ResourceRecord]] = {}
-        for cluster in await self._reader.clusters():
-            records = await self._reader.resources(cluster.name)
-            watched[cluster.name] = {record.key: record for record in records}
-        return KnownFleet(watched, _merge(watched))
+        watched: dict[str, Mapping[str, ResourceType]] = {}
+        merged: dict[str, dict[str, ResourceType]] = {}
+        names = [cluster.name for cluster in await self._reader.clusters()]
+        async for name, types in self._reader.resource_types(names):
+            watched[name] = types
+            for key, known in types.items():
+                merged.setdefault(key, {})[name] = known
+        resources: list[KnownResource] = []
+        for key, same in sorted(merged.items()):
+            resources.append(_merge(key, same))
+            await asyncio.sleep(0)  # let others run
+        return KnownFleet(watched, resources)
 
 
-def _merge(watched: Mapping[str, Mapping[str, ResourceRecord]]) -> list[KnownResource]:
+def _merge(key: str, same: Mapping[str, ResourceType]) -> KnownResource:
     """Merge into one resource per group and plural: versions are not identity (rule W17)."""
-    merged: dict[str, dict[str, ResourceRecord]] = {}
-    for cluster, records in watched.items():
-        for key, record in records.items():
-            merged.setdefault(key, {})[cluster] = record
-    return [_resource(key, same) for key, same in sorted(merged.items())]
-
-
-def _resource(key: str, same: Mapping[str, ResourceRecord]) -> KnownResource:
     first = next(iter(same.values()))
     kind = next((record.kind for record in same.values() if record.kind), "")
     definitions = {name: r.definition for name, r in same.items() if r.definition is not None}

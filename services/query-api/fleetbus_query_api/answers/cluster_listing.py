@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -43,15 +44,16 @@ class ClusterListing:
         """
         await read_generation(self._reader)
         now = datetime.now(UTC)
-        items: list[bytes] = []
+        visible = {record.name: record for record in await self._visible(user)}
+        items: dict[str, bytes] = {}
         freshness: dict[str, Freshness] = {}
-        for record in await self._visible(user):
-            resources = await self._reader.resources(record.name)
-            freshness[record.name] = cluster_freshness(record, resources, now)
-            items.append(
-                msgspec.json.encode(_render(record, resources, freshness[record.name], now))
-            )
-        return render_list([b",".join(items)], render_freshness(freshness))
+        async for name, resources in self._reader.resource_records([*visible]):
+            known = freshness[name] = cluster_freshness(visible[name], resources, now)
+            items[name] = msgspec.json.encode(_render(visible[name], resources, known, now))
+            await asyncio.sleep(0)  # let others run
+        ordered = {name: freshness[name] for name in visible}
+        body = b",".join(items[name] for name in visible)
+        return render_list([body], render_freshness(ordered))
 
     async def get(self, user: User, name: str) -> bytes:
         """Show one cluster with its resources.
@@ -106,12 +108,10 @@ class ClusterListing:
         """
         await read_generation(self._reader)
         now = datetime.now(UTC)
-        records = await self._visible(user)
-        return [
-            (record, cluster_freshness(record, await self._reader.resources(record.name), now))
-            for record in records
-            if name in {"", record.name}
-        ]
+        visible = [one for one in await self._visible(user) if name in {"", one.name}]
+        records = self._reader.resource_records([one.name for one in visible])
+        found = {name: resources async for name, resources in records}
+        return [(one, cluster_freshness(one, found[one.name], now)) for one in visible]
 
 
 def cluster_freshness(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fleetbus.kube.resource_names import CATEGORIES, names_of
-from fleetbus.snapshot import Definition, ResourceRecord
+from fleetbus.snapshot import Definition, ResourceType
 from fleetbus_proto.resources import CORE
 
 VERBS: Final = ("get", "list", "watch")
@@ -58,7 +58,7 @@ class Kind:
         return self.version if self.group == CORE else f"{self.group}/{self.version}"
 
 
-def kinds_of(records: Iterable[ResourceRecord]) -> list[Kind]:
+def kinds_of(records: Iterable[ResourceType]) -> list[Kind]:
     """The kinds of records of one or several clusters: each in every version that is kept."""
     found = {(record.key, record.version): record for record in records}
     kinds = [_kind_of(record) for record in found.values()]
@@ -73,7 +73,7 @@ def group_versions(kinds: Iterable[Kind]) -> dict[str, dict[str, list[Kind]]]:
     return found
 
 
-def _kind_of(record: ResourceRecord) -> Kind:
+def _kind_of(record: ResourceType) -> Kind:
     names = names_of(record.key)
     custom = record.definition or Definition()
     kind = record.kind or record.plural

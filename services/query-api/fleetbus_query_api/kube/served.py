@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
-from fleetbus.snapshot import ResourceRecord, SnapshotReader
+from fleetbus.snapshot import ResourceType, SnapshotReader
 from fleetbus_proto.resources import is_built_in
 from fleetbus_query_api.access.authorise import Access, Right
 from fleetbus_query_api.access.user import User
@@ -64,7 +64,7 @@ class ServedKinds:
 
     async def _listable(
         self, user: User, fleet: KnownFleet, unseen: Sequence[str]
-    ) -> list[ResourceRecord]:
+    ) -> list[ResourceType]:
         """The custom types that a user may list, in clusters that they do not see.
 
         The same reviews are made for a name that is in no fleet: the time must not tell (rule A2).
@@ -72,7 +72,7 @@ class ServedKinds:
         custom = [known for known in fleet.resources if not is_built_in(known.group)]
         if len(custom) * len(unseen) > _MAX_REVIEWS:
             return []
-        found: list[ResourceRecord] = []
+        found: list[ResourceType] = []
         for known in custom:
             right = Right("list", known.group, known.plural)
             allowed = await self._access.authorise(user, right, unseen)
@@ -111,12 +111,12 @@ def no_cluster(name: str) -> NotFoundProblem:
     return NotFoundProblem(f"the fleet has no cluster {name[:200]!r}")
 
 
-def _built_in(fleet: KnownFleet) -> Iterable[ResourceRecord]:
+def _built_in(fleet: KnownFleet) -> Iterable[ResourceType]:
     for records in fleet.watched.values():
         yield from (each for each in records.values() if is_built_in(each.group))
 
 
-def _records(fleet: KnownFleet, clusters: Collection[str], key: str) -> list[ResourceRecord]:
+def _records(fleet: KnownFleet, clusters: Collection[str], key: str) -> list[ResourceType]:
     found = (fleet.watched.get(name, {}).get(key) for name in clusters)
     return [record for record in found if record is not None]
 
