@@ -84,8 +84,12 @@ async def test_version_2_has_all_in_one(fleet: QueryApi):
     document = (await fleet.get("/kube/eu1/openapi/v2")).json()
     assert document["swagger"] == "2.0"
     assert {"io.k8s.v1.Pod", "com.example.v1.widgets"} <= document["definitions"].keys()
-    protobuf = {"Accept": "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"}
-    refused = await fleet.client.get("/kube/eu1/openapi/v2", headers=protobuf)
+    asked = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+    answer = await fleet.client.get("/kube/eu1/openapi/v2", headers={"Accept": asked})
+    assert answer.headers["content-type"] == asked.replace("@", ".")
+    for text in (b"#/definitions/io.k8s.v1.PodSpec", b"The size.", b'"kind":"Deployment"'):
+        assert text in answer.content, "kubectl before 1.29 reads it: see test_kubectl.py"
+    refused = await fleet.client.get("/kube/eu1/openapi/v3", headers={"Accept": asked})
     assert refused.status_code == 406
 
 

@@ -64,8 +64,7 @@ class KubeApi:
         if path == _VERSION:
             return _document(await self._served.version(user, cluster))
         if self._openapi.handles(path):
-            negotiate(accept, {})
-            return json_response(await self._openapi.answer(user, cluster, path))
+            return await self._openapi.answer(user, cluster, path, accept)
         named = parse_path(path)
         if named is None:
             return await self._discover(user, cluster, path, accept)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
+from starlette.responses import Response
 
 from fleetbus.snapshot import ListQuery, SnapshotReader
 from fleetbus_proto.resources import CORE, is_built_in
@@ -15,8 +15,10 @@ from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.object_listing import ObjectListing, members_of
 from fleetbus_query_api.answers.problem import NotFoundProblem
 from fleetbus_query_api.answers.readable import Selection
-from fleetbus_query_api.answers.render import body_of
+from fleetbus_query_api.answers.render import body_of, json_response
 from fleetbus_query_api.kube.kinds import VERBS, Kind, group_versions
+from fleetbus_query_api.kube.negotiation import JSON, negotiate
+from fleetbus_query_api.kube.openapi.protobuf import ASKED, SENT, encode_document
 from fleetbus_query_api.kube.openapi.schemas import (
     GVK,
     V2_PREFIX,
@@ -85,16 +87,20 @@ class OpenApi:
         """Whether a path is one of these."""
         return path in (_V2, _V3) or path.startswith(f"{_V3}/")
 
-    async def answer(self, user: User, cluster: str, path: str) -> bytes:
+    async def answer(self, user: User, cluster: str, path: str, accept: str) -> Response:
         """Answer a path.
 
         Raises:
+            NotAcceptableProblem: the client accepts neither JSON nor, of version 2, protobuf.
             NotFoundProblem: there is no such document.
             UnavailableProblem: the hub does not decide.
         """
+        is_protobuf = path == _V2 and ASKED in accept
+        if not is_protobuf:
+            negotiate(accept, {})
         kinds = await self._served.find(user, cluster)
         if path == _V3:
-            return msgspec.json.encode(_index(kinds))
+            return json_response(msgspec.json.encode(_index(kinds)))
         if path != _V2:
             place = path.removeprefix(f"{_V3}/")
             kinds = [each for each in kinds if _place_of(each.group, each.version) == place]
@@ -102,8 +108,10 @@ class OpenApi:
                 raise no_path()
         definitions = await self._definitions(user, cluster, kinds)
         make = _version_2 if path == _V2 else _version_3
+        encode = encode_document if is_protobuf else msgspec.json.encode
         # The table is read by the first who asks, and a document takes tens of milliseconds.
-        return await asyncio.to_thread(partial(make, kinds, definitions))
+        content = await asyncio.to_thread(lambda: encode(make(kinds, definitions)))
+        return json_response(content, media_type=SENT if is_protobuf else JSON)
 
     async def _definitions(self, user: User, cluster: str, kinds: Sequence[Kind]) -> Definitions:
         """The definitions of custom types, as far as the user may read them."""
@@ -158,7 +166,7 @@ def _place_of(group: str, version: str) -> str:
     return f"api/{version}" if group == CORE else f"apis/{group}/{version}"
 
 
-def _version_3(kinds: Sequence[Kind], definitions: Definitions) -> bytes:
+def _version_3(kinds: Sequence[Kind], definitions: Definitions) -> JsonObject:
     schemas = Schemas(V3_PREFIX)
     paths: JsonObject = {}
     for each in kinds:
@@ -166,18 +174,16 @@ def _version_3(kinds: Sequence[Kind], definitions: Definitions) -> bytes:
         answer = {"description": "OK", "content": {"application/json": content}}
         paths |= _paths(each, {"200": answer})
     components = {"schemas": schemas.found}
-    document = {"openapi": "3.0.0", "info": _INFO, "paths": paths, "components": components}
-    return msgspec.json.encode(document)
+    return {"openapi": "3.0.0", "info": _INFO, "paths": paths, "components": components}
 
 
-def _version_2(kinds: Sequence[Kind], definitions: Definitions) -> bytes:
+def _version_2(kinds: Sequence[Kind], definitions: Definitions) -> JsonObject:
     schemas = Schemas(V2_PREFIX)
     paths: JsonObject = {}
     for each in kinds:
         schema = {"$ref": V2_PREFIX + _add(schemas, each, definitions)}
         paths |= _paths(each, {"200": {"description": "OK", "schema": schema}})
-    document = {"swagger": "2.0", "info": _INFO, "paths": paths, "definitions": schemas.found}
-    return msgspec.json.encode(document)
+    return {"swagger": "2.0", "info": _INFO, "paths": paths, "definitions": schemas.found}
 
 
 def _add(schemas: Schemas, kind: Kind, definitions: Definitions) -> str:

@@ -78,10 +78,11 @@ class Schemas:
         """Add a kind by the schema of its definition; without one, an object of any fields."""
         name = ".".join([*reversed(kind.group.split(".")), kind.version, kind.kind])
         given: JsonObject = schema or {"x-kubernetes-preserve-unknown-fields": True}
+        meta = self._refer(_OBJECT_META)
         known = {
             "apiVersion": {"type": "string", "description": "The group and version of the API."},
             "kind": {"type": "string", "description": "The type of the object."},
-            "metadata": {"allOf": [self._refer(_OBJECT_META)], "description": "As of all objects."},
+            "metadata": {"description": "As of all objects.", **self._embed(meta)},
         }
         defined: JsonObject = given.get("properties") or {}
         metadata = {"metadata": known["metadata"]}  # of which a definition says nothing
@@ -114,9 +115,7 @@ class Schemas:
 
     def _field(self, name: str, kind: str, text: str) -> JsonObject:
         found = self._refer_either() if kind == "object" and name in _EITHER else self._of(kind)
-        if "$ref" in found:
-            found = {"allOf": [found]}
-        return {"description": text, **found} if text else found
+        return {"description": text, **self._embed(found)} if text else self._embed(found)
 
     def _of(self, kind: str) -> JsonObject:
         """The schema of a type as the table has it, such as `list[V1Container]`."""
@@ -126,6 +125,11 @@ class Schemas:
             value = kind[len("dict(") : -1].partition(", ")[2]
             return {"type": "object", "additionalProperties": self._of(value)}
         return dict(_SCALARS[kind]) if kind in _SCALARS else self._refer(kind)
+
+    def _embed(self, schema: JsonObject) -> JsonObject:
+        """A reference with a description beside it, which version 3 allows in `allOf` only."""
+        is_reference = "$ref" in schema and self._prefix == V3_PREFIX
+        return {"allOf": [schema]} if is_reference else schema
 
     def _refer(self, model: str) -> JsonObject:
         return {"$ref": self._prefix + self._add(model)}
