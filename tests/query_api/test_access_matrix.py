@@ -34,6 +34,7 @@ COUNTS = "/fleet/v1/counts/pods"
 V1 = "/v1/list"
 EU1, US1, NONE, ALL = (f"/kube/{name}" for name in ("eu1", "us1", "none", "-"))
 IN_PROD = "/api/v1/namespaces/prod"
+WATCH = "?watch=1&timeoutSeconds=1"
 
 TYPES = ["configmaps", "pods"]
 
@@ -114,6 +115,11 @@ MATRIX: list[tuple[str, Any, Any, Any]] = [
     (f"{ALL}{IN_PROD}/pods", 404, ["eu1/prod-1"], ["eu1/prod-1", "us1/prod-1"]),
     (f"{ALL}{IN_PROD}/pods/prod-1", 404, 200, ["eu1/prod-1", "us1/prod-1"]),
     (f"{ALL}/api/v1/namespaces/test/pods", 404, 404, ["eu1/test-1", "us1/test-1"]),
+    (f"{EU1}/api/v1/pods{WATCH}", 404, 404, ["prod-1", "test-1"]),
+    (f"{EU1}{IN_PROD}/pods{WATCH}", 404, ["prod-1"], ["prod-1"]),
+    (f"{US1}{IN_PROD}/pods{WATCH}", 404, 404, ["prod-1"]),
+    (f"{NONE}{IN_PROD}/pods{WATCH}", 404, 404, 404),
+    (f"{ALL}{IN_PROD}/pods{WATCH}", 404, ["eu1/prod-1"], ["eu1/prod-1", "us1/prod-1"]),
 ]
 
 
@@ -144,6 +150,9 @@ def shown(answer: httpx.Response) -> Any:
         return sorted(
             f"{row[0]}/{row[2]}" for row in map(json.loads, answer.text.splitlines()[1:-1])
         )
+    lines = answer.text.splitlines()
+    if lines and lines[0].startswith('{"type":"ADDED"'):
+        return sorted(_name_of(json.loads(line)["object"]) for line in lines)
     body: Any = answer.json()
     if "groupCount" in body:
         groups = {next(iter(group["values"].values())): group["count"] for group in body["groups"]}
@@ -179,10 +188,10 @@ async def test_a1_every_endpoint_with_every_credential(api: SecuredApi):
         "an expired token": api.expired("late"),
     }
     nobody, narrow, reader = (api.user(name) for name in ("nobody", "narrow", "reader"))
-    own = rule("get list", "fleetbus.dev", "clusters/pods", names=("eu1",))
+    own = rule("get list watch", "fleetbus.dev", "clusters/pods", names=("eu1",))
     grant(api.hub, "narrow", own, namespace="prod")
     everything = ("clusters", "clusters/pods", "clusters/configmaps")
-    grant(api.hub, "reader", rule("get list", "fleetbus.dev", *everything))
+    grant(api.hub, "reader", rule("get list watch", "fleetbus.dev", *everything))
     # Rights on objects of the hub itself are none on those of its fleet.
     grant(api.hub, "nobody", rule("get list", "", "pods", "configmaps"))
 

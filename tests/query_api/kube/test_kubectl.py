@@ -7,7 +7,9 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+from prometheus_client import REGISTRY
 
+from support.eventually import eventually
 from support.full import FULL
 
 if TYPE_CHECKING:
@@ -95,6 +97,37 @@ async def test_t19_the_whole_fleet_side_by_side(fleet: KubectlFleet):
     clusters = [i["metadata"]["annotations"]["fleetbus.dev/cluster"] for i in tree.json["items"]]
     assert clusters == ["a", "b"]
     assert [row[1] for row in sorted_.rows] == [f"c{n}" for n in range(5) for _ in "ab"]
+
+
+async def test_t19_get_w_shows_changes_of_every_cluster(fleet: KubectlFleet):
+    """kubectl prints an object that is deleted once more."""
+    one = await fleet.one.start("get", "cm", "-l", "watched", "-w", "-o", "name")
+    every = await fleet.every.start("get", "cm", "-l", "watched", "-w", "--output-watch-events")
+    whole = await fleet.every.start("get", "cm", "c1", "-w", "-o", "name")
+    assert one.stdout is not None
+    assert every.stdout is not None
+    assert whole.stdout is not None
+    try:
+        for _ in "ab":
+            assert await whole.stdout.readline() == b"configmap/c1\n"
+        open_watches = "fleetbus_query_api_watches"
+        await eventually(lambda: REGISTRY.get_sample_value(open_watches) == 3)
+        metadata = {"name": "seen", "labels": {"watched": "yes"}}
+        for cluster in fleet.rig.clusters.values():
+            cluster.create("v1/configmaps", {"metadata": metadata}, "default")
+        assert await one.stdout.readline() == b"configmap/seen\n"
+        fleet.rig.clusters["b"].delete("v1/configmaps", "default", "seen")
+        lines = [(await every.stdout.readline()).split() for _ in range(4)]
+        assert lines[0][:3] == [b"EVENT", b"CLUSTER", b"NAME"]
+        assert sorted(line[:3] for line in lines[1:]) == [
+            [b"ADDED", b"a", b"seen"],
+            [b"ADDED", b"b", b"seen"],
+            [b"DELETED", b"b", b"seen"],
+        ]
+    finally:
+        for process in (one, every, whole):
+            process.kill()
+            await process.communicate()
 
 
 async def test_a7_writes_are_refused_and_explain_and_discovery_answer(fleet: KubectlFleet):

@@ -53,7 +53,7 @@ class Right:
     """A right to read objects of a resource, or with no resource the clusters themselves.
 
     Attributes:
-        verb: `get` or `list`.
+        verb: `get`, `list` or `watch`.
         group: of the resource; `core` for the core group.
         namespace: the only one; empty for all.
         name: of the object, where only one is read.
