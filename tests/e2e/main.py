@@ -49,7 +49,9 @@ async def run(arguments: argparse.Namespace) -> Json:
             print(f"--- {part}, seed {arguments.seed}", flush=True)
             result = await _run_part(part, folder, programs, arguments)
         found[part] = {"seconds": round(time.monotonic() - began), **result}
-        print(f"{part}: {found[part]['seconds']} s, {len(result['failures'])} failures", flush=True)
+        skipped = result.get("skipped")  # a reason, or how many tests for which reason
+        how = f"skipped: {skipped}" if isinstance(skipped, str) else f"{found[part]['seconds']} s"
+        print(f"{part}: {how}, {len(result['failures'])} failures", flush=True)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -104,7 +105,7 @@ async def repaired(d: Distribution) -> None:
 
 async def observed(d: Distribution) -> None:
     """Converged, it writes nothing: neither objects, nor status, nor Kubernetes Events."""
-    await d.quiet()
+    await d.stays_quiet(timedelta(0))
     version, events = d.resource()["metadata"]["resourceVersion"], d.events()
     await d.stays_quiet(OBSERVED)
     assert d.resource()["metadata"]["resourceVersion"] == version

@@ -207,8 +207,17 @@ class RealCluster:
 
     def _is_served(self, definition: Json) -> bool:
         spec = definition["spec"]
-        root = _root(f"{spec['group']}/{spec['versions'][0]['name']}")
-        return self._api.get(f"{root}/{spec['names']['plural']}").status == 200
+        plural, api_version = (
+            spec["names"]["plural"],
+            f"{spec['group']}/{spec['versions'][0]['name']}",
+        )
+        if self._api.get(f"{_root(api_version)}/{plural}").status != 200:
+            return False
+        self._types.pop(api_version, None)
+        try:  # its discovery follows later
+            return bool(self._resource(f"{api_version}/{plural}"))
+        except NotServed:
+            return False
 
     def _done(self, reply: Reply) -> Json:
         if reply.status >= 400:
