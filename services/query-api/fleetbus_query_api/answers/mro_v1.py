@@ -8,7 +8,9 @@ page.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -22,16 +24,19 @@ from fleetbus_query_api.access.user import RequestUser, User
 from fleetbus_query_api.answers.cluster_listing import ClusterListing
 from fleetbus_query_api.answers.incomplete import incomplete_header
 from fleetbus_query_api.answers.object_listing import ObjectListing, members_of
-from fleetbus_query_api.answers.parameters import MAX_PAGE, check_repeats, require_few
+from fleetbus_query_api.answers.parameters import check_repeats, require_few
 from fleetbus_query_api.answers.problem import BadRequestProblem
 from fleetbus_query_api.answers.readable import Selection
 from fleetbus_query_api.answers.render import FIXED_HEADERS, body_of, join_slices, json_response
 from fleetbus_query_api.fields.order import parse_sort
+from fleetbus_query_api.fields.pages import FieldPage
 
 CONTINUE_HEADER: Final = "Fleetbus-Continue"
 """For `continue` of the next request; there is none on the last page."""
 _MAX_LIMIT: Final = 1_000_000
 _MAX_SORTED: Final = 200_000
+_SORTED_AT_A_TIME: Final = 10_000
+"""Each of these is in memory, without its body, until it was sent."""
 _ALL: Final = FieldSelector(())
 _NEWEST_FIRST: Final = parse_sort("-metadata.creationTimestamp")
 _LABEL = re.compile(r"labels\[([^\[\]]+)\]")
@@ -191,11 +196,13 @@ class _NewestObjects:
             count=False,
         )
         await self._require_few(query, asked.limit)
-        page = await self._page(query, asked.limit)
-        is_whole = len(page.entries) == asked.limit and page.continue_token
-        more = {CONTINUE_HEADER: page.continue_token} if is_whole else {}
+        query = replace(query, limit=min(asked.limit or _SORTED_AT_A_TIME, _SORTED_AT_A_TIME))
+        pages = self._listing.walk(query, _ALL, _NEWEST_FIRST)
+        first = (await anext(pages)).page
+        is_whole = len(first.entries) == asked.limit and first.continue_token
+        more = {CONTINUE_HEADER: first.continue_token} if is_whole else {}
         return StreamingResponse(
-            self._stream(request, query, asked.limit, page, render),
+            self._stream(request, asked.limit, first, pages, render),
             headers={**FIXED_HEADERS, **incomplete_header(freshness), **more},
             media_type="application/json",
         )
@@ -209,30 +216,29 @@ class _NewestObjects:
                 f"more than {_MAX_SORTED} objects: set a limit, a namespace or a cluster"
             )
 
-    async def _page(self, query: ListQuery, wanted: int) -> Page:
-        query = replace(query, limit=min(wanted or MAX_PAGE, MAX_PAGE))
-        return (await self._listing.page(query, _ALL, _NEWEST_FIRST)).page
-
     async def _stream(
         self,
         request: Request,
-        query: ListQuery,
         limit: int,
-        page: Page,
+        first: Page,
+        pages: AsyncGenerator[FieldPage],
         render: Callable[[Entry], bytes],
     ) -> AsyncGenerator[bytes]:
         """Yield the array in chunks; a page is read when the client has received the one before."""
         yield b"["
-        comma, count = b"", 0
-        while True:
-            count += len(page.entries)
-            for part in join_slices(_with_commas(map(render, page.entries), comma)):
-                yield part
-            comma = b"," if count else b""
-            if not page.continue_token or count == limit or await request.is_disconnected():
-                break
-            query = replace(query, continue_token=page.continue_token)
-            page = await self._page(query, limit - count if limit else 0)
+        comma, entries = b"", first.entries
+        left = limit or sys.maxsize
+        async with aclosing(pages):
+            while True:
+                entries = entries[:left]
+                for part in join_slices(_with_commas(map(render, entries), comma)):
+                    yield part
+                comma = b"," if entries else comma
+                left -= len(entries)
+                following = await anext(pages, None) if left else None
+                if following is None or await request.is_disconnected():
+                    break
+                entries = following.page.entries
         yield b"]"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ from fleetbus_query_api.answers.render import (
     render_one,
 )
 from fleetbus_query_api.fields.order import SortKey, parse_paths, parse_sort
-from fleetbus_query_api.fields.pages import MAX_PAGE_BYTES, FieldPages
+from fleetbus_query_api.fields.pages import MAX_PAGE_BYTES, FieldPage, FieldPages
 from fleetbus_query_api.limits.time_slices import TimeSlices
 
 _INDEXED: Final = {
@@ -162,6 +162,12 @@ class ObjectListing:
         named = {name: found.get(name, _NOT_A_MEMBER) for name in readable.clusters}
         named |= dict.fromkeys(readable.left_out, UNREADABLE)
         return dict(sorted(named.items()))
+
+    def walk(
+        self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey]
+    ) -> AsyncGenerator[FieldPage]:
+        """Yield pages of objects in the order of a field; see `FieldPages.walk`."""
+        return self._pages.walk(query, fields, sort)
 
     async def page(
         self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey] = ()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from fleetbus.kube.field_paths import FieldPath
 from fleetbus.kube.selectors import FieldSelector
@@ -75,6 +75,32 @@ class FieldPages:
             StoreError: the store was emptied.
             redis.exceptions.RedisError: the store does not answer.
         """
+        page, _ = await self._page(await self._find_rows(query, fields, sort), 0)
+        return page
+
+    async def walk(
+        self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey]
+    ) -> AsyncGenerator[FieldPage]:
+        """Yield all pages from that of the query on; raises as `find` does.
+
+        The limit of the query is for the rows that are sorted at a time, of which each page has as
+        many as fit into `MAX_PAGE_BYTES`.
+        """
+        while True:
+            found = await self._find_rows(query, fields, sort)
+            taken = 0
+            while True:
+                page, taken = await self._page(found, taken)
+                yield page
+                if taken >= len(found.best.rows):
+                    break
+            if not page.page.continue_token:
+                return
+            query = replace(query, continue_token=page.page.continue_token)
+
+    async def _find_rows(
+        self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey]
+    ) -> _FoundRows:
         question = Question(query, fields, [key.path for key in sort])
         generation, version, is_kept = await asyncio.gather(
             read_generation(self._reader),
@@ -98,16 +124,25 @@ class FieldPages:
                 if best.leave_out(segment):
                     break
                 await best.take(segment, await find_matches(segment, query.name, self._slices))
-        entries, taken = await self._read(query, fields, best.rows)
+        return _FoundRows(query, fields, best, generation, version, mark)
+
+    async def _page(self, found: _FoundRows, start: int) -> tuple[FieldPage, int]:
+        """The page that begins with a row, and up to which row it goes."""
+        query, best = found.query, found.best
+        entries, taken = await self._read(query, found.fields, best.rows[start:])
+        taken += start
         token = ""
         if (last := best.last_of(taken)) is not None:
             ranks, cluster, key = last
             token = write_token(
-                FieldPosition(generation, version, mark, dump_ranks(ranks), cluster, key)
+                FieldPosition(
+                    found.generation, found.version, found.mark, dump_ranks(ranks), cluster, key
+                )
             )
         is_counted = query.count and not best.is_enough
         remaining = best.total - taken if is_counted else None
-        return FieldPage(Page(entries, token, remaining, version, generation), best.undecided)
+        page = Page(entries, token, remaining, found.version, found.generation)
+        return FieldPage(page, best.undecided), taken
 
     async def _read(
         self, query: ListQuery, fields: FieldSelector, rows: Sequence[_Row]
@@ -233,6 +268,17 @@ class _BestRows:
         if not segment.is_kept and not self._sort and keys:
             self._read += len(keys)
             self._read_to = ((), cluster, keys[-1])
+
+
+class _FoundRows(NamedTuple):
+    """The first rows of a question, and the position that tokens are of."""
+
+    query: ListQuery
+    fields: FieldSelector
+    best: _BestRows
+    generation: str
+    version: int
+    mark: bytes
 
 
 def _rank_reader(segment: Segment, path: FieldPath, *, is_descending: bool) -> Any:
