@@ -86,6 +86,33 @@ class SnapshotReader:
         found = await self._fetch(cluster, resource, bodies, [member_of(namespace, name)])
         return next((entry for guard, entry in found if guard.is_live), None)
 
+    async def get_with_freshness(
+        self, cluster: str, resource: str, namespace: str, name: str
+    ) -> tuple[Entry | None, Freshness]:
+        """Read one object as `get` does, and how reliable that is (rule A4), in one step.
+
+        All of it is of one moment, so the object is exactly as fresh as this says.
+        """
+        keys, shard, key = self._keys, self._keys.shard_of(cluster), member_of(namespace, name)
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.hget(keys.clusters(shard), cluster)
+            pipe.hget(keys.resources(cluster), resource)
+            pipe.hget(keys.guards(cluster, resource), cast("str", key))
+            pipe.hget(keys.bodies(cluster, resource), cast("str", key))
+            ask_whether_settled(pipe, keys, shard)
+            member, record, raw, body, is_settled = await pipe.execute()
+        guard = _maybe_guard(raw)
+        freshness = Freshness.of(
+            _maybe_resource(record),
+            _maybe_cluster(member),
+            datetime.now(UTC),
+            namespace,
+            is_settled=is_settled == 1,
+        )
+        if guard is None or not guard.is_live:
+            return None, freshness
+        return make_entry(cluster, key, guard, body or b""), freshness
+
     async def known(
         self, cluster: str, resource: str, names: Iterable[tuple[str, str]]
     ) -> dict[tuple[str, str], KnownObject]:

@@ -138,10 +138,12 @@ class ObjectListing:
         )
         readable = await self.find(user, wanted)
         known = readable.known
-        freshness = render_freshness(await self.freshness(readable, namespace))
-        entry = None
+        entry, found = None, dict[str, Freshness]()
         if members_of(readable):
-            entry = await self._reader.get(cluster, known.key, namespace, name)
+            entry, found[cluster] = await self._reader.get_with_freshness(
+                cluster, known.key, namespace, name
+            )
+        freshness = render_freshness(_name_freshness(readable, found))
         if entry is None:
             # One answer for an absent cluster, namespace and name (rule A2).
             raise NotFoundProblem("the snapshot has no such object", **freshness)
@@ -153,15 +155,10 @@ class ObjectListing:
 
     async def freshness(self, readable: Readable, namespace: str = "") -> dict[str, Freshness]:
         """The freshness of a resource in each cluster that the answer names (rule A4)."""
-        fleet, known = readable.fleet, readable.known
-        members = members_of(readable)
-        found = await self._reader.freshness(members, known.key, namespace=namespace)
-        for name in members:
-            if fleet.lacks(name, known.key):
-                found[name] = replace(found[name], reason=NOT_WATCHED)
-        named = {name: found.get(name, _NOT_A_MEMBER) for name in readable.clusters}
-        named |= dict.fromkeys(readable.left_out, UNREADABLE)
-        return dict(sorted(named.items()))
+        found = await self._reader.freshness(
+            members_of(readable), readable.known.key, namespace=namespace
+        )
+        return _name_freshness(readable, found)
 
     def walk(
         self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey]
@@ -185,6 +182,17 @@ class ObjectListing:
             found = await self._pages.find(query, rest, sort)
             return Found(found.page, found.undecided)
         return Found(await self._reader.list(query), {})
+
+
+def _name_freshness(readable: Readable, found: Mapping[str, Freshness]) -> dict[str, Freshness]:
+    """Of each cluster that the answer names, also of those that were not read."""
+    fleet, known = readable.fleet, readable.known
+    named = {name: found.get(name, _NOT_A_MEMBER) for name in readable.clusters}
+    for name in found:
+        if fleet.lacks(name, known.key):
+            named[name] = replace(found[name], reason=NOT_WATCHED)
+    named |= dict.fromkeys(readable.left_out, UNREADABLE)
+    return dict(sorted(named.items()))
 
 
 def read_selectors(fields: str, labels: str) -> tuple[FieldSelector, LabelSelector]:
