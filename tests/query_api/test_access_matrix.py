@@ -68,6 +68,21 @@ MATRIX: list[tuple[str, Any, Any, Any]] = [
     (f"{COUNTS}?namespace=test&by=metadata.name", 404, 404, {"test-1": 2}),
     (f"{COUNTS}?namespace=prod&by=spec.nodeName&cluster=us1", 404, 404, {None: 1}),
     ("/fleet/v1/counts/widgets?namespace=prod", 404, 404, 404),
+    ("/fleet/v1/where?name=prod-1", [], [], ["eu1/prod-1", "us1/prod-1"]),
+    (
+        "/fleet/v1/where?name=prod-1&namespace=prod",
+        [],
+        ["eu1/prod-1"],
+        ["eu1/prod-1", "us1/prod-1"],
+    ),
+    ("/fleet/v1/where?name=test-1&namespace=prod", [], [], []),
+    ("/fleet/v1/where?name=prod-c&cluster=us1", [], [], ["us1/prod-c"]),
+    ("/fleet/v1/owners/eu1/pods/prod/prod-1", 404, [], []),
+    ("/fleet/v1/owners/us1/pods/prod/prod-1", 404, 404, []),
+    ("/fleet/v1/owners/eu1/pods/prod/none", 404, 404, 404),
+    ("/fleet/v1/children/eu1/pods/prod/prod-1", 404, [], []),
+    ("/fleet/v1/children/us1/pods/prod/prod-1", 404, 404, []),
+    ("/fleet/v1/children/eu1/pods/test/test-1", 404, 404, []),
     ("/fleet/v1/resources/configmaps?namespace=prod", 404, 404, ["eu1/prod-c", "us1/prod-c"]),
     ("/fleet/v1/resources/widgets?namespace=prod", 404, 404, 404),
     ("/fleet/v1/objects/eu1/pods/prod/prod-1", 404, 200, 200),
@@ -171,7 +186,7 @@ def _name_of(item: dict[str, Any]) -> str:
     if "plural" in item:
         return item["plural"]
     if "name" in item:
-        return item["name"]
+        return f"{item['cluster']}/{item['name']}" if "cluster" in item else item["name"]
     tree = item.get("object") or item.get("Object") or item
     metadata: dict[str, Any] = tree["metadata"]
     name = metadata["name"]

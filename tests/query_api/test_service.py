@@ -167,8 +167,12 @@ async def test_openapi_describes_every_answer(api: QueryApi):
     assert paths == {
         "/fleet/v1/clusters",
         "/fleet/v1/clusters/{name}",
+        "/fleet/v1/resources",
         "/fleet/v1/resources/{resource}",
         "/fleet/v1/counts/{resource}",
+        "/fleet/v1/where",
+        "/fleet/v1/owners/{cluster}/{resource}/{namespace}/{name}",
+        "/fleet/v1/children/{cluster}/{resource}/{namespace}/{name}",
         "/fleet/v1/objects/{cluster}/{resource}/{namespace}/{name}",
     }
     for path in paths:

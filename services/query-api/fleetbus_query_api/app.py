@@ -50,6 +50,7 @@ from fleetbus_query_api.limits.large_answers import ListConcurrency
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.limits.user_limits import UserLimits
 from fleetbus_query_api.membership.routes import Membership, membership_router
+from fleetbus_query_api.relations.routes import relations_router
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.tables.stream import NDJSON, TableListing
 from fleetbus_query_api.tables.types import TypeListing
@@ -136,6 +137,9 @@ def create_app(
     app.include_router(_object_router(listing, tables))
     app.include_router(_type_router(TypeListing(served=served)))
     app.include_router(counts_router(counts))
+    app.include_router(
+        relations_router(reader=reader, catalog=known, access=access, listing=listing)
+    )
     app.include_router(v1_router(reader=reader, clusters=clusters, listing=listing))
     app.include_router(membership_router(membership))
     objects = KubeObjects(reader=reader, listing=listing, slices=slices)

@@ -21,6 +21,7 @@ from fleetbus.snapshot.reads.entries import (
     make_entry,
     member_of,
 )
+from fleetbus.snapshot.reads.lookups import Lookups
 from fleetbus.snapshot.reads.page_reads import place_rows, split_rows
 from fleetbus.snapshot.reads.paging import Position, read_token, write_token
 from fleetbus.snapshot.reads.picking import KeyPicker, Picked
@@ -74,6 +75,8 @@ class SnapshotReader:
         """The watched resources of all clusters."""
         self.rows = RowReads(redis, keys)
         """Many rows of a resource."""
+        self.lookups = Lookups(redis, keys)
+        """Objects of any resource."""
 
     # --- objects --------------------------------------------------------------------------------
 

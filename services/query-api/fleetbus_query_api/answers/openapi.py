@@ -171,6 +171,69 @@ class CountModel(_WithFreshness):
     resource: ResourceModel
 
 
+class PlacedModel(_Model):
+    """Where an object is."""
+
+    cluster: str
+    resource: ResourceModel
+    namespace: str
+    """Empty for objects without one."""
+    name: str
+    uid: str
+    resourceVersion: str  # noqa: N815 -- as in the answer
+    """In its own cluster."""
+
+
+class WhereModel(_WithFreshness):
+    """The objects of a name, by cluster, resource and namespace."""
+
+    items: list[PlacedModel]
+    remaining: int
+    """How many more there are than `limit`."""
+
+
+class ChildModel(PlacedModel):
+    """An object that another one owns."""
+
+    ownerUid: str  # noqa: N815 -- as in the answer
+    depth: int
+    """1 for a child, 2 for a child of a child."""
+
+
+class ChildrenModel(_WithFreshness):
+    """The children of an object, the nearest first."""
+
+    items: list[ChildModel]
+    hasMore: bool  # noqa: N815 -- as in the answer
+    """Whether there are more than `limit`."""
+
+
+class OwnerModel(_Model):
+    """An owner, as the object names it."""
+
+    cluster: str
+    apiVersion: str  # noqa: N815 -- as in the answer
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    controller: bool
+    depth: int
+    """1 for an owner, 2 for the owner of an owner."""
+    found: bool
+    """Whether it exists with this UID, and you may get it."""
+    resource: ResourceModel | None
+    """Null if it was not found."""
+
+
+class OwnersModel(_WithFreshness):
+    """The owners of an object, the nearest first."""
+
+    items: list[OwnerModel]
+    hasMore: bool  # noqa: N815 -- as in the answer
+    """Whether there are more than 100."""
+
+
 class ProblemModel(BaseModel):
     """Problem details (RFC 9457)."""
 

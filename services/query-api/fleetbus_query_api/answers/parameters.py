@@ -161,6 +161,43 @@ class CountParameters(BaseModel):
     )
 
 
+class WhereParameters(BaseModel):
+    """Which name to look for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(
+        min_length=1, max_length=253, pattern=_NAME, description="The name of the objects."
+    )
+    namespace: str = Field(
+        default="",
+        max_length=253,
+        pattern=_NAME,
+        description="Only this namespace; `-` for objects without one.",
+    )
+    kind: str = Field(
+        default="",
+        max_length=253,
+        pattern=_NAME,
+        description="Only this kind, or resource: `Deployment`, `deployments`, `deployments.apps`.",
+    )
+    cluster: Names = Field(
+        default=[], max_length=_MAX_CLUSTERS, description="Only these clusters, as in a list."
+    )
+    limit: int = Field(default=500, ge=1, le=MAX_PAGE, description="Objects, at most.")
+
+
+class ChildrenParameters(BaseModel):
+    """How far to follow the children of an object."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    depth: int = Field(
+        default=1, ge=1, le=5, description="1 for children only, 2 for their children too."
+    )
+    limit: int = Field(default=500, ge=1, le=MAX_PAGE, description="Objects, at most.")
+
+
 async def refuse_repeats(request: Request) -> None:  # FastAPI calls others in a thread
     """Refuse a parameter that is given twice, because it is ambiguous.
 

@@ -32,7 +32,7 @@ class Place(NamedTuple):
 class Table:
     """Rows in the order of lists, each with the counter of the change that was read.
 
-    The feed reports which rows have changed, and is changed itself only under its lock.
+    The feed reports which rows have changed; the rows themselves change only under the lock.
 
     Args:
         place: which rows.

@@ -27,6 +27,8 @@ _CAPACITY_TIMEOUT: Final = timedelta(seconds=10)
 _LIST_PATHS: Final = (
     "/fleet/v1/resources/",
     "/fleet/v1/counts/",
+    "/fleet/v1/where",
+    "/fleet/v1/children/",
     "/fleet/v1/outliers/",
     "/v1/list",
 )

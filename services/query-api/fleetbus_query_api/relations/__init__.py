@@ -1,0 +1,1 @@
+"""Answers how objects belong together: names, owners and children, in all clusters."""

@@ -1,0 +1,126 @@
+"""Finds of all resources in all clusters those that a user may read (rules A1, A2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from fleetbus.snapshot import Freshness, SnapshotReader
+from fleetbus_query_api.access.authorise import Access, Right
+from fleetbus_query_api.access.user import User
+from fleetbus_query_api.answers.catalog import Catalog, KnownFleet, KnownResource
+from fleetbus_query_api.answers.cluster_listing import cluster_freshness
+from fleetbus_query_api.answers.readable import UNREADABLE
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableTypes:
+    """The resources that a user may list, of those that were asked for.
+
+    Attributes:
+        clusters: by resource key.
+        asked: the clusters.
+    """
+
+    fleet: KnownFleet
+    clusters: Mapping[str, Collection[str]]
+    asked: Sequence[str]
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """Cluster and resource key of everything that is watched."""
+        return [
+            (cluster, key)
+            for key, clusters in self.clusters.items()
+            for cluster in sorted(clusters)
+            if cluster in self.fleet.clusters and not self.fleet.lacks(cluster, key)
+        ]
+
+    def known(self, key: str) -> KnownResource:
+        """The resource of a key."""
+        return self.fleet.get(key)
+
+
+class TypeReader:
+    """Finds what a user may list.
+
+    Args:
+        reader: the snapshot.
+        catalog: the clusters and their resources.
+        access: decides.
+    """
+
+    def __init__(self, *, reader: SnapshotReader, catalog: Catalog, access: Access) -> None:
+        self._reader = reader
+        self._catalog = catalog
+        self._access = access
+
+    async def find(
+        self, user: User, namespace: str, *, kind: str = "", clusters: Collection[str] = ()
+    ) -> ReadableTypes:
+        """Find the resources that a user may list, and in which clusters.
+
+        As many reviews are made whatever there is: the time must not tell (rule A2).
+
+        Args:
+            user: who asks.
+            namespace: the only one; empty for a right in all namespaces.
+            kind: only resources of this kind or name.
+            clusters: only these.
+
+        Raises:
+            StoreEmpty: the fleet is unknown (rule P13).
+            UnavailableProblem: the hub does not decide.
+            TooManyRequestsProblem: it takes too many reviews.
+        """
+        fleet = await self._catalog.fleet()
+        asked = sorted(set(clusters)) or sorted(fleet.clusters)
+        wanted = [known for known in fleet.resources if _is_of(known, kind.lower())]
+        allowed = await asyncio.gather(
+            *(
+                self._access.authorise(
+                    user, Right("list", known.group, known.plural, namespace), asked
+                )
+                for known in wanted
+            )
+        )
+        found = {known.key: names for known, names in zip(wanted, allowed, strict=True) if names}
+        return ReadableTypes(fleet, found, asked)
+
+    async def freshness(
+        self, user: User, readable: ReadableTypes, *, named: Collection[str]
+    ) -> dict[str, Freshness]:
+        """The freshness of each cluster with anything readable (rule A4): that of its worst part.
+
+        Args:
+            user: who asks.
+            readable: what was found.
+            named: clusters that the user has named, which the answer names in any case.
+        """
+        now = datetime.now(UTC)
+        records = {record.name: record for record in await self._reader.clusters()}
+        keys: dict[str, set[str]] = {}
+        for cluster, key in readable.places:
+            keys.setdefault(cluster, set()).add(key)
+        parts = {
+            name: [record for record in held if record.key in keys[name]]
+            async for name, held in self._reader.resource_records([*keys])
+        }
+        found = {
+            name: cluster_freshness(records[name], resources, now)
+            for name, resources in parts.items()
+            if name in records
+        }
+        left_out = [name for name in readable.asked if name not in found]
+        if left_out and not named:
+            visible = await self._access.authorise(user, Right("list"), left_out)
+            left_out = [name for name in left_out if name in visible]
+        found |= dict.fromkeys(left_out, UNREADABLE)
+        return dict(sorted(found.items()))
+
+
+def _is_of(known: KnownResource, kind: str) -> bool:
+    names = {known.kind.lower(), known.plural, known.name, known.singular, *known.short_names}
+    return not kind or kind in names

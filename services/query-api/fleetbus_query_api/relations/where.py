@@ -1,0 +1,60 @@
+"""Answers where objects of a name are: in all resources of all clusters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fleetbus.snapshot import SnapshotReader
+from fleetbus.snapshot.reads.lookups import FoundObject
+from fleetbus_query_api.access.user import User
+from fleetbus_query_api.answers.object_listing import describe_resource
+from fleetbus_query_api.answers.parameters import WhereParameters
+from fleetbus_query_api.answers.render import render_freshness
+from fleetbus_query_api.relations.readable_types import ReadableTypes, TypeReader
+
+
+class Where:
+    """Answers requests for a name, as JSON.
+
+    Args:
+        reader: the snapshot.
+        types: finds what a user may read.
+    """
+
+    def __init__(self, *, reader: SnapshotReader, types: TypeReader) -> None:
+        self._reader = reader
+        self._types = types
+
+    async def find(self, user: User, asked: WhereParameters) -> bytes:
+        """Find the objects of a name that the user may list.
+
+        Raises: as `TypeReader.find`.
+        """
+        namespace = "" if asked.namespace == "-" else asked.namespace
+        readable = await self._types.find(user, namespace, kind=asked.kind, clusters=asked.cluster)
+        # Freshness first: what is read after it is at least as fresh as it says (rule A4).
+        freshness = await self._types.freshness(user, readable, named=asked.cluster)
+        found = await self._reader.lookups.find_name(
+            readable.places, asked.name, namespace if asked.namespace else None
+        )
+        return msgspec.json.encode(
+            {
+                "items": [render_found(one, readable) for one in found[: asked.limit]],
+                "remaining": max(len(found) - asked.limit, 0),
+                **render_freshness(freshness),
+            }
+        )
+
+
+def render_found(found: FoundObject, readable: ReadableTypes) -> dict[str, Any]:
+    """Where an object is."""
+    return {
+        "cluster": found.cluster,
+        "resource": describe_resource(readable.known(found.resource)),
+        "namespace": found.namespace,
+        "name": found.name,
+        "uid": found.uid,
+        "resourceVersion": found.resource_version,
+    }
