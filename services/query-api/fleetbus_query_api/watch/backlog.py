@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fleetbus.snapshot import Entry
 from fleetbus.snapshot.reads.changed import ObjectState
 from fleetbus.snapshot.reads.feed import Change, ExpiredPosition
-from fleetbus_query_api.watch.events import Event, Key, Settler, View, key_of
+from fleetbus_query_api.watch.events import Key, Settler, View, key_of
 from fleetbus_query_api.watch.watcher import Watcher
 
 
@@ -36,6 +36,10 @@ class Listed:
             self.late[entry.cluster, entry.namespace, entry.name] = entry.counter
         return entry._replace(counter=min(entry.counter, self._known))
 
+    def views(self) -> dict[Key, View]:
+        """How the client knows objects of which an event follows: it may be older than the list."""
+        return dict.fromkeys(self.late, View.UNKNOWN)
+
 
 class Missed:
     """The changes that a client has missed of its resource.
@@ -47,7 +51,6 @@ class Missed:
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._settler = Settler()
-        self._changed_again: set[Key] = set()
         self.last: dict[Key, Change] = {}
         """The last change of each object, in the order of versions."""
 
@@ -67,7 +70,6 @@ class Missed:
         before = self.last.pop(key, None)
         if before is not None:
             self._settler.skip(before)
-            self._changed_again.add(key)
         self.last[key] = change
 
     def render(self, change: Change, state: ObjectState | None) -> bytes:
@@ -78,8 +80,6 @@ class Missed:
         selector = self._watcher.selector
         is_match = event.is_live and selector.matches(event)
         view = self._view(existed=event.existed)
-        if view is View.UNKNOWN and self._was_never_shown(event):
-            view = View.NOT_SHOWN
         return self._watcher.render(event, view, is_match=is_match)
 
     def views(self) -> dict[Key, View]:
@@ -87,12 +87,6 @@ class Missed:
         return {key: self._view(existed=existed) for key, existed in self._settler.left()}
 
     def _view(self, *, existed: bool) -> View:
-        if not existed:
-            return View.NOT_SHOWN
-        return View.UNKNOWN if self._watcher.selector.is_by_content else View.SHOWN
-
-    def _was_never_shown(self, event: Event) -> bool:
-        """Whether an object did not match when it was deleted, and had not changed before."""
-        if event.is_live or event.tree is None or event.key in self._changed_again:
-            return False
-        return not self._watcher.selector.matches(event)
+        # The rows of a list are read after its version: it may show what was created since.
+        is_known = existed and not self._watcher.selector.is_by_content
+        return View.SHOWN if is_known else View.UNKNOWN

@@ -49,16 +49,27 @@ class Event:
         entry: the object, or the last state of a deleted one.
         is_live: whether it still exists.
         existed: whether it did before, for those who got all events before.
+        began: the version of the first change that it is made of: earlier ones were skipped.
         is_other: whether what existed was deleted meanwhile, and this is another object.
         lines: encoded for clients, by encoder and type.
     """
 
-    __slots__ = ("_labels", "_tree", "entry", "existed", "is_live", "is_other", "lines", "version")
+    __slots__ = (
+        *("_labels", "_tree", "began", "entry", "existed", "is_live", "is_other", "lines"),
+        "version",
+    )
 
     def __init__(
-        self, version: int, state: ObjectState, *, existed: bool, is_other: bool = False
+        self,
+        version: int,
+        state: ObjectState,
+        *,
+        existed: bool,
+        began: int,
+        is_other: bool = False,
     ) -> None:
         self.version = version
+        self.began = began
         self.entry = state.entry._replace(counter=version)
         self.is_live = state.is_live
         self.existed = existed
@@ -98,11 +109,12 @@ class Event:
 _UNREAD: Final = object()
 
 
-def make_bare(key: Key, version: int) -> Event:
+def make_bare(key: Key, version: int, *, existed: bool = True, began: int = 0) -> Event:
     """The deletion of an object of which nothing is left but its name."""
     cluster, namespace, name = key
     entry = Entry(cluster, namespace, name, "", "", b"", version, "absent", 0)
-    return Event(version, ObjectState(entry, is_live=False, labels={}), existed=True)
+    state = ObjectState(entry, is_live=False, labels={})
+    return Event(version, state, existed=existed, began=began or version)
 
 
 def transitions(view: View, event: Event, *, is_match: bool) -> Iterator[tuple[str, Event]]:
@@ -127,6 +139,7 @@ class _Skipped(NamedTuple):
 
     existed: bool
     was_deleted: bool
+    began: int
 
 
 class Settler:
@@ -138,9 +151,9 @@ class Settler:
 
     def skip(self, change: Change) -> None:
         """Take a change after which another one of the same object comes."""
-        key = key_of(change)
-        existed, was_deleted = self._before(key, change)
-        self._skipped[key] = _Skipped(existed, was_deleted or change.type == "deleted")
+        before = self._before(change)
+        was_deleted = before.was_deleted or change.type == "deleted"
+        self._skipped[key_of(change)] = before._replace(was_deleted=was_deleted)
 
     def forget(self, change: Change) -> None:
         """Take a change that is not delivered to anybody: who comes later knows it."""
@@ -148,34 +161,32 @@ class Settler:
 
     def settle(self, change: Change, state: ObjectState | None) -> Event | None:
         """Take a change and its object as read after it; None if there is nothing to deliver."""
-        key = key_of(change)
-        is_live = state is not None and state.is_live
+        key, is_live = key_of(change), state is not None and state.is_live
+        before = self._before(change)
         if change.type == "deleted":
             if is_live:  # it was created again since
                 self.skip(change)
                 return None
-            existed, _ = self._before(key, change)
-            self._skipped.pop(key, None)
-            if not existed:
-                return None
-            if state is None:
-                return make_bare(key, change.version)
-            return Event(change.version, state, existed=True)
-        if state is None or not is_live or state.entry.counter != change.version:
+        elif state is None or not is_live or state.entry.counter != change.version:
             self.skip(change)
             return None
-        existed, was_deleted = self._before(key, change)
         self._skipped.pop(key, None)
-        return Event(change.version, state, existed=existed, is_other=existed and was_deleted)
+        existed, began = before.existed, before.began
+        if state is None:
+            return make_bare(key, change.version, existed=existed, began=began)
+        is_other = is_live and existed and before.was_deleted
+        return Event(change.version, state, existed=existed, began=began, is_other=is_other)
 
     def left(self) -> Iterator[tuple[Key, bool]]:
         """The objects whose last change was skipped, and whether they existed before."""
         for key, skipped in self._skipped.items():
             yield key, skipped.existed
 
-    def _before(self, key: Key, change: Change) -> _Skipped:
+    def _before(self, change: Change) -> _Skipped:
         """Whether the object existed as far as was delivered, and was deleted since."""
-        return self._skipped.get(key) or _Skipped(change.type != "added", was_deleted=False)
+        return self._skipped.get(key_of(change)) or _Skipped(
+            change.type != "added", was_deleted=False, began=change.version
+        )
 
 
 def _decode(body: bytes) -> Mapping[str, Any] | None:

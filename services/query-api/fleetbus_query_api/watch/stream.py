@@ -113,6 +113,7 @@ class OpenWatch:
             selector=asked.selector,
             clusters=readable.clusters,
             since=self._joined if asked.begins_with_state else known,
+            opened=0 if asked.begins_with_state else end.version,
         )
         try:
             if asked.begins_with_state:
@@ -185,7 +186,7 @@ class OpenWatch:
             if asked.sends_initial and asked.has_bookmarks:
                 yield asked.encoder.bookmark(listed.version, ends_initial=True)
             watcher.skip_listed(listed.clusters, listed.version, listed.late)
-            watcher.flush(since=listed.version)
+            watcher.flush(views=listed.views(), since=listed.version)
 
     async def _list(self, listed: Listed) -> AsyncGenerator[bytes]:
         """Send the present state of clusters; events are held back meanwhile."""
@@ -291,7 +292,9 @@ class OpenWatch:
         async for chunk in self._list(listed):
             yield chunk
         watcher.skip_listed(listed.clusters, listed.version, listed.late)
-        watcher.flush()
+        watcher.flush(views=listed.views())
+        if self._asked.has_bookmarks:  # the objects have older versions than the last event
+            watcher.put(self._bookmark())
 
 
 async def _as_task(found: Awaitable[Readable]) -> Readable:

@@ -70,7 +70,7 @@ class Watcher:
         selector: which objects it shows.
         clusters: in which.
         since: the version up to which its client knows everything.
-        most: bytes that may wait.
+        opened: the version at which it was opened: the client may have read any object by then.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Watcher:
         selector: Selector,
         clusters: Iterable[str],
         since: int,
-        most: int = MAX_WAITING,
+        opened: int,
     ) -> None:
         self.encoder = encoder
         self.selector = selector
@@ -91,7 +91,7 @@ class Watcher:
         """The keys that those with its selector have shown, if it has one."""
         self.since = since
         """The version up to which the client knows everything."""
-        self._most = most
+        self._opened = opened
         self._lines: list[bytes] = []
         self._waiting = 0
         # While what came before is sent: events that wait for it.
@@ -133,7 +133,7 @@ class Watcher:
         """
         held, self._held = self._held or [], None
         self._waiting = 0
-        self._views = views or {}
+        self._views |= views or {}
         self.since = max(self.since, since)
         for one in held:
             self.offer(one.event, one.view, one.is_match)
@@ -162,6 +162,8 @@ class Watcher:
         )
 
     def _show(self, event: Event, view: View, *, is_match: bool) -> None:
+        if view is View.NOT_SHOWN and event.began <= self._opened:
+            view = View.UNKNOWN  # the client's list may be younger than the version that it has
         if self._views:
             view = self._views.pop(event.key, view)
         lines = self.render(event, view, is_match=is_match)
@@ -204,8 +206,8 @@ class Watcher:
 
     def _count(self, size: int) -> None:
         self._waiting += size
-        if self._waiting > self._most:
+        if self._waiting > MAX_WAITING:
             self.end(
                 EndReason.SLOW,
-                GoneProblem(f"more than {self._most} bytes were waiting for you: list again"),
+                GoneProblem(f"more than {MAX_WAITING} bytes were waiting for you: list again"),
             )

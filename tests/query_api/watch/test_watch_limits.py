@@ -1,0 +1,164 @@
+"""Bounds of watches: memory, numbers, rights, the end of the process (rules A3, A6, A8)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fleetbus_query_api.watch import timers, watcher
+from support.eventually import eventually
+from support.rigs.query_api import QueryApi, served
+from support.rigs.secured_api import RBAC, SecuredApi, grant, rule, secured_api
+from support.rigs.watch_client import watching
+from support.servers.plain_http import http_client
+from support.stores.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+    from redis.asyncio import Redis
+
+PODS = "core/pods"
+EU1 = "/kube/eu1/api/v1/pods"
+FLEET = "/kube/-/api/v1/pods"
+TENTH = timedelta(seconds=0.1)
+
+
+async def version_of(api: QueryApi) -> str:
+    return (await api.get(EU1)).json()["metadata"]["resourceVersion"]
+
+
+async def test_a8_open_watches_do_not_use_up_the_requests_of_their_user(api: QueryApi):
+    await api.add_cluster("eu1", PODS)
+    async with AsyncExitStack() as exits:
+        watches = [
+            await exits.enter_async_context(watching(api.client, EU1, resourceVersion="0"))
+            for _ in range(20)
+        ]
+        await api.add("eu1", PODS, "web")
+        for watch in watches:
+            await watch.has("ADDED web")
+
+
+async def test_a8_too_many_watches_are_429(redis: Redis, valkey_url: str, tmp_path: Path):
+    snapshot = Snapshot(redis)
+    await snapshot.set_up()
+    async with (
+        served(valkey_url, tmp_path, user_watches=2) as url,
+        http_client(url, timeout=10) as client,
+    ):
+        api = QueryApi(url, client, snapshot)
+        await api.add_cluster("eu1", PODS)
+        async with watching(client, EU1), watching(client, EU1):
+            refused = await api.get(EU1, watch="1")
+            assert refused.status_code == 429
+            assert refused.json()["message"] == "2 of your watches are open"
+            assert int(refused.headers["Retry-After"]) > 0
+        await eventually(lambda: _may_watch(api))
+
+
+async def _may_watch(api: QueryApi) -> bool:
+    answer = await api.get(EU1, watch="1", timeoutSeconds="1", resourceVersion="0")
+    return answer.status_code == 200
+
+
+async def test_a8_a_client_that_does_not_read_is_cut_and_the_others_are_not(
+    api: QueryApi, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(watcher, "MAX_WAITING", 2_000_000)
+    await api.add_cluster("eu1", PODS)
+    since = await version_of(api)
+    path = f"{EU1}?watch=1&resourceVersion={since}"
+    host, _, port = api.url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    await reader.readline()
+    async with watching(api.client, EU1, resourceVersion=since) as other:
+        for start in range(0, 400, 10):
+            for number in range(start, start + 10):
+                await api.add("eu1", PODS, f"w{number}", spec={"filler": "x" * 40_000})
+            await eventually(lambda at=start: len(other.events) == at + 10)
+    rest = await reader.read(-1)
+    assert rest.count(b'"type":"ADDED"') < 400
+    assert b'"code":410' in rest[-1000:]
+    writer.close()
+
+
+async def test_a6_watches_end_at_once_when_the_process_stops(
+    redis: Redis, valkey_url: str, tmp_path: Path
+):
+    snapshot = Snapshot(redis)
+    await snapshot.set_up()
+    async with AsyncExitStack() as serving, AsyncExitStack() as clients:
+        url = await serving.enter_async_context(served(valkey_url, tmp_path))
+        client = await clients.enter_async_context(http_client(url, timeout=10))
+        api = QueryApi(url, client, snapshot)
+        await api.add_cluster("eu1", PODS)
+        query = {"resourceVersion": await version_of(api), "allowWatchBookmarks": "1"}
+        watch = await clients.enter_async_context(watching(client, EU1, **query))
+        began = asyncio.get_running_loop().time()
+        await serving.aclose()
+        assert asyncio.get_running_loop().time() - began < 2.5
+        await watch.ended()
+        assert watch.seen == ["BOOKMARK "]
+
+
+@pytest.fixture
+async def secured(
+    redis: Redis, valkey_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[SecuredApi]:
+    """Users' rights are looked at again every tenth of a second."""
+    monkeypatch.setattr(timers, "RECHECK_EVERY", TENTH)
+    async with secured_api(redis, valkey_url, tmp_path) as api:
+        await api.start(allow_cache=timedelta(0), deny_cache=timedelta(0))
+        yield api
+
+
+async def test_a3_a_revoked_right_ends_an_open_watch(secured: SecuredApi):
+    token = secured.user("ann")
+    grant(secured.hub, "ann", rule("list watch", "fleetbus.dev", "clusters/pods"))
+    async with watching(secured.client, FLEET, token=token, resourceVersion="0") as watch:
+        await eventually(lambda: len(watch.events) == 4)
+        for binding in secured.hub.list(f"{RBAC}/clusterrolebindings"):
+            if binding["subjects"][0]["name"] == "ann":
+                name = binding["metadata"]["name"]
+                secured.hub.delete(f"{RBAC}/clusterrolebindings", None, name)
+        await watch.ended()
+        assert watch.error["code"] == 410
+        assert "that you may read have changed" in watch.error["message"]
+
+
+async def test_a3_a_new_right_shows_the_objects_of_another_cluster(secured: SecuredApi):
+    token = secured.user("ann")
+    grant(
+        secured.hub,
+        "ann",
+        rule("list watch", "fleetbus.dev", "clusters/pods", names=("eu1",)),
+    )
+    filling = QueryApi("", secured.client, secured.snapshot, version=500)
+    async with watching(secured.client, FLEET, token=token, resourceVersion="0") as watch:
+        await watch.has("ADDED prod-1", "ADDED test-1")
+        await filling.add("us1", PODS, "hidden")
+        grant(
+            secured.hub,
+            "ann",
+            rule("list watch", "fleetbus.dev", "clusters/pods", names=("us1",)),
+        )
+        await eventually(lambda: len(watch.events) == 5)
+        assert watch.seen[2:] == ["ADDED hidden", "ADDED prod-1", "ADDED test-1"]
+        await filling.add("us1", PODS, "new")
+        await filling.add("eu1", PODS, "new")
+        await eventually(lambda: watch.seen[5:] == ["ADDED new", "ADDED new"])
+
+
+async def test_a1_a_watch_takes_the_right_to_watch(secured: SecuredApi):
+    token = secured.user("bob")
+    grant(secured.hub, "bob", rule("get list", "fleetbus.dev", "clusters/pods"))
+    refused = await secured.get(token, FLEET, watch="1")
+    absent = await secured.get(token, "/kube/-/api/v1/nothings", watch="1")
+    assert refused.status_code == absent.status_code == 404
