@@ -141,6 +141,9 @@ async def test_t19_names_of_the_seed_also_without_a_verb(run: Run):
     for name in ("apps.v1.deployments", "apps/v1/deployments", "v1.apps.deployments"):
         assert len((await run("list", name)).rows) == 3, name
     assert (await run("v1.configmaps", "--name", "cm")).rows[1][1] == "cm"
+    forms = ("networking.k8s.io.v1.ingresses", "networking.k8s.io/v1/ingresses")
+    for name in (*forms, "v1.networking.k8s.io.ingresses", "ingresses.networking.k8s.io", "ing"):
+        assert (await run("list", name)).rows[1] == ["c1", "in", "prod"], name
 
 
 @pytest.mark.usefixtures("fleet")

@@ -297,7 +297,10 @@ async def _delete_joined(hub: KubeClient, name: str, secrets: Iterable[Object | 
 
 async def _is_hub(hub: KubeClient, secret: Object | None) -> bool:
     """Whether the cluster is the hub itself; one that does not answer counts as another."""
-    config = read_kubeconfig("of the cluster", secret)[0] if secret is not None else None
+    if secret is None:
+        return False
+    # In a thread: parsing a large kubeconfig takes long, and the query API has other callers.
+    config, _ = await asyncio.to_thread(read_kubeconfig, "of the cluster", secret)
     if config is None:
         return False
     uid = await hub.kube_system_uid()
