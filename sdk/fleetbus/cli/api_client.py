@@ -11,7 +11,8 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -23,6 +24,8 @@ from fleetbus.process.error_text import file_problem
 _TIMEOUT_SECONDS: Final = 15
 """Per read; the query API itself takes up to 10 s to refuse for lack of capacity."""
 _PAGE: Final = 500
+MAX_PAGE: Final = 1000
+"""The largest `limit` of the query API."""
 _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _TOO_MANY_REQUESTS = 400, 401, 403, 429
 _ATTEMPTS: Final = 10
 _TOKEN_SECONDS: Final = 30
@@ -30,7 +33,16 @@ _LONGEST_WAIT_SECONDS: Final = 10
 
 
 class ApiFailed(FleetbusError):
-    """The query API does not answer, or does not have the object or resource."""
+    """The query API does not answer, or does not have the object or resource.
+
+    Args:
+        detail: why.
+        status: of the answer; 0 if there was none.
+    """
+
+    def __init__(self, detail: str, status: int = 0) -> None:
+        super().__init__(detail)
+        self.status = status
 
 
 class _TooManyRequests(ApiFailed):
@@ -107,12 +119,22 @@ class ApiClient:
 
     Args:
         target: has the address, the token and the CA.
+        timeout_seconds: per read.
+        attempts: after which a 429 is an error.
 
     Raises:
         ConfigError: no address is set, or it is invalid.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(
+        self,
+        target: Target,
+        *,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
+        attempts: int = _ATTEMPTS,
+    ) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._attempts = attempts
         self._url = target.require("api_url").rstrip("/")
         self._target = target
         self._token = ApiToken()
@@ -137,15 +159,35 @@ class ApiClient:
             ApiRefused: the query is malformed.
         """
         found = Found()
+        found.items.extend(self.each(resource, query, limit, found))
+        return found
+
+    def each(
+        self, resource: str, query: Mapping[str, str | Sequence[str]], limit: int, found: Found
+    ) -> Iterator[Item]:
+        """List the objects of a resource one by one, a page at a time.
+
+        Args:
+            resource: its name.
+            query: the query parameters.
+            limit: the most objects; 0 for all.
+            found: gets what the pages say beside the objects.
+
+        Raises: as `list`.
+        """
         path = f"/fleet/v1/resources/{urllib.parse.quote(resource)}"
-        token = ""
+        token, count = "", 0
         while True:
-            size = min(_PAGE, limit - len(found.items)) if limit else _PAGE
+            size = min(_PAGE, limit - count) if limit else _PAGE
             asked = {**query, "limit": str(size), **({"continue": token} if token else {})}
-            token = _add(found, self.get(path, asked))
-            if not token or (limit and len(found.items) >= limit):
+            page = self.get(path, asked)
+            token = _add(found, page)
+            for raw in page["items"]:
+                count += 1
+                yield Item.read(raw)
+            if not token or (limit and count >= limit):
                 found.is_cut = bool(token)
-                return found
+                return
 
     def get(self, path: str, query: Mapping[str, str | Sequence[str]] | None = None) -> Any:
         """Get a path; after a 429 wait as long as the server says and try again.
@@ -187,6 +229,34 @@ class ApiClient:
         body: bytes | None = None,
         content_type: str = "",
     ) -> Any:
+        answer = self._open(path, query, method=method, body=body, content_type=content_type)
+        with answer, self._reading():
+            return json.load(answer)
+
+    def lines(
+        self, path: str, query: Mapping[str, str | Sequence[str]] | None = None
+    ) -> Iterator[bytes]:
+        """Get a path, line by line.
+
+        Raises: as `get`.
+        """
+        with self._open(path, query) as answer:
+            while True:
+                with self._reading():
+                    line = answer.readline()
+                if not line:
+                    return
+                yield line
+
+    def _open(
+        self,
+        path: str,
+        query: Mapping[str, str | Sequence[str]] | None,
+        *,
+        method: str = "GET",
+        body: bytes | None = None,
+        content_type: str = "",
+    ) -> Any:
         text = urllib.parse.urlencode(query or {}, doseq=True)
         url = f"{self._url}{path}?{text}" if text else f"{self._url}{path}"
         request = urllib.request.Request(url, body, method=method)  # noqa: S310 -- http or https
@@ -195,7 +265,7 @@ class ApiClient:
         known = self._find_token()
         if known.token:
             request.add_unredirected_header("Authorization", f"Bearer {known.token}")
-        for _ in range(_ATTEMPTS - 1):
+        for _ in range(self._attempts - 1):
             try:
                 return self._ask(request, known)
             except _TooManyRequests as e:
@@ -210,11 +280,17 @@ class ApiClient:
         return self._token
 
     def _ask(self, request: urllib.request.Request, token: ApiToken) -> Any:
+        with self._reading():
+            try:
+                return self._opener.open(request, timeout=self._timeout_seconds)
+            except urllib.error.HTTPError as e:
+                raise _refusal(e, token) from e
+
+    @contextmanager
+    def _reading(self) -> Generator[None]:
+        """Report what goes wrong on the way."""
         try:
-            with self._opener.open(request, timeout=_TIMEOUT_SECONDS) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as e:
-            raise _refusal(e, token) from e
+            yield
         except (OSError, http.client.HTTPException, ValueError) as e:
             reason: object = getattr(e, "reason", None) or e
             source = (
@@ -226,8 +302,7 @@ class ApiClient:
 
 
 def _add(found: Found, page: Mapping[str, Any]) -> str:
-    """Append a page; return its continue token."""
-    found.items += map(Item.read, page["items"])
+    """Note what a page says beside its objects; return its continue token."""
     found.resource = page["resource"]
     found.freshness |= page["freshness"]
     found.incomplete += [name for name in page["incomplete"] if name not in found.incomplete]
@@ -252,10 +327,10 @@ def _refusal(error: urllib.error.HTTPError, token: ApiToken) -> FleetbusError:
     if error.code in {_UNAUTHORIZED, _FORBIDDEN}:
         sent = f"{token.source} was sent" if token.token else "no token was sent"
         how = "give --token-file FILE, or set FLEETBUS_API_TOKEN_FILE"
-        return ApiFailed(f"{detail} ({sent}; {how})")
+        return ApiFailed(f"{detail} ({sent}; {how})", error.code)
     if error.code == _TOO_MANY_REQUESTS:
         return _TooManyRequests(detail, error.headers.get("Retry-After", ""))
-    return ApiRefused(detail) if error.code == _BAD_REQUEST else ApiFailed(detail)
+    return ApiRefused(detail) if error.code == _BAD_REQUEST else ApiFailed(detail, error.code)
 
 
 def _trust(ca: str) -> ssl.SSLContext:

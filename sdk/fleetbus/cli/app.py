@@ -13,6 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
+from fleetbus.cli import completion
 from fleetbus.cli.clusters import commands as clusters
 from fleetbus.cli.clusters import join_commands as members
 from fleetbus.cli.deletions import commands as deletions
@@ -36,6 +37,8 @@ app = typer.Typer(
 )
 app.command()(objects.get)
 app.command()(objects.describe)
+app.command()(objects.api_resources)
+app.command()(completion.completion)
 app.command()(events.events)
 app.command()(events.explain)
 app.command()(deletions.fuse)
@@ -90,6 +93,7 @@ def run_command_line() -> None:
 
     Bad input prints one line and exits with status 2, or 1 if it names something unknown.
     """
+    completion.answer_shells()
     points = entry_points(group="fleetbus.commands")
     for point in sorted(points, key=lambda p: p.name):
         app.add_typer(point.load())

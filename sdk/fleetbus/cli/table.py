@@ -27,8 +27,13 @@ def render_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def warn_incomplete(freshness: Mapping[str, Any], incomplete: Sequence[str]) -> None:
-    """Warn of clusters whose part of an answer may be incomplete or stale (rule A4)."""
+def warn_incomplete(
+    freshness: Mapping[str, Any], incomplete: Sequence[str], *, named: Sequence[str] = ()
+) -> None:
+    """Warn of clusters whose part of an answer may be incomplete or stale (rule A4).
+
+    A cluster that does not serve a type has no objects of it: it is mentioned only if it was named.
+    """
     alike: dict[str, list[str]] = {}
     for name in incomplete:
         alike.setdefault(_describe_reason(freshness.get(name) or {}), []).append(name)
@@ -36,7 +41,9 @@ def warn_incomplete(freshness: Mapping[str, Any], incomplete: Sequence[str]) -> 
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         shown = ", ".join(names[:_NAMED])
         if why.startswith(_NOT_WATCHED):  # most often, the resource is just not served there
-            print(f"note: not served, or not watched, in {shown}{more}", file=sys.stderr)
+            asked = [name for name in names if name in named]
+            if asked:
+                print(f"note: not served, or not watched, in {', '.join(asked)}", file=sys.stderr)
             continue
         verb = "are" if len(names) > 1 else "is"
         print(f"warning: {shown}{more} {verb} incomplete: {why}", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -16,6 +17,9 @@ from fleetbus.process.human_time import render_duration
 _HEAD: Final = (
     *("NAME", "HUB", "CONNECTED", "VERSION", "RESOURCES", "LAST ANSWER", "REASON", "LABELS"),
 )
+_RESOURCES: Final = ("RESOURCE", "APIVERSION", "OBJECTS", "STATE", "REASON")
+_LABEL: Final = 14
+"""Characters of the names of details."""
 _ANSWERED_WITHIN_SECONDS: Final = 30
 
 
@@ -39,6 +43,59 @@ def show_clusters(output: str, flags: ApiFlags) -> int:
     if not answer["items"]:
         print("No clusters in the fleet.", file=sys.stderr)
     return 0
+
+
+def show_cluster(name: str, output: str, flags: ApiFlags) -> int:
+    """Print one cluster and its resources; return the exit status.
+
+    Raises:
+        ConfigError: no query API address is set.
+    """
+    api = ApiClient(flags.resolve())
+    try:
+        found = api.get(f"/fleet/v1/clusters/{urllib.parse.quote(name, safe='')}")
+    except ApiFailed as e:
+        print(f"fleetbus: {e}", file=sys.stderr)
+        return 1
+    if output == "json":
+        print(render_json(found))
+        return 0
+    for label, value in _details(found, found["freshness"][found["name"]]):
+        print(f"{label + ':':<{_LABEL}}{value or '-'}")
+    if found["resources"]:
+        print()
+        print(render_table(_RESOURCES, list(map(_resource_row, found["resources"]))))
+    return 0
+
+
+def _details(cluster: Mapping[str, Any], known: Mapping[str, Any]) -> list[tuple[str, str]]:
+    age = known["ageSeconds"]
+    return [
+        ("Name", cluster["name"]),
+        ("Hub", "yes" if cluster["hub"] else "no"),
+        ("Connected", _connected(cluster, age)),
+        ("Reason", _reason(known["reason"], cluster["message"])),
+        ("Last answer", "never" if age is None else f"{render_duration(age)} ago"),
+        ("Version", cluster["serverVersion"]),
+        ("Platform", cluster["platform"]),
+        ("Address", cluster["host"]),
+        ("Provider", cluster["provider"]),
+        ("Joined", cluster["joinedAt"]),
+        ("Labels", pairs(cluster, "labels")),
+        ("Resources", f"{cluster['completeResourceCount']} of {cluster['resourceCount']} complete"),
+    ]
+
+
+def _resource_row(known: Mapping[str, Any]) -> list[str]:
+    group, version = known["group"], known["version"]
+    objects = known["objects"]
+    return [
+        known["plural"],
+        version if group == "core" else f"{group}/{version}",
+        "-" if objects is None else str(objects),
+        known["state"],
+        known["reason"] or "-",
+    ]
 
 
 def _row(cluster: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:

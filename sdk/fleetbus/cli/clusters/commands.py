@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from fleetbus.cli.completion import complete_clusters
 from fleetbus.cli.options import (
     ApiCaFile,
     ApiTokenFile,
@@ -13,10 +15,24 @@ from fleetbus.cli.options import (
     ApiUrl,
     NatsUrl,
     TableOrJson,
+    output_option,
 )
 from fleetbus.cli.target import ApiFlags
 
-app = typer.Typer(help="List the clusters of the fleet, or accept or audit one.")
+
+class _Group(TyperGroup):
+    """`clusters NAME` is `clusters show NAME`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the subcommand."""
+        is_name = bool(args) and args[0] not in self.commands and not args[0].startswith("-")
+        return super().resolve_command(ctx, ["show", *args] if is_name else args)
+
+
+app = typer.Typer(
+    cls=_Group,
+    help="List the clusters of the fleet, or show, accept or audit one: `fleetbus clusters NAME`.",
+)
 
 
 @app.callback(invoke_without_command=True)
@@ -35,6 +51,28 @@ def clusters(
 
     api = ApiFlags(url=api_url, token=token, token_file=token_file, ca_file=ca_file)
     raise typer.Exit(show_clusters(output, api))
+
+
+@app.command()
+def show(
+    name: Annotated[
+        str,
+        typer.Argument(help="Name of the cluster.", autocompletion=complete_clusters),
+    ],
+    output: Annotated[str, output_option("table", "json")] = "table",
+    api_url: ApiUrl = None,
+    token: ApiTokenText = None,
+    token_file: ApiTokenFile = None,
+    ca_file: ApiCaFile = None,
+) -> None:
+    """Show a cluster, and how fresh the snapshot of each of its resources is.
+
+    `fleetbus clusters NAME` does the same.
+    """
+    from fleetbus.cli.clusters.clusters import show_cluster  # noqa: PLC0415 -- import cost
+
+    api = ApiFlags(url=api_url, token=token, token_file=token_file, ca_file=ca_file)
+    raise typer.Exit(show_cluster(name, output, api))
 
 
 @app.command()

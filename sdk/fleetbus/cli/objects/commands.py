@@ -1,55 +1,89 @@
-"""Arguments of `fleetbus get` and `describe`."""
+"""Arguments of `fleetbus get`, `describe` and `api-resources`."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from fleetbus.cli.completion import complete_clusters, complete_objects
 from fleetbus.cli.options import ApiCaFile, ApiTokenFile, ApiTokenText, ApiUrl, output_option
 from fleetbus.cli.target import ApiFlags
 from fleetbus.errors import ConfigError
 
-_Resource = Annotated[
-    str, typer.Argument(help="Resource, like pods, deploy or apps/v1/deployments.")
+_FORMS: Final = ("table", "wide", "json", "yaml", "name")
+_TEMPLATES: Final = ("jsonpath", "custom-columns")
+
+_Objects = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TYPE[,TYPE] [NAME]... | TYPE/NAME...",
+        help="Types, like pods, deploy or apps/v1/deployments, and names.",
+        autocompletion=complete_objects,
+    ),
 ]
 _Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Only this namespace.")]
 _AllNamespaces = Annotated[
     bool, typer.Option("--all-namespaces", "-A", help="All namespaces (the default).")
 ]
 _Selector = Annotated[str, typer.Option("--selector", "-l", help="Label selector, like app=web.")]
+_FieldSelector = Annotated[
+    str,
+    typer.Option("--field-selector", help="On any field, like status.phase=Running."),
+]
+_SortBy = Annotated[
+    str,
+    typer.Option("--sort-by", help="A field, like .metadata.creationTimestamp."),
+]
 _Clusters = Annotated[
-    list[str] | None, typer.Option("--cluster", help="Only this cluster; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--cluster",
+        help="Only this cluster; may be repeated.",
+        autocompletion=complete_clusters,
+    ),
 ]
 _ManagedFields = Annotated[
     bool, typer.Option("--show-managed-fields", help="Include metadata.managedFields.")
 ]
+_NoHeaders = Annotated[bool, typer.Option("--no-headers", help="No line with the columns.")]
 
 
-def _check_not_kubectl(resource: str, name: str) -> None:
-    """Refuse kubectl's TYPE/NAME: fleetbus takes the name as an argument of its own.
+def _check_output(given: str) -> str:
+    name, equals, detail = given.partition("=")
+    if given in _FORMS or (name in _TEMPLATES and equals and detail):
+        return given
+    known = ", ".join((*_FORMS, "jsonpath=TEMPLATE", "custom-columns=NAME:PATH,…"))
+    raise ConfigError(f"--output {given!r} is not one of {known}")
 
-    Raises:
-        ConfigError: it has that form.
-    """
-    kind, slash, last = resource.partition("/")
-    is_versioned = kind.startswith("v") and kind[1:2].isdigit()
-    if slash and not name and "/" not in last and "." not in kind and not is_versioned:
-        raise ConfigError(
-            f"{resource!r} is not a resource; for one object, `fleetbus get {kind} {last}`"
-        )
+
+_Output = Annotated[
+    str,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="|".join((*_FORMS, *(f"{name}=…" for name in _TEMPLATES))),
+        help="Output format.",
+        callback=_check_output,
+    ),
+]
 
 
 def get(
-    resource: _Resource,
-    name: Annotated[str, typer.Argument(help="Only objects with this name.")] = "",
+    objects: _Objects,
     namespace: _Namespace = "",
     all_namespaces: _AllNamespaces = False,
     selector: _Selector = "",
+    field_selector: _FieldSelector = "",
+    sort_by: _SortBy = "",
     cluster: _Clusters = None,
-    output: Annotated[str, output_option("table", "wide", "json", "yaml", "name")] = "table",
+    output: _Output = "table",
+    show_labels: Annotated[
+        bool, typer.Option("--show-labels", help="A last column with the labels.")
+    ] = False,
+    no_headers: _NoHeaders = False,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, help="Most objects to show; 0 for all.")
+        int, typer.Option("--limit", min=0, help="Most objects to show of a type; 0 for all.")
     ] = 0,
     show_managed_fields: _ManagedFields = False,
     api_url: ApiUrl = None,
@@ -57,30 +91,39 @@ def get(
     token_file: ApiTokenFile = None,
     ca_file: ApiCaFile = None,
 ) -> None:
-    """List the objects of a resource in every cluster."""
-    from fleetbus.cli.objects.get import ObjectQuery, show_objects  # noqa: PLC0415 -- import cost
+    """List objects in every cluster, or show some."""
+    from fleetbus.cli.objects.forms import Output  # noqa: PLC0415 -- import cost
+    from fleetbus.cli.objects.get import show_objects  # noqa: PLC0415 -- import cost
+    from fleetbus.cli.objects.query import ObjectQuery, sort_field  # noqa: PLC0415 -- import cost
+    from fleetbus.cli.objects.wanted import parse_wanted  # noqa: PLC0415 -- import cost
 
-    _check_not_kubectl(resource, name)
-    if name and selector:
+    wanted = parse_wanted(objects)
+    if selector and any(one.names for one in wanted):
         raise ConfigError("a name and --selector cannot be given together")
     query = ObjectQuery(
-        resource=resource,
-        name=name,
+        resource="",
         namespace="" if all_namespaces else namespace,  # as in kubectl
         selector=selector,
+        field_selector=field_selector,
+        sort=sort_field(sort_by),
         clusters=cluster or [],
         limit=limit,
     )
+    form = Output(
+        form=output,
+        show_labels=show_labels,
+        no_headers=no_headers,
+        show_managed_fields=show_managed_fields,
+    )
     api = ApiFlags(url=api_url, token=token, token_file=token_file, ca_file=ca_file)
-    status = show_objects(query, output, api, show_managed_fields=show_managed_fields)
-    raise typer.Exit(status)
+    raise typer.Exit(show_objects(wanted, query, form, api))
 
 
 def describe(
-    resource: _Resource,
-    name: Annotated[str, typer.Argument(help="Name of the object.")],
+    objects: _Objects,
     namespace: _Namespace = "",
     all_namespaces: _AllNamespaces = False,
+    selector: _Selector = "",
     cluster: _Clusters = None,
     show_managed_fields: _ManagedFields = False,
     api_url: ApiUrl = None,
@@ -88,15 +131,36 @@ def describe(
     token_file: ApiTokenFile = None,
     ca_file: ApiCaFile = None,
 ) -> None:
-    """Show an object as YAML, from every cluster that has it."""
-    from fleetbus.cli.objects.get import ObjectQuery, describe_objects  # noqa: PLC0415 -- import cost
-
-    query = ObjectQuery(
-        resource=resource,
-        name=name,
-        namespace="" if all_namespaces else namespace,
-        clusters=cluster or [],
+    """Show objects as YAML, from every cluster that has them."""
+    get(
+        objects,
+        namespace=namespace,
+        all_namespaces=all_namespaces,
+        selector=selector,
+        cluster=cluster,
+        output="yaml",
+        show_managed_fields=show_managed_fields,
+        api_url=api_url,
+        token=token,
+        token_file=token_file,
+        ca_file=ca_file,
     )
+
+
+def api_resources(
+    output: Annotated[str, output_option("table", "wide", "json", "name")] = "table",
+    namespaced: Annotated[
+        bool | None,
+        typer.Option("--namespaced/--not-namespaced", help="Only types that are, or are not."),
+    ] = None,
+    no_headers: _NoHeaders = False,
+    api_url: ApiUrl = None,
+    token: ApiTokenText = None,
+    token_file: ApiTokenFile = None,
+    ca_file: ApiCaFile = None,
+) -> None:
+    """List the types of resources in the fleet, with their short names."""
+    from fleetbus.cli.objects.types import show_types  # noqa: PLC0415 -- import cost
+
     api = ApiFlags(url=api_url, token=token, token_file=token_file, ca_file=ca_file)
-    status = describe_objects(query, api, show_managed_fields=show_managed_fields)
-    raise typer.Exit(status)
+    raise typer.Exit(show_types(output, api, namespaced=namespaced, no_headers=no_headers))

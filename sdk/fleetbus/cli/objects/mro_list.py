@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from fleetbus.cli.api_client import ApiClient, ApiFailed, Found, Item
 from fleetbus.cli.documents import render_json, render_yaml
-from fleetbus.cli.objects.get import (
-    ObjectQuery,
+from fleetbus.cli.objects.found import (
     hide_managed_fields,
     render_documents,
     render_items,
     warn_of_gaps,
 )
+from fleetbus.cli.objects.query import ObjectQuery
 from fleetbus.cli.table import render_table, warn_incomplete
 from fleetbus.cli.target import ApiFlags
 from fleetbus.cli.unknown import UnknownName, require_clusters

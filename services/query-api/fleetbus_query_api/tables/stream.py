@@ -44,6 +44,9 @@ _PAGE: Final = 500
 _LONGEST_CELL: Final = 4_096
 """Characters; a column of a custom resource may select a whole object."""
 
+_NAMED: Final = 20
+"""Objects without a body that the end of a table names."""
+
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -175,8 +178,8 @@ class _Rows:
         self._is_namespaced = is_namespaced
         self._show_labels = show_labels
         self.count = 0
-        self.degraded: dict[str, int] = {}
-        """By cluster, how many rows have only a name, because the body is unknown."""
+        self.degraded: list[dict[str, str]] = []
+        """Of which objects only the name is shown, because the body is unknown; not all of many."""
 
     def definitions(self) -> list[dict[str, Any]]:
         """The columns, as in the first line."""
@@ -206,7 +209,15 @@ class _Rows:
     def _cells(self, entry: Entry) -> list[str]:
         tree = _tree_of(entry)
         if tree is None:
-            self.degraded[entry.cluster] = self.degraded.get(entry.cluster, 0) + 1
+            if len(self.degraded) < _NAMED:
+                self.degraded.append(
+                    {
+                        "cluster": entry.cluster,
+                        "namespace": entry.namespace,
+                        "name": entry.name,
+                        "degraded": entry.degraded or "absent",
+                    }
+                )
             cells = [entry.name if c.format == "name" else UNKNOWN for c in self._columns]
             return [*cells, UNKNOWN] if self._show_labels else cells
         cells = [_render(column.cell(tree)) for column in self._columns]

@@ -1,0 +1,356 @@
+"""`fleetbus get` has the habits of kubectl: arguments, forms, short names, terminals, pipes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fleetbus.cli.app import app
+from fleetbus.cli.objects import table_output
+from fleetbus.cli.objects.wanted import Wanted, parse_wanted
+from fleetbus.errors import ConfigError
+from fleetbus.kube.jsonpath import InvalidJsonPath
+from fleetbus.snapshot import Definition, ResourceRecord, ResourceState
+from fleetbus_proto.events import PrinterColumn
+from support.rigs.query_api import Ended
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from support.rigs.query_api import QueryApi
+
+    Run = Callable[..., Awaitable[Ended]]
+
+FLEETBUS = Path(sys.executable).parent / "fleetbus"
+
+
+def pod(phase: str = "Running") -> dict[str, Any]:
+    containers = [{"name": "web", "image": "nginx:1"}]
+    return {"kind": "Pod", "spec": {"containers": containers}, "status": {"phase": phase}}
+
+
+@pytest.fixture
+async def fleet(api: QueryApi) -> QueryApi:
+    await api.add_cluster("c1")
+    await api.add_cluster("c2", "core/pods")
+    await api.add("c1", "core/pods", "web", labels={"app": "web"}, **pod())
+    await api.add("c1", "core/pods", "db", namespace="test", **pod("Pending"))
+    await api.add("c2", "core/pods", "web", labels={"app": "web"}, **pod())
+    await api.add("c1", "apps/deployments", "web", spec={"replicas": 2})
+    columns = [PrinterColumn(name="Size", type="integer", json_path=".spec.size")]
+    names = Definition(singular="widget", short_names=["wd"], categories=["ours"], columns=columns)
+    widgets = ResourceRecord(
+        group="example.com",
+        version="v1",
+        plural="widgets",
+        kind="Widget",
+        state=ResourceState.SYNCED,
+        definition=names,
+    )
+    await api.snapshot.writer.put_resource_state("c1", widgets)
+    await api.add("c1", "example.com/widgets", "w1", spec={"size": 3})
+    return api
+
+
+@pytest.fixture
+def environment(api: QueryApi, tmp_path: Path) -> dict[str, str]:
+    return {"FLEETBUS_API_URL": api.url, "HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+
+
+@pytest.fixture
+def run(
+    environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    async def run_command(*argv: str) -> Ended:
+        capsys.readouterr()
+        status = await asyncio.to_thread(lambda: int(app(list(argv), standalone_mode=False) or 0))
+        return Ended.read(status, capsys)
+
+    return run_command
+
+
+ARGUMENTS: list[tuple[list[str], list[tuple[str, list[str]]]]] = [
+    (["pods"], [("pods", [])]),
+    (["pods", "a", "b"], [("pods", ["a", "b"])]),
+    (["pods,svc"], [("pods", []), ("svc", [])]),
+    (["pod/a"], [("pod", ["a"])]),
+    (["pod/a", "svc/b", "pod/c"], [("pod", ["a", "c"]), ("svc", ["b"])]),
+    (["deployments.apps/web"], [("deployments.apps", ["web"])]),
+    (["v1/pods"], [("v1/pods", [])]),
+    (["v1/pods/a"], [("v1/pods", ["a"])]),
+    (["apps/v1/deployments"], [("apps/v1/deployments", [])]),
+    (["apps/v1/deployments/a"], [("apps/v1/deployments", ["a"])]),
+    (["networking.k8s.io/v1/ingresses", "a"], [("networking.k8s.io/v1/ingresses", ["a"])]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "wanted"), ARGUMENTS)
+def test_arguments_are_those_of_kubectl(arguments: list[str], wanted: list[tuple[str, list[str]]]):
+    assert parse_wanted(arguments) == [Wanted(*one) for one in wanted]
+
+
+@pytest.mark.parametrize("arguments", [["pod/a", "b"], ["pod/"], ["/a"], ["pod/a/b"], ["a//b"]])
+def test_malformed_arguments_are_refused(arguments: list[str]):
+    with pytest.raises(ConfigError):
+        parse_wanted(arguments)
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_several_types_and_names_are_shown_as_kubectl_does(run: Run):
+    both = await run("get", "pods,deploy", "-n", "prod")
+    named = await run("get", "pods", "web", "db")
+    slashed = await run("get", "pod/db", "deploy/web")
+
+    assert [row[:3] for row in both.rows] == [
+        ["CLUSTER", "NAMESPACE", "NAME"],
+        ["c1", "prod", "pod/web"],
+        ["c2", "prod", "pod/web"],
+        [],
+        ["CLUSTER", "NAMESPACE", "NAME"],
+        ["c1", "prod", "deployment.apps/web"],
+    ]
+    assert [row[2] for row in named.rows if row and row[2] != "NAME"] == ["web", "web", "db"]
+    assert [row[2] for row in slashed.rows if row and row[2] != "NAME"] == [
+        "pod/db", "deployment.apps/web",
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_a_category_shows_all_that_is_in_it(run: Run):
+    everything = await run("get", "all")
+    ours = await run("get", "ours")
+
+    names = [row[2] for row in everything.rows if row and row[2] != "NAME"]
+    assert names == ["pod/web", "pod/db", "pod/web", "deployment.apps/web"]
+    assert [row[2] for row in ours.rows] == ["NAME", "w1"]
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_custom_resources_have_short_names_and_columns(run: Run):
+    ended = await run("get", "wd")
+
+    assert ended.rows == [["CLUSTER", "NAMESPACE", "NAME", "SIZE"], ["c1", "prod", "w1", "3"]]
+    assert (ended.status, ended.err) == (0, "")
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_the_options_of_kubectl(run: Run):
+    labels = await run("get", "po", "--show-labels", "--cluster", "c1", "-n", "prod")
+    bare = await run("get", "po", "--no-headers")
+    selected = await run("get", "po", "--field-selector", "status.phase=Pending")
+
+    assert (labels.rows[0][-1], labels.rows[1][-1]) == ("LABELS", "app=web")
+    assert [row[2] for row in bare.rows] == ["web", "db", "web"]
+    assert [row[2] for row in selected.rows] == ["NAME", "db"]
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_templates_print_what_they_say(run: Run):
+    one = await run("get", "pod/db", "-o", "jsonpath={.metadata.name} {.status.phase}")
+    many = await run("get", "pods", "-o", "jsonpath={range .items[*]}{.metadata.name},{end}")
+    where = await run(
+        "get", "pods", "-o", r"jsonpath={.items[*].metadata.annotations.fleetbus\.dev/cluster}"
+    )
+    columns = "NAME:.metadata.name,IMAGES:.spec.containers[*].image,NODE:.spec.nodeName"
+    custom = await run("get", "po", "-o", f"custom-columns={columns}")
+
+    assert one.out == "db Pending"
+    assert many.out == "web,db,web,"
+    assert where.out == "c1 c1 c2"
+    assert custom.rows[:2] == [["NAME", "IMAGES", "NODE"], ["web", "nginx:1", "<none>"]]
+    with pytest.raises(InvalidJsonPath):
+        await run("get", "pods", "-o", "jsonpath={.a[}")
+    with pytest.raises(ConfigError, match="NAME:PATH"):
+        await run("get", "pods", "-o", "custom-columns=NAME")
+    with pytest.raises(ConfigError, match="jsonpath"):
+        await run("get", "pods", "-o", "jsonpath")
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_clusters_that_do_not_serve_a_type_are_no_warning_unless_named(run: Run):
+    everywhere = await run("get", "deploy")
+    named = await run("get", "deploy", "--cluster", "c2")
+
+    assert everywhere.err == ""
+    assert "note: not served, or not watched, in c2" in named.err
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_it_is_said_that_secrets_are_not_watched(run: Run):
+    ended = await run("get", "secrets")
+    other = await run("get", "pots")
+
+    assert ended.status == 1
+    assert "FLEETBUS_WATCHER_SECRETS=true" in ended.err
+    assert "SECRETS" not in other.err
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_api_resources_lists_the_types(run: Run):
+    shown = await run("api-resources")
+    names = await run("api-resources", "-o", "name")
+    wide = await run("api-resources", "-o", "wide", "--no-headers")
+
+    assert ["widgets", "wd", "example.com/v1", "true", "Widget"] in shown.rows
+    assert "widgets.example.com" in names.out.splitlines()
+    assert ["pods", "po", "v1", "true", "Pod", "all"] in wide.rows
+    assert (await run("api-resources", "--not-namespaced")).out == ""
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_one_cluster_is_shown_in_detail(run: Run):
+    ended = await run("clusters", "c2")
+    as_json = json.loads((await run("clusters", "show", "c2", "-o", "json")).out)
+    absent = await run("clusters", "c9")
+
+    assert ["Connected:", "yes"] in ended.rows
+    assert ["pods", "v1", "1", "synced", "-"] in ended.rows
+    assert as_json["name"] == "c2"
+    assert (absent.status, "'c9'" in absent.err) == (1, True)
+
+
+def test_widths_are_those_of_the_first_page_and_cells_cannot_control_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(table_output, "_FIRST_PAGE", 2)
+    rows = [["a", "b"], ["long", "x\ny"], ["longer", "\x1b[31m"]]
+
+    assert table_output.print_rows(["One", "Two"], rows) == 3
+
+    assert capsys.readouterr().out.splitlines() == [
+        "ONE    TWO",
+        "a      b",
+        "long   x...",
+        "longer   ?[31m",
+    ]
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_a_closed_pipe_ends_quietly(fleet: QueryApi, environment: dict[str, str]):
+    for number in range(3_000):
+        await fleet.add("c1", "core/configmaps", f"m{number:04}-{'x' * 200}")
+    command = f"{FLEETBUS} get cm | head -n 1"
+
+    ended = await asyncio.to_thread(
+        subprocess.run, ["/bin/sh", "-c", command], env=environment, capture_output=True, text=True
+    )
+
+    assert ended.stdout.split()[:2] == ["CLUSTER", "NAMESPACE"]
+    assert ended.stderr == ""
+
+
+async def on_terminal(environment: dict[str, str], *argv: str) -> str:
+    def start() -> str:
+        ours, theirs = pty.openpty()
+        with os.fdopen(ours, "rb", buffering=0) as reader:
+            child = subprocess.Popen([FLEETBUS, *argv], stdout=theirs, env=environment)
+            os.close(theirs)
+            found = b""
+            try:
+                while part := reader.read(4096):
+                    found += part
+            except OSError:  # the end of a terminal
+                pass
+            child.wait()
+        return found.decode()
+
+    return await asyncio.to_thread(start)
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_there_are_colours_on_a_terminal_only_and_never_with_no_color(
+    run: Run, environment: dict[str, str]
+):
+    shown = await on_terminal({**environment, "TERM": "xterm"}, "get", "pods")
+    plain = await on_terminal({**environment, "TERM": "xterm", "NO_COLOR": "1"}, "get", "pods")
+
+    assert "\x1b[1mCLUSTER" in shown
+    assert "\x1b[33mc1" in shown  # the pending one
+    assert "\x1b" not in plain
+    assert "\x1b" not in (await run("get", "pods")).out
+
+
+COMPLETIONS = {
+    "fleetbus get wid": "widgets",
+    "fleetbus get po,wid": "po,widgets",
+    "fleetbus get pods d": "db",
+    "fleetbus get pod/d": "pod/db",
+    "fleetbus get pods --cluster c": "c1 c2",
+    "fleetbus clusters show c2": "c2",
+    "fleetbus api-res": "api-resources",
+}
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_bash_completes_types_names_and_clusters(environment: dict[str, str]):
+    def complete(line: str) -> list[str]:
+        words = line.split(" ")
+        script = f"""
+            source <({FLEETBUS} completion bash)
+            COMP_WORDS=({" ".join(words)}) COMP_CWORD={len(words) - 1}
+            _fleetbus {FLEETBUS}; echo "${{COMPREPLY[@]}}"
+        """
+        ended = subprocess.run(
+            ["/bin/bash", "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
+        return ended.stdout.split()
+
+    for line, expected in COMPLETIONS.items():
+        found = await asyncio.to_thread(complete, line)
+        assert found == expected.split(), line
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_zsh_and_fish_are_answered_in_their_form(environment: dict[str, str]):
+    def ask(**variables: str) -> str:
+        ended = subprocess.run(
+            [FLEETBUS], env={**environment, **variables}, capture_output=True, text=True, check=True
+        )
+        return ended.stdout
+
+    words = {"_TYPER_COMPLETE_ARGS": "fleetbus get wid"}
+    zsh = await asyncio.to_thread(ask, _FLEETBUS_COMPLETE="complete_zsh", **words)
+    fish = await asyncio.to_thread(
+        ask,
+        _FLEETBUS_COMPLETE="complete_fish",
+        _TYPER_COMPLETE_FISH_ACTION="get-args",
+        **words,
+    )
+
+    assert "widgets" in zsh
+    assert fish.split() == ["widgets"]
+
+
+async def test_completion_is_printed_for_three_shells_and_quiet_without_an_api(
+    run: Run, tmp_path: Path
+):
+    for shell in ("bash", "zsh", "fish"):
+        assert "_FLEETBUS_COMPLETE=complete_" in (await run("completion", shell)).out
+    with pytest.raises(ConfigError, match="tcsh"):
+        await run("completion", "tcsh")
+    nobody = {
+        "FLEETBUS_API_URL": "http://127.0.0.1:1",
+        "HOME": str(tmp_path),
+        "_FLEETBUS_COMPLETE": "complete_bash",
+        "COMP_WORDS": "fleetbus get p",
+        "COMP_CWORD": "2",
+    }
+
+    ended = await asyncio.to_thread(
+        subprocess.run, [FLEETBUS], env=nobody, capture_output=True, text=True
+    )
+
+    assert (ended.stdout.strip(), ended.stderr) == ("", "")
