@@ -51,7 +51,10 @@ _MOST: Final = 500
 def completion(
     shell: Annotated[str, typer.Argument(help="bash, zsh or fish.", metavar="|".join(SHELLS))],
 ) -> None:
-    """Print the completion for a shell: source <(fleetbus completion bash)."""
+    """Print the completion script of a shell.
+
+    For this session: `source <(fleetbus completion bash)`; fish sources it from a pipe.
+    """
     if shell not in SHELLS:
         raise ConfigError(f"no completion for {shell!r}: it must be one of {', '.join(SHELLS)}")
     sys.stdout.write(_SCRIPTS[shell])

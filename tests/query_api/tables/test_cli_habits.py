@@ -151,10 +151,12 @@ async def test_the_options_of_kubectl(run: Run):
     labels = await run("get", "po", "--show-labels", "--cluster", "c1", "-n", "prod")
     bare = await run("get", "po", "--no-headers")
     selected = await run("get", "po", "--field-selector", "status.phase=Pending")
+    by_phase = await run("get", "po", "--sort-by", "{.status.phase}", "-o", "name")
 
     assert (labels.rows[0][-1], labels.rows[1][-1]) == ("LABELS", "app=web")
     assert [row[2] for row in bare.rows] == ["web", "db", "web"]
     assert [row[2] for row in selected.rows] == ["NAME", "db"]
+    assert by_phase.out.split() == ["c1/pods/test/db", "c1/pods/prod/web", "c2/pods/prod/web"]
 
 
 @pytest.mark.usefixtures("fleet")

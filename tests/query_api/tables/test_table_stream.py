@@ -64,6 +64,7 @@ async def test_a4_a_table_has_columns_freshness_rows_and_an_end(fleet: QueryApi)
         ({"fieldSelector": "status.phase=Running,metadata.name!=web"}, ["c1/db"]),
         ({"fieldSelector": "status.phase=Failed"}, []),
         ({"limit": "2"}, ["c1/web", "c1/db"]),
+        ({"sort": "-metadata.namespace,metadata.name"}, ["c1/db", "c1/web", "c2/web"]),
     ],
 )
 async def test_a_table_is_selected_like_a_list(
@@ -129,6 +130,8 @@ async def test_custom_resources_have_the_columns_of_their_definition(fleet: Quer
         ({"showLabels": "1"}, "view=table"),
         ({"view": "table", "continue": "x"}, "continue"),
         ({"view": "table", "limit": "0"}, "limit"),
+        ({"view": "table", "sort": "a..b"}, "sort"),
+        ({"view": "table", "fields": "metadata.name"}, "fields"),
         ({"view": "table", "wide": "perhaps"}, "wide"),
         ({"view": "table", "labelSelector": "a in"}, "selector"),
     ],

@@ -312,10 +312,10 @@ def test_help_shows_whole_sentences(call: Call, words: tuple[str, ...]) -> None:
     assert cut == []
 
 
-def test_a_name_behind_a_slash_is_an_argument_of_its_own(call: Call) -> None:
-    status, _, err = call("get", "deployments/web", "--api-url=http://127.0.0.1:1")
+def test_a_name_behind_a_slash_and_one_of_its_own_cannot_be_mixed(call: Call) -> None:
+    status, _, err = call("get", "deployments/web", "db", "--api-url=http://127.0.0.1:1")
     assert status == 2
-    assert "is not a resource; for one object, `fleetbus get deployments web`" in one_line(err)
+    assert "TYPE/NAME and TYPE NAME cannot be mixed" in one_line(err)
 
 
 @pytest.mark.parametrize("arguments", [("get",), ("get", "pods", "--limit", "-1"), ("nothing",)])

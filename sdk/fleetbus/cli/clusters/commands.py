@@ -31,7 +31,7 @@ class _Group(TyperGroup):
 
 app = typer.Typer(
     cls=_Group,
-    help="List the clusters of the fleet, or show, accept or audit one: `fleetbus clusters NAME`.",
+    help="List the clusters of the fleet; show, accept or audit one.",
 )
 
 

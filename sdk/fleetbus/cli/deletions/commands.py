@@ -45,7 +45,7 @@ def orphans(
     hub_context: HubContext = "",
     redis_url: RedisUrl = None,
 ) -> None:
-    """Show what no MultiClusterResource has on record, and delete it."""
+    """Show what no MultiClusterResource has on record; delete it."""
     from fleetbus.cli.deletions.orphans import run_orphans  # noqa: PLC0415 -- import cost
 
     hub = (hub_kubeconfig, hub_context)

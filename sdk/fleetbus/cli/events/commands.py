@@ -48,7 +48,7 @@ def events(
     output: TableOrJson = "table",
     nats_url: NatsUrl = None,
 ) -> None:
-    """Show the events of the last ten minutes, or live with --follow."""
+    """Show events of the last ten minutes, or live with --follow."""
     from fleetbus.cli.events.distribution import DistributionQuery, show_distribution  # noqa: PLC0415 -- import cost
     from fleetbus.cli.events.events import EventQuery, show_events  # noqa: PLC0415 -- import cost
 

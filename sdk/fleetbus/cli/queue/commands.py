@@ -39,7 +39,7 @@ def queue(
     redis_url: RedisUrl = None,
     nats_url: NatsUrl = None,
 ) -> None:
-    """Show workqueues; retry or release items; forget a controller."""
+    """Show workqueues; retry, release or forget what is in them."""
     from fleetbus.cli.queue.forget import forget  # noqa: PLC0415 -- import cost
     from fleetbus.cli.queue.release import release_items  # noqa: PLC0415 -- import cost
     from fleetbus.cli.queue.retry import retry_items  # noqa: PLC0415 -- import cost

@@ -41,6 +41,8 @@ log = structlog.get_logger()
 NDJSON: Final = "application/x-ndjson"
 _PAGE: Final = 500
 """Objects that are read at a time."""
+_CHOSEN_PAGE: Final = 5_000
+"""The same where they are selected or sorted by fields; the bytes of a page are bounded anyhow."""
 _LONGEST_CELL: Final = 4_096
 """Characters; a column of a custom resource may select a whole object."""
 
@@ -117,7 +119,9 @@ class TableListing:
     async def _page(
         self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey], limit: int | None
     ) -> Found:
-        size = _PAGE if limit is None else min(limit, _PAGE)
+        # Each page of a selection looks at all objects anew, so that it had better be a large one.
+        most = _CHOSEN_PAGE if fields or sort else _PAGE
+        size = most if limit is None else min(limit, most)
         return await self._listing.page(replace(query, limit=size), fields, sort)
 
     async def _stream(
@@ -139,8 +143,8 @@ class TableListing:
             await self._slices.run(take, found.page.entries)
             if lines:
                 yield b"".join(lines)
-            for cluster, count in found.undecided.items():
-                undecided[cluster] = undecided.get(cluster, 0) + count
+            for cluster, count in found.undecided.items():  # each page counts all that it looked at
+                undecided[cluster] = max(undecided.get(cluster, 0), count)
             left = None if limit is None else limit - rows.count
             token = found.page.continue_token
             if not token or left == 0:
