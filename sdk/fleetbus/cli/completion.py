@@ -100,7 +100,7 @@ def complete_objects(context: typer.Context, incomplete: str) -> list[str]:
 def _ask(
     context: typer.Context, start: str, find: Callable[[ApiClient], Iterable[str]]
 ) -> list[str]:
-    """What begins so; nothing if the query API does not answer at once."""
+    """Find the names that begin so; none if the query API does not answer at once."""
     from fleetbus.cli.api_client import ApiClient  # noqa: PLC0415 -- import cost
     from fleetbus.cli.target import ApiFlags  # noqa: PLC0415 -- import cost
 

@@ -15,7 +15,7 @@ import pytest
 
 from fleetbus.cli.app import app
 from fleetbus.cli.objects import table_output
-from fleetbus.cli.objects.wanted import Wanted, parse_wanted
+from fleetbus.cli.objects.arguments import Chosen, parse_objects
 from fleetbus.errors import ConfigError
 from fleetbus.kube.jsonpath import InvalidJsonPath
 from fleetbus.snapshot import Definition, ResourceRecord, ResourceState
@@ -97,15 +97,15 @@ ARGUMENTS: list[tuple[list[str], list[tuple[str, list[str]]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "wanted"), ARGUMENTS)
-def test_arguments_are_those_of_kubectl(arguments: list[str], wanted: list[tuple[str, list[str]]]):
-    assert parse_wanted(arguments) == [Wanted(*one) for one in wanted]
+@pytest.mark.parametrize(("arguments", "chosen"), ARGUMENTS)
+def test_arguments_are_those_of_kubectl(arguments: list[str], chosen: list[tuple[str, list[str]]]):
+    assert parse_objects(arguments) == [Chosen(*one) for one in chosen]
 
 
 @pytest.mark.parametrize("arguments", [["pod/a", "b"], ["pod/"], ["/a"], ["pod/a/b"], ["a//b"]])
 def test_malformed_arguments_are_refused(arguments: list[str]):
     with pytest.raises(ConfigError):
-        parse_wanted(arguments)
+        parse_objects(arguments)
 
 
 @pytest.mark.usefixtures("fleet")

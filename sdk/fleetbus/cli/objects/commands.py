@@ -92,13 +92,13 @@ def get(
     ca_file: ApiCaFile = None,
 ) -> None:
     """List objects in every cluster, or show some."""
+    from fleetbus.cli.objects.arguments import parse_objects  # noqa: PLC0415 -- import cost
     from fleetbus.cli.objects.forms import Output  # noqa: PLC0415 -- import cost
     from fleetbus.cli.objects.get import show_objects  # noqa: PLC0415 -- import cost
     from fleetbus.cli.objects.query import ObjectQuery, sort_field  # noqa: PLC0415 -- import cost
-    from fleetbus.cli.objects.wanted import parse_wanted  # noqa: PLC0415 -- import cost
 
-    wanted = parse_wanted(objects)
-    if selector and any(one.names for one in wanted):
+    chosen = parse_objects(objects)
+    if selector and any(one.names for one in chosen):
         raise ConfigError("a name and --selector cannot be given together")
     query = ObjectQuery(
         resource="",
@@ -116,7 +116,7 @@ def get(
         show_managed_fields=show_managed_fields,
     )
     api = ApiFlags(url=api_url, token=token, token_file=token_file, ca_file=ca_file)
-    raise typer.Exit(show_objects(wanted, query, form, api))
+    raise typer.Exit(show_objects(chosen, query, form, api))
 
 
 def describe(

@@ -222,7 +222,7 @@ def _chain(first: list[str], rest: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 def _prefix(resource: Mapping[str, Any]) -> str:
-    """What kubectl puts before a name where several resources are shown: `deployment.apps/`."""
+    """The prefix that kubectl gives names where several resources are shown: `deployment.apps/`."""
     kind, group = str(resource["kind"] or resource["plural"]).lower(), resource["group"]
     return f"{kind}/" if group == "core" else f"{kind}.{group}/"
 

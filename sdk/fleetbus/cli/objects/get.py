@@ -8,10 +8,10 @@ from dataclasses import replace
 from http import HTTPStatus
 
 from fleetbus.cli.api_client import ApiClient, ApiFailed
+from fleetbus.cli.objects.arguments import Chosen
 from fleetbus.cli.objects.forms import Form, Output, find_form
 from fleetbus.cli.objects.query import ObjectQuery
 from fleetbus.cli.objects.types import find_category
-from fleetbus.cli.objects.wanted import Wanted
 from fleetbus.cli.target import ApiFlags
 
 _SECRETS = (
@@ -21,12 +21,12 @@ _SECRETS = (
 
 
 def show_objects(
-    wanted: Sequence[Wanted], query: ObjectQuery, output: Output, flags: ApiFlags
+    chosen: Sequence[Chosen], query: ObjectQuery, output: Output, flags: ApiFlags
 ) -> int:
     """Print objects; return the exit status.
 
     Args:
-        wanted: the resources and names.
+        chosen: the resources and names.
         query: selects objects of each.
         output: how they are printed.
         flags: where the query API is.
@@ -37,8 +37,8 @@ def show_objects(
     api = ApiClient(flags.resolve())
     form = find_form(api, output)
     command = _Command(api, form, query)
-    form.has_several = len({one.resource for one in wanted}) > 1
-    for one in wanted:
+    form.has_several = len({one.resource for one in chosen}) > 1
+    for one in chosen:
         command.show(one)
     if not command.is_failed or command.shown:
         form.finish()
@@ -60,18 +60,18 @@ class _Command:
         self.empty: list[str] = []
         """The resources that were asked for."""
 
-    def show(self, wanted: Wanted) -> None:
+    def show(self, chosen: Chosen) -> None:
         """Show the objects of a resource, or of all resources of a category."""
         try:
-            for name in wanted.names or ("",):
-                self._show_one(wanted.resource, name)
+            for name in chosen.names or ("",):
+                self._show_one(chosen.resource, name)
         except ApiFailed as e:
-            members = self._members(wanted) if e.status == HTTPStatus.NOT_FOUND else []
+            members = self._members(chosen) if e.status == HTTPStatus.NOT_FOUND else []
             self._form.has_several = self._form.has_several or len(members) > 1
             for member in members:
-                self.show(Wanted(member, ()))
+                self.show(Chosen(member, ()))
             if not members:
-                self._fail(_explain(e, wanted.resource))
+                self._fail(_explain(e, chosen.resource))
 
     def _show_one(self, resource: str, name: str) -> None:
         query = replace(self._query, resource=resource, name=name)
@@ -81,9 +81,9 @@ class _Command:
         if name and not count:
             self._fail(f"no {plural} {name!r}{_where(query)}")
 
-    def _members(self, wanted: Wanted) -> list[str]:
+    def _members(self, chosen: Chosen) -> list[str]:
         try:
-            return [] if wanted.names else find_category(self._api, wanted.resource)
+            return [] if chosen.names else find_category(self._api, chosen.resource)
         except ApiFailed:
             return []
 

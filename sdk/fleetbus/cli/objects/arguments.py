@@ -11,14 +11,14 @@ from fleetbus.errors import ConfigError
 _VERSION: Final = re.compile(r"v\d+((alpha|beta)\d+)?")
 
 
-class Wanted(NamedTuple):
+class Chosen(NamedTuple):
     """A resource, and the names of its objects; none for all of them."""
 
     resource: str
     names: Sequence[str]
 
 
-def parse_wanted(arguments: Sequence[str]) -> list[Wanted]:
+def parse_objects(arguments: Sequence[str]) -> list[Chosen]:
     """Parse the arguments.
 
     Raises:
@@ -27,7 +27,7 @@ def parse_wanted(arguments: Sequence[str]) -> list[Wanted]:
     pairs = [split_name(one) for one in arguments]
     if not any(name for _, name in pairs):
         first, *names = arguments
-        return [Wanted(resource, names) for resource in first.split(",") if resource]
+        return [Chosen(resource, names) for resource in first.split(",") if resource]
     if not all(name for _, name in pairs):
         raise ConfigError(
             "TYPE/NAME and TYPE NAME cannot be mixed: `pods/web services/web`, or `pods web db`"
@@ -35,7 +35,7 @@ def parse_wanted(arguments: Sequence[str]) -> list[Wanted]:
     found: dict[str, list[str]] = {}
     for resource, name in pairs:
         found.setdefault(resource, []).append(name)
-    return [Wanted(resource, names) for resource, names in found.items()]
+    return [Chosen(resource, names) for resource, names in found.items()]
 
 
 def split_name(argument: str) -> tuple[str, str]:
