@@ -84,6 +84,17 @@ async def test_a_get_shows_the_object_of_every_cluster(fleet: QueryApi):
     assert (await fleet.get("/kube/-/api/v1/namespaces/other/pods/web")).status_code == 404
 
 
+async def test_a_typed_client_is_told_that_several_clusters_have_the_object(fleet: QueryApi):
+    path = "/kube/-/api/v1/namespaces/prod/pods"
+    for accept in ("application/json, */*", "application/vnd.kubernetes.protobuf,application/json"):
+        headers = {"Accept": accept}
+        several = await fleet.client.get(f"{path}/web", headers=headers)
+        assert (several.status_code, several.json()["reason"]) == (409, "Conflict")
+        assert "is in 2 clusters (eu1, us1): ask one of them" in several.json()["message"]
+        single = await fleet.client.get(f"{path}/only-us1", headers=headers)
+        assert single.json()["kind"] == "Pod"
+
+
 async def test_annotations_of_the_object_stay(fleet: QueryApi):
     body = b'{"metadata":{"name":"a","namespace":"prod","resourceVersion":"9","annotations":%b}}'
     for name, held in (("one", b'{"team":"a"}'), ("none", b"null")):

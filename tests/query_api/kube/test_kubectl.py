@@ -97,6 +97,8 @@ async def test_t19_the_whole_fleet_side_by_side(fleet: KubectlFleet):
     clusters = [i["metadata"]["annotations"]["fleetbus.dev/cluster"] for i in tree.json["items"]]
     assert clusters == ["a", "b"]
     assert [row[1] for row in sorted_.rows] == [f"c{n}" for n in range(5) for _ in "ab"]
+    assert "Name:         only-b" in (await fleet.every("describe", "cm", "only-b")).out
+    assert "is in 2 clusters (a, b)" in await fleet.every.refused("describe", "cm", "c1")
 
 
 async def test_t19_get_w_shows_changes_of_every_cluster(fleet: KubectlFleet):

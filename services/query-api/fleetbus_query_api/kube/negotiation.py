@@ -13,6 +13,7 @@ from typing import Final
 from fleetbus_query_api.kube.problems import NotAcceptableProblem
 
 JSON: Final = "application/json"
+_PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
 TABLE: Final = "Table"
 METADATA: Final = "PartialObjectMetadata"
 METADATA_LIST: Final = "PartialObjectMetadataList"
@@ -44,6 +45,16 @@ def negotiate(accept: str, forms: Forms) -> Form:
         if (found := _parse_clause(clause, forms)) is not None:
             return found
     raise NotAcceptableProblem(f"only the following media types are accepted: {JSON}")
+
+
+def is_typed(accept: str) -> bool:
+    """Whether a client decodes answers into types of its own, so that it expects one object.
+
+    Those of Go accept protobuf or, as it were, anything; clients that take objects as they are,
+    like `kubectl get`, accept JSON alone or a Table.
+    """
+    clauses = [clause.strip() for clause in accept.split(",")]
+    return any(one.startswith(_PROTOBUF) for one in clauses) or clauses == [JSON, "*/*"]
 
 
 def _parse_clause(clause: str, forms: Forms) -> Form | None:

@@ -1,5 +1,6 @@
 """Refusals that only a Kubernetes API has, and the words of the others there.
 
+SeveralClustersProblem    409: a typed client asks the fleet for one object, and there are several
 NotAcceptableProblem      406: the client accepts no form that there is
 InvalidOptionsProblem     422: parameters that contradict each other
 FutureVersionProblem      504: a resourceVersion that the snapshot has not reached
@@ -7,7 +8,9 @@ FutureVersionProblem      504: a resourceVersion that the snapshot has not reach
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import MappingProxyType
+from typing import Final
 
 from fleetbus_query_api.answers.problem import (
     BadRequestProblem,
@@ -17,6 +20,25 @@ from fleetbus_query_api.answers.problem import (
 )
 from fleetbus_query_api.kube.paths import ResourcePath
 from fleetbus_query_api.kube.status import WHERE_TO_WRITE
+
+_MAX_NAMED: Final = 5
+
+
+class SeveralClustersProblem(Problem):
+    """A typed client asks the fleet for one object, and several clusters have it.
+
+    It would read a List as an object without any fields.
+    """
+
+    status = 409
+
+    def __init__(self, path: ResourcePath, clusters: Sequence[str]) -> None:
+        named = ", ".join(clusters[:_MAX_NAMED]) + (", …" if len(clusters) > _MAX_NAMED else "")
+        super().__init__(
+            f'{path.qualified} "{path.name}" is in {len(clusters)} clusters ({named}): ask one of'
+            " them, at /kube/<cluster>",
+            details=path.details,
+        )
 
 
 class NotAcceptableProblem(Problem):

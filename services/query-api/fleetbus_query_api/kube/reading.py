@@ -28,6 +28,7 @@ from fleetbus_query_api.kube.negotiation import (
     METADATA_LIST,
     OBJECT_FORMS,
     TABLE,
+    is_typed,
     negotiate,
 )
 from fleetbus_query_api.kube.object_bytes import ObjectBytes
@@ -36,6 +37,7 @@ from fleetbus_query_api.kube.paths import ResourcePath
 from fleetbus_query_api.kube.problems import (
     FutureVersionProblem,
     NotAcceptableProblem,
+    SeveralClustersProblem,
     no_object,
     no_path,
     no_resource,
@@ -136,6 +138,7 @@ class KubeObjects:
             NotFoundProblem: there is none, or the user may not read it (rule A2).
             NotAcceptableProblem: the client accepts no form that there is.
             FutureVersionProblem: the snapshot has not reached the version.
+            SeveralClustersProblem: several clusters have it, and the client expects one object.
         """
         path = asked.path
         readable = await self.find(asked, "get")
@@ -147,6 +150,8 @@ class KubeObjects:
             error = no_object(path)
             error.headers = headers
             raise error
+        if len(entries) > 1 and is_typed(asked.accept):
+            raise SeveralClustersProblem(path, [entry.cluster for entry in entries])
         return json_response(form.answer(entries), headers=headers)
 
     async def _entries(self, asked: KubeRequest, readable: Readable) -> Sequence[Entry]:

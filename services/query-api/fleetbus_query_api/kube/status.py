@@ -20,6 +20,7 @@ _REASONS: Final[Mapping[int, str]] = {
     404: "NotFound",
     405: "MethodNotAllowed",
     406: "NotAcceptable",
+    409: "Conflict",
     410: "Expired",
     422: "Invalid",
     429: "TooManyRequests",
