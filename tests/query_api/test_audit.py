@@ -8,7 +8,9 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
+from support.eventually import eventually
 from support.rigs.secured_api import SecuredApi, grant, rule, secured_api
+from support.rigs.watch_client import watching
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -63,6 +65,23 @@ async def test_a3_each_request_is_a_line_with_who_what_and_the_decision(api: Sec
     assert "\n" not in lines[5]["path"]
     text = str(logs)
     assert not [token for token in (ann, bob, eve, "CANARY-token") if token in text]
+
+
+async def test_a3_a_watch_is_a_line_as_soon_as_it_is_open(api: SecuredApi):
+    grant(api.hub, "ann", rule("watch", "fleetbus.dev", "clusters/pods", names=("eu1",)))
+    ann = api.user("ann")
+    path = "/kube/-/api/v1/pods"
+    with capture_logs() as logs:
+        async with watching(api.client, path, token=ann) as watch:
+            await eventually(lambda: watch.events)
+            (line,) = audited(logs)
+            assert (line["path"], line["status"]) == (path, 200)
+            assert (line["decision"], line["denied"]) == ("partly denied", ["us1"])
+            assert line["rights"][0] == "watch pods"
+        refused = await api.get(api.user("eve"), path, watch="1")
+        assert refused.status_code == 404
+        await eventually(lambda: len(audited(logs)) == 2)
+    assert (audited(logs)[1]["user"], audited(logs)[1]["decision"]) == ("eve", "denied")
 
 
 async def test_reviews_are_counted_by_result_and_those_that_were_known(api: SecuredApi):

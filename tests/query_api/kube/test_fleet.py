@@ -84,7 +84,7 @@ async def test_a_get_shows_the_object_of_every_cluster(fleet: QueryApi):
     assert (await fleet.get("/kube/-/api/v1/namespaces/other/pods/web")).status_code == 404
 
 
-async def test_a_typed_client_is_told_that_several_clusters_have_the_object(fleet: QueryApi):
+async def test_a_typed_client_learns_that_several_clusters_have_the_object(fleet: QueryApi):
     path = "/kube/-/api/v1/namespaces/prod/pods"
     for accept in ("application/json, */*", "application/vnd.kubernetes.protobuf,application/json"):
         headers = {"Accept": accept}

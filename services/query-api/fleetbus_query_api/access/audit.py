@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fleetbus_query_api.access.authorise import Access, Right
 from fleetbus_query_api.access.user import User, find_user
+from fleetbus_query_api.limits.lasting import release_with
 from fleetbus_query_api.limits.user_limits import address_of
 
 log = structlog.get_logger()
@@ -40,6 +41,8 @@ class _Asked:
     rights: list[Right] = field(default_factory=list[Right])
     allowed: int = 0
     denied: set[str] = field(default_factory=set[str])
+    is_logged: bool = False
+    """Whether its line is written: what a watch asks again and again is not noted."""
 
 
 _ASKED: Final[ContextVar[_Asked | None]] = ContextVar("asked", default=None)
@@ -61,7 +64,8 @@ class AuditedAccess:
     ) -> Collection[str]:
         """Those of the clusters in which the user has a right; see `Access`."""
         allowed = await self._access.authorise(user, right, clusters)
-        if asked := _ASKED.get():
+        asked = _ASKED.get()
+        if asked is not None and not asked.is_logged:
             asked.rights.append(right)
             asked.allowed += len(allowed)
             asked.denied |= set(clusters) - set(allowed)
@@ -87,7 +91,7 @@ class Audit:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, then log it."""
+        """Serve a request, and log it once it is answered, or its answer begins to last."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -100,12 +104,19 @@ class Audit:
             await send(message)
 
         asked = _Asked()
+
+        def write(status: int = HTTPStatus.OK) -> None:
+            if not asked.is_logged:
+                asked.is_logged = True
+                _log(scope, status, asked, time.perf_counter() - started)
+
+        release_with(scope, write)
         token = _ASKED.set(asked)
         try:
             await self._app(scope, receive, note)
         finally:
             _ASKED.reset(token)
-            _log(scope, status, asked, time.perf_counter() - started)
+            write(status)
 
 
 def _log(scope: Scope, status: int, asked: _Asked, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Tells the limits whether a request below /kube is a list, or a watch."""
+"""Tells the limits whether a request below /kube is a list."""
 
 from __future__ import annotations
 
@@ -15,11 +15,6 @@ _FALSE = ("false", "0")
 def is_list(scope: Scope) -> bool:
     """Whether a request lists objects: its answer may be large."""
     return _is_of_many(scope) and not _asks_for_watch(scope)
-
-
-def is_watch(scope: Scope) -> bool:
-    """Whether a request watches objects: its answer lasts."""
-    return _is_of_many(scope) and _asks_for_watch(scope)
 
 
 def _is_of_many(scope: Scope) -> bool:

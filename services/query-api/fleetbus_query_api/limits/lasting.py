@@ -20,6 +20,6 @@ def release_with(scope: Scope, release: Callable[[], None]) -> None:
 
 
 def release_capacity(scope: Scope) -> None:
-    """Release what a request has used up; its answer lasts."""
+    """Release what a request has used up, and log it; its answer lasts."""
     for release in cast("list[Callable[[], None]]", scope.pop(_KEY, [])):
         release()
