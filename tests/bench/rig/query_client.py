@@ -11,9 +11,8 @@ from urllib.parse import quote, urlsplit
 from bench.rig.realistic_pods import name_of, namespace_of
 
 _CONTINUE: Final = re.compile(rb'"continue": ?"([^"]*)"')
-_ENDS: Final = 4096
-"""Bytes at both ends of a list that may hold its token: ours is behind the items, that of an API
-server before them."""
+_HEAD: Final = 4096
+"""Bytes that hold the token of an API server's list; ours is behind the items."""
 
 
 class Client:
@@ -57,10 +56,9 @@ class Client:
 
 
 def _token_of(body: bytes) -> str:
-    for part in (body[:_ENDS], body[-_ENDS:]):
-        if found := _CONTINUE.search(part):
-            return quote(found[1].decode())
-    return ""
+    behind = max(body.rfind(b'"continue"'), 0)
+    found = _CONTINUE.search(body[:_HEAD]) or _CONTINUE.match(body[behind : behind + _HEAD])
+    return quote(found[1].decode()) if found else ""
 
 
 def path_of_one(index: int, clusters: int) -> str:
