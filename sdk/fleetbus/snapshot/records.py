@@ -273,6 +273,8 @@ class Freshness:
 
 def _age(time: str, now: datetime) -> timedelta | None:
     """Time since then; never negative, even if the watcher's clock runs ahead."""
+    if not time:
+        return None
     try:
         found = datetime.fromisoformat(time)
     except ValueError:

@@ -89,12 +89,12 @@ class ReadableResources:
             await self._review_unknown(user, wanted, asked)
             raise _no_resource(wanted) from None
         right = wanted.right_to(known.group, known.plural)
-        allowed = await self._access.authorise(user, right, asked)
+        allowed = set(await self._access.authorise(user, right, asked))
         if not allowed and not self._access.is_open:
             raise _no_resource(wanted)
         left_out = [name for name in asked if name not in allowed]
         if left_out and not wanted.clusters:
-            visible = await self._access.authorise(user, Right("list"), left_out)
+            visible = set(await self._access.authorise(user, Right("list"), left_out))
             left_out = [name for name in left_out if name in visible]
         return Readable(fleet, known, [name for name in asked if name in allowed], left_out)
 
