@@ -41,6 +41,7 @@ _FIELD: Final = f"spec.schedulerName={_NOBODY}"
 _SORTED: Final = "spec.nodeName"
 _SORT: Final = "sort by a field"
 _OK: Final = 200
+_COLD: Final = 3
 Ask: TypeAlias = Callable[[Client, int], int]
 """Asks a question for the nth time; answers how many bytes came."""
 
@@ -313,13 +314,32 @@ async def measure_api(folder: Path, sizes: Sizes) -> dict[str, Any]:
                 if question.name != _SORT or can_sort
             ]
             memory = {"idle_mb": idle, "rss_mb": rss_mb(api.pid), "peak_mb": peak_mb(api.pid)}
+        cold = [await measure_cold(folder, store, sizes) for _ in range(_COLD)]
     return {
         "seed_seconds": round(seconds, 1),
         "store_mb": round(store.bytes / 1e6),
         "api": {name: round(value, 1) for name, value in memory.items()},
         "neighbour_alone": alone,
+        "cold": {name: round(statistics.median(one[name] for one in cold), 1) for name in cold[0]},
         "lines": lines,
     }
+
+
+async def measure_cold(folder: Path, store: SeededStore, sizes: Sizes) -> dict[str, float]:
+    """The first question about a field in the life of a process, which reads every object."""
+    async with query_api(folder, store.url) as api, neighbour(api, sizes) as other:
+        with Client(api.url) as client:
+            begun, cpu = time.perf_counter(), cpu_seconds(api.pid)
+            await asyncio.to_thread(client.get, path_of_list(limit=100, fieldSelector=_FIELD))
+            seconds, cpu = time.perf_counter() - begun, cpu_seconds(api.pid) - cpu
+        waits = await other.stop()
+        return {
+            "ms": seconds * 1e3,
+            "api_cpu_ms": cpu * 1e3,
+            "neighbour_p50_ms": percentile(waits, 0.5),
+            "neighbour_p99_ms": percentile(waits, 0.99),
+            "peak_mb": peak_mb(api.pid),
+        }
 
 
 def _can_sort(api: ApiProcess) -> bool:
@@ -375,6 +395,12 @@ def show(figures: dict[str, Any]) -> None:
         print(line["name"].ljust(32) + "".join(f"{each:>14}" for each in cells))
     alone, api = figures["neighbour_alone"], figures["api"]
     print(f"the neighbour alone: p50 {alone['p50_ms']} ms, p99 {alone['p99_ms']} ms; <= 20 ms")
+    cold = figures["cold"]
+    print(
+        f"first question about a field: {cold['ms']:,.0f} ms, CPU {cold['api_cpu_ms']:,.0f} ms,"
+        f" neighbour p50 {cold['neighbour_p50_ms']} ms, p99 {cold['neighbour_p99_ms']} ms,"
+        f" API {cold['peak_mb']} MB at its peak"
+    )
     print(
         f"memory: Valkey {figures['store_mb']} MB (<= 1,000),"
         f" API {api['idle_mb']} MB idle, {api['rss_mb']} MB at the end,"

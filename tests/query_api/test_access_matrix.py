@@ -68,6 +68,8 @@ MATRIX: list[tuple[str, Any, Any, Any]] = [
     (f"{COUNTS}?namespace=test&by=metadata.name", 404, 404, {"test-1": 2}),
     (f"{COUNTS}?namespace=prod&by=spec.nodeName&cluster=us1", 404, 404, {None: 1}),
     ("/fleet/v1/counts/widgets?namespace=prod", 404, 404, 404),
+    ("/fleet/v1/outliers/configmaps", 404, 404, []),
+    ("/fleet/v1/outliers/pods?namespace=prod", 404, [], []),
     ("/fleet/v1/where?name=prod-1", [], [], ["eu1/prod-1", "us1/prod-1"]),
     (
         "/fleet/v1/where?name=prod-1&namespace=prod",

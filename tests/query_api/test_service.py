@@ -170,6 +170,7 @@ async def test_openapi_describes_every_answer(api: QueryApi):
         "/fleet/v1/resources",
         "/fleet/v1/resources/{resource}",
         "/fleet/v1/counts/{resource}",
+        "/fleet/v1/outliers/{resource}",
         "/fleet/v1/where",
         "/fleet/v1/owners/{cluster}/{resource}/{namespace}/{name}",
         "/fleet/v1/children/{cluster}/{resource}/{namespace}/{name}",

@@ -18,6 +18,7 @@ from fleetbus_query_api.answers.cluster_listing import ClusterListing
 from fleetbus_query_api.answers.mro_v1 import v1_router
 from fleetbus_query_api.answers.object_counts import ObjectCounts, counts_router
 from fleetbus_query_api.answers.object_listing import ObjectListing
+from fleetbus_query_api.answers.object_outliers import ObjectOutliers, outliers_router
 from fleetbus_query_api.answers.openapi import (
     ClusterDetailModel,
     ClusterListModel,
@@ -35,6 +36,7 @@ from fleetbus_query_api.answers.parameters import (
 from fleetbus_query_api.answers.problem import add_problem_handlers
 from fleetbus_query_api.answers.render import json_response
 from fleetbus_query_api.fields.groups import FieldGroups
+from fleetbus_query_api.fields.outliers import FieldOutliers
 from fleetbus_query_api.fields.pages import FieldPages
 from fleetbus_query_api.fields.source import FieldSource
 from fleetbus_query_api.fields.tables import FieldTables
@@ -137,6 +139,8 @@ def create_app(
     app.include_router(_object_router(listing, tables))
     app.include_router(_type_router(TypeListing(served=served)))
     app.include_router(counts_router(counts))
+    outliers = FieldOutliers(reader=reader, source=source, slices=slices)
+    app.include_router(outliers_router(ObjectOutliers(listing=listing, outliers=outliers)))
     app.include_router(
         relations_router(reader=reader, catalog=known, access=access, listing=listing)
     )

@@ -9,8 +9,9 @@ import pytest
 
 from fleetbus.kube.field_paths import FieldPath, Special
 from fleetbus_query_api.answers.problem import BadRequestProblem
+from fleetbus_query_api.fields.bodies import UnreadableBody
 from fleetbus_query_api.fields.column import UNDECIDED, Column
-from fleetbus_query_api.fields.extract import UnreadableBody, field_reader
+from fleetbus_query_api.fields.extract import field_reader
 from fleetbus_query_api.fields.order import parse_sort, rank_of
 
 VALUES: tuple[Any, ...] = (

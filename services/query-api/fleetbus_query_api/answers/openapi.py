@@ -171,6 +171,46 @@ class CountModel(_WithFreshness):
     resource: ResourceModel
 
 
+class VariantModel(_Model):
+    """Clusters in which an object is the same."""
+
+    digest: str
+    """Of the object without what its cluster has filled in."""
+    clusters: list[str]
+
+
+class DifferenceModel(_Model):
+    """A field that differs."""
+
+    path: str
+    values: dict[str, str | float | bool | None]
+    """By digest, at most 200 characters; null if it is absent, `<map or list>` for one of those."""
+
+
+class OutlierModel(_Model):
+    """Objects of one namespace and name that differ."""
+
+    namespace: str
+    name: str
+    variants: list[VariantModel]
+    """The one of most clusters first."""
+    differences: list[DifferenceModel]
+    """Between the first five variants that were found; at most 50."""
+
+
+class OutlierListModel(_WithFreshness):
+    """Names whose objects differ between clusters, by namespace and name."""
+
+    items: list[OutlierModel]
+    continue_token: str = Field(alias="continue")
+    """For the next page; empty on the last one."""
+    remaining: int
+    """How many names come after this page."""
+    resourceVersion: str  # noqa: N815 -- as in the answer
+    """Of the whole snapshot; the objects are at least as new."""
+    resource: ResourceModel
+
+
 class PlacedModel(_Model):
     """Where an object is."""
 

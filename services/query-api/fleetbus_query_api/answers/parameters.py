@@ -161,6 +161,35 @@ class CountParameters(BaseModel):
     )
 
 
+class OutlierParameters(BaseModel):
+    """Which objects of a resource to compare between clusters."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cluster: Names = Field(
+        default=[], max_length=_MAX_CLUSTERS, description="Only these clusters, as in a list."
+    )
+    namespace: str = Field(
+        default="", max_length=253, pattern=_NAME, description="Only this namespace."
+    )
+    name: str = Field(
+        default="", max_length=253, pattern=_NAME, description="Only objects of this name."
+    )
+    label_selector: str = Field(
+        default="", alias="labelSelector", max_length=MAX_SELECTOR, description="As in a list."
+    )
+    field_selector: str = Field(
+        default="", alias="fieldSelector", max_length=MAX_SELECTOR, description="As in a list."
+    )
+    limit: int = Field(default=50, ge=1, le=100, description="Names per page, at most.")
+    continue_token: str = Field(
+        default="",
+        alias="continue",
+        max_length=MAX_TOKEN,
+        description="`continue` of the previous page; the other parameters must be the same.",
+    )
+
+
 class WhereParameters(BaseModel):
     """Which name to look for."""
 

@@ -9,20 +9,19 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from fleetbus.kube.field_paths import FieldPath, Special, Step, Value, one_of
+from fleetbus_query_api.fields.bodies import BROKEN, UnreadableBody, decode
+from fleetbus_query_api.fields.variants import read_variant, resource_of_variant
 
 _NAME: Final = "below"
-_BROKEN: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 Read: TypeAlias = Callable[[bytes], Value]
-
-
-class UnreadableBody(Exception):
-    """The body is missing or cannot be decoded, so that nobody knows what is in its fields."""
 
 
 @lru_cache(maxsize=512)
 def field_reader(path: FieldPath) -> Read:
     """Make a function that reads a field; it raises `UnreadableBody`."""
+    if (resource := resource_of_variant(path)) is not None:
+        return lambda body: read_variant(resource, body)
     decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_type_of(path.steps))
 
     def read(body: bytes) -> Value:
@@ -32,26 +31,12 @@ def field_reader(path: FieldPath) -> Read:
             found = _walk([decoder.decode(body)], path.steps)
         except msgspec.ValidationError:  # another type on the way: slower, and always right
             return path.read(decode(body))
-        except _BROKEN as e:
+        except BROKEN as e:
             raise UnreadableBody from e
         values = tuple(map(one_of, found))
         return values if path.is_many else (values[0] if values else None)
 
     return read
-
-
-def decode(body: bytes) -> Any:
-    """Decode a whole object.
-
-    Raises:
-        UnreadableBody: there is none, or it is malformed, like a number beyond a double.
-    """
-    if not body:
-        raise UnreadableBody
-    try:
-        return msgspec.json.decode(body)
-    except _BROKEN as e:
-        raise UnreadableBody from e
 
 
 def _type_of(steps: Sequence[Step]) -> Any:

@@ -15,7 +15,7 @@ from fleetbus.snapshot.reads.entries import make_entry
 from fleetbus.snapshot.reads.paging import Position
 from fleetbus_query_api.answers.catalog import read_generation
 from fleetbus_query_api.answers.render import body_of
-from fleetbus_query_api.fields.extract import UnreadableBody, decode
+from fleetbus_query_api.fields.bodies import UnreadableBody, decode
 from fleetbus_query_api.fields.matching import STEP, Matches, Segment, find_matches, value_reader
 from fleetbus_query_api.fields.order import KEYED, Rank, SortKey, dump_ranks, load_ranks, rank_of
 from fleetbus_query_api.fields.paging import (
@@ -247,7 +247,7 @@ class _BestRows:
         after, keys, counters = self._after, segment.keys, segment.counters
 
         def step(start: int) -> None:
-            rows = matches.rows[start : start + STEP // 2]
+            rows = matches.rows[start : start + STEP // 4]
             if not readers and len(self.rows) == self._limit and self.rows[-1][1] < cluster:
                 self.total += len(rows)  # clusters come in order
                 return
@@ -264,7 +264,7 @@ class _BestRows:
             if found:
                 self.rows = sorted(self.rows + found)[: self._limit]
 
-        await self._slices.run(step, range(0, len(matches.rows), STEP // 2))
+        await self._slices.run(step, range(0, len(matches.rows), STEP // 4))
         if not segment.is_kept and not self._sort and keys:
             self._read += len(keys)
             self._read_to = ((), cluster, keys[-1])

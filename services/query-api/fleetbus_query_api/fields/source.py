@@ -16,8 +16,9 @@ from fleetbus.snapshot import Entry, ListQuery, SnapshotReader
 from fleetbus.snapshot.reads.entries import member_of
 from fleetbus.snapshot.reads.paging import Position, write_token
 from fleetbus_query_api.answers.render import body_of
+from fleetbus_query_api.fields.bodies import UnreadableBody
 from fleetbus_query_api.fields.column import UNDECIDED, Column
-from fleetbus_query_api.fields.extract import UnreadableBody, field_reader
+from fleetbus_query_api.fields.extract import field_reader
 from fleetbus_query_api.fields.matching import (
     Condition,
     Segment,

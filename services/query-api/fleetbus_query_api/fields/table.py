@@ -14,8 +14,9 @@ from fleetbus.snapshot.reads.feed import Change
 from fleetbus.snapshot.reads.rows import StoredRow
 from fleetbus_proto.events import UNREADABLE
 from fleetbus_proto.keys import object_key
+from fleetbus_query_api.fields.bodies import UnreadableBody
 from fleetbus_query_api.fields.column import UNDECIDED, Column
-from fleetbus_query_api.fields.extract import UnreadableBody, field_reader
+from fleetbus_query_api.fields.extract import field_reader
 
 _ROW_BYTES: Final = 60
 """Of a row, beside the characters of its key: the object around them, and its places."""

@@ -20,7 +20,7 @@ from fleetbus_query_api.fields.table import Place, Table
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.watch.tail import FeedTail
 
-CHUNK_BYTES: Final = 1024 * 1024
+CHUNK_BYTES: Final = 512 * 1024
 """Bodies per read: the answers to others wait on the same connection."""
 _FIRST_ROWS: Final = 50
 _AT_A_TIME: Final = 4

@@ -25,7 +25,7 @@ from fleetbus_query_api.answers.parameters import ChildrenParameters
 from fleetbus_query_api.answers.problem import NotFoundProblem
 from fleetbus_query_api.answers.readable import Selection
 from fleetbus_query_api.answers.render import body_of, render_freshness
-from fleetbus_query_api.fields.extract import UnreadableBody, decode
+from fleetbus_query_api.fields.bodies import UnreadableBody, decode
 from fleetbus_query_api.relations.readable_types import ReadableTypes, TypeReader
 from fleetbus_query_api.relations.where import render_found
 

@@ -1,0 +1,28 @@
+"""Decodes the bodies of objects, which may be anything."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+BROKEN: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+"""Errors of a body that cannot be decoded, as for a number beyond a double."""
+
+
+class UnreadableBody(Exception):
+    """The body is missing or cannot be decoded, so that nobody knows what is in its fields."""
+
+
+def decode(body: bytes) -> Any:
+    """Decode a whole object.
+
+    Raises:
+        UnreadableBody: there is none, or it is malformed, like a number beyond a double.
+    """
+    if not body:
+        raise UnreadableBody
+    try:
+        return msgspec.json.decode(body)
+    except BROKEN as e:
+        raise UnreadableBody from e

@@ -1,0 +1,243 @@
+"""Finds objects of the same name that differ between clusters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final, cast
+
+from fleetbus.kube.field_paths import FieldPath, one_of
+from fleetbus.kube.selectors import FieldSelector
+from fleetbus.snapshot import Entry, ListQuery, SnapshotReader
+from fleetbus.snapshot.reads.entries import make_entry
+from fleetbus_query_api.answers.catalog import read_generation
+from fleetbus_query_api.answers.problem import BadRequestProblem
+from fleetbus_query_api.answers.render import body_of
+from fleetbus_query_api.fields.bodies import UnreadableBody, decode
+from fleetbus_query_api.fields.groups import render_value
+from fleetbus_query_api.fields.matching import (
+    STEP,
+    Matches,
+    Segment,
+    find_matches,
+    value_reader,
+)
+from fleetbus_query_api.fields.paging import (
+    FieldPosition,
+    digest_question,
+    read_token,
+    write_token,
+)
+from fleetbus_query_api.fields.source import FieldSource, Question
+from fleetbus_query_api.fields.tables import CHUNK_BYTES
+from fleetbus_query_api.fields.variants import digest_form, reduce_tree, variant_of
+from fleetbus_query_api.limits.time_slices import TimeSlices
+
+_MAX_NAMES: Final = 300_000
+"""That are compared; one takes 100 bytes meanwhile."""
+_MAX_VARIANTS: Final = 5
+"""Of a name, whose differences are shown."""
+MAX_DIFFERENCES: Final = 50
+_SHOWN: Final = 200
+"""Characters of a value."""
+
+
+@dataclass(slots=True)
+class Outlier:
+    """One name whose objects differ.
+
+    Attributes:
+        key: namespace and name, as in the snapshot.
+        clusters: by digest of the variant.
+        forms: of some variants, by digest.
+    """
+
+    key: bytes
+    clusters: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    forms: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def differences(self) -> list[dict[str, Any]]:
+        """The fields that differ between the variants, and the value in each."""
+        found = islice(_differences(self.forms, ""), MAX_DIFFERENCES)
+        return [{"path": path, "values": values} for path, values in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Outliers:
+    """One page of outliers, and how many there are in all."""
+
+    version: int
+    found: Sequence[Outlier]
+    remaining: int
+    continue_token: str
+    undecided: Mapping[str, int]
+
+
+class FieldOutliers:
+    """Compares the objects of clusters.
+
+    Args:
+        reader: the snapshot.
+        source: has the variants.
+        slices: run the comparisons.
+    """
+
+    def __init__(self, *, reader: SnapshotReader, source: FieldSource, slices: TimeSlices) -> None:
+        self._reader = reader
+        self._source = source
+        self._slices = slices
+
+    async def find(self, query: ListQuery, fields: FieldSelector) -> Outliers:
+        """Find one page of names whose objects differ, by namespace and name.
+
+        Raises:
+            BadRequestProblem: there are too many names.
+            InvalidToken: the continue token is malformed, or of another question.
+            ExpiredToken: the continue token is of a lost store.
+            StoreError: the store was emptied.
+            redis.exceptions.RedisError: the store does not answer.
+        """
+        variant = variant_of(query.resource)
+        question = Question(query, fields, [variant])
+        generation, version, is_kept = await asyncio.gather(
+            read_generation(self._reader),
+            self._source.tables.catch_up(),
+            self._source.is_kept(question),
+        )
+        requirements = (f"{one.path} {one.is_equal} {one.values}" for one in fields.requirements)
+        mark = digest_question(
+            "outliers",
+            query.resource,
+            repr((query.namespace, query.name)),
+            str(query.labels or ""),
+            *requirements,
+        )
+        after = b""
+        if query.continue_token:
+            position = read_token(query.continue_token, generation, version, mark)
+            version, after = position.version, position.key
+        names = _Names(variant, self._slices)
+        async with aclosing(self._source.segments(question, is_kept=is_kept)) as segments:
+            async for segment in segments:
+                matches = await find_matches(segment, query.name, self._slices)
+                await names.take(segment, matches)
+        rest = sorted(key for key in names.differing if key > after)
+        page = rest[: query.limit]
+        found = await self._describe(query, page)
+        token = ""
+        if len(rest) > len(page):
+            token = write_token(FieldPosition(generation, version, mark, [], "", page[-1]))
+        return Outliers(version, found, len(rest) - len(page), token, names.undecided)
+
+    async def _describe(self, query: ListQuery, keys: Sequence[bytes]) -> list[Outlier]:
+        """Read the objects of these names, cluster by cluster; few are held at a time."""
+        outliers = {key: Outlier(key) for key in keys}
+        for cluster in sorted(query.clusters):
+            rest = list(keys)
+            while rest:
+                rows = await self._reader.rows.read(
+                    cluster, query.resource, rest, most_bytes=CHUNK_BYTES
+                )
+                entries = [
+                    (row.key, make_entry(cluster, row.key, row.guard, row.body))
+                    for row in rows
+                    if row.guard is not None and row.is_live
+                ]
+
+                def add(one: tuple[bytes, Entry]) -> None:
+                    _add(outliers[one[0]], query.resource, one[1])
+
+                await self._slices.run(add, entries)
+                rest = rest[len(rows) :]
+        # Those that have become equal meanwhile are none.
+        return [one for one in outliers.values() if len(one.clusters) > 1]
+
+
+class _Names:
+    """Which names have objects that differ.
+
+    Args:
+        variant: the column of variants.
+        slices: run the work.
+
+    Attributes:
+        differing: their keys.
+        undecided: how many objects per cluster cannot be compared.
+    """
+
+    def __init__(self, variant: FieldPath, slices: TimeSlices) -> None:
+        self._variant = variant
+        self._slices = slices
+        self._first: dict[bytes, str] = {}
+        self.differing: set[bytes] = set()
+        self.undecided: dict[str, int] = {}
+
+    async def take(self, segment: Segment, matches: Matches) -> None:
+        """Take the rows of a segment that match."""
+        read, keys, unknown = value_reader(segment, self._variant), segment.keys, 0
+
+        def step(start: int) -> None:
+            nonlocal unknown
+            for row in matches.rows[start : start + STEP // 2]:
+                variant = read(row)
+                if not isinstance(variant, str):
+                    unknown += 1
+                elif self._first.setdefault(keys[row], variant) != variant:
+                    self.differing.add(keys[row])
+
+        await self._slices.run(step, range(0, len(matches.rows), STEP // 2))
+        if len(self._first) > _MAX_NAMES:
+            raise BadRequestProblem(
+                f"more than {_MAX_NAMES:,} names: name a namespace, or select by labels"
+            )
+        if unknown := unknown + matches.undecided:
+            held = self.undecided.get(segment.cluster, 0)
+            self.undecided[segment.cluster] = held + unknown
+
+
+def _add(outlier: Outlier, resource: str, entry: Entry) -> None:
+    try:
+        form = reduce_tree(resource, decode(body_of(entry)))
+    except UnreadableBody:
+        return
+    digest = digest_form(form)
+    outlier.clusters.setdefault(digest, []).append(entry.cluster)
+    if digest not in outlier.forms and len(outlier.forms) < _MAX_VARIANTS:
+        outlier.forms[digest] = form
+
+
+def _differences(forms: Mapping[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The places where trees differ, outermost first, as paths."""
+    trees = list(forms.values())
+    if all(tree == trees[0] for tree in trees):
+        return
+    if all(isinstance(tree, dict) for tree in trees):
+        names = {name: None for tree in trees for name in cast("dict[str, Any]", tree)}
+        for name in sorted(names):
+            below = f"{path}.{name}" if _is_plain(name) else f"{path}['{name}']"
+            parts = {digest: tree.get(name) for digest, tree in forms.items()}
+            yield from _differences(parts, below.removeprefix("."))
+    elif (length := _common_length(trees)) is not None:
+        for at in range(length):
+            parts = {digest: tree[at] for digest, tree in forms.items()}
+            yield from _differences(parts, f"{path}[{at}]")
+    else:
+        yield path, {digest: _shown(tree) for digest, tree in forms.items()}
+
+
+def _common_length(trees: Sequence[Any]) -> int | None:
+    """The length of lists that are equally long; None for anything else."""
+    lengths = {len(cast("list[Any]", one)) if isinstance(one, list) else None for one in trees}
+    return lengths.pop() if len(lengths) == 1 else None
+
+
+def _shown(value: Any) -> str | int | float | bool | None:
+    shown = render_value(one_of(value))
+    return shown[:_SHOWN] if isinstance(shown, str) else shown
+
+
+def _is_plain(name: str) -> bool:
+    return "." not in name and "/" not in name

@@ -1,0 +1,171 @@
+"""Objects of the same name that differ between clusters."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fleetbus_query_api.answers.openapi import OutlierListModel
+from fleetbus_query_api.fields.variants import digest_form, reduce_tree
+
+if TYPE_CHECKING:
+    from support.rigs.query_api import QueryApi
+
+PATH = "/fleet/v1/outliers/deployments"
+
+
+async def fill(api: QueryApi, **replicas: int) -> None:
+    for cluster, number in replicas.items():
+        await api.add_cluster(cluster)
+        for name in ("web", "same"):
+            await api.add(
+                cluster,
+                "apps/deployments",
+                name,
+                spec={"replicas": number if name == "web" else 1, "paused": None},
+                status={"replicas": number},
+            )
+        await api.add(cluster, "apps/deployments", f"only-{cluster}")
+
+
+async def ask(api: QueryApi, **query: Any) -> dict[str, Any]:
+    answer = await api.get(PATH, **query)
+    assert answer.status_code == 200, answer.text
+    OutlierListModel.model_validate(answer.json())
+    return answer.json()
+
+
+@pytest.mark.parametrize("few", [-1, 2_000])
+async def test_outliers_are_names_with_different_specs(
+    api: QueryApi, monkeypatch: pytest.MonkeyPatch, few: int
+):
+    monkeypatch.setattr("fleetbus_query_api.fields.source._FEW", few)
+    await fill(api, c1=1, c2=1, c3=5)
+
+    (item,) = (await ask(api))["items"]
+    assert (item["namespace"], item["name"]) == ("prod", "web")
+    assert [variant["clusters"] for variant in item["variants"]] == [["c1", "c2"], ["c3"]]
+    (difference,) = item["differences"]
+    assert difference["path"] == "spec.replicas"
+    usual, other = (variant["digest"] for variant in item["variants"])
+    assert difference["values"] == {usual: 1, other: 5}
+
+    assert (await ask(api, cluster="c1,c2"))["items"] == []
+    assert (await ask(api, namespace="dev"))["items"] == []
+    assert (await ask(api, name="same"))["items"] == []
+    await api.add("c3", "apps/deployments", "web", spec={"replicas": 1})
+    assert (await ask(api))["items"] == [], "an answer is as new as its question"
+
+
+async def test_pages_of_outliers(api: QueryApi):
+    for cluster, value in (("c1", 1), ("c2", 2)):
+        await api.add_cluster(cluster)
+        for number in range(5):
+            await api.add(cluster, "apps/deployments", f"d{number}", spec={"replicas": value})
+    names, token = list[str](), ""
+    for remaining in (3, 1, 0):
+        page = await ask(api, limit=2, **{"continue": token})
+        names += [item["name"] for item in page["items"]]
+        token = page["continue"]
+        assert page["remaining"] == remaining
+    assert (names, token) == ([f"d{number}" for number in range(5)], "")
+    page = await ask(api, limit=2)
+    answer = await api.get(PATH, namespace="prod", **{"continue": page["continue"]})
+    assert answer.status_code == 400
+
+
+async def test_a4_a_cluster_with_an_unreadable_object_is_incomplete(api: QueryApi):
+    await fill(api, c1=1, c2=2)
+    await api.add_body("c2", "apps/deployments", "same", None)
+    answer = await ask(api)
+    assert answer["incomplete"] == ["c2"]
+    assert [item["name"] for item in answer["items"]] == ["web"]
+
+
+POD: dict[str, Any] = {
+    "metadata": {"name": "a", "labels": {"app": "web"}, "annotations": {"note": "x"}},
+    "spec": {"containers": [{"name": "c", "image": "i:1", "env": [{"name": "E", "value": ""}]}]},
+}
+FILLED_IN: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "status": {"phase": "Running"},
+    "metadata": {
+        **POD["metadata"],
+        "uid": "u",
+        "ownerReferences": [{"uid": "o"}],
+        "labels": {"app": "web", "pod-template-hash": "abc"},
+        "annotations": {"note": "x", "deployment.kubernetes.io/revision": "3"},
+    },
+    "spec": {
+        "nodeName": "n1",
+        "serviceAccount": "default",
+        "tolerations": [{"key": "node.kubernetes.io/not-ready", "tolerationSeconds": 300}],
+        "volumes": [{"name": "kube-api-access-x2z", "projected": {}}],
+        "hostAliases": None,
+        "containers": [
+            {
+                **POD["spec"]["containers"][0],
+                "resources": {},
+                "volumeMounts": [{"name": "kube-api-access-x2z", "mountPath": "/var"}],
+            }
+        ],
+    },
+}
+
+
+def digest_of(tree: dict[str, Any], resource: str = "core/pods") -> str:
+    return digest_form(reduce_tree(resource, copy.deepcopy(tree)))
+
+
+def test_what_a_cluster_fills_in_makes_no_difference():
+    assert digest_of(FILLED_IN) == digest_of(POD)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("metadata.labels.app", "db"),
+        ("metadata.annotations.note", "y"),
+        ("spec.hostNetwork", True),
+        ("spec.nodeSelector", {"a": "b"}),
+        ("data", {"a": "b"}),
+    ],
+)
+def test_what_somebody_asked_for_makes_a_difference(place: str, value: Any):
+    changed = copy.deepcopy(FILLED_IN)
+    here = changed
+    *parents, last = place.split(".")
+    for name in parents:
+        here = here[name]
+    here[last] = value
+    assert digest_of(changed) != digest_of(POD)
+
+
+@pytest.mark.parametrize(
+    ("resource", "field", "value"),
+    [
+        ("core/services", "clusterIP", "10.0.0.1"),
+        ("core/persistentvolumeclaims", "volumeName", "pv-1"),
+        ("batch/jobs", "selector", {"matchLabels": {"controller-uid": "u"}}),
+        ("core/namespaces", "finalizers", ["kubernetes"]),
+    ],
+)
+def test_an_assigned_field_counts_only_where_nobody_assigns_it(
+    resource: str, field: str, value: Any
+):
+    assert digest_of({"spec": {field: value}}, resource) == digest_of({}, resource)
+    assert digest_of({"spec": {field: value}}, "core/widgets") != digest_of({}, "core/widgets")
+
+
+def test_a_headless_service_is_another_one():
+    headless = {"spec": {"clusterIP": "None"}}
+    assert digest_of(headless, "core/services") != digest_of({}, "core/services")
+
+
+@pytest.mark.parametrize("tree", [{}, {"spec": []}, {"spec": {"containers": 1}}, {"metadata": 0}])
+def test_an_odd_object_breaks_nothing(tree: dict[str, Any]):
+    for resource in ("core/pods", "core/services", "batch/jobs"):
+        assert len(digest_of(tree, resource)) == 16
