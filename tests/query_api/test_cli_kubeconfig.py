@@ -107,6 +107,16 @@ async def test_the_fleet_and_each_cluster_have_a_context(
     assert contexts[1] == {"name": "prod-eu1", "context": context}
 
 
+async def test_who_may_list_no_clusters_names_them(
+    api: SecuredApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "token").write_text(api.user("narrow"))
+    assert await write(ALL, flags(api, tmp_path)) == 0
+    printed = capsys.readouterr()
+    assert "you may list no clusters: name them by --cluster" in printed.err
+    assert "kube/eu1" not in printed.out
+
+
 async def test_merging_keeps_what_others_have(
     api: SecuredApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

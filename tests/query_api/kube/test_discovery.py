@@ -6,8 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.rigs.query_api import QueryApi
+from support.rigs.secured_api import grant, rule, secured_api
+
 if TYPE_CHECKING:
-    from support.rigs.query_api import QueryApi
+    from pathlib import Path
+
+    from redis.asyncio import Redis
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
@@ -97,3 +102,36 @@ async def test_a_cluster_that_is_not_in_the_fleet(fleet: QueryApi):
         refused = await fleet.get(f"/kube/none{path}")
         assert refused.status_code == 404
         assert refused.json()["message"] == "the fleet has no cluster 'none'", path
+
+
+async def test_a2_custom_types_are_shown_to_who_may_list_them_or_get_the_cluster(
+    redis: Redis, valkey_url: str, tmp_path: Path
+):
+    """Whoever may do neither finds under any name what is built in, after as many reviews."""
+    async with secured_api(redis, valkey_url, tmp_path) as api:
+        widgets = "example.com/widgets"
+        await api.start()
+        for name in ("eu1", "us1"):
+            await QueryApi(api.url, api.client, api.snapshot).add_cluster(name, widgets)
+        listed = rule("list", "fleetbus.dev", "clusters/widgets.example.com", names=("eu1",))
+        grant(api.hub, "lister", listed)
+        grant(api.hub, "admin", rule("get", "fleetbus.dev", "clusters", names=("eu1",)))
+        grant(api.hub, "narrow", listed, namespace="prod")
+
+        async def groups(user: str, cluster: str) -> list[str]:
+            answer = await api.get(api.user(user), f"/kube/{cluster}/apis")
+            return [group["name"] for group in answer.json()["groups"]]
+
+        for user, clusters in (("lister", ("eu1", "-")), ("admin", ("eu1", "-"))):
+            for name in clusters:
+                assert await groups(user, name) == ["example.com"], (user, name)
+            for name in ("us1", "none"):
+                assert await groups(user, name) == [], (user, name)
+        counts: list[int] = []
+        for name in ("eu1", "us1", "none"):
+            before = api.reviews("subjectaccessreviews")
+            assert await groups("narrow", name) == []
+            counts.append(api.reviews("subjectaccessreviews") - before)
+        assert counts[1] == counts[2] > 0, "the number of reviews would tell which clusters exist"
+        core = (await api.get(api.user("narrow"), "/kube/none/api/v1")).json()["resources"]
+        assert [each["name"] for each in core] == ["configmaps", "pods"]

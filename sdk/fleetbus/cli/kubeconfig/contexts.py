@@ -57,6 +57,8 @@ def write_contexts(wanted: Contexts, flags: ApiFlags, *, merge: bool) -> int:
     except ApiFailed as e:
         print(f"fleetbus: {e}", file=sys.stderr)
         return 1
+    if not clusters and wanted.clusters is None:
+        print("fleetbus: you may list no clusters: name them by --cluster", file=sys.stderr)
     token = find_token(target)
     if problem := _token_problem(target, token):
         print(f"fleetbus: {problem}", file=sys.stderr)
