@@ -57,6 +57,7 @@ from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.tables.stream import NDJSON, TableListing
 from fleetbus_query_api.tables.types import TypeListing
 from fleetbus_query_api.watch.hub import WatchHub
+from fleetbus_query_api.watch.server_sent import events_router
 from fleetbus_query_api.watch.stream import Watches
 from fleetbus_query_api.watch.tail import FeedTail
 
@@ -145,6 +146,7 @@ def create_app(
         relations_router(reader=reader, catalog=known, access=access, listing=listing)
     )
     app.include_router(v1_router(reader=reader, clusters=clusters, listing=listing))
+    app.include_router(events_router(watches=watches, listing=listing))
     app.include_router(membership_router(membership))
     objects = KubeObjects(reader=reader, listing=listing, slices=slices)
     kube = KubeApi(

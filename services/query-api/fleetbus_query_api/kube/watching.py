@@ -41,7 +41,9 @@ class WatchEvents:
 
     def event(self, what: str, entry: Entry) -> bytes:
         """An event of an object."""
-        return b'{"type":"%b","object":%b}\n' % (what.encode(), self._form.answer([entry]))
+        line = b'{"type":"%b","object":%b}' % (what.encode(), self._form.answer([entry]))
+        # A line break ends an event; in JSON it is only space between the parts.
+        return line.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
 
     def bookmark(self, version: int, *, ends_initial: bool) -> bytes:
         """A position."""

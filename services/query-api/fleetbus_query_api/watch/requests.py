@@ -36,6 +36,7 @@ class WatchRequest:
         sends_initial: whether the present state comes first, and its end is marked; None to send it
             where there is no version, without a mark.
         has_bookmarks: whether the client wants positions reported.
+        bookmarks_at_once: whether the first one is sent at the beginning.
         timeout: after which the watch ends.
         periodic: adds to the stream.
     """
@@ -47,6 +48,7 @@ class WatchRequest:
     since: int | None = None
     sends_initial: bool | None = None
     has_bookmarks: bool = False
+    bookmarks_at_once: bool = False
     timeout: timedelta | None = None
     periodic: Periodic | None = None
 

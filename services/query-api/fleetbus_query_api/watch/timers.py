@@ -32,6 +32,8 @@ class Timers:
         now = self._loop.time()
         self._due = {name: now + every for name, every in self._every.items()}
         self._due["recheck"] -= random.uniform(0, recheck / 2)  # noqa: S311  # likewise
+        if asked.bookmarks_at_once:
+            self._due["bookmark"] = now
         if asked.periodic is not None:
             self._every["periodic"] = asked.periodic.interval.total_seconds()
             self._due["periodic"] = now

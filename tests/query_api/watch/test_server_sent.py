@@ -1,0 +1,189 @@
+"""Server-sent events: their form, where they go on, and the freshness beside them (A4 to A6)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fleetbus_query_api.answers.openapi import ItemModel
+from fleetbus_query_api.watch.server_sent import FreshnessReports
+from support.eventually import eventually
+from support.rigs.query_api import ago
+from support.stores.snapshot import Source
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from support.rigs.query_api import QueryApi
+
+PODS = "core/pods"
+PATH = "/fleet/v1/events"
+
+
+@dataclass
+class Stream:
+    """The events so far."""
+
+    status: int = 0
+    type: str = ""
+    has_ended: bool = False
+    events: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list[Any])
+
+    @property
+    def seen(self) -> list[str]:
+        """`<event> <cluster>/<name>` of objects."""
+        objects = [(name, data) for name, _, data in self.events if "object" in data]
+        return [
+            f"{name} {data['cluster']}/{(data['object'] or {'metadata': data})['metadata']['name']}"
+            for name, data in objects
+        ]
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        return [data for found, _, data in self.events if found == name]
+
+    @property
+    def last_id(self) -> str:
+        return [one for _, one, _ in self.events if one][-1]
+
+
+@asynccontextmanager
+async def streaming(
+    api: QueryApi, *, last: str = "", resource: str = "pods", **query: Any
+) -> AsyncGenerator[Stream]:
+    found = Stream()
+    headers = {"Last-Event-ID": last} if last else {}
+
+    async def read() -> None:
+        block: dict[str, str] = {}
+        async with api.client.stream(
+            "GET", PATH, params={"resource": resource, **query}, headers=headers, timeout=None
+        ) as response:
+            found.status, found.type = response.status_code, response.headers["content-type"]
+            async for line in response.aiter_lines():
+                name, _, value = line.partition(": ")
+                if line:
+                    block[name] = value
+                elif "event" in block:
+                    data = json.loads(block["data"])
+                    found.events.append((block["event"], block.get("id", ""), data))
+                    block = {}
+        found.has_ended = True
+
+    reading = asyncio.create_task(read())
+    try:
+        await eventually(lambda: found.events or reading.done())
+        yield found
+    finally:
+        reading.cancel()
+        await asyncio.wait([reading])
+
+
+@pytest.fixture
+async def fleet(api: QueryApi) -> QueryApi:
+    await api.add_cluster("eu1", PODS)
+    await api.add_cluster("us1", PODS)
+    await api.add("eu1", PODS, "old", labels={"app": "web"})
+    return api
+
+
+async def test_a5_changes_of_the_fleet_are_events_with_an_object_and_a_version(fleet: QueryApi):
+    async with streaming(fleet) as stream:
+        assert stream.type.startswith("text/event-stream")
+        await eventually(lambda: stream.named("bookmark"))
+        await fleet.add("us1", PODS, "new")
+        await fleet.add("eu1", PODS, "old", spec={})
+        await eventually(lambda: len(stream.seen) == 2)
+        await fleet.snapshot.apply(Source(cluster="us1").deleted("new", 999))
+        await eventually(lambda: len(stream.seen) == 3)
+        assert stream.seen == ["added us1/new", "modified eu1/old", "deleted us1/new"]
+        for _, version, data in stream.events:
+            if "object" in data:
+                ItemModel.model_validate(data)
+                assert int(version) > 10**15
+
+
+async def test_a6_last_event_id_goes_on_behind_that_event(fleet: QueryApi):
+    async with streaming(fleet) as stream:
+        await eventually(lambda: stream.named("bookmark"))
+        await fleet.add("us1", PODS, "a")
+        await eventually(lambda: stream.seen == ["added us1/a"])
+    await fleet.add("us1", PODS, "b")
+    async with streaming(fleet, last=stream.last_id) as again:
+        await eventually(lambda: again.seen == ["added us1/b"])
+
+
+async def test_a6_the_present_state_can_come_first(fleet: QueryApi):
+    async with streaming(fleet, resourceVersion="0", labelSelector="app=web") as stream:
+        await eventually(lambda: {"initial": True} in stream.named("bookmark"))
+        assert stream.seen == ["added eu1/old"]
+
+
+@pytest.mark.parametrize("last", ["17", "9" * 18])
+async def test_a5_an_id_that_cannot_be_resumed_from_is_an_error_410(fleet: QueryApi, last: str):
+    async with streaming(fleet, last=last) as stream:
+        await eventually(lambda: stream.has_ended)
+        (error,) = stream.named("error")
+        assert (stream.status, error["status"]) == (200, 410)
+        assert "list again" in error["detail"] or "never issued" in error["detail"]
+
+
+async def test_a4_a_cluster_that_becomes_incomplete_is_reported(
+    fleet: QueryApi, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(FreshnessReports, "interval", timedelta(seconds=0.1))
+    async with streaming(fleet) as stream:
+        await eventually(lambda: stream.named("freshness"))
+        assert stream.named("freshness")[0]["incomplete"] == []
+        assert stream.named("freshness")[0]["freshness"].keys() == {"eu1", "us1"}
+        down: dict[str, Any] = {"connected": False, "reason": "refused", "last_answer": ago(100)}
+        await fleet.add_cluster("us1", PODS, **down)
+        await eventually(lambda: len(stream.named("freshness")) == 2)
+        assert stream.named("freshness")[1]["incomplete"] == ["us1"]
+        assert stream.named("freshness")[1]["freshness"].keys() == {"us1"}
+        await fleet.add_cluster("us1", PODS)
+        await eventually(lambda: len(stream.named("freshness")) == 3)
+        assert stream.named("freshness")[2]["incomplete"] == []
+        await fleet.add("us1", PODS, "new")
+        await eventually(lambda: stream.seen == ["added us1/new"])
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "text"),
+    [
+        ({}, 400, "resource"),
+        ({"resource": "nothings"}, 404, "nothings is not watched in any cluster"),
+        ({"resource": "pods", "resourceVersion": "x"}, 400, "resourceVersion"),
+        ({"resource": "pods", "sort": "a"}, 400, "unknown query parameter 'sort'"),
+        ({"resource": "pods", "labelSelector": "a in"}, 400, "label selector"),
+        ({"resource": "pods", "fieldSelector": "a"}, 400, "field selector"),
+    ],
+)
+async def test_a8_wrong_requests_are_problems(
+    fleet: QueryApi, query: dict[str, str], status: int, text: str
+):
+    answer = await fleet.get(PATH, **query)
+    assert answer.status_code == status
+    assert text in answer.json()["detail"]
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_a8_a_last_event_id_must_be_one_of_ours(fleet: QueryApi):
+    answer = await fleet.client.get(
+        PATH, params={"resource": "pods"}, headers={"Last-Event-ID": "x"}
+    )
+    assert answer.status_code == 400
+    assert "Last-Event-ID" in answer.json()["detail"]
+
+
+async def test_a5_a_body_with_line_breaks_is_one_event(fleet: QueryApi):
+    body = b'{\n "metadata": {\r\n  "name": "pretty"}}'
+    async with streaming(fleet) as stream:
+        await eventually(lambda: stream.named("bookmark"))
+        await fleet.add_body("eu1", PODS, "pretty", body)
+        await eventually(lambda: stream.seen == ["added eu1/pretty"])
