@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 if TYPE_CHECKING:
-    import httpx
-
     from support.rigs.query_api import QueryApi
 
 PODS = "/kube/eu1/api/v1/namespaces/prod/pods"
@@ -185,3 +185,24 @@ async def test_a4_an_object_without_a_body_is_marked_and_an_old_answer_warns(pod
         answer = await pods.get(path)
         assert answer.headers["warning"].startswith('299 - "cluster old may be incomplete'), path
         assert answer.headers["fleetbus-incomplete"].startswith('"old";age=1'), path
+
+
+async def test_a4_a_list_that_cannot_be_read_to_its_end_is_cut_off(pods: QueryApi):
+    """More than the connection holds, so that most is not read yet when the store is emptied."""
+    text = "x" * 64_000
+    for number in range(600):
+        body = b'{"metadata":{"name":"c%d"},"data":{"a":"%b"}}' % (number, text.encode())
+        await pods.add_body("us1", "core/configmaps", f"c{number}", body)
+
+    async def read() -> None:
+        async with pods.client.stream("GET", "/kube/us1/api/v1/configmaps") as answer:
+            assert answer.status_code == 200
+            parts = answer.aiter_raw()
+            await anext(parts)
+            await pods.snapshot.redis.flushall()
+            async for _ in parts:
+                pass
+
+    with capture_logs() as logs, pytest.raises(httpx.RemoteProtocolError):
+        await read()
+    assert "list_interrupted" in {line["event"] for line in logs}

@@ -52,11 +52,6 @@ class Kind:
     short_names: Sequence[str]
     categories: Sequence[str]
 
-    @property
-    def api_version(self) -> str:
-        """The apiVersion of an object: `apps/v1`, `v1`."""
-        return self.version if self.group == CORE else f"{self.group}/{self.version}"
-
 
 def kinds_of(records: Iterable[ResourceType]) -> list[Kind]:
     """The kinds of records of one or several clusters: each in every version that is kept."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from fleetbus.kube.selectors import FieldSelector, InvalidSelector, LabelSelector
-from fleetbus_query_api.answers.parameters import check_repeats, require_few
+from fleetbus_query_api.answers.object_listing import read_selectors
+from fleetbus_query_api.answers.parameters import check_repeats
 from fleetbus_query_api.answers.problem import BadRequestProblem
 from fleetbus_query_api.kube.problems import InvalidOptionsProblem, bad_parameter
 
@@ -72,9 +73,10 @@ class KubeParameters:
                 known = ", ".join((*_READ, *_WITHOUT_EFFECT))
                 raise BadRequestProblem(f"unknown query parameter {name[:80]!r}; known: {known}")
         given = dict(pairs)
+        fields, labels = _read_selectors(given)
         found = cls(
-            labels=_read_labels(_within(given, "labelSelector", _MAX_SELECTOR)),
-            fields=_read_fields(_within(given, "fieldSelector", _MAX_SELECTOR)),
+            labels=labels,
+            fields=fields,
             limit=_read_integer(given, "limit", _MAX_INTEGER) or None,
             continue_token=_within(given, "continue", _MAX_TOKEN),
             resource_version=_read_integer(given, "resourceVersion", _MAX_VERSION),
@@ -138,22 +140,12 @@ def _within(given: Mapping[str, str], name: str, most: int) -> str:
     return text
 
 
-def _read_labels(text: str) -> LabelSelector:
+def _read_selectors(given: Mapping[str, str]) -> tuple[FieldSelector, LabelSelector]:
+    texts = [_within(given, name, _MAX_SELECTOR) for name in ("fieldSelector", "labelSelector")]
     try:
-        found = LabelSelector.parse(text)
+        return read_selectors(*texts)
     except InvalidSelector as e:
         raise BadRequestProblem(f"unable to parse requirement: {e}") from None
-    require_few("labelSelector", len(found.requirements))
-    return found
-
-
-def _read_fields(text: str) -> FieldSelector:
-    try:
-        found = FieldSelector.parse(text)
-    except InvalidSelector as e:
-        raise BadRequestProblem(f"unable to parse requirement: {e}") from None
-    require_few("fieldSelector", len(found.requirements))
-    return found
 
 
 def _read_integer(given: Mapping[str, str], name: str, most: int) -> int | None:

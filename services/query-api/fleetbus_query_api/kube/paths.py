@@ -36,6 +36,11 @@ class ResourcePath:
         return f"{self.group}/{self.plural}"
 
     @property
+    def api_version(self) -> str:
+        """The apiVersion of an object: `apps/v1`, `v1`."""
+        return self.version if self.group == CORE else f"{self.group}/{self.version}"
+
+    @property
     def qualified(self) -> str:
         """As Kubernetes names the resource in errors: `pods`, `deployments.apps`."""
         return self.plural if self.group == CORE else f"{self.plural}.{self.group}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
-from fleetbus.snapshot import Entry, ListQuery, SnapshotReader
+from fleetbus.snapshot import Entry, Freshness, ListQuery, SnapshotReader
 from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.object_listing import (
     Found,
@@ -23,6 +23,7 @@ from fleetbus_query_api.answers.readable import Readable, Selection
 from fleetbus_query_api.answers.render import FIXED_HEADERS, SLICE, json_response
 from fleetbus_query_api.fields.pages import MAX_PAGE_BYTES
 from fleetbus_query_api.kube.forms import CLOSING, Form, MetadataOnly, WholeObjects
+from fleetbus_query_api.kube.list_stream import ListStream
 from fleetbus_query_api.kube.negotiation import (
     METADATA,
     METADATA_LIST,
@@ -118,10 +119,8 @@ class KubeObjects:
             NotAcceptableProblem: it accepts none that there is.
         """
         form = negotiate(asked.accept, OBJECT_FORMS)
-        known = readable.known
-        path = asked.path
-        api_version = path.version if path.group == "core" else f"{path.group}/{path.version}"
-        of = ObjectBytes(api_version, known.kind, names_cluster=asked.is_fleet)
+        known, path = readable.known, asked.path
+        of = ObjectBytes(path.api_version, known.kind, names_cluster=asked.is_fleet)
         if form.kind == TABLE:
             include = asked.parameters.include_object
             columns = columns_of(known, readable.clusters)
@@ -144,8 +143,8 @@ class KubeObjects:
         readable = await self.find(asked, "get")
         form = self.form_of(asked, readable)
         await self._check_version(asked.parameters)
-        headers = freshness_headers(await self._listing.freshness(readable, path.namespace))
-        entries = await self._entries(asked, readable)
+        entries, freshness = await self._entries(asked, readable)
+        headers = freshness_headers(freshness)
         if not entries:
             error = no_object(path)
             error.headers = headers
@@ -154,11 +153,16 @@ class KubeObjects:
             raise SeveralClustersProblem(path, [entry.cluster for entry in entries])
         return json_response(form.answer(entries), headers=headers)
 
-    async def _entries(self, asked: KubeRequest, readable: Readable) -> Sequence[Entry]:
+    async def _entries(
+        self, asked: KubeRequest, readable: Readable
+    ) -> tuple[Sequence[Entry], Mapping[str, Freshness]]:
         path = asked.path
+        place = (path.key, path.namespace, path.name)
         if not asked.is_fleet:
-            found = await self._reader.get(asked.cluster, path.key, path.namespace, path.name)
-            return [] if found is None else [found]
+            found, known = await self._reader.get_with_freshness(asked.cluster, *place)
+            return [] if found is None else [found], {asked.cluster: known}
+        # Freshness first: what is read after it is at least as fresh as it says (rule A4).
+        freshness = await self._listing.freshness(readable, path.namespace)
         query = ListQuery(
             clusters=members_of(readable),
             resource=path.key,
@@ -166,7 +170,7 @@ class KubeObjects:
             name=path.name,
             count=False,
         )
-        return (await self._reader.list(query)).entries
+        return (await self._reader.list(query)).entries, freshness
 
     async def list(self, asked: KubeRequest) -> Response:
         """List objects: a page, or without a limit all of them, as a stream.
@@ -188,22 +192,20 @@ class KubeObjects:
         if asked.parameters.limit is None and pages.has_more:
             undecided = await self._without_bodies(asked, readable)
             headers = freshness_headers(with_undecided(freshness, undecided))
-            return StreamingResponse(
+            return ListStream(
                 self._stream(pages, first, form),
                 headers={**FIXED_HEADERS, **headers},
                 media_type="application/json",
             )
         entries = list(first.page.entries)
-        undecided = dict(first.undecided)
-        size = _size_of(entries)
-        while pages.has_more and size < MAX_PAGE_BYTES:
+        undecided = Counter(first.undecided)
+        size = last = _size_of(entries)
+        while pages.has_more and size + last <= MAX_PAGE_BYTES:
             found = await pages.read()
             entries += found.page.entries
-            size += _size_of(found.page.entries)
-            undecided = {
-                name: undecided.get(name, 0) + found.undecided.get(name, 0)
-                for name in undecided.keys() | found.undecided.keys()
-            }
+            undecided.update(found.undecided)
+            last = _size_of(found.page.entries)
+            size += last
         headers = freshness_headers(with_undecided(freshness, undecided))
         content = form.opening(pages.metadata()) + await self._render(form, entries) + CLOSING
         return json_response(content, headers=headers)
@@ -227,7 +229,10 @@ class KubeObjects:
 
     async def _render(self, form: Form, entries: Sequence[Entry]) -> bytes:
         items: list[bytes] = []
-        render: Callable[[Entry], None] = lambda entry: items.append(form.item(entry))  # noqa: E731
+
+        def render(entry: Entry) -> None:
+            items.append(form.item(entry))
+
         await self._slices.run(render, entries)
         return b",".join(items)
 
@@ -236,8 +241,7 @@ class KubeObjects:
         if not asked.parameters.fields:
             return {}
         entries = await self._reader.unlabelled(members_of(readable), asked.path.key)
-        names = sorted(entry.cluster for entry in entries)
-        return {name: len(list(same)) for name, same in itertools.groupby(names)}
+        return Counter(entry.cluster for entry in entries)
 
     async def _check_version(self, parameters: KubeParameters) -> None:
         """Refuse what a cache of the present cannot answer (rule A5)."""

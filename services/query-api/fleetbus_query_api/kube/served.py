@@ -51,12 +51,7 @@ class ServedKinds:
             StoreEmpty: the fleet is unknown (rule P13).
             UnavailableProblem: the hub does not decide.
         """
-        fleet = await self._catalog.fleet()
-        asked = sorted(fleet.clusters) if cluster == FLEET else [cluster]
-        seen = await self._access.authorise(user, Right("get"), asked)
-        if cluster in seen and cluster not in fleet.clusters:
-            raise no_cluster(cluster)
-        unseen = [name for name in asked if name not in seen]
+        fleet, seen, unseen = await self._look(user, cluster)
         if cluster == FLEET and not unseen:
             return kinds_of(_types_of(fleet.resources))
         types = [each for name in seen for each in fleet.watched.get(name, {}).values()]
@@ -64,6 +59,17 @@ class ServedKinds:
             types += _types_of(known for known in fleet.resources if is_built_in(known.group))
             types += await self._listable(user, fleet, unseen)
         return kinds_of(types)
+
+    async def _look(
+        self, user: User, cluster: str
+    ) -> tuple[KnownFleet, Collection[str], Sequence[str]]:
+        """The fleet, and which of the clusters that are asked for the user may get, and may not."""
+        fleet = await self._catalog.fleet()
+        asked = sorted(fleet.clusters) if cluster == FLEET else [cluster]
+        seen = await self._access.authorise(user, Right("get"), asked)
+        if cluster in seen and cluster not in fleet.clusters:
+            raise no_cluster(cluster)
+        return fleet, seen, [name for name in asked if name not in seen]
 
     async def _listable(
         self, user: User, fleet: KnownFleet, unseen: Sequence[str]
@@ -87,11 +93,7 @@ class ServedKinds:
 
         Raises: as `find`.
         """
-        fleet = await self._catalog.fleet()
-        asked = sorted(fleet.clusters) if cluster == FLEET else [cluster]
-        seen = await self._access.authorise(user, Right("get"), asked)
-        if cluster in seen and cluster not in fleet.clusters:
-            raise no_cluster(cluster)
+        _, seen, _ = await self._look(user, cluster)
         records = [each for each in await self._reader.clusters() if each.name in seen]
         known = [each.server_version for each in records if _VERSION.match(each.server_version)]
         version = min(known, key=_order, default=_UNKNOWN_VERSION)
