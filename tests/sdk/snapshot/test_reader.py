@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from fleetbus.bus.durables import PROJECTOR
 from fleetbus.errors import StoreError
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.snapshot import (
     ClusterRecord,
+    Definition,
     ExpiredToken,
     InvalidToken,
     ListQuery,
@@ -333,6 +336,43 @@ async def test_p14_a_resource_nobody_reported_of_is_unknown_and_so_is_all_after_
     await redis.flushall()
     fresh = await snapshot.reader.freshness(["eu1"], PODS, now=NOW)
     assert (fresh["eu1"].state, fresh["eu1"].is_complete) == ("unknown", False)
+
+
+async def test_a4_an_object_comes_with_its_freshness(redis: Redis, snapshot: Snapshot):
+    reader = snapshot.reader
+    now = datetime.now(UTC).isoformat()
+    cluster = ClusterRecord(name="eu1", connected=True, last_answer=now, reported_at=now)
+    await snapshot.writer.put_cluster("eu1", cluster)
+    await snapshot.writer.put_resource_state("eu1", _record("synced"))
+    entry, fresh = await reader.get_with_freshness("eu1", PODS, "prod", "w00")
+    assert entry == await reader.get("eu1", PODS, "prod", "w00")
+    assert (entry is not None, fresh.is_complete) == (True, True)
+    await snapshot.apply(Source().deleted("w00", 900))
+    assert (await reader.get_with_freshness("eu1", PODS, "prod", "w00"))[0] is None
+    entry, fresh = await reader.get_with_freshness("us1", PODS, "prod", "w00")
+    assert (entry is not None, fresh.state) == (True, "unknown")
+    entry, fresh = await reader.get_with_freshness("mars", PODS, "prod", "w00")
+    assert (entry, fresh.state) == (None, "unknown")
+    checkpoint = snapshot.keys.offset_checkpoint(0, PROJECTOR)
+    await cast("Any", redis.hset(checkpoint, "run", "another server"))
+    _, fresh = await reader.get_with_freshness("eu1", PODS, "prod", "w03")
+    assert not fresh.is_complete, "the store has lost writes (rule P11)"
+
+
+async def test_types_and_records_of_many_clusters_are_read_together(redis: Redis):
+    snapshot, names = Snapshot(redis, shards=3), [f"c{number:02}" for number in range(90)]
+    await snapshot.set_up(*names)
+    own = Definition(short_names=["po"])
+    for name in names:
+        definition = own if name == "c07" else None
+        record = msgspec.structs.replace(_record("synced", reason=name), definition=definition)
+        await snapshot.writer.put_resource_state(name, record)
+    types = {name: found async for name, found in snapshot.reader.resource_types(names)}
+    assert sorted(types) == names
+    assert len({id(found[PODS]) for found in types.values()}) == 2, "all but one share theirs"
+    assert [name for name in names if types[name][PODS].definition == own] == ["c07"]
+    records = {name: found async for name, found in snapshot.reader.resource_records(names)}
+    assert [[one.reason for one in records[name]] for name in names] == [[name] for name in names]
 
 
 async def test_p16_connect_refuses_a_server_that_may_evict(redis: Redis, valkey_url: str):

@@ -2,7 +2,7 @@
 --
 -- KEYS  for each cluster: order bodies guards
 --       (and, named by terms: its label sets)
--- ARGV  1 keys wanted  2 keys looked at, at most  3 '1' to count the range, else ''
+-- ARGV  1 keys wanted  2 look-ups in orders and sets, about, at most  3 '1' to count the range, else ''
 --       4 '1' to answer guards, else ''  5 lower bound in the first cluster  6 in the others
 --       7 upper bound  8 only objects of this name, or ''  9 number of label terms, then the terms,
 --       then the prefix of each cluster's label sets if there are terms
@@ -93,6 +93,7 @@ local function pick_labelled(at, low)
   repeat
     local keys
     keys, rest = read_range(at, rest, math.min(CHUNK, MOST - looked))
+    looked = looked + #keys * (TERMS - 1)
     add(at, with_all(sets, keys), 1)
   until not rest or taken >= WANTED or looked >= MOST
   return rest
