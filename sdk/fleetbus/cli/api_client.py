@@ -103,6 +103,8 @@ class Found:
     freshness: dict[str, Any] = field(default_factory=dict[str, Any])
     incomplete: list[str] = field(default_factory=list[str])
     is_cut: bool = False
+    version: str = ""
+    """Of the whole snapshot, before the first object was read: a watch goes on from there."""
 
     def lacks(self, cluster: str) -> bool:
         """Whether nothing is known of a cluster: it may not be in the fleet."""
@@ -304,6 +306,7 @@ class ApiClient:
 def _add(found: Found, page: Mapping[str, Any]) -> str:
     """Note what a page says beside its objects; return its continue token."""
     found.resource = page["resource"]
+    found.version = found.version or str(page["resourceVersion"])
     found.freshness |= page["freshness"]
     found.incomplete += [name for name in page["incomplete"] if name not in found.incomplete]
     return str(page["continue"])
@@ -321,8 +324,9 @@ def _refusal(error: urllib.error.HTTPError, token: ApiToken) -> FleetbusError:
     with error:
         try:
             found = json.load(error)
-            detail = str(found["detail"] if "detail" in found else found["error"])
-        except (ValueError, KeyError, TypeError, OSError):
+            # A problem, an error below /v1, a Status of Kubernetes.
+            detail = str(next(found[key] for key in ("detail", "error", "message") if key in found))
+        except (ValueError, StopIteration, TypeError, OSError):
             detail = f"the query API answered {error.code} {error.reason}"
     if error.code in {_UNAUTHORIZED, _FORBIDDEN}:
         sent = f"{token.source} was sent" if token.token else "no token was sent"

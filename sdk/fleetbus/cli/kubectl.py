@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument(
         "-o", "--output", choices=("table", "wide", "json", "yaml"), default="table"
     )
+    listing.add_argument("-w", "--watch", action="store_true", help="go on with each change")
     describing = add_verb("describe", "Show objects as YAML.")
     _add_filters(describing)
     describing.add_argument(
@@ -125,7 +126,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace, api: ApiFlags) -> int:
-    from fleetbus.cli.objects.mro_list import MroQuery, describe, show_list  # noqa: PLC0415
+    from fleetbus.cli.objects.mro_list import MroQuery, describe, show_list, watch_list  # noqa: PLC0415
 
     query = MroQuery(
         resource=arguments.resource,
@@ -136,7 +137,7 @@ def _show(arguments: argparse.Namespace, api: ApiFlags) -> int:
         api=api,
     )
     if arguments.verb == "list":
-        return show_list(query, arguments.output)
+        return (watch_list if arguments.watch else show_list)(query, arguments.output)
     return describe(query, show_managed_fields=arguments.show_managed_fields)
 
 

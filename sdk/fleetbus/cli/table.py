@@ -19,12 +19,20 @@ _NOT_WATCHED: Final = "not watched there"
 
 def render_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Render a table with a header; control characters in cells are replaced."""
+    widths = column_widths(head, rows)
+    return "\n".join(render_row(line, widths) for line in (head, *rows))
+
+
+def column_widths(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    """The width of each column of a table."""
     lines = [head, *([_plain(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        _GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    return [max(map(len, column)) for column in zip(*lines, strict=True)]
+
+
+def render_row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Render a row of a table; a cell that is wider than its column moves those after it."""
+    padded = (_plain(cell).ljust(width) for cell, width in zip(cells, widths, strict=True))
+    return _GAP.join(padded).rstrip()
 
 
 def warn_incomplete(

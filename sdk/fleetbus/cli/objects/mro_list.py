@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from fleetbus.cli.api_client import ApiClient, ApiFailed, Found, Item
 from fleetbus.cli.documents import render_json, render_yaml
+from fleetbus.cli.objects.follow import SILENT_SECONDS, follow
 from fleetbus.cli.objects.found import (
     hide_managed_fields,
     render_documents,
@@ -19,9 +20,10 @@ from fleetbus.cli.objects.found import (
     warn_of_gaps,
 )
 from fleetbus.cli.objects.query import ObjectQuery
-from fleetbus.cli.table import render_table, warn_incomplete
+from fleetbus.cli.table import column_widths, render_row, render_table, warn_incomplete
 from fleetbus.cli.target import ApiFlags
 from fleetbus.cli.unknown import UnknownName, require_clusters
+from fleetbus.errors import ConfigError
 from fleetbus.kube.json_fields import Tree, look, many, number, pairs, text
 from fleetbus.process.human_time import render_age
 
@@ -44,6 +46,16 @@ class MroQuery:
     selector: str
     api: ApiFlags
 
+    def objects(self) -> ObjectQuery:
+        """The same for a list."""
+        return ObjectQuery(
+            resource=self.resource,
+            name=self.name,
+            namespace=self.namespace,
+            selector=self.selector,
+            clusters=[self.cluster] if self.cluster else [],
+        )
+
 
 def show_list(query: MroQuery, output: str) -> int:
     """Print a list, newest first; return the exit status.
@@ -63,9 +75,37 @@ def show_list(query: MroQuery, output: str) -> int:
         case "yaml":
             print(render_documents(found.items))
         case _:
-            print(_table(found, is_wide=output == "wide"))
+            head, rows = _cells(found, is_wide=output == "wide")
+            print(render_table(head, rows))
     warn_of_gaps(found)
     return 0
+
+
+def watch_list(query: MroQuery, output: str) -> int:
+    """Print a list as a table, and then a row for each change, until it is interrupted.
+
+    Raises:
+        ConfigError: it is not a table of objects, or no query API address is set.
+    """
+    if query.resource in _CLUSTERS or output not in {"table", "wide"}:
+        raise ConfigError("-w follows tables of objects: not clusters, and not -o json or yaml")
+    found = _find(query)
+    if found is None:
+        return 1
+    head, rows = _cells(found, is_wide=output == "wide")
+    widths = column_widths(head, rows)
+    print(render_table(head, rows), flush=True)
+    warn_of_gaps(found)
+    api = ApiClient(query.api.resolve(), timeout_seconds=SILENT_SECONDS)
+    try:
+        for change in follow(api, query.objects(), found):
+            found.items = [change.item]
+            _, (row,) = _cells(found, is_wide=output == "wide")
+            mark = "   (deleted)" if change.kind == "DELETED" else ""
+            print(f"{render_row(row, widths)}{mark}", flush=True)
+    except ApiFailed as e:
+        print(f"kubectl-multicluster: {e}", file=sys.stderr)
+    return 1
 
 
 def describe(query: MroQuery, *, show_managed_fields: bool) -> int:
@@ -89,13 +129,7 @@ def describe(query: MroQuery, *, show_managed_fields: bool) -> int:
 
 
 def _find(query: MroQuery) -> Found | None:
-    objects = ObjectQuery(
-        resource=query.resource,
-        name=query.name,
-        namespace=query.namespace,
-        selector=query.selector,
-        clusters=[query.cluster] if query.cluster else [],
-    )
+    objects = query.objects()
     api = ApiClient(query.api.resolve())
     try:
         found = objects.run(api)
@@ -120,7 +154,8 @@ def _created(item: Item) -> str:
     return text(item.tree, "metadata", "creationTimestamp")
 
 
-def _table(found: Found, *, is_wide: bool) -> str:
+def _cells(found: Found, *, is_wide: bool) -> tuple[list[str], list[list[str]]]:
+    """The head and the rows of a table."""
     columns = _COLUMNS.get(found.key, ())
     if is_wide:
         columns = (*columns, *_WIDE.get(found.key, ()), ("AGE", _age), ("LABELS", _labels))
@@ -129,7 +164,7 @@ def _table(found: Found, *, is_wide: bool) -> str:
         tree = item.tree
         cells = ["<unknown>" if tree is None else cell(tree) for _, cell in columns]
         rows.append([item.cluster, item.name, item.namespace, *cells])
-    return render_table(["CLUSTER", "NAME", "NAMESPACE", *(head for head, _ in columns)], rows)
+    return ["CLUSTER", "NAME", "NAMESPACE", *(head for head, _ in columns)], rows
 
 
 def _at(*path: str) -> _Cell:
