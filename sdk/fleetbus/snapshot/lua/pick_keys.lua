@@ -122,11 +122,14 @@ local function pick_named(at, low)
   return rest
 end
 
+local function count_in(at, low)
+  if low == '-' and HIGH == '+' then return redis.call('ZCARD', order_of(at)) end
+  return redis.call('ZLEXCOUNT', order_of(at), low, HIGH)
+end
+
 local function count_all()
-  local count = 0
-  for at = 1, CLUSTERS do
-    count = count + redis.call('ZLEXCOUNT', order_of(at), at == 1 and FIRST_LOW or LOW, HIGH)
-  end
+  local count = count_in(1, FIRST_LOW)
+  for at = 2, CLUSTERS do count = count + count_in(at, LOW) end
   return count
 end
 
