@@ -55,6 +55,27 @@ async def test_a_list_is_one_of_kubernetes(pods: QueryApi):
     assert empty["items"] == []
 
 
+async def test_field_selectors_mean_what_an_api_server_takes_them_for(api: QueryApi):
+    await api.add_cluster("eu1", "core/pods", "core/nodes", "core/events", "batch/jobs")
+    parts: list[tuple[str, str, str, dict[str, Any]]] = [
+        ("core/nodes", "open", "spec.unschedulable=false", {"spec": {"podCIDR": "10.0.0.0/24"}}),
+        ("core/nodes", "closed", "spec.unschedulable=true", {"spec": {"unschedulable": True}}),
+        ("core/pods", "plain", "spec.hostNetwork!=true", {"spec": {}}),
+        ("core/pods", "host", "spec.hostNetwork!=false", {"spec": {"hostNetwork": True}}),
+        ("core/events", "one", "source=kubelet", {"source": {"component": "kubelet"}}),
+        ("core/events", "other", "source!=kubelet", {"source": {"component": "scheduler"}}),
+        ("batch/jobs", "new", "status.successful=0", {"status": {}}),
+        ("batch/jobs", "done", "status.successful=1", {"status": {"succeeded": 1}}),
+    ]
+    for resource, name, _, fields in parts:
+        await api.add("eu1", resource, name, **fields)
+    for resource, name, selector, _ in parts:
+        group, plural = resource.split("/")
+        path = "api/v1" if group == "core" else f"apis/{group}/v1"
+        found = await api.get(f"/kube/eu1/{path}/{plural}", fieldSelector=selector)
+        assert names(found) == [name], selector
+
+
 async def test_a5_versions_are_those_of_the_snapshot(pods: QueryApi):
     listed = (await pods.get(ALL_PODS)).json()
     versions = [int(item["metadata"]["resourceVersion"]) for item in listed["items"]]

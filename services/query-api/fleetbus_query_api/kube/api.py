@@ -70,7 +70,7 @@ class KubeApi:
             return await self._discover(user, cluster, path, accept)
         if named.subresource:
             raise no_subresource(named)
-        parameters = KubeParameters.read(request.query_params.multi_items())
+        parameters = KubeParameters.read(request.query_params.multi_items(), named.key)
         asked = KubeRequest(
             user=user, cluster=cluster, path=named, parameters=parameters, accept=accept
         )

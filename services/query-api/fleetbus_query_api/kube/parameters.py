@@ -10,6 +10,7 @@ from fleetbus.kube.selectors import FieldSelector, InvalidSelector, LabelSelecto
 from fleetbus_query_api.answers.object_listing import read_selectors
 from fleetbus_query_api.answers.parameters import check_repeats
 from fleetbus_query_api.answers.problem import BadRequestProblem
+from fleetbus_query_api.kube.field_names import translate_fields
 from fleetbus_query_api.kube.problems import InvalidOptionsProblem, bad_parameter
 
 _READ: Final = (
@@ -60,8 +61,12 @@ class KubeParameters:
     include_object: str
 
     @classmethod
-    def read(cls, pairs: Sequence[tuple[str, str]]) -> Self:
+    def read(cls, pairs: Sequence[tuple[str, str]], key: str) -> Self:
         """Parse query parameters.
+
+        Args:
+            pairs: their names and values.
+            key: of the resource, whose fields may have other names in selectors.
 
         Raises:
             BadRequestProblem: one is unknown, given twice, or malformed.
@@ -76,7 +81,7 @@ class KubeParameters:
         fields, labels = _read_selectors(given)
         found = cls(
             labels=labels,
-            fields=fields,
+            fields=translate_fields(key, fields),
             limit=_read_integer(given, "limit", _MAX_INTEGER) or None,
             continue_token=_within(given, "continue", _MAX_TOKEN),
             resource_version=_read_integer(given, "resourceVersion", _MAX_VERSION),
