@@ -63,19 +63,19 @@ class ObjectCounts:
             name=asked.name or None,
             labels=labels or None,
         )
-        found = await self._groups.count(query, fields, by)
+        found = await self._groups.count(query, fields, by, asked.limit)
         groups = [
             {
                 "values": dict(zip(names, map(render_value, values), strict=True)),
                 "count": count,
             }
-            for values, count in found.counts[: asked.limit]
+            for values, count in found.counts
         ]
         return msgspec.json.encode(
             {
                 "total": found.total,
                 "groups": groups,
-                "groupCount": len(found.counts),
+                "groupCount": found.group_count,
                 "others": found.others,
                 "resourceVersion": str(found.version),
                 "resource": describe_resource(readable.known),

@@ -67,9 +67,13 @@ def _pick(tree: Any, wanted: _Shown) -> Any:
     return _NOTHING
 
 
-def _pick_element(at: int, element: Any, wanted: _Shown) -> Any:
-    below = wanted.get(at, wanted.get(Special.EACH))
-    return _NOTHING if below is None else _pick(element, below)
+def _pick_element(at: int, element: Any, shown: _Shown) -> Any:
+    below = [shown[step] for step in (Special.EACH, at) if step in shown]
+    if not below:
+        return _NOTHING
+    # Without anything below, everything is shown.
+    merged: _Shown = {} if not all(below) else {k: v for one in below for k, v in one.items()}
+    return _pick(element, merged)
 
 
 def _filled(picked: Mapping[str, Any]) -> Any:

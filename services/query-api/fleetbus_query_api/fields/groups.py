@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import product
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from fleetbus.kube.field_paths import FieldPath, One, Special, Value
@@ -15,7 +16,7 @@ from fleetbus.kube.selectors import FieldSelector
 from fleetbus.snapshot import ListQuery
 from fleetbus_query_api.fields.column import Undecided
 from fleetbus_query_api.fields.matching import STEP, Matches, Segment, find_matches, value_reader
-from fleetbus_query_api.fields.order import rank_of
+from fleetbus_query_api.fields.order import Rank, rank_of
 from fleetbus_query_api.fields.source import FieldSource, Question
 from fleetbus_query_api.limits.time_slices import TimeSlices
 
@@ -33,7 +34,8 @@ class Groups:
     Attributes:
         version: of the snapshot; every object is at least as new.
         total: objects that match.
-        counts: by the values of the fields, the largest first.
+        counts: by the values of the fields, the largest first, up to a limit.
+        group_count: how many groups there are.
         others: objects in none of them, because there were more groups than `MAX_GROUPS`.
         undecided: how many objects per cluster may match or not, or have unknown values.
     """
@@ -41,6 +43,7 @@ class Groups:
     version: int
     total: int = 0
     counts: list[tuple[GroupKey, int]] = field(default_factory=list[tuple[GroupKey, int]])
+    group_count: int = 0
     others: int = 0
     undecided: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -58,9 +61,15 @@ class FieldGroups:
         self._slices = slices
 
     async def count(
-        self, query: ListQuery, fields: FieldSelector, by: Sequence[FieldPath]
+        self, query: ListQuery, fields: FieldSelector, by: Sequence[FieldPath], limit: int
     ) -> Groups:
         """Count the objects of each group; those without a body have no values.
+
+        Args:
+            query: which objects.
+            fields: their selector.
+            by: the fields whose values make a group; none for the total alone.
+            limit: how many groups to answer.
 
         Raises:
             StoreError: the store was emptied.
@@ -75,7 +84,7 @@ class FieldGroups:
             async for segment in segments:
                 matches = await find_matches(segment, query.name, self._slices)
                 await counting.take(segment, matches)
-        await counting.finish()
+        await counting.finish(limit)
         return counting.groups
 
 
@@ -115,13 +124,21 @@ class _Counting:
         await self._slices.run(merge, found.items())
         self._note_undecided(segment.cluster, unknown)
 
-    async def finish(self) -> None:
-        """Sort the groups."""
-        found = [(tuple(values), count) for values, count in self._counts.values()]
-        # MAX_GROUPS at most: short enough to be sorted at once.
-        found.sort(key=lambda one: (-one[1], [rank_of(v, is_descending=False) for v in one[0]]))
-        self.groups.counts = found
-        await asyncio.sleep(0)
+    async def finish(self, limit: int) -> None:
+        """Find the largest groups."""
+        held, best = list(self._counts.values()), list[tuple[int, list[Rank], GroupKey]]()
+
+        def step(start: int) -> None:
+            nonlocal best
+            part = [
+                (-count, [rank_of(value, is_descending=False) for value in values], values)
+                for values, count in held[start : start + STEP // 10]
+            ]
+            best = sorted(best + part, key=itemgetter(0, 1))[:limit]
+
+        await self._slices.run(step, range(0, len(held), STEP // 10))
+        self.groups.counts = [(values, -count) for count, _, values in best]
+        self.groups.group_count = len(held)
 
     def _add(self, values: Sequence[Value | Undecided], count: int) -> None:
         """Count objects of these values; one with many values is in the group of each of them."""

@@ -124,13 +124,12 @@ class FieldOutliers:
             async for segment in segments:
                 matches = await find_matches(segment, query.name, self._slices)
                 await names.take(segment, matches)
-        rest = sorted(key for key in names.differing if key > after)
-        page = rest[: query.limit]
+        page, total = await names.first_after(after, query.limit or STEP)
         found = await self._describe(query, page)
         token = ""
-        if len(rest) > len(page):
+        if total > len(page):
             token = write_token(FieldPosition(generation, version, mark, [], "", page[-1]))
-        return Outliers(version, found, len(rest) - len(page), token, names.undecided)
+        return Outliers(version, found, total - len(page), token, names.undecided)
 
     async def _describe(self, query: ListQuery, keys: Sequence[bytes]) -> list[Outlier]:
         """Read the objects of these names, cluster by cluster; few are held at a time."""
@@ -196,6 +195,19 @@ class _Names:
         if unknown := unknown + matches.undecided:
             held = self.undecided.get(segment.cluster, 0)
             self.undecided[segment.cluster] = held + unknown
+
+    async def first_after(self, key: bytes, limit: int) -> tuple[list[bytes], int]:
+        """The first names that differ after a key, and how many there are after it."""
+        found, first, total = list(self.differing), list[bytes](), 0
+
+        def step(start: int) -> None:
+            nonlocal first, total
+            part = [one for one in found[start : start + STEP] if one > key]
+            total += len(part)
+            first = sorted(first + part)[:limit]
+
+        await self._slices.run(step, range(0, len(found), STEP))
+        return first, total
 
 
 def _add(outlier: Outlier, resource: str, entry: Entry) -> None:
