@@ -153,7 +153,7 @@ def _names_of(item: dict[str, Any]) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("seed", [1])
-async def test_every_answer_is_that_of_all_objects(api: QueryApi, mode: str, seed: int):
+async def test_a4_every_answer_is_that_of_all_objects(api: QueryApi, mode: str, seed: int):
     del mode
     for cluster in ("c1", "c2", "c3"):
         await api.add_cluster(cluster)

@@ -100,7 +100,7 @@ async def rig(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[R
         yield found
 
 
-async def test_a_field_is_read_once_and_then_only_what_has_changed(rig: Rig):
+async def test_a5_a_field_is_read_once_and_then_only_what_has_changed(rig: Rig):
     for number in range(120):
         await rig.put(f"o{number:03}", "Running")
     assert (await rig.values() or {})["o007"] == "Running"
@@ -182,7 +182,9 @@ async def test_a_dropped_cluster_leaves_nothing(rig: Rig):
     assert rig.tables.size < 100
 
 
-async def test_a_feed_that_was_cut_costs_another_read_and_no_wrong_answer(rig: Rig, redis: Redis):
+async def test_a5_a_feed_that_was_cut_costs_another_read_and_no_wrong_answer(
+    rig: Rig, redis: Redis
+):
     await rig.put("web", "Running")
     assert await rig.values() == {"web": "Running"}
     await rig.put("web", "Failed")
@@ -216,7 +218,7 @@ async def test_a8_a_field_without_room_is_not_read_again_and_again(rig: Rig):
     assert sum(rig.reads) == read
 
 
-async def test_what_changes_while_a_field_is_read_is_in_the_next_answer(
+async def test_a5_what_changes_while_a_field_is_read_is_in_the_next_answer(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
     for number in range(120):
