@@ -16,7 +16,7 @@ import json
 import statistics
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -351,9 +351,13 @@ async def measure_servers(sizes: Sizes) -> dict[str, float]:
     """The p50 of each question, in ms, by its name."""
     words = (str(sizes.pods), str(sizes.clusters))
     found: dict[str, float] = {}
-    async with process(module("bench.programs.pod_servers", *words)) as child:
+    async with (
+        process(module("bench.programs.pod_servers", *words)) as child,
+        AsyncExitStack() as own,
+    ):
         assert child.stdout is not None
-        clients = [Client(url) for url in json.loads(await child.stdout.readline())]
+        urls = json.loads(await child.stdout.readline())
+        clients = [own.enter_context(Client(url)) for url in urls]
         for question in make_questions(sizes):
             times, _ = await asyncio.to_thread(
                 time_rounds,
