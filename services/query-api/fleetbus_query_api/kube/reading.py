@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -48,6 +48,9 @@ from fleetbus_query_api.kube.table_form import TableRows
 from fleetbus_query_api.kube.warnings import freshness_headers
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.tables.columns import columns_of
+
+_STREAMED: Final = 250
+"""Objects of a list without a limit that are in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,20 +215,19 @@ class KubeObjects:
 
     async def _stream(self, pages: _Pages, first: Found, form: Form) -> AsyncGenerator[bytes]:
         """Yield a list page by page; the next one is read when the client has received this one."""
-        yield form.opening(pages.metadata())
+        before = form.opening(pages.metadata())
         entries = first.page.entries
-        is_first = True
         while True:
             if entries:
-                rendered = await self._render(form, entries)
-                rest = memoryview(rendered if is_first else b"," + rendered)
-                is_first = False
+                yield before
+                rest = memoryview(await self._render(form, entries))
                 for at in range(0, len(rest), SLICE):
                     yield bytes(rest[at : at + SLICE])
+                before = b","
             if not pages.has_more:
                 break
             entries = (await pages.read()).page.entries
-        yield CLOSING
+        yield CLOSING if before == b"," else before + CLOSING
 
     async def _render(self, form: Form, entries: Sequence[Entry]) -> bytes:
         items: list[bytes] = []
@@ -296,7 +298,7 @@ class _Pages:
 
     async def read(self) -> Found:
         """Read the next page."""
-        limit = MAX_PAGE if self._left is None else min(self._left, MAX_PAGE)
+        limit = _STREAMED if self._left is None else min(self._left, MAX_PAGE)
         found = await self._listing.page(replace(self._query, limit=limit), self._fields)
         if self._is_first:
             self._version = found.page.counter
