@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fleetbus.snapshot.reads.rows import RowReads
 from fleetbus_query_api.answers.openapi import CountModel, ListModel
 
 if TYPE_CHECKING:
@@ -121,3 +123,25 @@ async def test_p13_a_sorted_token_of_a_lost_store_is_410(fleet: QueryApi):
     await fleet.add_cluster("c1")
     answer = await fleet.get(LIST, sort="metadata.name", **{"continue": page["continue"]})
     assert answer.status_code == 410
+
+
+async def test_a8_the_work_for_a_client_that_has_left_is_given_up(
+    fleet: QueryApi, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fleetbus_query_api.fields.source._FEW", -1)
+    entered, given_up = asyncio.Event(), asyncio.Event()
+
+    async def endless(*_: Any, **__: Any) -> Any:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.set()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RowReads, "read", endless)
+        asking = asyncio.create_task(fleet.get(COUNTS, by="spec.a"))
+        await entered.wait()
+        asking.cancel()
+        await asyncio.wait_for(given_up.wait(), 5)
+    assert (await count(fleet, by="spec.a"))["total"] == 8

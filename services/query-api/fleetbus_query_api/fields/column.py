@@ -11,6 +11,8 @@ from fleetbus.kube.field_paths import Value
 _CODE: Final = "I"
 _CODE_BYTES: Final = 5
 """Of a row: four, and room to grow."""
+_OWN_BYTES: Final = 1_000
+"""Of a column without a row: whoever asks for many fields of nothing fills no memory."""
 _ENTRY_BYTES: Final = 120
 """Of a distinct value, beside itself: its places in the table of codes and in three lists."""
 
@@ -49,7 +51,7 @@ class Column:
     @property
     def size(self) -> int:
         """About how many bytes it takes."""
-        return self._held + len(self.codes) * _CODE_BYTES
+        return _OWN_BYTES + self._held + len(self.codes) * _CODE_BYTES
 
     @property
     def undecided(self) -> int:

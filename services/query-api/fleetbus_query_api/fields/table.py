@@ -20,6 +20,8 @@ from fleetbus_query_api.fields.extract import field_reader
 
 _ROW_BYTES: Final = 60
 """Of a row, beside the characters of its key: the object around them, and its places."""
+_OWN_BYTES: Final = 2_000
+"""Of a table without a row."""
 _FEW: Final = 1_000
 
 
@@ -67,7 +69,8 @@ class Table:
     def size(self) -> int:
         """About how many bytes it takes."""
         columns = sum(column.size for column in self.columns.values())
-        return columns + self._key_bytes + _ROW_BYTES * (len(self.keys) + len(self.dirty))
+        rows = len(self.keys) + len(self.dirty)
+        return _OWN_BYTES + columns + self._key_bytes + _ROW_BYTES * rows
 
     def has(self, paths: Iterable[FieldPath]) -> bool:
         """Whether all rows of these columns were read."""

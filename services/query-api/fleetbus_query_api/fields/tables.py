@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final
 
+from prometheus_client import Gauge
+
 from fleetbus.kube.field_paths import FieldPath
 from fleetbus.snapshot import SnapshotReader
 from fleetbus.snapshot.reads.rows import MOST_ROWS, StoredRow
@@ -27,6 +29,11 @@ _AT_A_TIME: Final = 4
 """Tables that one question reads side by side."""
 _ATTEMPTS: Final = 3
 """Changes may be missed while a table is read, as when the store is lost; then it is read again."""
+SIZE: Final = Gauge(
+    "fleetbus_query_api_columns_bytes",
+    "Bytes of memory, about, that the values of fields take which lists were selected, sorted or"
+    " counted by.",
+)
 _NOT_AGAIN_FOR: Final = timedelta(minutes=1)
 """How long a table that has not fitted is not tried again: each attempt reads all bodies."""
 
@@ -151,6 +158,7 @@ class FieldTables:
                 del self._tables[place]
             self.size -= table.measured
             table.measured = 0
+            SIZE.set(self.size)
 
         table.end = end
         self._tables[place] = table
@@ -265,6 +273,7 @@ class FieldTables:
         size = table.size
         self.size += size - table.measured
         table.measured = size
+        SIZE.set(self.size)
 
     def _evict(self) -> None:
         for place, path in tuple(self._used):
