@@ -88,11 +88,12 @@ async def test_a3_only_a_user_whose_token_is_for_our_audience_gets_in(
 
 def test_the_examples_of_the_documentation_are_accepted_by_an_api_server():
     cluster = Cluster("hub", authorize="rbac", tokens={"t": "root"})
-    cluster.create("v1/namespaces", {"metadata": {"name": "shop"}})
+    for name in ("shop", "fleetbus-clusters"):
+        cluster.create("v1/namespaces", {"metadata": {"name": name}})
     text = (ROOT / "docs" / "query-api.md").read_text(encoding="utf-8")
     blocks = [part.split("```")[0] for part in text.split("```yaml\n")[1:]]
     documents = [each for block in blocks for each in yaml.safe_load_all(block)]
-    assert len(documents) == 4
+    assert len(documents) == 6
     for document in documents:
         kind = f"{document['apiVersion']}/{document['kind'].lower()}s"
         cluster.create(kind, document, document["metadata"].get("namespace"))

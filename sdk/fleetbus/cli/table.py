@@ -18,9 +18,13 @@ _NOT_WATCHED: Final = "not watched there"
 
 
 def render_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Render a table with a header; control characters in cells are replaced."""
+    """Render a table with a header; control characters in cells are replaced.
+
+    A column may go without a name; a cell without a value is `<none>`.
+    """
     widths = column_widths(head, rows)
-    return "\n".join(render_row(line, widths) for line in (head, *rows))
+    named = _GAP.join(name.ljust(width) for name, width in zip(head, widths, strict=True))
+    return "\n".join([named.rstrip(), *(render_row(line, widths) for line in rows)])
 
 
 def column_widths(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
