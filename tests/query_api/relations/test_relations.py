@@ -188,3 +188,22 @@ async def test_a2_what_a_user_may_not_read_is_neither_owner_nor_child(
         assert [(item["cluster"], item["name"]) for item in items] == [("eu1", "child")]
         answer = (await api.get(eve, "/fleet/v1/owners/eu1/configmaps/prod/child")).json()
         assert [(item["name"], item["found"]) for item in answer["items"]] == [("owner", False)]
+
+
+async def test_a2_an_unknown_kind_takes_as_many_reviews_as_a_forbidden_one(
+    redis: Redis, valkey_url: str, tmp_path: Path
+):
+    async with secured_api(redis, valkey_url, tmp_path) as api:
+        await api.start()
+        token = api.user("nobody")
+        reviews: list[int] = []
+        for kind in ("Pod", "Widget"):
+            before = api.reviews("subjectaccessreviews")
+            answer = await api.get(token, WHERE, name="prod-1", kind=kind)
+            assert answer.json()["items"] == []
+            reviews.append(api.reviews("subjectaccessreviews") - before)
+        # The first one also asks which clusters may be named.
+        assert reviews[0] >= reviews[1] > 0
+        again = api.reviews("subjectaccessreviews")
+        await api.get(token, WHERE, name="prod-1", kind="ConfigMap")
+        assert api.reviews("subjectaccessreviews") - again == reviews[1]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from fleetbus.snapshot import Freshness, SnapshotReader
+from fleetbus_proto.resources import CORE
 from fleetbus_query_api.access.authorise import Access, Right
 from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.catalog import Catalog, KnownFleet, KnownResource
@@ -78,6 +79,8 @@ class TypeReader:
         fleet = await self._catalog.fleet()
         asked = sorted(set(clusters)) or sorted(fleet.clusters)
         wanted = [known for known in fleet.resources if _is_of(known, kind.lower())]
+        if not wanted:  # the time of a review must not be missing
+            await self._access.authorise(user, Right("list", CORE, kind.lower(), namespace), asked)
         allowed = await asyncio.gather(
             *(
                 self._access.authorise(
