@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from support.rigs.query_api import QueryApi
 
 PODS = "/kube/eu1/api/v1/namespaces/prod/pods"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 
 
@@ -141,3 +143,27 @@ async def test_a_page_of_a_lost_store_is_410(pods: QueryApi):
     await pods.add_cluster("eu1")
     answer = await pods.get(PODS, limit=1, **{"continue": token})
     assert (answer.status_code, answer.json()["reason"]) == (410, "Expired")
+
+
+PARTS = (
+    *("-", "eu1", "api", "v1", "apis", "apps", "core", "pods", "namespaces", "prod", "*"),
+    *("%00", "%0a", "%2F", "%F0%28%8C", "%ff", "a" * 300, "status", "log", "watch", "version"),
+    *("openapi", "v2", "v3", "%20", "{x}"),
+)
+QUERIES = (
+    *("", "?limit=1&continue=AAAA", "?fieldSelector=a%00=b", "?labelSelector=%ff", "?=", "?a"),
+    *("?resourceVersion=00000000000000000001", "?limit=%C2%B2", "?watch=1&limit=x"),
+)
+ACCEPTS = ("*/*", TABLE, "application/json;as=;v=", ";;,=", "application/json;as=Table;v=9")
+
+
+async def test_random_paths_get_an_answer_or_a_status(pods: QueryApi):
+    chance = random.Random(1)
+    for _ in range(300):
+        start = chance.choice((["eu1", "api", "v1"], ["-", "api", "v1"], ["eu1", "apis"], []))
+        parts = start + chance.choices(PARTS, k=chance.randint(1, 8))
+        path = f"/kube/{'/'.join(parts)}{chance.choice(QUERIES)}"
+        answer = await pods.client.get(path, headers={"Accept": chance.choice(ACCEPTS)})
+        assert answer.status_code < 500, (path, answer.text)
+        if answer.status_code >= 400:
+            assert answer.json()["kind"] == "Status", path
