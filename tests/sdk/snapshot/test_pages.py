@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fleetbus.kube.selectors import LabelSelector
-from fleetbus.snapshot import ListQuery
+from fleetbus.snapshot import Entry, ListQuery
 from fleetbus.snapshot.write import MAX_BATCH
 from support.stores.snapshot import PODS, Snapshot, Source
 
@@ -51,9 +51,8 @@ async def large(redis: Redis) -> Snapshot:
 
 def _event(source: Source, number: int) -> Any:
     labels = {"all": "yes"} | ({"third": "yes"} if number % 3 == 0 else {})
-    return source.added(
-        f"w{number:04}", number + 1, namespace=f"n{number % 4}", metadata={"labels": labels}
-    )
+    metadata = {"labels": labels, "ownerReferences": [{"uid": "owner"}]}
+    return source.added(f"w{number:04}", number + 1, namespace=f"n{number % 4}", metadata=metadata)
 
 
 def _expected(step: int = 1, namespace: str = "") -> list[tuple[str, str, str]]:
@@ -99,6 +98,30 @@ async def test_a_name_is_found_in_every_namespace_that_has_it(large: Snapshot, l
     ]
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        {},
+        {"labels": LabelSelector.parse("third=yes")},
+        {"labels": LabelSelector.parse("all=yes")},
+        {"labels": LabelSelector.parse("third")},
+        {"name": "w0002"},
+        {"owner": "owner"},
+    ],
+    ids=["range", "small set", "large set", "guards", "name", "owner"],
+)
+async def test_a2_a_made_up_token_does_not_lead_out_of_the_namespace(
+    large: Snapshot, query: dict[str, Any]
+):
+    asked = ListQuery(clusters=["eu1"], resource=PODS, namespace="n2", limit=5_000, **query)
+    whole = await large.reader.list(asked)
+    assert {one.namespace for one in whole.entries} <= {"n2"}
+    for namespace, name in (("n1", "w"), ("", ""), ("\0", "\0"), ("n2", "")):
+        entry = Entry("eu1", namespace, name, "", "", b"", 0, "", 0)
+        forged = replace(asked, continue_token=whole.token_after(entry))
+        assert (await large.reader.list(forged)).entries == whole.entries
+
+
 async def test_a8_a_page_ends_before_its_bodies_are_too_large(snapshot: Snapshot):
     for name in ("eu1", "us1"):
         source = Source(cluster=name)
@@ -108,8 +131,9 @@ async def test_a8_a_page_ends_before_its_bodies_are_too_large(snapshot: Snapshot
     assert [len(page.entries) for page in pages] == [3, 3, 2]
     assert [page.remaining for page in pages] == [5, 2, 0]
     tiny = replace(query, max_bytes=10)
-    pages = [page async for page in snapshot.reader.pages(tiny)]
-    assert [len(page.entries) for page in pages] == [1] * 8
+    for labels in (None, LabelSelector.parse("app!=web")):
+        pages = [page async for page in snapshot.reader.pages(replace(tiny, labels=labels))]
+        assert [len(page.entries) for page in pages] == [1] * 8
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@
 --       7 upper bound  8 only objects of this name, or ''  9 number of label terms, then the terms,
 --       then the prefix of each cluster's label sets if there are terms
 -- Answer: {the cluster to go on with, or 0 at the end; its lower bound; the count, over all clusters;
---          parts of {cluster; 1 if its keys are in order, else 0; keys; their guards, or how many
---          bytes the bodies have}}. Clusters are numbered from 1 in the order of KEYS.
+--          parts of {cluster; 1 if its keys are in order, else 0; keys; how many bytes their bodies
+--          have; their guards, if they are wanted}}. Clusters are numbered from 1 as in KEYS.
 --
 -- More keys may come than are wanted. Those of a small label set come all together, and in no order:
 -- also those below the lower bound.
@@ -31,7 +31,6 @@ local function sets_of(at)
 end
 
 local function measure(at, keys)
-  if GUARDS then return redis.call('HMGET', guards_of(at), unpack(keys)) end
   local sizes, bodies = {}, bodies_of(at)
   for i, key in ipairs(keys) do sizes[i] = redis.call('HSTRLEN', bodies, key) end
   return sizes
@@ -40,7 +39,8 @@ end
 local function add(at, keys, is_ordered)
   if #keys == 0 then return end
   taken = taken + #keys
-  parts[#parts + 1] = {at, is_ordered, keys, measure(at, keys)}
+  local guards = GUARDS and redis.call('HMGET', guards_of(at), unpack(keys)) or {}
+  parts[#parts + 1] = {at, is_ordered, keys, measure(at, keys), guards}
 end
 
 local function read_range(at, low, most)

@@ -32,7 +32,7 @@ _GUARDS: Final = 1_000
 """Guards that one call answers: 300 bytes each."""
 
 
-_Part: TypeAlias = tuple[int, int, list[bytes], list[Any]]
+_Part: TypeAlias = tuple[int, int, list[bytes], list[int], list[bytes | None]]
 _Answer: TypeAlias = tuple[int, bytes, int, list[_Part]]
 """Of the script."""
 
@@ -201,25 +201,22 @@ class _Cursor:
         """Take the answer of the script, and move on."""
         going_on, low, count, parts = answer
         self.count += count
-        for at, is_ordered, members, measured in parts:
-            self.rows += self._rows_of(self._names[at - 1], members, measured, is_ordered == 1)
+        for at, is_ordered, members, sizes, guards in parts:
+            name = self._names[at - 1]
+            rows = [Picked(name, *pair) for pair in zip(members, sizes, strict=True)]
+            if self.needs_guards:
+                pairs = zip(rows, guards, strict=True)
+                rows = [row for row, guard in pairs if _matches(self._rest, guard)]
+            self.rows += rows if is_ordered else self._in_order(rows)
         self._names = self._names[going_on - 1 :] if going_on else []
         self._low = low
 
-    def _rows_of(
-        self, name: str, members: list[bytes], measured: list[Any], is_ordered: bool
-    ) -> Sequence[Picked]:
-        if self.needs_guards:
-            pairs = zip(members, measured, strict=True)
-            rows = [Picked(name, key, 0) for key, guard in pairs if _matches(self._rest, guard)]
+    def _in_order(self, rows: Sequence[Picked]) -> Sequence[Picked]:
+        """Sort the rows of one cluster, and leave out those outside of its range."""
+        if rows and rows[0].cluster == self.cluster:
+            bounds = Range(self._low, self._first.high)
         else:
-            rows = [Picked(name, key, size) for key, size in zip(members, measured, strict=True)]
-        if is_ordered:
-            return rows
-        is_first = name == self._names[0]
-        bounds = (
-            Range(self._low, self._first.high) if is_first else _bounds(self._query, None, name)
-        )
+            bounds = _bounds(self._query, None, "")
         return sorted((row for row in rows if _is_inside(row.key, bounds, None)), key=_ORDER)
 
 
@@ -257,11 +254,16 @@ def _matches(labels: LabelSelector, guard: bytes | None) -> bool:
 
 
 def _bounds(query: ListQuery, start: Position | None, cluster: str) -> Range:
-    """The range of the query in a cluster, after the position."""
+    """The range of the query in a cluster, after the position.
+
+    A position before the range does not widen it: a token may have been made up, by somebody who
+    may read one namespace only (rule A2).
+    """
     name = query.name if query.namespace is not None else None
     low, high = range_of(query.namespace, name)
-    is_within = start is not None and start.key and cluster == start.cluster
-    return Range(b"(" + start.key if start is not None and is_within else low, high)
+    if start is None or cluster != start.cluster or start.key < low[1:]:
+        return Range(low, high)
+    return Range(b"(" + start.key if start.key else low, high)
 
 
 def _is_inside(key: bytes, bounds: Range, name: str | None) -> bool:
