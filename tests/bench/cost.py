@@ -21,7 +21,6 @@ from typing import Any
 from redis.asyncio import Redis
 
 from bench.rig.command import run_command
-from bench.rig.informer import find_informer
 from bench.rig.pipeline import (
     Pipeline,
     load,
@@ -33,6 +32,7 @@ from bench.rig.pipeline import (
 from bench.rig.watches import typed_watch, watching
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.scratch import scratch_folder
+from support.processes.go_informer import find_go_program
 
 _SCRIPTS = ("eval", "evalsha", "fcall")
 
@@ -203,7 +203,7 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
             figures["kubernetes_asyncio Watch"] = await through_a_peer(
                 cluster, typed_watch(kubeconfig), sizes
             )
-            if program := await asyncio.to_thread(find_informer):
+            if program := await asyncio.to_thread(find_go_program):
                 figures["client-go informer"] = await through_a_peer(
                     cluster, [str(program), str(kubeconfig)], sizes
                 )
