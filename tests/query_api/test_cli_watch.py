@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
 import sys
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING
 
+from support.processes.following import Following, following
 from support.rigs.query_api import QueryApi, served
 from support.servers.plain_http import http_client
 from support.stores.snapshot import Snapshot, Source
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
     from pathlib import Path
 
     from redis.asyncio import Redis
@@ -23,69 +20,35 @@ PODS = "core/pods"
 _PLUGIN = (sys.executable, "-m", "fleetbus.cli.kubectl")
 
 
-class Following:
-    """A command that goes on, and the rows that it has not shown yet."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-
-    async def row(self) -> list[str]:
-        """The next row."""
-        assert self.process.stdout is not None
-        async with asyncio.timeout(20):
-            line = await self.process.stdout.readline()
-        return line.decode().split()
-
-    async def end(self) -> tuple[int, str]:
-        """Interrupt it; its exit status, and what it warned of."""
-        if self.process.returncode is None:
-            self.process.send_signal(signal.SIGINT)
-        assert self.process.stderr is not None
-        said = (await self.process.stderr.read()).decode()
-        return await self.process.wait(), said
-
-
-@asynccontextmanager
-async def started(url: str, home: Path, *arguments: str) -> AsyncGenerator[Following]:
-    process = await asyncio.create_subprocess_exec(
-        *(*_PLUGIN, *arguments),
-        env={**os.environ, "FLEETBUS_API_URL": url, "HOME": str(home)},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        yield Following(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+def started(url: str, home: Path, *arguments: str) -> AbstractAsyncContextManager[Following]:
+    return following(url, home, (*_PLUGIN, *arguments))
 
 
 async def test_t19_w_shows_a_row_for_each_change_of_every_cluster(api: QueryApi, tmp_path: Path):
     for name in ("c1", "c2"):
         await api.add_cluster(name)
     await api.add("c1", PODS, "a", status={"phase": "Pending"}, labels={"app": "web"})
-    async with started(api.url, tmp_path, "list", "pods", "-w", "-l", "app=web") as following:
-        await _changes_are_shown(api, following)
+    async with started(api.url, tmp_path, "list", "pods", "-w", "-l", "app=web") as running:
+        await _changes_are_shown(api, running)
 
 
-async def _changes_are_shown(api: QueryApi, following: Following) -> None:
-    assert (await following.row())[0] == "CLUSTER"
-    assert (await following.row())[:3] == ["c1", "a", "prod"]
+async def _changes_are_shown(api: QueryApi, running: Following) -> None:
+    assert (await running.row())[0] == "CLUSTER"
+    assert (await running.row())[:3] == ["c1", "a", "prod"]
     await api.add("c1", PODS, "a", status={"phase": "Running"}, labels={"app": "web"})
     await api.add("c2", PODS, "other")
     await api.add("c2", PODS, "b", status={"phase": "Pending"}, labels={"app": "web"})
-    row = await following.row()
+    row = await running.row()
     assert (row[:3], row[5]) == (["c1", "a", "prod"], "Running")
-    assert (await following.row())[:3] == ["c2", "b", "prod"]
+    assert (await running.row())[:3] == ["c2", "b", "prod"]
     api.version += 1
     last = b'{"metadata":{"name":"a","namespace":"prod"}}'
     source = Source(cluster="c1", group="core", resource="pods")
     gone = source.deleted("a", api.version, namespace="prod", body=last)
     await api.snapshot.apply(gone)
-    row = await following.row()
+    row = await running.row()
     assert (row[:2], row[-1]) == (["c1", "a"], "(deleted)")
-    status, said = await following.end()
+    status, said = await running.end()
     assert (status, said) == (130, "")
 
 
@@ -105,23 +68,23 @@ async def _goes_on(
         api = QueryApi(url, client, snapshot)
         await api.add_cluster("c1")
         await api.add("c1", PODS, "a")
-        following = await exits.enter_async_context(
+        running = await exits.enter_async_context(
             started(url, tmp_path, "list", "pods", "--clusterName", "c1", "-w")
         )
-        assert (await following.row())[0] == "CLUSTER"
-        assert (await following.row())[1] == "a"
+        assert (await running.row())[0] == "CLUSTER"
+        assert (await running.row())[1] == "a"
     (tmp_path / "query-api.port").unlink()
     await api.add("c1", PODS, "while-away")
     async with served(valkey_url, tmp_path, port=int(url.rpartition(":")[2])):
-        assert (await following.row())[:2] == ["c1", "while-away"]
-        status, said = await following.end()
+        assert (await running.row())[:2] == ["c1", "while-away"]
+        status, said = await running.end()
     assert (status, said.count("trying again")) == (130, 1)
 
 
 async def test_w_is_refused_where_there_is_nothing_to_follow(api: QueryApi, tmp_path: Path):
     await api.add_cluster("c1")
     for words in (["clusters"], ["pods", "-o", "json"]):
-        async with started(api.url, tmp_path, "list", *words, "-w") as following:
-            await following.process.wait()
-            status, said = await following.end()
+        async with started(api.url, tmp_path, "list", *words, "-w") as running:
+            await running.process.wait()
+            status, said = await running.end()
         assert (status, "-w follows tables" in said) == (2, True)

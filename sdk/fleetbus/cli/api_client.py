@@ -236,13 +236,21 @@ class ApiClient:
             return json.load(answer)
 
     def lines(
-        self, path: str, query: Mapping[str, str | Sequence[str]] | None = None
+        self,
+        path: str,
+        query: Mapping[str, str | Sequence[str]] | None = None,
+        accept: str = "",
     ) -> Iterator[bytes]:
         """Get a path, line by line.
 
+        Args:
+            path: of the query API.
+            query: the query parameters.
+            accept: the Accept header; none if it is empty.
+
         Raises: as `get`.
         """
-        with self._open(path, query) as answer:
+        with self._open(path, query, accept=accept) as answer:
             while True:
                 with self._reading():
                     line = answer.readline()
@@ -258,12 +266,15 @@ class ApiClient:
         method: str = "GET",
         body: bytes | None = None,
         content_type: str = "",
+        accept: str = "",
     ) -> Any:
         text = urllib.parse.urlencode(query or {}, doseq=True)
         url = f"{self._url}{path}?{text}" if text else f"{self._url}{path}"
         request = urllib.request.Request(url, body, method=method)  # noqa: S310 -- http or https
         if content_type:
             request.add_header("Content-Type", content_type)
+        if accept:
+            request.add_header("Accept", accept)
         known = self._find_token()
         if known.token:
             request.add_unredirected_header("Authorization", f"Bearer {known.token}")

@@ -86,6 +86,15 @@ def get(
         int, typer.Option("--limit", min=0, help="Most objects to show of a type; 0 for all.")
     ] = 0,
     show_managed_fields: _ManagedFields = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Go on with every change, until Ctrl-C.")
+    ] = False,
+    watch_only: Annotated[
+        bool, typer.Option("--watch-only", help="The same, without what there is now.")
+    ] = False,
+    output_watch_events: Annotated[
+        bool, typer.Option("--output-watch-events", help="With ADDED, MODIFIED or DELETED.")
+    ] = False,
     api_url: ApiUrl = None,
     token: ApiTokenText = None,
     token_file: ApiTokenFile = None,
@@ -96,6 +105,10 @@ def get(
     from fleetbus.cli.objects.forms import Output  # noqa: PLC0415 -- import cost
     from fleetbus.cli.objects.get import show_objects  # noqa: PLC0415 -- import cost
     from fleetbus.cli.objects.query import ObjectQuery, sort_field  # noqa: PLC0415 -- import cost
+    from fleetbus.cli.objects.watching import (  # noqa: PLC0415 -- import cost
+        Watching,
+        watch_objects,
+    )
 
     chosen = parse_objects(objects)
     if selector and any(one.names for one in chosen):
@@ -116,6 +129,11 @@ def get(
         show_managed_fields=show_managed_fields,
     )
     api = ApiFlags(url=api_url, token=token, token_file=token_file, ca_file=ca_file)
+    if watch or watch_only:
+        how = Watching(is_only=watch_only, has_events=output_watch_events)
+        raise typer.Exit(watch_objects(chosen, query, form, how, api))
+    if output_watch_events:
+        raise ConfigError("--output-watch-events goes with --watch only")
     raise typer.Exit(show_objects(chosen, query, form, api))
 
 

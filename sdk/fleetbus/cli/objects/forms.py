@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from fleetbus.cli.api_client import ApiClient, Found
+from fleetbus.cli.objects.follow import Place
 from fleetbus.cli.objects.found import (
     hide_managed_fields,
     render_documents,
@@ -110,7 +111,7 @@ class _Table(Form):
             )
             rows = _cut(table.rows(progress), query.limit)
             count = self._print(table, rows, progress)
-        _warn(self._api, table, query, count)
+        warn_of_table(self._api, table, query, count)
         return count, str(table.resource["plural"])
 
     def _print(self, table: ServerTable, rows: Iterator[list[str]], progress: Progress) -> int:
@@ -140,15 +141,11 @@ class _Names(Form):
         count = 0
         with Progress(f"reading {query.resource}") as progress:
             table = ServerTable(self._api, query)
-            group, plural = table.resource["group"], str(table.resource["plural"])
-            resource = plural if group == "core" else f"{plural}.{group}"
-            namespace = 1 if table.resource["namespaced"] else 0
+            plural = str(table.resource["plural"])
             for row in _cut(table.rows(progress), query.limit):
-                where = row[1] if namespace else ""
-                name = row[table.name_column].removesuffix(" (default)")  # of a StorageClass
-                sys.stdout.write("/".join(filter(None, (row[0], resource, where, name))) + "\n")
+                sys.stdout.write(name_of(table.resource, table.place_of(row)) + "\n")
                 count += 1
-        _warn(self._api, table, query, count)
+        warn_of_table(self._api, table, query, count)
         return count, plural
 
 
@@ -173,7 +170,7 @@ class _Columns(Form):
             head = [column.head for column in self._columns]
             count = print_rows(head, rows(progress), no_headers=self._has_head)
         self._has_head = self._has_head or count > 0
-        _check_clusters(self._api, query, found)
+        check_clusters(self._api, query, found)
         warn_of_gaps(found)
         return count, str(found.resource["plural"])
 
@@ -190,7 +187,7 @@ class _Documents(Form):
     def show(self, query: ObjectQuery) -> tuple[int, str]:
         with Progress(f"reading {query.resource}"):
             found = query.run(self._api)
-        _check_clusters(self._api, query, found)
+        check_clusters(self._api, query, found)
         if not self._output.show_managed_fields:
             hide_managed_fields(found)
         self._found.items += found.items
@@ -212,6 +209,14 @@ class _Documents(Form):
             print(render_documents(items))
 
 
+def name_of(resource: Mapping[str, Any], place: Place) -> str:
+    """One word for an object: `eu1/deployments.apps/prod/web`."""
+    group, plural = resource["group"], str(resource["plural"])
+    cluster, namespace, name = place
+    full = plural if group == "core" else f"{plural}.{group}"
+    return "/".join(filter(None, (cluster, full, namespace, name)))
+
+
 def _cut(rows: Iterator[list[str]], limit: int) -> Iterator[list[str]]:
     return islice(rows, limit) if limit else rows
 
@@ -227,15 +232,20 @@ def _prefix(resource: Mapping[str, Any]) -> str:
     return f"{kind}/" if group == "core" else f"{kind}.{group}/"
 
 
-def _check_clusters(api: ApiClient, query: ObjectQuery, found: Found) -> None:
+def check_clusters(api: ApiClient, query: ObjectQuery, found: Found) -> None:
+    """Refuse the names of unknown clusters.
+
+    Raises:
+        UnknownName: no cluster of the fleet has this name.
+    """
     # Who may read objects of a cluster need not have the right to list clusters.
     require_clusters(api, [name for name in query.clusters if found.lacks(name)])
 
 
-def _warn(api: ApiClient, table: ServerTable, query: ObjectQuery, count: int) -> None:
+def warn_of_table(api: ApiClient, table: ServerTable, query: ObjectQuery, count: int) -> None:
     """Warn on stderr of stale clusters, missing bodies and a table that was cut."""
     known = Found(freshness=dict(table.freshness))
-    _check_clusters(api, query, known)
+    check_clusters(api, query, known)
     warn_incomplete(table.freshness, table.incomplete, named=query.clusters)
     for cluster, undecided in table.end.get("undecided", {}).items():
         print(

@@ -44,7 +44,7 @@ def show_objects(
         form.finish()
     if not command.shown and not command.is_failed:
         what = command.empty[0] if len(command.empty) == 1 else "resources"
-        print(f"No {what} found{_where(query)}.", file=sys.stderr)
+        print(f"No {what} found{where_of(query)}.", file=sys.stderr)
     return int(command.is_failed)
 
 
@@ -71,7 +71,7 @@ class _Command:
             for member in members:
                 self.show(Chosen(member, ()))
             if not members:
-                self._fail(_explain(e, chosen.resource))
+                self._fail(explain(e, chosen.resource))
 
     def _show_one(self, resource: str, name: str) -> None:
         query = replace(self._query, resource=resource, name=name)
@@ -79,7 +79,7 @@ class _Command:
         self.shown += count
         self.empty.append(plural)
         if name and not count:
-            self._fail(f"no {plural} {name!r}{_where(query)}")
+            self._fail(f"no {plural} {name!r}{where_of(query)}")
 
     def _members(self, chosen: Chosen) -> list[str]:
         try:
@@ -92,13 +92,15 @@ class _Command:
         print(f"fleetbus: {message}", file=sys.stderr)
 
 
-def _explain(error: ApiFailed, resource: str) -> str:
+def explain(error: ApiFailed, resource: str) -> str:
+    """Why a resource cannot be shown; what is asked for most is explained further."""
     words = resource.lower().replace("/", ".").split(".")
     is_secrets = error.status == HTTPStatus.NOT_FOUND and {"secret", "secrets"} & set(words)
     return f"{error}\n{_SECRETS}" if is_secrets else str(error)
 
 
-def _where(query: ObjectQuery) -> str:
+def where_of(query: ObjectQuery) -> str:
+    """Where it was looked, as the end of a sentence."""
     parts = [f" in namespace {query.namespace}" if query.namespace else ""]
     parts += [f" in {', '.join(query.clusters)}" if query.clusters else ""]
     return "".join(parts)

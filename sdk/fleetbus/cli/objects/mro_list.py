@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from fleetbus.cli.api_client import ApiClient, ApiFailed, Found, Item
 from fleetbus.cli.documents import render_json, render_yaml
-from fleetbus.cli.objects.follow import SILENT_SECONDS, follow
+from fleetbus.cli.objects.follow import DELETED, SILENT_SECONDS, follow
 from fleetbus.cli.objects.found import (
     hide_managed_fields,
     render_documents,
@@ -101,7 +101,7 @@ def watch_list(query: MroQuery, output: str) -> int:
         for change in follow(api, query.objects(), found):
             found.items = [change.item]
             _, (row,) = _cells(found, is_wide=output == "wide")
-            mark = "   (deleted)" if change.kind == "DELETED" else ""
+            mark = "   (deleted)" if change.kind == DELETED else ""
             print(f"{render_row(row, widths)}{mark}", flush=True)
     except ApiFailed as e:
         print(f"kubectl-multicluster: {e}", file=sys.stderr)

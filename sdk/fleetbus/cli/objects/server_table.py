@@ -19,6 +19,7 @@ class ServerTable:
         freshness: of each cluster.
         incomplete: the clusters whose part may be incomplete or stale.
         end: the last line, once all rows are read.
+        name_column: where the column with the names of the objects is.
     """
 
     def __init__(
@@ -39,17 +40,17 @@ class ServerTable:
         self.freshness: Mapping[str, Any] = head["freshness"]
         self.incomplete: Sequence[str] = head["incomplete"]
         self.end: Mapping[str, Any] = {}
+        self.name_column = [column["format"] for column in self.columns].index("name")
 
     @property
     def names(self) -> list[str]:
         """The names of the columns."""
         return [str(column["name"]) for column in self.columns]
 
-    @property
-    def name_column(self) -> int:
-        """Where the column with the names of the objects is."""
-        formats = [column["format"] for column in self.columns]
-        return formats.index("name")
+    def place_of(self, row: Sequence[str]) -> tuple[str, str, str]:
+        """The cluster, namespace and name of the object in a row."""
+        name = row[self.name_column].removesuffix(" (default)")  # of a StorageClass
+        return row[0], row[1] if self.resource["namespaced"] else "", name
 
     def rows(self, progress: Progress) -> Iterator[list[str]]:
         """Read the rows.

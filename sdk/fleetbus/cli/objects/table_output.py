@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Final
 
@@ -41,23 +41,50 @@ def print_rows(
         rows: their cells.
         no_headers: leave out the line with the names.
     """
-    left = iter(rows)
-    first = [_clean_all(row) for row in islice(left, _FIRST_PAGE)]
-    if not first:
-        return 0
-    names = [name.upper() for name in head]
-    shown = first if no_headers else [names, *first]
-    widths = [max(map(len, cells)) for cells in zip(*shown, strict=True)]
-    colours = _Colours(names) if has_colours() else None
-    if not no_headers:
-        line = _join(names, widths)
-        _write(f"{_BOLD}{line}{_PLAIN}" if colours else line)
-    count = 0
-    for row in chain(first, map(_clean_all, left)):
-        count += 1
-        line = _join(row, widths)
-        _write(colours.paint(line, row) if colours else line)
-    return count
+    return TablePrinter(head, no_headers=no_headers).print(rows)
+
+
+class TablePrinter:
+    """Prints a table that may go on: its first rows settle the widths.
+
+    Args:
+        head: the names of the columns.
+        no_headers: leave out the line with the names.
+    """
+
+    def __init__(self, head: Sequence[str], *, no_headers: bool = False) -> None:
+        self._names = [name.upper() for name in head]
+        self._no_headers = no_headers
+        self._widths: list[int] = []
+        self._colours = _Colours(self._names) if has_colours() else None
+
+    def print(self, rows: Iterable[Sequence[str]], *, mark: str = "") -> int:
+        """Print rows, the first ones below the names; return how many.
+
+        Args:
+            rows: their cells.
+            mark: what stands behind each of them.
+        """
+        left = map(_clean_all, rows)
+        if not self._widths:
+            left = self._begin(left)
+        count = 0
+        for row in left:
+            count += 1
+            line = _join(row, self._widths) + mark
+            _write(self._colours.paint(line, row) if self._colours else line)
+        return count
+
+    def _begin(self, rows: Iterator[list[str]]) -> Iterator[list[str]]:
+        """Settle the widths and print the names, if there is a row."""
+        first = list(islice(rows, _FIRST_PAGE))
+        if first:
+            shown = first if self._no_headers else [self._names, *first]
+            self._widths = [max(map(len, cells)) for cells in zip(*shown, strict=True)]
+            if not self._no_headers:
+                line = _join(self._names, self._widths)
+                _write(f"{_BOLD}{line}{_PLAIN}" if self._colours else line)
+        return chain(first, rows)
 
 
 def _write(line: str) -> None:
