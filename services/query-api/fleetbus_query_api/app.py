@@ -56,7 +56,7 @@ from fleetbus_query_api.relations.routes import relations_router
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.tables.stream import NDJSON, TableListing
 from fleetbus_query_api.tables.types import TypeListing
-from fleetbus_query_api.watch.hub import WatchHub
+from fleetbus_query_api.watch.broadcaster import Broadcaster
 from fleetbus_query_api.watch.server_sent import events_router
 from fleetbus_query_api.watch.stream import Watches
 from fleetbus_query_api.watch.tail import FeedTail
@@ -132,7 +132,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    watches = Watches(WatchHub(tail=tail, listing=listing, slices=slices, settings=settings))
+    watches = Watches(Broadcaster(tail=tail, listing=listing, slices=slices, settings=settings))
     app.state.watches = watches
     app.include_router(_cluster_router(clusters))
     served = ServedKinds(reader=reader, catalog=known, access=access)
@@ -166,7 +166,7 @@ def create_app(
     return app
 
 
-def _cluster_router(view: ClusterListing) -> APIRouter:
+def _cluster_router(listing: ClusterListing) -> APIRouter:
     router = APIRouter(
         prefix="/fleet/v1", tags=["clusters"], dependencies=[Depends(refuse_repeats)]
     )
@@ -174,17 +174,17 @@ def _cluster_router(view: ClusterListing) -> APIRouter:
     @router.get("/clusters", responses=describe_answers(ClusterListModel))
     async def list_clusters(user: RequestUser, _: _None) -> Response:
         """List the clusters of the fleet."""
-        return json_response(await view.list(user))
+        return json_response(await listing.list(user))
 
     @router.get("/clusters/{name}", responses=describe_answers(ClusterDetailModel, 404))
     async def get_cluster(name: str, user: RequestUser, _: _None) -> Response:
         """Show one cluster and what is known of its resources."""
-        return json_response(await view.get(user, name))
+        return json_response(await listing.get(user, name))
 
     return router
 
 
-def _type_router(view: TypeListing) -> APIRouter:
+def _type_router(types: TypeListing) -> APIRouter:
     router = APIRouter(
         prefix="/fleet/v1", tags=["clusters"], dependencies=[Depends(refuse_repeats)]
     )
@@ -192,7 +192,7 @@ def _type_router(view: TypeListing) -> APIRouter:
     @router.get("/resources", responses=describe_answers(TypeListModel))
     async def list_types(user: RequestUser, _: _None) -> Response:
         """List the types of resources in the fleet, with their short names and categories."""
-        return json_response(await view.list(user))
+        return json_response(await types.list(user))
 
     return router
 

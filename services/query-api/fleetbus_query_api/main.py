@@ -34,7 +34,7 @@ from fleetbus_query_api.membership.routes import Membership
 from fleetbus_query_api.probe import StoreProbe
 from fleetbus_query_api.serve import listen, serve, wait_for_tls
 from fleetbus_query_api.settings import QueryApiSettings
-from fleetbus_query_api.watch.hub import WatchHub
+from fleetbus_query_api.watch.broadcaster import Broadcaster
 from fleetbus_query_api.watch.tail import FeedTail
 
 log = structlog.get_logger()
@@ -86,12 +86,12 @@ async def run(
                         namespace=settings.clusters_namespace,
                     ),
                 )
-                hub: WatchHub = app.state.watches.hub
-                await following.enter_async_context(hub.running())
+                broadcaster: Broadcaster = app.state.watches.broadcaster
+                await following.enter_async_context(broadcaster.running())
                 if guard.clusters is not None:
                     checks.ready_when("clusters", partial(_unknown_clusters, guard.clusters))
                     group.create_task(guard.clusters.run(), name="clusters")
-                group.create_task(serve(app, listener, tls, on_stop=hub.close), name="http")
+                group.create_task(serve(app, listener, tls, on_stop=broadcaster.close), name="http")
                 group.create_task(probe.run(), name="store-probe")
                 host, port = listener.getsockname()[:2]
                 await asyncio.to_thread(write_port_file, settings.port_file, port)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fleetbus_query_api.watch import timers, watcher
+from fleetbus_query_api.watch import subscription, timers
 from support.eventually import eventually
 from support.rigs.query_api import QueryApi, served
 from support.rigs.secured_api import RBAC, SecuredApi, grant, rule, secured_api
@@ -70,7 +70,7 @@ async def _may_watch(api: QueryApi) -> bool:
 async def test_a8_a_client_that_does_not_read_is_cut_and_the_others_are_not(
     api: QueryApi, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(watcher, "MAX_WAITING", 2_000_000)
+    monkeypatch.setattr(subscription, "MAX_WAITING", 2_000_000)
     await api.add_cluster("eu1", PODS)
     since = await version_of(api)
     path = f"{EU1}?watch=1&resourceVersion={since}"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from fleetbus.snapshot import Entry
 from fleetbus.snapshot.reads.changed import ObjectState
 from fleetbus.snapshot.reads.feed import Change, ExpiredPosition
-from fleetbus_query_api.watch.events import Key, Settler, View, key_of
-from fleetbus_query_api.watch.watcher import Watcher
+from fleetbus_query_api.watch.events import Key, Settler, Shown, key_of
+from fleetbus_query_api.watch.subscription import Subscription
 
 
 class Listed:
@@ -36,20 +36,20 @@ class Listed:
             self.late[entry.cluster, entry.namespace, entry.name] = entry.counter
         return entry._replace(counter=min(entry.counter, self._known))
 
-    def views(self) -> dict[Key, View]:
-        """How the client knows objects of which an event follows: it may be older than the list."""
-        return dict.fromkeys(self.late, View.UNKNOWN)
+    def shown(self) -> dict[Key, Shown]:
+        """Whether the client knows objects of which an event follows, maybe older than the list."""
+        return dict.fromkeys(self.late, Shown.MAYBE)
 
 
 class Missed:
     """The changes that a client has missed of its resource.
 
     Args:
-        watcher: of the client.
+        subscription: of the client.
     """
 
-    def __init__(self, watcher: Watcher) -> None:
-        self._watcher = watcher
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
         self._settler = Settler()
         self.last: dict[Key, Change] = {}
         """The last change of each object, in the order of versions."""
@@ -60,10 +60,10 @@ class Missed:
         Raises:
             ExpiredPosition: objects went that were not deleted.
         """
-        watcher, key = self._watcher, key_of(change)
-        if change.type == "dropped" and change.cluster in watcher.clusters:
+        subscription, key = self._subscription, key_of(change)
+        if change.type == "dropped" and change.cluster in subscription.clusters:
             raise ExpiredPosition(f"cluster {change.cluster} has left the fleet: list again")
-        if change.type == "dropped" or not watcher.sees(*key):
+        if change.type == "dropped" or not subscription.sees(*key):
             return
         if change.type == "unwatched":
             raise ExpiredPosition("objects are no longer watched: list again")
@@ -77,16 +77,16 @@ class Missed:
         event = self._settler.settle(change, state)
         if event is None:
             return b""
-        selector = self._watcher.selector
+        selector = self._subscription.selector
         is_match = event.is_live and selector.matches(event)
-        view = self._view(existed=event.existed)
-        return self._watcher.render(event, view, is_match=is_match)
+        shown = self._shown_before(existed=event.existed)
+        return self._subscription.render(event, shown, is_match=is_match)
 
-    def views(self) -> dict[Key, View]:
-        """How the client knows objects of which an event follows."""
-        return {key: self._view(existed=existed) for key, existed in self._settler.left()}
+    def shown(self) -> dict[Key, Shown]:
+        """Whether the client knows objects of which an event follows."""
+        return {key: self._shown_before(existed=existed) for key, existed in self._settler.left()}
 
-    def _view(self, *, existed: bool) -> View:
+    def _shown_before(self, *, existed: bool) -> Shown:
         # The rows of a list are read after its version: it may show what was created since.
-        is_known = existed and not self._watcher.selector.is_by_content
-        return View.SHOWN if is_known else View.UNKNOWN
+        is_known = existed and not self._subscription.selector.is_by_content
+        return Shown.YES if is_known else Shown.MAYBE

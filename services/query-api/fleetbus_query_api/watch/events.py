@@ -32,13 +32,13 @@ def key_of(change: Change) -> Key:
     return change.cluster, change.namespace, change.name
 
 
-class View(Enum):
-    """An object as a client knows it before an event."""
+class Shown(Enum):
+    """Whether an object was shown to a client before an event."""
 
-    SHOWN = "shown"
-    NOT_SHOWN = "not shown"
-    UNKNOWN = "unknown"
-    """It may have been shown: the client has listed with a selector, and the object changed."""
+    YES = "yes"
+    NO = "no"
+    MAYBE = "maybe"
+    """The client has listed with a selector, and the object changed."""
 
 
 class Event:
@@ -117,20 +117,20 @@ def make_bare(key: Key, version: int, *, existed: bool = True, began: int = 0) -
     return Event(version, state, existed=existed, began=began or version)
 
 
-def transitions(view: View, event: Event, *, is_match: bool) -> Iterator[tuple[str, Event]]:
+def transitions(shown: Shown, event: Event, *, is_match: bool) -> Iterator[tuple[str, Event]]:
     """The events that a client gets, of which one may be a deletion that was skipped.
 
     Args:
-        view: the object as the client knows it.
+        shown: whether the client knows the object.
         event: what became of it.
         is_match: whether it is live, and selected.
     """
-    if event.is_other and view is not View.NOT_SHOWN and is_match:
+    if event.is_other and shown is not Shown.NO and is_match:
         yield DELETED, event.predecessor
-        view = View.NOT_SHOWN
+        shown = Shown.NO
     if is_match:
-        yield (MODIFIED if view is View.SHOWN else ADDED), event
-    elif view is not View.NOT_SHOWN:
+        yield (MODIFIED if shown is Shown.YES else ADDED), event
+    elif shown is not Shown.NO:
         yield DELETED, event
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from fleetbus_query_api.answers.readable import Readable
 from fleetbus_query_api.watch.selection import Selector
-from fleetbus_query_api.watch.watcher import Encoder
+from fleetbus_query_api.watch.subscription import Encoder
 
 
 class Periodic(Protocol):

@@ -1,6 +1,6 @@
 """Which objects the watches with a selector have shown: those that match (rule A5).
 
-An object that stops matching is deleted for its watchers, and one that starts is added. So it must
+An object that stops matching is deleted for its watches, and one that starts is added. So it must
 be known whether an object matched before it changed, which neither the feed nor the snapshot tell.
 All watches with the same selector share one set of keys; it is read once, and then kept current by
 the events.
@@ -15,7 +15,7 @@ from typing import Self, TypeAlias
 from fleetbus.kube.selectors import FieldSelector, LabelSelector
 from fleetbus.snapshot import ListQuery, Page
 from fleetbus_query_api.answers.object_listing import push_down
-from fleetbus_query_api.watch.events import Event, View
+from fleetbus_query_api.watch.events import Event, Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +75,16 @@ class _InCluster:
         self._changed: dict[tuple[str, str], bool] | None = {}
         self._read_until: int | None = None
 
-    def update(self, key: tuple[str, str], event: Event, *, is_match: bool) -> View:
+    def update(self, key: tuple[str, str], event: Event, *, is_match: bool) -> Shown:
         if self._changed is not None and self._may_be_read_after(event.version):
             before = self._changed.get(key)
             self._changed[key] = is_match
             if before is None:
-                return View.UNKNOWN if event.existed else View.NOT_SHOWN
-            return View.SHOWN if before else View.NOT_SHOWN
-        view = View.SHOWN if key in self.keys else View.NOT_SHOWN
+                return Shown.MAYBE if event.existed else Shown.NO
+            return Shown.YES if before else Shown.NO
+        shown = Shown.YES if key in self.keys else Shown.NO
         (self.keys.add if is_match else self.keys.discard)(key)
-        return view
+        return shown
 
     def complete(self, version: int) -> None:
         """Take that everything was read by this version."""
@@ -119,9 +119,9 @@ class Matching:
         self._read = read
         self._version = version
         self._clusters: dict[str, _InCluster] = {}
-        self.watchers = 0
+        self.users = 0
         """How many watches use it."""
-        self.outcome = (View.UNKNOWN, False)
+        self.outcome = (Shown.MAYBE, False)
         """Of the last event: how its object was known before, and whether it matches now."""
 
     def __len__(self) -> int:
@@ -134,10 +134,10 @@ class Matching:
             return
         is_match = event.is_live and self._selector.matches(event)
         # Of a cluster that nobody has begun to read, nobody sees the event either.
-        view = View.UNKNOWN if event.existed else View.NOT_SHOWN
+        shown = Shown.MAYBE if event.existed else Shown.NO
         if (held := self._clusters.get(cluster)) is not None:
-            view = held.update((namespace, name), event, is_match=is_match)
-        self.outcome = (view, is_match)
+            shown = held.update((namespace, name), event, is_match=is_match)
+        self.outcome = (shown, is_match)
 
     def forget(self, cluster: str) -> None:
         """Take that a cluster is gone; its watches have ended."""

@@ -29,11 +29,11 @@ from fleetbus_query_api.answers.problem import (
 )
 from fleetbus_query_api.answers.readable import Readable
 from fleetbus_query_api.watch.backlog import Listed, Missed
+from fleetbus_query_api.watch.broadcaster import Broadcaster
 from fleetbus_query_api.watch.events import ADDED
-from fleetbus_query_api.watch.hub import WatchHub
 from fleetbus_query_api.watch.requests import WatchRequest
+from fleetbus_query_api.watch.subscription import EndReason, Subscription
 from fleetbus_query_api.watch.timers import Timers
-from fleetbus_query_api.watch.watcher import EndReason, Watcher
 
 _STORE_AWAY: Final = (redis.exceptions.RedisError, StoreError, OSError, TimeoutError)
 
@@ -42,11 +42,11 @@ class Watches:
     """Opens watches.
 
     Args:
-        hub: delivers changes to them.
+        broadcaster: delivers changes to them.
     """
 
-    def __init__(self, hub: WatchHub) -> None:
-        self.hub = hub
+    def __init__(self, broadcaster: Broadcaster) -> None:
+        self.broadcaster = broadcaster
 
     async def open(self, asked: WatchRequest) -> OpenWatch:
         """Open a watch; whoever iterates over it closes it.
@@ -61,19 +61,19 @@ class Watches:
             redis.exceptions.RedisError: the store does not answer.
             Problem: whatever `find` raises.
         """
-        release = self.hub.admit(asked.user)
+        release = self.broadcaster.admit(asked.user)
         try:
             readable = await asked.find()
             end = await self._start()
-            # From here to `join` nothing may be awaited: the hub would go on without this watch.
-            return OpenWatch(self.hub, asked, readable, end, release)
+            # From here to `join` nothing may be awaited: events would go by without this watch.
+            return OpenWatch(self.broadcaster, asked, readable, end, release)
         except BaseException:
             release()
             raise
 
     async def _start(self) -> Position:
         try:
-            return await self.hub.start()
+            return await self.broadcaster.start()
         except ExpiredPosition as e:
             raise UnavailableProblem(str(e)) from None
 
@@ -82,7 +82,7 @@ class OpenWatch:
     """An open watch, as an iterator over what its client gets.
 
     Args:
-        hub: delivers changes.
+        broadcaster: delivers changes.
         asked: the request.
         readable: what the user may watch.
         end: a position at which nothing that was made before the request is missing.
@@ -91,13 +91,13 @@ class OpenWatch:
 
     def __init__(
         self,
-        hub: WatchHub,
+        broadcaster: Broadcaster,
         asked: WatchRequest,
         readable: Readable,
         end: Position,
         release: Callable[[], None],
     ) -> None:
-        self._hub = hub
+        self._broadcaster = broadcaster
         self._asked = asked
         self._readable = readable
         self._resource = readable.known.key
@@ -106,9 +106,9 @@ class OpenWatch:
         self._checking: asyncio.Task[Readable] | None = None
         self._is_finished = False
         since = asked.since or 0
-        self._joined = self._hub.joined_at
+        self._joined = self._broadcaster.joined_at
         known = since if since and not asked.begins_with_state else end.version
-        self._watcher = Watcher(
+        self._subscription = Subscription(
             encoder=asked.encoder,
             selector=asked.selector,
             clusters=readable.clusters,
@@ -119,19 +119,19 @@ class OpenWatch:
             if asked.begins_with_state:
                 if since > end.version:
                     resume(since, end)
-                self._watcher.hold()
+                self._subscription.hold()
             elif since:
                 position = resume(since, end)
                 if since < self._joined:
                     self._missed_from = position
-                    self._watcher.hold()
+                    self._subscription.hold()
         except ExpiredPosition as e:
-            self._watcher.end(EndReason.EXPIRED, GoneProblem(str(e)))
-        self._hub.join(self._resource, self._watcher)
+            self._subscription.end(EndReason.EXPIRED, GoneProblem(str(e)))
+        self._broadcaster.join(self._resource, self._subscription)
 
     def close(self) -> None:
         """End the watch: its client has gone."""
-        self._watcher.end(EndReason.CLIENT)
+        self._subscription.end(EndReason.CLIENT)
 
     def finish(self) -> None:
         """Forget the watch; also if nobody has iterated over it."""
@@ -139,7 +139,7 @@ class OpenWatch:
             return
         self._is_finished = True
         self.close()
-        self._hub.leave(self._resource, self._watcher)
+        self._broadcaster.leave(self._resource, self._subscription)
         self._release()
         if self._checking is not None:
             self._checking.cancel()
@@ -154,87 +154,89 @@ class OpenWatch:
             self.finish()
 
     async def _chunks(self) -> AsyncGenerator[bytes]:
-        watcher = self._watcher
+        subscription = self._subscription
         try:
-            self._hub.load(watcher, watcher.clusters)
+            self._broadcaster.load(subscription, subscription.clusters)
             async for chunk in self._begin():
-                if watcher.end_reason is not None:
+                if subscription.end_reason is not None:
                     break
                 yield chunk
             async for chunk in self._follow():
                 yield chunk
         except (ExpiredPosition, ExpiredToken) as e:
-            watcher.end(EndReason.EXPIRED, GoneProblem(str(e)))
+            subscription.end(EndReason.EXPIRED, GoneProblem(str(e)))
         except _STORE_AWAY:
             away = UnavailableProblem("the snapshot's store does not answer")
-            watcher.end(EndReason.FAILED, away)
+            subscription.end(EndReason.FAILED, away)
         except Problem as e:
-            watcher.end(EndReason.FAILED, e)
-        yield watcher.take()  # the error, if there was one
+            subscription.end(EndReason.FAILED, e)
+        yield subscription.take()  # the error, if there was one
 
     # --- what the client does not know yet ------------------------------------------------------
 
     async def _begin(self) -> AsyncGenerator[bytes]:
-        asked, watcher = self._asked, self._watcher
+        asked, subscription = self._asked, self._subscription
         if self._missed_from is not None:
             async for chunk in self._catch_up(self._missed_from):
                 yield chunk
-        elif asked.begins_with_state and watcher.end_reason is None:
+        elif asked.begins_with_state and subscription.end_reason is None:
             listed = Listed(members_of(self._readable), self._joined)
             async for chunk in self._list(listed):
                 yield chunk
             if asked.sends_initial and asked.has_bookmarks:
                 yield asked.encoder.bookmark(listed.version, ends_initial=True)
-            watcher.skip_listed(listed.clusters, listed.version, listed.late)
-            watcher.flush(views=listed.views(), since=listed.version)
+            subscription.skip_listed(listed.clusters, listed.version, listed.late)
+            subscription.flush(shown=listed.shown(), since=listed.version)
 
     async def _list(self, listed: Listed) -> AsyncGenerator[bytes]:
         """Send the present state of clusters; events are held back meanwhile."""
-        watcher, lines = self._watcher, list[bytes]()
+        subscription, lines = self._subscription, list[bytes]()
 
         def take(entry: Entry) -> None:
-            lines.append(watcher.encoder.event(ADDED, listed.take(entry)))
+            lines.append(subscription.encoder.event(ADDED, listed.take(entry)))
 
-        async for page in self._hub.read_present(self._resource, listed.clusters, watcher.selector):
+        async for page in self._broadcaster.read_present(
+            self._resource, listed.clusters, subscription.selector
+        ):
             listed.begin(page.counter)
-            await self._hub.slices.run(take, page.entries)
+            await self._broadcaster.slices.run(take, page.entries)
             yield b"".join(lines)
             lines.clear()
 
     async def _catch_up(self, position: Position) -> AsyncGenerator[bytes]:
         """Send what changed between the client's version and the events that are held back."""
-        watcher, missed = self._watcher, Missed(self._watcher)
+        subscription, missed = self._subscription, Missed(self._subscription)
         while position.version < self._joined:
-            changes, position = await self._hub.tail.feed.read(position)
+            changes, position = await self._broadcaster.tail.feed.read(position)
             for change in changes:
                 if change.version <= self._joined and change.resource in ("", self._resource):
                     missed.take(change)
         found = list(missed.last.values())
         for at in range(0, len(found), MOST):
             part = found[at : at + MOST]
-            states = await self._hub.objects.read(part)
+            states = await self._broadcaster.objects.read(part)
             lines: list[bytes] = []
 
             def render(one: tuple[Change, ObjectState | None], to: list[bytes] = lines) -> None:
                 to.append(missed.render(*one))
 
-            await self._hub.slices.run(render, zip(part, states, strict=True))
+            await self._broadcaster.slices.run(render, zip(part, states, strict=True))
             yield b"".join(lines)
-        watcher.flush(views=missed.views(), since=self._joined)
+        subscription.flush(shown=missed.shown(), since=self._joined)
 
     # --- what changes ---------------------------------------------------------------------------
 
     async def _follow(self) -> AsyncGenerator[bytes]:
-        asked, watcher, timers = self._asked, self._watcher, Timers(self._asked)
+        asked, subscription, timers = self._asked, self._subscription, Timers(self._asked)
         while True:
-            reason, lines = watcher.end_reason, watcher.take()
+            reason, lines = subscription.end_reason, subscription.take()
             if asked.has_bookmarks and reason in (EndReason.TIMEOUT, EndReason.STOPPING):
                 lines += self._bookmark()
             yield lines
             if reason is not None:
                 return
             if timers.is_due("timeout"):
-                watcher.end(EndReason.TIMEOUT)
+                subscription.end(EndReason.TIMEOUT)
                 continue
             if timers.is_due("bookmark"):
                 yield self._bookmark()
@@ -243,7 +245,7 @@ class OpenWatch:
                     yield await asked.periodic.render(self._readable)
             if timers.is_due("recheck") and self._checking is None:
                 self._checking = asyncio.create_task(_as_task(asked.find()), name="recheck")
-                self._checking.add_done_callback(lambda _: watcher.ready.set())
+                self._checking.add_done_callback(lambda _: subscription.ready.set())
             if self._checking is not None and self._checking.done():
                 async for chunk in self._apply_check(self._checking):
                     yield chunk
@@ -251,50 +253,50 @@ class OpenWatch:
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(timers.next()):
-                    await watcher.ready.wait()
+                    await subscription.ready.wait()
 
     def _bookmark(self) -> bytes:
-        version = max(self._hub.delivered, self._watcher.since)
+        version = max(self._broadcaster.delivered, self._subscription.since)
         return self._asked.encoder.bookmark(version, ends_initial=False)
 
     async def _apply_check(self, checking: asyncio.Task[Readable]) -> AsyncGenerator[bytes]:
         """Take which clusters the user may watch now (rule A3)."""
-        watcher = self._watcher
+        subscription = self._subscription
         try:
             readable = checking.result()
         except TooManyRequestsProblem:
             return  # checked again soon; decisions are not kept for longer than they may be
         except NotFoundProblem:
-            watcher.end(EndReason.RIGHTS, _rights_changed())
+            subscription.end(EndReason.RIGHTS, _rights_changed())
             return
         except Problem as e:
-            watcher.end(EndReason.RIGHTS, e)
+            subscription.end(EndReason.RIGHTS, e)
             return
         except _STORE_AWAY:
             return  # the tail of the feed knows what was lost, once the store is back
         self._readable = readable
         found = set(readable.clusters)
-        if watcher.clusters - found:
-            watcher.end(EndReason.RIGHTS, _rights_changed())
-        elif more := found - watcher.clusters:
+        if subscription.clusters - found:
+            subscription.end(EndReason.RIGHTS, _rights_changed())
+        elif more := found - subscription.clusters:
             async for chunk in self._include(more):
                 yield chunk
 
     async def _include(self, clusters: set[str]) -> AsyncGenerator[bytes]:
         """Show clusters that have joined the fleet, or that the user may read from now on."""
-        watcher = self._watcher
-        yield watcher.take()
-        watcher.hold()
-        watcher.clusters |= clusters
-        self._hub.load(watcher, clusters)
+        subscription = self._subscription
+        yield subscription.take()
+        subscription.hold()
+        subscription.clusters |= clusters
+        self._broadcaster.load(subscription, clusters)
         members = [name for name in members_of(self._readable) if name in clusters]
-        listed = Listed(members, max(self._hub.delivered, watcher.since))
+        listed = Listed(members, max(self._broadcaster.delivered, subscription.since))
         async for chunk in self._list(listed):
             yield chunk
-        watcher.skip_listed(listed.clusters, listed.version, listed.late)
-        watcher.flush(views=listed.views())
+        subscription.skip_listed(listed.clusters, listed.version, listed.late)
+        subscription.flush(shown=listed.shown())
         if self._asked.has_bookmarks:  # the objects have older versions than the last event
-            watcher.put(self._bookmark())
+            subscription.put(self._bookmark())
 
 
 async def _as_task(found: Awaitable[Readable]) -> Readable:

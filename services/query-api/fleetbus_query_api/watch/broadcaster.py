@@ -31,10 +31,10 @@ from fleetbus_query_api.answers.problem import (
 )
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.settings import QueryApiSettings
-from fleetbus_query_api.watch.events import Event, Settler, View, key_of
+from fleetbus_query_api.watch.events import Event, Settler, Shown, key_of
 from fleetbus_query_api.watch.selection import Matching, Pages, Selector
+from fleetbus_query_api.watch.subscription import EndReason, Subscription
 from fleetbus_query_api.watch.tail import FeedTail
-from fleetbus_query_api.watch.watcher import EndReason, Watcher
 
 log = structlog.get_logger()
 
@@ -84,44 +84,44 @@ class _Topic:
 
     def __init__(self) -> None:
         self.settler = Settler()
-        self.watchers: set[Watcher] = set()
+        self.subscriptions: set[Subscription] = set()
         self.matching: dict[Selector, Matching] = {}
 
     def wants(self, change: Change) -> bool:
         """Whether the object of a change may be shown to somebody."""
         key = key_of(change)
-        return any(watcher.sees(*key) for watcher in self.watchers)
+        return any(subscription.sees(*key) for subscription in self.subscriptions)
 
     def deliver(self, event: Event) -> None:
         """Offer an event to those who see its object."""
         key = event.key
         for matching in self.matching.values():
             matching.update(event)
-        view = View.SHOWN if event.existed else View.NOT_SHOWN
-        for watcher in tuple(self.watchers):
-            if not watcher.sees(*key):
+        shown = Shown.YES if event.existed else Shown.NO
+        for subscription in tuple(self.subscriptions):
+            if not subscription.sees(*key):
                 continue
             try:
-                if watcher.matching is None:
-                    watcher.offer(event, view, event.is_live)
+                if subscription.matching is None:
+                    subscription.offer(event, shown, event.is_live)
                 else:
-                    watcher.offer(event, *watcher.matching.outcome)
+                    subscription.offer(event, *subscription.matching.outcome)
             except Exception:  # of one encoder, or one object: the others go on
                 log.exception("event_not_encoded", cluster=key[0], resource=event.entry.name)
-                watcher.end(EndReason.FAILED, GoneProblem("an object could not be encoded"))
+                subscription.end(EndReason.FAILED, GoneProblem("an object could not be encoded"))
 
     def cut(self, change: Change, problem: GoneProblem) -> None:
         """End the watches that have shown objects of a cluster, or one object."""
-        for watcher in tuple(self.watchers):
-            is_cluster = not change.resource and change.cluster in watcher.clusters
-            if is_cluster or (change.resource and watcher.sees(*key_of(change))):
-                watcher.end(EndReason.EXPIRED, problem)
+        for subscription in tuple(self.subscriptions):
+            is_cluster = not change.resource and change.cluster in subscription.clusters
+            if is_cluster or (change.resource and subscription.sees(*key_of(change))):
+                subscription.end(EndReason.EXPIRED, problem)
         if not change.resource:
             for matching in self.matching.values():
                 matching.forget(change.cluster)
 
 
-class WatchHub:
+class Broadcaster:
     """Follows the feed while there are watches.
 
     Args:
@@ -207,22 +207,22 @@ class WatchHub:
             self._unfollow = self.tail.follow(self)
         return end
 
-    def join(self, resource: str, watcher: Watcher) -> None:
+    def join(self, resource: str, subscription: Subscription) -> None:
         """Offer a watch every event after `joined_at`."""
         topic = self._topics.setdefault(resource, _Topic())
-        topic.watchers.add(watcher)
-        if not watcher.selector.is_by_content:
+        topic.subscriptions.add(subscription)
+        if not subscription.selector.is_by_content:
             return
-        matching = topic.matching.get(watcher.selector)
+        matching = topic.matching.get(subscription.selector)
         if matching is None:
-            matching = Matching(watcher.selector, self._read_matching(resource), self._now)
-            topic.matching[watcher.selector] = matching
-        matching.watchers += 1
-        watcher.matching = matching
+            matching = Matching(subscription.selector, self._read_matching(resource), self._now)
+            topic.matching[subscription.selector] = matching
+        matching.users += 1
+        subscription.matching = matching
 
-    def load(self, watcher: Watcher, clusters: Iterable[str]) -> None:
+    def load(self, subscription: Subscription, clusters: Iterable[str]) -> None:
         """Read what the selector of a watch matches in clusters, where that is not known."""
-        matching = watcher.matching
+        matching = subscription.matching
         if matching is None:
             return
         for cluster in clusters:
@@ -230,19 +230,19 @@ class WatchHub:
             self._loads.add(loading)
             loading.add_done_callback(self._loads.discard)
 
-    def leave(self, resource: str, watcher: Watcher) -> None:
+    def leave(self, resource: str, subscription: Subscription) -> None:
         """Take that a watch is over."""
-        ENDED.labels(watcher.end_reason or EndReason.CLIENT).inc()
+        ENDED.labels(subscription.end_reason or EndReason.CLIENT).inc()
         topic = self._topics.get(resource)
-        if topic is None or watcher not in topic.watchers:
+        if topic is None or subscription not in topic.subscriptions:
             return
-        topic.watchers.discard(watcher)
-        matching = watcher.matching
+        topic.subscriptions.discard(subscription)
+        matching = subscription.matching
         if matching is not None:
-            matching.watchers -= 1
-            if not matching.watchers:
-                del topic.matching[watcher.selector]
-        if not topic.watchers:
+            matching.users -= 1
+            if not matching.users:
+                del topic.matching[subscription.selector]
+        if not topic.subscriptions:
             del self._topics[resource]
         if not self._topics:
             self._stop_following()
@@ -270,8 +270,8 @@ class WatchHub:
     def close(self) -> None:
         """End all watches, so that their clients go on elsewhere, and admit no other one."""
         self._is_closed = True
-        for watcher in list(self._watchers()):
-            watcher.end(EndReason.STOPPING)
+        for subscription in list(self._subscriptions()):
+            subscription.end(EndReason.STOPPING)
 
     # --- as a follower of the feed --------------------------------------------------------------
 
@@ -287,8 +287,8 @@ class WatchHub:
         """End all watches: changes were missed."""
         self._losses += 1
         self._pending.clear()
-        for watcher in list(self._watchers()):
-            watcher.end(EndReason.EXPIRED, GoneProblem(reason))
+        for subscription in list(self._subscriptions()):
+            subscription.end(EndReason.EXPIRED, GoneProblem(reason))
         # Those that are about to leave are in no topic: events that follow are not for them.
         self._topics.clear()
         self._stop_following()
@@ -308,8 +308,10 @@ class WatchHub:
                 task.cancel()
             await asyncio.wait(tasks)
 
-    def _watchers(self) -> Iterable[Watcher]:
-        return (watcher for topic in self._topics.values() for watcher in topic.watchers)
+    def _subscriptions(self) -> Iterable[Subscription]:
+        return (
+            subscription for topic in self._topics.values() for subscription in topic.subscriptions
+        )
 
     def _stop_following(self) -> None:
         if self._unfollow is not None:
@@ -396,16 +398,16 @@ class WatchHub:
 
     def _limit_waiting(self) -> None:
         """Cut those that are furthest behind while too much waits for all of them."""
-        watchers = [one for one in self._watchers() if one.end_reason is None]
-        total = sum(one.waiting for one in watchers)
+        subscriptions = [one for one in self._subscriptions() if one.end_reason is None]
+        total = sum(one.waiting for one in subscriptions)
         while total > _MAX_WAITING:
-            slowest = max(watchers, key=lambda one: one.waiting)
-            watchers.remove(slowest)
+            slowest = max(subscriptions, key=lambda one: one.waiting)
+            subscriptions.remove(slowest)
             total -= slowest.waiting
             slowest.end(EndReason.SLOW, GoneProblem("too much was waiting for you: list again"))
 
     async def _load(self, matching: Matching, cluster: str) -> None:
-        while matching.watchers:
+        while matching.users:
             try:
                 await matching.load(cluster)
             except (redis.exceptions.RedisError, FleetbusError, OSError, TimeoutError) as e:

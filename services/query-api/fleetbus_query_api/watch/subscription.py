@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from fleetbus.snapshot import Entry
 from fleetbus_query_api.answers.problem import GoneProblem, Problem
-from fleetbus_query_api.watch.events import Event, Key, View, transitions
+from fleetbus_query_api.watch.events import Event, Key, Shown, transitions
 from fleetbus_query_api.watch.selection import Matching, Selector
 
 MAX_WAITING: Final = 4 * 1024 * 1024
@@ -58,11 +58,11 @@ class _Held:
     """An event that has to wait, as it was delivered."""
 
     event: Event
-    view: View
+    shown: Shown
     is_match: bool
 
 
-class Watcher:
+class Subscription:
     """Takes the events of its resource, and keeps them until its client has room for them.
 
     Args:
@@ -97,7 +97,7 @@ class Watcher:
         # While what came before is sent: events that wait for it.
         self._held: list[_Held] | None = None
         # Of objects whose events follow: how the client knows them.
-        self._views: dict[Key, View] = {}
+        self._shown: dict[Key, Shown] = {}
 
     @property
     def waiting(self) -> int:
@@ -110,33 +110,33 @@ class Watcher:
 
     # --- events ---------------------------------------------------------------------------------
 
-    def offer(self, event: Event, view: View, is_match: bool) -> None:
-        """Take the next event; `view` is how those know its object who got all events before."""
+    def offer(self, event: Event, shown: Shown, is_match: bool) -> None:
+        """Take the next event; `shown` is about those who got all events before."""
         if self.end_reason is not None or event.version <= self.since:
             return
         if self._held is None:
-            self._show(event, view, is_match=is_match)
+            self._show(event, shown, is_match=is_match)
             return
-        self._held.append(_Held(event, view, is_match))
+        self._held.append(_Held(event, shown, is_match))
         self._count(len(event.entry.body))
 
     def hold(self) -> None:
         """Keep events back until `flush`: something that comes before them is sent first."""
         self._held = []
 
-    def flush(self, *, views: dict[Key, View] | None = None, since: int = 0) -> None:
+    def flush(self, *, shown: dict[Key, Shown] | None = None, since: int = 0) -> None:
         """Show the events that were kept back.
 
         Args:
-            views: how the client knows objects that changed before and whose events follow.
+            shown: whether it knows objects that changed before and whose events follow.
             since: the version up to which everything was shown.
         """
         held, self._held = self._held or [], None
         self._waiting = 0
-        self._views |= views or {}
+        self._shown |= shown or {}
         self.since = max(self.since, since)
         for one in held:
-            self.offer(one.event, one.view, one.is_match)
+            self.offer(one.event, one.shown, one.is_match)
 
     def skip_listed(self, clusters: Iterable[str], version: int, late: dict[Key, int]) -> None:
         """Drop events that were kept back and that a list of clusters shows already.
@@ -155,18 +155,18 @@ class Watcher:
 
         self._held = [one for one in self._held or [] if not is_shown(one.event)]
 
-    def render(self, event: Event, view: View, *, is_match: bool) -> bytes:
+    def render(self, event: Event, shown: Shown, *, is_match: bool) -> bytes:
         """The lines of an event, to be sent at once."""
         return b"".join(
-            self._line(what, each) for what, each in transitions(view, event, is_match=is_match)
+            self._line(what, each) for what, each in transitions(shown, event, is_match=is_match)
         )
 
-    def _show(self, event: Event, view: View, *, is_match: bool) -> None:
-        if view is View.NOT_SHOWN and event.began <= self._opened:
-            view = View.UNKNOWN  # the client's list may be younger than the version that it has
-        if self._views:
-            view = self._views.pop(event.key, view)
-        lines = self.render(event, view, is_match=is_match)
+    def _show(self, event: Event, shown: Shown, *, is_match: bool) -> None:
+        if shown is Shown.NO and event.began <= self._opened:
+            shown = Shown.MAYBE  # the client's list may be younger than the version that it has
+        if self._shown:
+            shown = self._shown.pop(event.key, shown)
+        lines = self.render(event, shown, is_match=is_match)
         if lines:
             self.put(lines)
 
