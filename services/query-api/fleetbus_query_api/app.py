@@ -41,11 +41,10 @@ from fleetbus_query_api.fields.pages import FieldPages
 from fleetbus_query_api.fields.source import FieldSource
 from fleetbus_query_api.fields.tables import FieldTables
 from fleetbus_query_api.kube.api import KubeApi
+from fleetbus_query_api.kube.objects.reading import KubeObjects
+from fleetbus_query_api.kube.objects.watching import KubeWatches
 from fleetbus_query_api.kube.openapi.documents import OpenApi
-from fleetbus_query_api.kube.reading import KubeObjects
 from fleetbus_query_api.kube.routes import kube_router
-from fleetbus_query_api.kube.served import ServedKinds
-from fleetbus_query_api.kube.watching import KubeWatches
 from fleetbus_query_api.limits.connected import while_connected
 from fleetbus_query_api.limits.gate import RequestGate
 from fleetbus_query_api.limits.large_answers import ListConcurrency
@@ -55,7 +54,8 @@ from fleetbus_query_api.membership.routes import Membership, membership_router
 from fleetbus_query_api.relations.routes import relations_router
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.tables.stream import NDJSON, TableListing
-from fleetbus_query_api.tables.types import TypeListing
+from fleetbus_query_api.types.listing import TypeListing
+from fleetbus_query_api.types.served import ServedKinds
 from fleetbus_query_api.watch.broadcaster import Broadcaster
 from fleetbus_query_api.watch.server_sent import events_router
 from fleetbus_query_api.watch.stream import Watches

@@ -12,13 +12,13 @@ from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.render import json_response
 from fleetbus_query_api.kube.discovery import aggregate, find_document, media_type
 from fleetbus_query_api.kube.negotiation import DISCOVERY_FORMS, negotiate
+from fleetbus_query_api.kube.objects.reading import KubeObjects, KubeRequest
+from fleetbus_query_api.kube.objects.watching import KubeWatches
 from fleetbus_query_api.kube.openapi.documents import OpenApi
 from fleetbus_query_api.kube.parameters import KubeParameters
 from fleetbus_query_api.kube.paths import parse_path
 from fleetbus_query_api.kube.problems import no_path, no_subresource
-from fleetbus_query_api.kube.reading import KubeObjects, KubeRequest
-from fleetbus_query_api.kube.served import ServedKinds
-from fleetbus_query_api.kube.watching import KubeWatches
+from fleetbus_query_api.types.served import ServedKinds
 
 _AGGREGATED: Final = ("api", "apis")
 _VERSION: Final = "version"

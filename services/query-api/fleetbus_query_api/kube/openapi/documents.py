@@ -16,7 +16,6 @@ from fleetbus_query_api.answers.object_listing import ObjectListing, members_of
 from fleetbus_query_api.answers.problem import NotFoundProblem
 from fleetbus_query_api.answers.readable import Selection
 from fleetbus_query_api.answers.render import body_of, json_response
-from fleetbus_query_api.kube.kinds import VERBS, Kind, group_versions
 from fleetbus_query_api.kube.negotiation import JSON, negotiate
 from fleetbus_query_api.kube.openapi.protobuf import ASKED, SENT, encode_document
 from fleetbus_query_api.kube.openapi.schemas import (
@@ -28,7 +27,8 @@ from fleetbus_query_api.kube.openapi.schemas import (
     group_version_kind,
 )
 from fleetbus_query_api.kube.problems import no_path
-from fleetbus_query_api.kube.served import FLEET, ServedKinds
+from fleetbus_query_api.types.kinds import VERBS, Kind, group_versions
+from fleetbus_query_api.types.served import FLEET, ServedKinds
 
 _V2: Final = "openapi/v2"
 _V3: Final = "openapi/v3"

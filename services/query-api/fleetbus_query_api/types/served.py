@@ -18,7 +18,7 @@ from fleetbus_query_api.access.authorise import Access, Right
 from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.catalog import Catalog, KnownFleet, KnownResource
 from fleetbus_query_api.answers.problem import NotFoundProblem
-from fleetbus_query_api.kube.kinds import Kind, kinds_of
+from fleetbus_query_api.types.kinds import Kind, kinds_of
 
 FLEET: Final = "-"
 """In the place of a cluster's name: all of them."""

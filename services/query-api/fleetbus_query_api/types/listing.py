@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from fleetbus_query_api.access.user import User
-from fleetbus_query_api.kube.kinds import Kind
-from fleetbus_query_api.kube.served import FLEET, ServedKinds
+from fleetbus_query_api.types.kinds import Kind
+from fleetbus_query_api.types.served import FLEET, ServedKinds
 
 
 class TypeListing:

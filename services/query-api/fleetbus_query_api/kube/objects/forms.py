@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from fleetbus.snapshot import Entry
-from fleetbus_query_api.kube.object_bytes import ObjectBytes
+from fleetbus_query_api.kube.objects.object_bytes import ObjectBytes
 
 JsonObject = Mapping[str, Any]
 

@@ -22,8 +22,6 @@ from fleetbus_query_api.answers.problem import GoneProblem, NotFoundProblem
 from fleetbus_query_api.answers.readable import Readable, Selection
 from fleetbus_query_api.answers.render import FIXED_HEADERS, SLICE, json_response
 from fleetbus_query_api.fields.pages import MAX_PAGE_BYTES
-from fleetbus_query_api.kube.forms import CLOSING, Form, MetadataOnly, WholeObjects
-from fleetbus_query_api.kube.list_stream import ListStream
 from fleetbus_query_api.kube.negotiation import (
     METADATA,
     METADATA_LIST,
@@ -32,7 +30,11 @@ from fleetbus_query_api.kube.negotiation import (
     is_typed,
     negotiate,
 )
-from fleetbus_query_api.kube.object_bytes import ObjectBytes
+from fleetbus_query_api.kube.objects.forms import CLOSING, Form, MetadataOnly, WholeObjects
+from fleetbus_query_api.kube.objects.list_stream import ListStream
+from fleetbus_query_api.kube.objects.object_bytes import ObjectBytes
+from fleetbus_query_api.kube.objects.table_form import TableRows
+from fleetbus_query_api.kube.objects.warnings import freshness_headers
 from fleetbus_query_api.kube.parameters import KubeParameters
 from fleetbus_query_api.kube.paths import ResourcePath
 from fleetbus_query_api.kube.problems import (
@@ -43,11 +45,9 @@ from fleetbus_query_api.kube.problems import (
     no_path,
     no_resource,
 )
-from fleetbus_query_api.kube.served import FLEET, no_cluster
-from fleetbus_query_api.kube.table_form import TableRows
-from fleetbus_query_api.kube.warnings import freshness_headers
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.tables.columns import columns_of
+from fleetbus_query_api.types.served import FLEET, no_cluster
 
 _STREAMED: Final = 250
 """Objects of a list without a limit that are in memory at a time."""

@@ -8,8 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from fleetbus.snapshot import Entry
-from fleetbus_query_api.kube.forms import CLOSING
-from fleetbus_query_api.kube.object_bytes import ObjectBytes
+from fleetbus_query_api.kube.objects.forms import CLOSING
+from fleetbus_query_api.kube.objects.object_bytes import ObjectBytes
 from fleetbus_query_api.tables.column import Cell, Column
 
 _CLUSTER: Final = {

@@ -1,0 +1,1 @@
+"""The types of resources that the fleet serves, and who may know of them (rule A2)."""
