@@ -10,7 +10,7 @@ import pytest
 from fleetbus.kube.field_paths import FieldPath, Special
 from fleetbus_query_api.answers.problem import BadRequestProblem
 from fleetbus_query_api.fields.bodies import UnreadableBody
-from fleetbus_query_api.fields.column import UNDECIDED, Column
+from fleetbus_query_api.fields.column import UNDECIDED, FieldColumn
 from fleetbus_query_api.fields.extract import field_reader
 from fleetbus_query_api.fields.order import parse_sort, rank_of
 
@@ -23,7 +23,7 @@ VALUES: tuple[Any, ...] = (
 @pytest.mark.parametrize("seed", range(5))
 def test_a_column_has_the_values_that_were_put(seed: int):
     chance = random.Random(seed)
-    column, plain = Column(3), list[Any]([UNDECIDED] * 3)
+    column, plain = FieldColumn(3), list[Any]([UNDECIDED] * 3)
     for _ in range(500):
         value, row = chance.choice(VALUES), chance.randrange(len(plain) + 1)
         action = chance.random()
@@ -45,14 +45,14 @@ def test_a_column_has_the_values_that_were_put(seed: int):
 
 
 def test_a_column_takes_little_where_values_repeat():
-    few, many = Column(0), Column(0)
+    few, many = FieldColumn(0), FieldColumn(0)
     for number in range(1000):
         few.insert(number, "Running")
         many.insert(number, f"a name that no other has {number}")
     assert few.size < 10_000 < many.size
     for _ in range(1000):
         many.remove(0)
-    assert many.size == Column(0).size
+    assert many.size == FieldColumn(0).size
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ class Undecided:
 UNDECIDED: Final = Undecided()
 
 
-class Column:
+class FieldColumn:
     """One field of the rows of a table, in their order.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from fleetbus.kube.field_paths import FieldPath, Value
 from fleetbus.kube.selectors import FieldSelector, LabelSelector
-from fleetbus_query_api.fields.column import Column, Undecided
+from fleetbus_query_api.fields.column import FieldColumn, Undecided
 from fleetbus_query_api.fields.order import CLUSTER, KEYED, NAME, NAMESPACE
 from fleetbus_query_api.limits.time_slices import TimeSlices
 
@@ -31,7 +31,7 @@ class Segment(NamedTuple):
     cluster: str
     keys: Sequence[bytes]
     counters: Sequence[int]
-    columns: Mapping[FieldPath, Column]
+    columns: Mapping[FieldPath, FieldColumn]
     low: int
     high: int
     conditions: Sequence[Condition]
@@ -104,7 +104,7 @@ async def find_matches(segment: Segment, name: str | None, slices: TimeSlices) -
     return Matches(found, undecided)
 
 
-async def _mark(column: Column, holds: Predicate, slices: TimeSlices) -> bytearray:
+async def _mark(column: FieldColumn, holds: Predicate, slices: TimeSlices) -> bytearray:
     """Which values satisfy a condition; those that nobody has are not asked."""
     marks = bytearray(len(column.values))
 

@@ -17,7 +17,7 @@ from fleetbus.snapshot.reads.entries import member_of
 from fleetbus.snapshot.reads.paging import Position, write_token
 from fleetbus_query_api.answers.render import body_of
 from fleetbus_query_api.fields.bodies import UnreadableBody
-from fleetbus_query_api.fields.column import UNDECIDED, Column
+from fleetbus_query_api.fields.column import UNDECIDED, FieldColumn
 from fleetbus_query_api.fields.extract import field_reader
 from fleetbus_query_api.fields.matching import (
     Condition,
@@ -26,7 +26,7 @@ from fleetbus_query_api.fields.matching import (
     label_conditions,
 )
 from fleetbus_query_api.fields.order import CLUSTER, KEYED
-from fleetbus_query_api.fields.table import Place, Table
+from fleetbus_query_api.fields.table import FieldTable, Place
 from fleetbus_query_api.fields.tables import CHUNK_BYTES, FieldTables
 from fleetbus_query_api.limits.time_slices import TimeSlices
 
@@ -139,8 +139,8 @@ class FieldSource:
 
     async def _columns_of(
         self, entries: Sequence[Entry], paths: Iterable[FieldPath]
-    ) -> dict[FieldPath, Column]:
-        columns = {path: Column(len(entries)) for path in paths}
+    ) -> dict[FieldPath, FieldColumn]:
+        columns = {path: FieldColumn(len(entries)) for path in paths}
 
         def step(row: int) -> None:
             body = body_of(entries[row])
@@ -159,7 +159,7 @@ def _places(query: ListQuery) -> list[Place]:
 
 
 def _segment_of(
-    table: Table,
+    table: FieldTable,
     namespace: str | None,
     conditions: Sequence[Condition],
     start: Position | None,

@@ -15,7 +15,7 @@ from fleetbus.snapshot.reads.rows import StoredRow
 from fleetbus_proto.events import UNREADABLE
 from fleetbus_proto.keys import object_key
 from fleetbus_query_api.fields.bodies import UnreadableBody
-from fleetbus_query_api.fields.column import UNDECIDED, Column
+from fleetbus_query_api.fields.column import UNDECIDED, FieldColumn
 from fleetbus_query_api.fields.extract import field_reader
 
 _ROW_BYTES: Final = 60
@@ -32,7 +32,7 @@ class Place(NamedTuple):
     resource: str
 
 
-class Table:
+class FieldTable:
     """Rows in the order of lists, each with the counter of the change that was read.
 
     The feed reports which rows have changed; the rows themselves change only under the lock.
@@ -55,7 +55,7 @@ class Table:
         self.place = place
         self.keys: list[bytes] = []
         self.counters = array("Q")
-        self.columns: dict[FieldPath, Column] = {}
+        self.columns: dict[FieldPath, FieldColumn] = {}
         self.dirty: dict[bytes, int] = {}
         self.lock = asyncio.Lock()
         self.is_loaded = False
@@ -127,7 +127,7 @@ class Table:
         start = f"{namespace}/".encode()
         return bisect_left(self.keys, start), bisect_left(self.keys, start[:-1] + b"0")
 
-    def put(self, row: StoredRow, only: Mapping[FieldPath, Column] | None = None) -> None:
+    def put(self, row: StoredRow, only: Mapping[FieldPath, FieldColumn] | None = None) -> None:
         """Take what was read of a row; what was read before something newer changes nothing.
 
         Args:

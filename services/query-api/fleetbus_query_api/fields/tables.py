@@ -16,9 +16,9 @@ from fleetbus.kube.field_paths import FieldPath
 from fleetbus.snapshot import SnapshotReader
 from fleetbus.snapshot.reads.rows import MOST_ROWS, StoredRow
 from fleetbus.snapshot.reads.walk import EVERYTHING
-from fleetbus_query_api.fields.column import Column
+from fleetbus_query_api.fields.column import FieldColumn
 from fleetbus_query_api.fields.shared_task import SharedTask
-from fleetbus_query_api.fields.table import Place, Table
+from fleetbus_query_api.fields.table import FieldTable, Place
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.watch.tail import FeedTail
 
@@ -59,9 +59,9 @@ class FieldTables:
         self._tail = tail
         self._slices = slices
         self._most_bytes = most_bytes
-        self._tables: dict[Place, Table] = {}
-        self._loads: dict[Table, SharedTask] = {}
-        self._reads: dict[tuple[Table, FieldPath], SharedTask] = {}
+        self._tables: dict[Place, FieldTable] = {}
+        self._loads: dict[FieldTable, SharedTask] = {}
+        self._reads: dict[tuple[FieldTable, FieldPath], SharedTask] = {}
         self._used: dict[tuple[Place, FieldPath | None], None] = {}
         """In the order of use, the most recent one last; None is for the rows alone."""
         self._refused: dict[Place, float] = {}
@@ -85,7 +85,7 @@ class FieldTables:
     @asynccontextmanager
     async def open(
         self, places: Sequence[Place], paths: Collection[FieldPath]
-    ) -> AsyncGenerator[Mapping[Place, Table]]:
+    ) -> AsyncGenerator[Mapping[Place, FieldTable]]:
         """Read what is missing, after `catch_up`, and keep it meanwhile.
 
         Yields:
@@ -95,7 +95,7 @@ class FieldTables:
         Raises:
             redis.exceptions.RedisError: the store does not answer.
         """
-        held: dict[Place, Table] = {}
+        held: dict[Place, FieldTable] = {}
         turns = asyncio.Semaphore(_AT_A_TIME)
 
         async def acquire(place: Place) -> None:
@@ -115,7 +115,7 @@ class FieldTables:
             for table in held.values():
                 table.pin(paths, -1)
 
-    def _ready(self, place: Place, paths: Collection[FieldPath]) -> Table | None:
+    def _ready(self, place: Place, paths: Collection[FieldPath]) -> FieldTable | None:
         """The table, if nothing is to be read."""
         table = self._tables.get(place)
         if table is None or table.dirty or not table.has(paths):
@@ -125,7 +125,7 @@ class FieldTables:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    async def _acquire(self, place: Place, paths: Collection[FieldPath]) -> Table | None:
+    async def _acquire(self, place: Place, paths: Collection[FieldPath]) -> FieldTable | None:
         """A table with these columns, pinned; None if it does not fit."""
         if self._refused.get(place, 0) > time.monotonic():
             return None
@@ -148,8 +148,8 @@ class FieldTables:
             table.pin(paths, -1)
         return None
 
-    def _start(self, place: Place) -> Table:
-        table = Table(place)
+    def _start(self, place: Place) -> FieldTable:
+        table = FieldTable(place)
         stop = self._tail.listen(*place, table)
 
         def end() -> None:
@@ -164,14 +164,14 @@ class FieldTables:
         self._tables[place] = table
         return table
 
-    async def _read_missing(self, table: Table, paths: Collection[FieldPath]) -> None:
+    async def _read_missing(self, table: FieldTable, paths: Collection[FieldPath]) -> None:
         if not table.is_loaded:
             if table not in self._loads:
                 self._loads[table] = SharedTask(self._load(table), lambda: self._end_load(table))
             await self._loads[table].wait()
         missing = [path for path in paths if not table.has([path])]
         if new := [path for path in missing if (table, path) not in self._reads]:
-            columns = {path: Column(len(table.keys)) for path in new}
+            columns = {path: FieldColumn(len(table.keys)) for path in new}
             table.columns |= columns
             work = SharedTask(
                 self._read_columns(table, columns), lambda: self._end_read(table, columns)
@@ -181,18 +181,20 @@ class FieldTables:
             if (work := self._reads.get((table, path))) is not None:
                 await work.wait()
 
-    async def _load(self, table: Table) -> None:
+    async def _load(self, table: FieldTable) -> None:
         async for keys in self._reader.rows.walk(*table.place, EVERYTHING):
             table.fill(keys)
             self._grow(table)
         table.is_loaded = True
 
-    def _end_load(self, table: Table) -> None:
+    def _end_load(self, table: FieldTable) -> None:
         del self._loads[table]
         if not table.is_loaded:
             table.lost("its rows were not read")
 
-    async def _read_columns(self, table: Table, columns: Mapping[FieldPath, Column]) -> None:
+    async def _read_columns(
+        self, table: FieldTable, columns: Mapping[FieldPath, FieldColumn]
+    ) -> None:
         async for rows in self._chunks(table):
             async with table.lock:
                 await self._slices.run(lambda row: table.put(row, columns), rows)
@@ -200,7 +202,7 @@ class FieldTables:
         for column in columns.values():
             column.is_read = True
 
-    def _end_read(self, table: Table, columns: Mapping[FieldPath, Column]) -> None:
+    def _end_read(self, table: FieldTable, columns: Mapping[FieldPath, FieldColumn]) -> None:
         for path, column in columns.items():
             del self._reads[table, path]
             if not column.is_read and table.columns.get(path) is column:
@@ -208,7 +210,7 @@ class FieldTables:
         with suppress(_TooLarge):
             self._grow(table)
 
-    async def _chunks(self, table: Table) -> AsyncGenerator[list[StoredRow]]:
+    async def _chunks(self, table: FieldTable) -> AsyncGenerator[list[StoredRow]]:
         """Read all rows in order; the next ones are on their way while some are decoded."""
         wanted = _FIRST_ROWS
         reading = self._read_after(table, b"", wanted)
@@ -223,7 +225,7 @@ class FieldTables:
                 reading.cancel()
 
     def _read_after(
-        self, table: Table, key: bytes, wanted: int
+        self, table: FieldTable, key: bytes, wanted: int
     ) -> asyncio.Task[list[StoredRow]] | None:
         start = bisect_right(table.keys, key)
         members = table.keys[start : start + wanted]
@@ -233,7 +235,7 @@ class FieldTables:
             self._reader.rows.read(*table.place, members, most_bytes=CHUNK_BYTES)
         )
 
-    async def _refresh(self, table: Table) -> None:
+    async def _refresh(self, table: FieldTable) -> None:
         """Read the rows that have changed."""
         if not table.dirty or table.is_void:
             return
@@ -250,12 +252,12 @@ class FieldTables:
 
     # --- room -------------------------------------------------------------------------------------
 
-    def _note_use(self, table: Table, paths: Collection[FieldPath]) -> None:
+    def _note_use(self, table: FieldTable, paths: Collection[FieldPath]) -> None:
         for path in (*paths, None):
             self._used.pop((table.place, path), None)
             self._used[table.place, path] = None
 
-    def _grow(self, table: Table) -> None:
+    def _grow(self, table: FieldTable) -> None:
         """Count what a table takes now, and make room.
 
         Raises:
@@ -269,7 +271,7 @@ class FieldTables:
         if self.size > self._most_bytes:
             raise _TooLarge
 
-    def _measure(self, table: Table) -> None:
+    def _measure(self, table: FieldTable) -> None:
         size = table.size
         self.size += size - table.measured
         table.measured = size

@@ -26,21 +26,21 @@ DISCOVERY_FORMS: Final[Forms] = {DISCOVERY: ("v2", "v2beta1")}
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class AcceptedForm:
     """The chosen form; `kind` is the `as` parameter, empty for the object itself."""
 
     kind: str = ""
     version: str = ""
 
 
-def negotiate(accept: str, forms: Forms) -> Form:
+def negotiate(accept: str, forms: Forms) -> AcceptedForm:
     """Choose the first clause of an Accept header that can be satisfied, as API servers do.
 
     Raises:
         NotAcceptableProblem: there is none.
     """
     if not accept.strip():
-        return Form()
+        return AcceptedForm()
     for clause in accept.split(","):
         if (found := _parse_clause(clause, forms)) is not None:
             return found
@@ -57,14 +57,14 @@ def is_typed(accept: str) -> bool:
     return any(one.startswith(_PROTOBUF) for one in clauses) or clauses == [JSON, "*/*"]
 
 
-def _parse_clause(clause: str, forms: Forms) -> Form | None:
+def _parse_clause(clause: str, forms: Forms) -> AcceptedForm | None:
     media, *rest = (part.strip() for part in clause.split(";"))
     if media not in (JSON, "*/*", "application/*"):
         return None
     parameters = {key.strip(): value.strip() for key, _, value in (p.partition("=") for p in rest)}
     kind = parameters.get("as", "")
     if not kind:
-        return Form()
+        return AcceptedForm()
     versions = forms.get(kind, ())
     version = parameters.get("v") or (versions[0] if versions else "")
-    return Form(kind, version) if version in versions else None
+    return AcceptedForm(kind, version) if version in versions else None

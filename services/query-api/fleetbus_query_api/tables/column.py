@@ -39,6 +39,16 @@ class Column:
     description: str = ""
     priority: int = 0
 
+    def definition(self) -> dict[str, str | int]:
+        """The column without its cells, as answers have it."""
+        return {
+            "name": self.name,
+            "type": self.type,
+            "format": self.format,
+            "description": self.description,
+            "priority": self.priority,
+        }
+
 
 def column(name: str, cell: Callable[[Tree], Cell], *, type: str = "string") -> Column:  # noqa: A002
     """Make a column that is always shown."""

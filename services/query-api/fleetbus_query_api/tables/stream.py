@@ -193,16 +193,7 @@ class _Rows:
         found += self._columns
         if self._show_labels:
             found.append(Column("Labels", lambda _: None))
-        return [
-            {
-                "name": each.name,
-                "type": each.type,
-                "format": each.format,
-                "description": each.description,
-                "priority": each.priority,
-            }
-            for each in found
-        ]
+        return [each.definition() for each in found]
 
     def line(self, entry: Entry) -> bytes:
         """One row as a JSON line: strings."""

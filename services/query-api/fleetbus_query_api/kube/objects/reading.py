@@ -42,7 +42,6 @@ from fleetbus_query_api.kube.problems import (
     NotAcceptableProblem,
     SeveralClustersProblem,
     no_object,
-    no_path,
     no_resource,
 )
 from fleetbus_query_api.limits.time_slices import TimeSlices
@@ -325,8 +324,6 @@ def _check_served(asked: KubeRequest, readable: Readable) -> None:
         NotFoundProblem: no such cluster, resource or version, or the path is of another scope.
     """
     path, known, fleet = asked.path, readable.known, readable.fleet
-    if path.subresource:
-        raise no_path()
     if known.namespaced is not bool(path.namespace) and (path.name or path.namespace):
         scope = "namespaced" if known.namespaced else "not namespaced"
         raise no_resource(path, f"it is {scope}")

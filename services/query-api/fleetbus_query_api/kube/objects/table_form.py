@@ -12,13 +12,9 @@ from fleetbus_query_api.kube.objects.forms import CLOSING
 from fleetbus_query_api.kube.objects.object_bytes import ObjectBytes
 from fleetbus_query_api.tables.column import Cell, Column
 
-_CLUSTER: Final = {
-    "name": "Cluster",
-    "type": "string",
-    "format": "",
-    "description": "The cluster of the fleet that has the object.",
-    "priority": 0,
-}
+_CLUSTER: Final = Column(
+    "Cluster", lambda _: None, description="The cluster of the fleet that has the object."
+).definition()
 
 
 class TableRows:
@@ -74,14 +70,5 @@ class TableRows:
         return [entry.cluster, *cells] if self._of.names_cluster else cells
 
     def _definitions(self) -> list[dict[str, Any]]:
-        found = [
-            {
-                "name": each.name,
-                "type": each.type,
-                "format": each.format,
-                "description": each.description,
-                "priority": each.priority,
-            }
-            for each in self._columns
-        ]
+        found = [each.definition() for each in self._columns]
         return [_CLUSTER, *found] if self._of.names_cluster else found
