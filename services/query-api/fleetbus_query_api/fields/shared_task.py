@@ -13,13 +13,16 @@ class SharedTask:
     Args:
         work: the coroutine.
         on_end: called once, when it has ended or is given up.
+        name: of the task.
     """
 
-    def __init__(self, work: Coroutine[Any, Any, None], on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, work: Coroutine[Any, Any, None], on_end: Callable[[], None], *, name: str
+    ) -> None:
         self._on_end = on_end
         self._waiting = 0
         self._has_ended = False
-        self._task = asyncio.create_task(work)
+        self._task = asyncio.create_task(work, name=name)
         self._task.add_done_callback(self._done)
 
     async def wait(self) -> None:

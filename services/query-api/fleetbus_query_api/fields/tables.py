@@ -6,7 +6,7 @@ import asyncio
 import time
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -167,14 +167,18 @@ class FieldTables:
     async def _read_missing(self, table: FieldTable, paths: Collection[FieldPath]) -> None:
         if not table.is_loaded:
             if table not in self._loads:
-                self._loads[table] = SharedTask(self._load(table), lambda: self._end_load(table))
+                self._loads[table] = SharedTask(
+                    self._load(table), lambda: self._end_load(table), name="field-keys"
+                )
             await self._loads[table].wait()
         missing = [path for path in paths if not table.has([path])]
         if new := [path for path in missing if (table, path) not in self._reads]:
             columns = {path: FieldColumn(len(table.keys)) for path in new}
             table.columns |= columns
             work = SharedTask(
-                self._read_columns(table, columns), lambda: self._end_read(table, columns)
+                self._read_columns(table, columns),
+                lambda: self._end_read(table, columns),
+                name="field-columns",
             )
             self._reads |= {(table, path): work for path in new}
         for path in missing:
@@ -195,10 +199,11 @@ class FieldTables:
     async def _read_columns(
         self, table: FieldTable, columns: Mapping[FieldPath, FieldColumn]
     ) -> None:
-        async for rows in self._chunks(table):
-            async with table.lock:
-                await self._slices.run(lambda row: table.put(row, columns), rows)
-            self._grow(table)
+        async with aclosing(self._chunks(table)) as chunks:
+            async for rows in chunks:
+                async with table.lock:
+                    await self._slices.run(lambda row: table.put(row, columns), rows)
+                self._grow(table)
         for column in columns.values():
             column.is_read = True
 
@@ -223,6 +228,7 @@ class FieldTables:
         finally:
             if reading is not None:
                 reading.cancel()
+                await asyncio.wait([reading])
 
     def _read_after(
         self, table: FieldTable, key: bytes, wanted: int
@@ -232,7 +238,8 @@ class FieldTables:
         if not members:
             return None
         return asyncio.create_task(
-            self._reader.rows.read(*table.place, members, most_bytes=CHUNK_BYTES)
+            self._reader.rows.read(*table.place, members, most_bytes=CHUNK_BYTES),
+            name="field-rows",
         )
 
     async def _refresh(self, table: FieldTable) -> None:
@@ -295,7 +302,7 @@ class FieldTables:
 
 async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Do all of it; the first error ends the rest."""
-    tasks = [asyncio.ensure_future(one) for one in work]
+    tasks = [asyncio.create_task(one, name="field-table") for one in work]
     try:
         await asyncio.gather(*tasks)
     except BaseException:

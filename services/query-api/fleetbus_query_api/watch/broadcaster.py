@@ -233,15 +233,15 @@ class Broadcaster:
     def leave(self, resource: str, subscription: Subscription) -> None:
         """Take that a watch is over."""
         ENDED.labels(subscription.end_reason or EndReason.CLIENT).inc()
+        matching = subscription.matching
+        if matching is not None:
+            matching.users -= 1  # also after a loss: it is read as long as somebody uses it
         topic = self._topics.get(resource)
         if topic is None or subscription not in topic.subscriptions:
             return
         topic.subscriptions.discard(subscription)
-        matching = subscription.matching
-        if matching is not None:
-            matching.users -= 1
-            if not matching.users:
-                del topic.matching[subscription.selector]
+        if matching is not None and not matching.users:
+            del topic.matching[subscription.selector]
         if not topic.subscriptions:
             del self._topics[resource]
         if not self._topics:
@@ -346,22 +346,25 @@ class Broadcaster:
         steps = [_Step(change, is_wanted=self._is_wanted(change)) for change in changes]
         last = {(s.change.resource, *key_of(s.change)): s for s in steps if s.is_wanted}
         read = list(last.values())
-        while read:
-            losses = self._losses
+        states = await self._read_states([step.change for step in read])
+        for step, state in zip(read, states, strict=True):
+            step.state, step.is_read = state, True
+        return steps
+
+    async def _read_states(self, changes: Sequence[Change]) -> Sequence[ObjectState | None]:
+        """Read objects, again and again while the store is away; after a loss nobody needs them."""
+        losses = self._losses
+        while changes and losses == self._losses:
             try:
-                states = await self.objects.read([step.change for step in read])
+                states = await self.objects.read(changes)
             except (redis.exceptions.RedisError, StoreError, OSError, TimeoutError) as e:
                 if self._failing.should_log(str(e)):
                     log.warning("changed_objects_not_read", error=str(e) or type(e).__name__)
-                if losses != self._losses:
-                    return []
                 await asyncio.sleep(_RETRY.total_seconds())
-                continue
-            self._failing.reset()
-            for step, state in zip(read, states, strict=True):
-                step.state, step.is_read = state, True
-            break
-        return steps
+            else:
+                self._failing.reset()
+                return states
+        return [None] * len(changes)
 
     def _is_wanted(self, change: Change) -> bool:
         topic = self._topics.get(change.resource)

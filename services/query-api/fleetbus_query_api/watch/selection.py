@@ -76,28 +76,30 @@ class _InCluster:
         self._read_until: int | None = None
 
     def update(self, key: tuple[str, str], event: Event, *, is_match: bool) -> Shown:
-        if self._changed is not None and self._may_be_read_after(event.version):
-            before = self._changed.get(key)
-            self._changed[key] = is_match
-            if before is None:
-                return Shown.MAYBE if event.existed else Shown.NO
-            return Shown.YES if before else Shown.NO
-        shown = Shown.YES if key in self.keys else Shown.NO
-        (self.keys.add if is_match else self.keys.discard)(key)
-        return shown
+        if self._read_until is not None and event.version > self._read_until:
+            self._merge_changed()
+        if self._changed is None:
+            shown = Shown.YES if key in self.keys else Shown.NO
+            self._set(key, is_match=is_match)
+            return shown
+        before = self._changed.get(key)
+        self._changed[key] = is_match
+        if before is None:
+            return Shown.MAYBE if event.existed else Shown.NO
+        return Shown.YES if before else Shown.NO
 
     def complete(self, version: int) -> None:
         """Take that everything was read by this version."""
         self._read_until = version
 
-    def _may_be_read_after(self, version: int) -> bool:
-        """Whether the keys may have been read after this version, so with its outcome."""
-        if self._read_until is None or version <= self._read_until:
-            return True
+    def _merge_changed(self) -> None:
+        """Note the outcomes of the events that the keys may have been read before, or after."""
         for key, is_match in (self._changed or {}).items():
-            (self.keys.add if is_match else self.keys.discard)(key)
+            self._set(key, is_match=is_match)
         self._changed = None
-        return False
+
+    def _set(self, key: tuple[str, str], *, is_match: bool) -> None:
+        (self.keys.add if is_match else self.keys.discard)(key)
 
 
 class Matching:
@@ -123,9 +125,6 @@ class Matching:
         """How many watches use it."""
         self.outcome = (Shown.MAYBE, False)
         """Of the last event: how its object was known before, and whether it matches now."""
-
-    def __len__(self) -> int:
-        return sum(len(one.keys) for one in self._clusters.values())
 
     def update(self, event: Event) -> None:
         """Take the next event of the resource."""

@@ -31,7 +31,7 @@ from fleetbus_query_api.answers.readable import Readable
 from fleetbus_query_api.watch.backlog import Listed, Missed
 from fleetbus_query_api.watch.broadcaster import Broadcaster
 from fleetbus_query_api.watch.events import ADDED
-from fleetbus_query_api.watch.requests import WatchRequest
+from fleetbus_query_api.watch.requests import Periodic, WatchRequest
 from fleetbus_query_api.watch.subscription import EndReason, Subscription
 from fleetbus_query_api.watch.timers import Timers
 
@@ -241,8 +241,7 @@ class OpenWatch:
             if timers.is_due("bookmark"):
                 yield self._bookmark()
             if asked.periodic is not None and timers.is_due("periodic"):
-                with suppress(*_STORE_AWAY):
-                    yield await asked.periodic.render(self._readable)
+                yield await self._render_periodic(asked.periodic)
             if timers.is_due("recheck") and self._checking is None:
                 self._checking = asyncio.create_task(_as_task(asked.find()), name="recheck")
                 self._checking.add_done_callback(lambda _: subscription.ready.set())
@@ -254,6 +253,12 @@ class OpenWatch:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(timers.next()):
                     await subscription.ready.wait()
+
+    async def _render_periodic(self, periodic: Periodic) -> bytes:
+        try:
+            return await periodic.render(self._readable)
+        except _STORE_AWAY:
+            return b""  # the next one reports what is outdated
 
     def _bookmark(self) -> bytes:
         version = max(self._broadcaster.delivered, self._subscription.since)
