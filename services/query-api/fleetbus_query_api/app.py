@@ -44,6 +44,7 @@ from fleetbus_query_api.kube.api import KubeApi
 from fleetbus_query_api.kube.objects.reading import KubeObjects
 from fleetbus_query_api.kube.objects.watching import KubeWatches
 from fleetbus_query_api.kube.openapi.documents import OpenApi
+from fleetbus_query_api.kube.reviews.reviews import Reviews
 from fleetbus_query_api.kube.routes import kube_router
 from fleetbus_query_api.limits.connected import while_connected
 from fleetbus_query_api.limits.gate import RequestGate
@@ -154,6 +155,7 @@ def create_app(
         objects=objects,
         openapi=OpenApi(served=served, listing=listing, reader=reader),
         watches=KubeWatches(watches=watches, objects=objects),
+        reviews=Reviews(catalog=known, access=access),
     )
     app.include_router(kube_router(kube))
     add_problem_handlers(app)

@@ -174,3 +174,22 @@ async def test_a7_writes_are_refused_and_explain_and_discovery_answer(fleet: Kub
     assert custom.rows[0][-2:] == ["get,list,watch", "all"]
     assert {"v1", "apps/v1", "example.com/v1"} <= set(versions.out.split())
     assert version.json["serverVersion"]["minor"] == "33"
+
+
+async def test_kubectl_says_what_may_be_read(fleet: KubectlFleet):
+    """`auth can-i` ends with 1 for a no, and says why; since 1.32 it asks in protobuf."""
+    yes, every, none, deny = [
+        await before.try_("auth", "can-i", *words)
+        for before, *words in (
+            (fleet.one, "list", "pods", "-n", "default"),
+            (fleet.every, "watch", "deployments.apps", "-A"),
+            (fleet.one, "--list"),
+            (fleet.one, "delete", "pods"),
+        )
+    ]
+    assert [yes.out, every.out] == ["yes\n", "yes\n"]
+    assert "can-i list pods" in none.err
+    assert (deny.status, "no - the fleet is read-only here" in deny.out) == (1, True)
+    who = await fleet.every.try_("auth", "whoami", "-o", "json")
+    if fleet.every.version > (1, 27):  # that asks for a version which is no longer served
+        assert who.json["status"]["userInfo"] == {"username": "system:anonymous"}

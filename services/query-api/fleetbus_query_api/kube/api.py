@@ -16,8 +16,9 @@ from fleetbus_query_api.kube.objects.reading import KubeObjects, KubeRequest
 from fleetbus_query_api.kube.objects.watching import KubeWatches
 from fleetbus_query_api.kube.openapi.documents import OpenApi
 from fleetbus_query_api.kube.parameters import KubeParameters
-from fleetbus_query_api.kube.paths import parse_path
+from fleetbus_query_api.kube.paths import parse_path, review_kind
 from fleetbus_query_api.kube.problems import no_path, no_subresource
+from fleetbus_query_api.kube.reviews.reviews import Reviews
 from fleetbus_query_api.types.served import ServedKinds
 
 _AGGREGATED: Final = ("api", "apis")
@@ -32,6 +33,7 @@ class KubeApi:
         objects: gets and lists them.
         openapi: explains them.
         watches: watches them.
+        reviews: tells a user what they may read.
     """
 
     def __init__(
@@ -41,11 +43,13 @@ class KubeApi:
         objects: KubeObjects,
         openapi: OpenApi,
         watches: KubeWatches,
+        reviews: Reviews,
     ) -> None:
         self._openapi = openapi
         self._served = served
         self._objects = objects
         self._watches = watches
+        self._reviews = reviews
 
     async def answer(self, request: Request, user: User, cluster: str, path: str) -> Response:
         """Answer a request.
@@ -79,6 +83,14 @@ class KubeApi:
         if parameters.watch:
             return await self._watches.open(request.scope, asked)
         return await self._objects.list(asked)
+
+    async def review(self, request: Request, user: User, cluster: str, path: str) -> Response:
+        """Answer a question about the rights of the user.
+
+        Raises:
+            Problem: it is malformed, or the hub does not decide.
+        """
+        return await self._reviews.answer(request, user, cluster, review_kind(path))
 
     async def _discover(self, user: User, cluster: str, path: str, accept: str) -> Response:
         kinds = await self._served.find(user, cluster)

@@ -13,7 +13,7 @@ from typing import Final
 from fleetbus_query_api.kube.problems import NotAcceptableProblem
 
 JSON: Final = "application/json"
-_PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
+PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
 TABLE: Final = "Table"
 METADATA: Final = "PartialObjectMetadata"
 METADATA_LIST: Final = "PartialObjectMetadataList"
@@ -54,7 +54,7 @@ def is_typed(accept: str) -> bool:
     like `kubectl get`, accept JSON alone or a Table.
     """
     clauses = [clause.strip() for clause in accept.split(",")]
-    return any(one.startswith(_PROTOBUF) for one in clauses) or clauses == [JSON, "*/*"]
+    return any(one.startswith(PROTOBUF) for one in clauses) or clauses == [JSON, "*/*"]
 
 
 def _parse_clause(clause: str, forms: Forms) -> AcceptedForm | None:

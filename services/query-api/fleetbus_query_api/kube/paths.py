@@ -10,6 +10,17 @@ from fleetbus_proto.resources import CORE
 _NAMESPACES: Final = "namespaces"
 _OF_NAMESPACES: Final = frozenset({"status", "finalize"})
 """Paths behind the name of a namespace that are no resources in it."""
+_REVIEWS: Final = {
+    "apis/authorization.k8s.io/v1/selfsubjectaccessreviews": "SelfSubjectAccessReview",
+    "apis/authorization.k8s.io/v1/selfsubjectrulesreviews": "SelfSubjectRulesReview",
+    "apis/authentication.k8s.io/v1/selfsubjectreviews": "SelfSubjectReview",
+}
+"""Questions that Kubernetes asks by POST, by what follows the cluster; nothing is written."""
+
+
+def review_kind(path: str) -> str:
+    """The kind of review that is posted to a path below `/kube/<cluster>/`; empty for others."""
+    return _REVIEWS.get(path.rstrip("/"), "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 SeveralClustersProblem    409: a typed client asks the fleet for one object, and there are several
 NotAcceptableProblem      406: the client accepts no form that there is
+UnsupportedBodyProblem    415: a review in another form
 InvalidOptionsProblem     422: parameters that contradict each other
 FutureVersionProblem      504: a resourceVersion that the snapshot has not reached
 """
@@ -45,6 +46,12 @@ class NotAcceptableProblem(Problem):
     """The client accepts no form that there is."""
 
     status = 406
+
+
+class UnsupportedBodyProblem(Problem):
+    """A review that is neither JSON nor protobuf."""
+
+    status = 415
 
 
 class InvalidOptionsProblem(Problem):

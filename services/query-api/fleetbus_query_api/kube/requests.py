@@ -1,4 +1,4 @@
-"""Tells the limits whether a request below /kube is a list."""
+"""Tells the limits and the gate of a request below /kube whether it is a list, or a review."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from urllib.parse import parse_qs
 
 from starlette.types import Scope
 
-from fleetbus_query_api.kube.paths import parse_path
+from fleetbus_query_api.kube.paths import parse_path, review_kind
 from fleetbus_query_api.kube.status import KUBE_PREFIX
 
 _FALSE = ("false", "0")
@@ -17,12 +17,22 @@ def is_list(scope: Scope) -> bool:
     return _is_of_many(scope) and not _asks_for_watch(scope)
 
 
+def is_review(scope: Scope) -> bool:
+    """Whether a request asks for the rights of its user: by POST, and writes nothing."""
+    return scope["method"] == "POST" and bool(review_kind(_path_in_cluster(scope)))
+
+
 def _is_of_many(scope: Scope) -> bool:
+    named = parse_path(_path_in_cluster(scope).rstrip("/"))
+    return named is not None and not named.name
+
+
+def _path_in_cluster(scope: Scope) -> str:
+    """The path below /kube/<cluster>/; empty for other paths."""
     path = str(scope.get("path", ""))
     if not path.startswith(KUBE_PREFIX):
-        return False
-    named = parse_path(path.removeprefix(KUBE_PREFIX).partition("/")[2].rstrip("/"))
-    return named is not None and not named.name
+        return ""
+    return path.removeprefix(KUBE_PREFIX).partition("/")[2]
 
 
 def _asks_for_watch(scope: Scope) -> bool:

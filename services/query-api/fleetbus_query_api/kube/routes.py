@@ -23,4 +23,9 @@ def kube_router(api: KubeApi) -> APIRouter:
         """Answer any path of a cluster, or of the fleet."""
         return await api.answer(request, user, cluster, path)
 
+    @router.post("/{cluster}/{path:path}")
+    async def review(request: Request, user: RequestUser, cluster: str, path: str) -> Response:
+        """Answer a review: the gate lets nothing else be posted."""
+        return await api.review(request, user, cluster, path)
+
     return router

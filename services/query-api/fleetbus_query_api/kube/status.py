@@ -22,6 +22,8 @@ _REASONS: Final[Mapping[int, str]] = {
     406: "NotAcceptable",
     409: "Conflict",
     410: "Expired",
+    413: "RequestEntityTooLarge",
+    415: "UnsupportedMediaType",
     422: "Invalid",
     429: "TooManyRequests",
     500: "InternalError",

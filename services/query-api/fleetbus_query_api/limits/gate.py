@@ -1,5 +1,7 @@
 """Refuses requests other than GET, but for join and unjoin (rule A7), and those of other sites.
 
+Reviews, by which kubectl asks what its user may do, are posted as well; they write nothing.
+
 Host headers matter only where nobody authenticates: a token is never sent by itself, so a web page
 that points its own name at us has none. What writes is refused to pages of other sites in any case:
 a form of theirs needs no answer to do harm.
@@ -20,6 +22,7 @@ from fleetbus_query_api.answers.problem import (
     Problem,
     render_problem,
 )
+from fleetbus_query_api.kube.requests import is_review
 from fleetbus_query_api.kube.status import KUBE_PREFIX, WHERE_TO_WRITE
 
 WRITES: Final[Mapping[str, str]] = {"/v1/join": "POST", "/v1/unjoin": "DELETE"}
@@ -65,7 +68,7 @@ class RequestGate:
 
 def _method_problem(scope: Scope) -> Problem | None:
     wanted = WRITES.get(scope["path"], "GET")
-    if scope["method"] == wanted:
+    if scope["method"] == wanted or is_review(scope):
         return None
     if str(scope["path"]).startswith(KUBE_PREFIX):
         return MethodNotAllowedProblem(WHERE_TO_WRITE)

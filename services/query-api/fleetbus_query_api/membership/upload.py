@@ -11,12 +11,12 @@ from fastapi import Request
 
 from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.config import MAX_UPLOAD, KubeConfig, read_upload
-from fleetbus_query_api.answers.problem import BadRequestProblem, TooLargeProblem
+from fleetbus_query_api.answers.problem import BadRequestProblem
+from fleetbus_query_api.limits.request_body import read_body
 
 FIELD: Final = "kubeconfig"
 _FRAME: Final = 8 * 1024
 """For the headers of the parts, and the boundary."""
-_WITHIN_SECONDS: Final = 5
 _HOW: Final = "send a multipart form with the field kubeconfig: curl -F kubeconfig=@FILE"
 
 
@@ -30,26 +30,9 @@ async def read_kubeconfig(request: Request) -> KubeConfig:
     content_type = request.headers.get("content-type", "")
     if not content_type.lower().startswith("multipart/form-data"):
         raise BadRequestProblem(f"the kubeconfig is missing: {_HOW}")
-    body = await _read_body(request)
+    body = await read_body(request, "the kubeconfig", MAX_UPLOAD, frame=_FRAME)
     # Elsewhere: hostile YAML takes long, and the event loop is everybody's.
     return await asyncio.to_thread(_parse, content_type, body)
-
-
-async def _read_body(request: Request) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(_WITHIN_SECONDS):
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size > MAX_UPLOAD + _FRAME:
-                    raise TooLargeProblem(f"a kubeconfig has at most {MAX_UPLOAD // 1024} KiB")
-                chunks.append(chunk)
-    except TimeoutError:
-        raise BadRequestProblem(
-            f"the kubeconfig did not arrive within {_WITHIN_SECONDS} s"
-        ) from None
-    return b"".join(chunks)
 
 
 def _parse(content_type: str, body: bytes) -> KubeConfig:

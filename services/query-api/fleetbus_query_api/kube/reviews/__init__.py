@@ -1,0 +1,1 @@
+"""Questions of users about their own rights below /kube."""
