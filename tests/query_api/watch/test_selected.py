@@ -99,13 +99,15 @@ async def test_a5_two_watches_with_one_selector_agree_whenever_they_began(fleet:
 async def test_a5_what_left_a_selection_before_the_watch_began_is_deleted(fleet: QueryApi):
     """Nobody knows what a list of this version has shown: others may be deleted, too."""
     query = {"labelSelector": "app=web"}
+    await fleet.add("eu1", PODS, "other", labels=DB)
     since = await version_of(fleet)
     await fleet.add("eu1", PODS, "web", labels=DB)
     await fleet.add("eu1", PODS, "never", labels=DB)
     await delete(fleet, "eu1", "db")
     await fleet.add("eu1", PODS, "new", labels=WEB)
+    await fleet.add("eu1", PODS, "other", labels=WEB)
     async with watching(fleet.client, EU1, resourceVersion=since, **query) as watch:
-        await watch.has("DELETED web", "DELETED never", "DELETED db", "ADDED new")
+        await watch.has("DELETED web", "DELETED never", "DELETED db", "ADDED new", "ADDED other")
 
 
 async def test_a5_one_object_by_its_name(fleet: QueryApi):

@@ -55,6 +55,20 @@ async def test_a5_a_watch_from_the_version_of_a_list_gets_every_later_change(fle
         assert watch.events[1]["object"]["kind"] == "Pod"
 
 
+async def test_a5_objects_of_one_name_in_two_resources_are_two_objects(fleet: QueryApi):
+    await fleet.add_cluster("eu1", PODS, "core/services")
+    since = await version_of(fleet)
+    services = EU1.replace("pods", "services")
+    async with (
+        watching(fleet.client, EU1, resourceVersion=since) as pods,
+        watching(fleet.client, services, resourceVersion=since) as others,
+    ):
+        both = [Source(cluster="eu1", resource=name) for name in ("pods", "services")]
+        await fleet.snapshot.apply(*(one.added("same", 900) for one in both))
+        await pods.has("ADDED same")
+        await others.has("ADDED same")
+
+
 async def test_a5_what_changed_before_the_watch_began_comes_first_and_once(fleet: QueryApi):
     since = await version_of(fleet)
     await fleet.add("eu1", PODS, "a")

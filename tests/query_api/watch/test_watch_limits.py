@@ -119,15 +119,41 @@ async def secured(
         yield api
 
 
+def bindings_of(secured: SecuredApi, user: str) -> list[str]:
+    return [
+        binding["metadata"]["name"]
+        for binding in secured.hub.list(f"{RBAC}/clusterrolebindings")
+        if binding["subjects"][0]["name"] == user
+    ]
+
+
+async def test_a3_a_right_on_one_of_several_clusters_that_is_revoked_ends_an_open_watch(
+    secured: SecuredApi,
+):
+    token = secured.user("ann")
+    rules = [
+        rule("list watch", "fleetbus.dev", "clusters/pods", names=(name,))
+        for name in ("eu1", "us1")
+    ]
+    grant(secured.hub, "ann", rules[0])
+    [kept] = bindings_of(secured, "ann")
+    grant(secured.hub, "ann", rules[1])
+    async with watching(secured.client, FLEET, token=token, resourceVersion="0") as watch:
+        await eventually(lambda: len(watch.events) == 4)
+        for name in {*bindings_of(secured, "ann")} - {kept}:
+            secured.hub.delete(f"{RBAC}/clusterrolebindings", None, name)
+        await watch.ended()
+        assert watch.error["code"] == 410
+        assert "that you may read have changed" in watch.error["message"]
+
+
 async def test_a3_a_revoked_right_ends_an_open_watch(secured: SecuredApi):
     token = secured.user("ann")
     grant(secured.hub, "ann", rule("list watch", "fleetbus.dev", "clusters/pods"))
     async with watching(secured.client, FLEET, token=token, resourceVersion="0") as watch:
         await eventually(lambda: len(watch.events) == 4)
-        for binding in secured.hub.list(f"{RBAC}/clusterrolebindings"):
-            if binding["subjects"][0]["name"] == "ann":
-                name = binding["metadata"]["name"]
-                secured.hub.delete(f"{RBAC}/clusterrolebindings", None, name)
+        for name in bindings_of(secured, "ann"):
+            secured.hub.delete(f"{RBAC}/clusterrolebindings", None, name)
         await watch.ended()
         assert watch.error["code"] == 410
         assert "that you may read have changed" in watch.error["message"]
@@ -141,7 +167,8 @@ async def test_a3_a_new_right_shows_the_objects_of_another_cluster(secured: Secu
         rule("list watch", "fleetbus.dev", "clusters/pods", names=("eu1",)),
     )
     filling = QueryApi("", secured.client, secured.snapshot, version=500)
-    async with watching(secured.client, FLEET, token=token, resourceVersion="0") as watch:
+    query = {"resourceVersion": "0", "allowWatchBookmarks": "1"}
+    async with watching(secured.client, FLEET, token=token, **query) as watch:
         await watch.has("ADDED prod-1", "ADDED test-1")
         await filling.add("us1", PODS, "hidden")
         grant(
@@ -149,11 +176,12 @@ async def test_a3_a_new_right_shows_the_objects_of_another_cluster(secured: Secu
             "ann",
             rule("list watch", "fleetbus.dev", "clusters/pods", names=("us1",)),
         )
-        await eventually(lambda: len(watch.events) == 5)
-        assert watch.seen[2:] == ["ADDED hidden", "ADDED prod-1", "ADDED test-1"]
+        await eventually(lambda: len(watch.events) == 6)
+        assert watch.seen[2:] == ["ADDED hidden", "ADDED prod-1", "ADDED test-1", "BOOKMARK "]
+        assert watch.versions[-1] == max(watch.versions), "a client goes on from the bookmark"
         await filling.add("us1", PODS, "new")
         await filling.add("eu1", PODS, "new")
-        await eventually(lambda: watch.seen[5:] == ["ADDED new", "ADDED new"])
+        await eventually(lambda: watch.seen[6:] == ["ADDED new", "ADDED new"])
 
 
 async def test_a1_a_watch_takes_the_right_to_watch(secured: SecuredApi):
