@@ -80,6 +80,8 @@ async def find_matches(segment: Segment, name: str | None, slices: TimeSlices) -
         if not any(marks):
             return Matches([], 0)
         by_value.append((column.codes, marks, column.undecided))
+    # A body may have one field that can be read, and another one that cannot.
+    unsure = [codes for codes, _, unknown in by_value if unknown]
     ending = None if name is None else f"/{name}".encode()
     found, undecided = list[int](), 0
 
@@ -93,12 +95,11 @@ async def find_matches(segment: Segment, name: str | None, slices: TimeSlices) -
             rows = [row for row in rows if keys[row].endswith(ending)]
         for holds, read in zip(by_row, reads, strict=True):
             rows = [row for row in rows if holds(_plain(read(row)))]
-        if by_value and by_value[0][2]:
-            codes = by_value[0][0]
-            decided = [row for row in rows if codes[row]]
-            undecided += len(rows) - len(decided)
-            rows = decided
-        found.extend(rows)
+        decided = rows
+        for codes in unsure:
+            decided = [row for row in decided if codes[row]]
+        undecided += len(rows) - len(decided)
+        found.extend(decided)
 
     await slices.run(step, range(segment.low, segment.high, STEP))
     return Matches(found, undecided)
