@@ -64,6 +64,14 @@ class KnownResource:
         """The name that kubectl uses: `pods`, `deployments.apps`."""
         return self.plural if self.group == CORE else f"{self.plural}.{self.group}"
 
+    def is_named(self, text: str) -> bool:
+        """Whether this is a name of the resource.
+
+        Raises:
+            InvalidName: it is not a resource name.
+        """
+        return any(self.rank_for(name) for name in parse_resource_name(text.lower()))
+
     def rank_for(self, name: ResourceName) -> tuple[int, int, str] | None:
         """How well a name matches this resource, the least is the best; None if it does not."""
         if name.group is not None and name.group != self.group:
@@ -106,6 +114,18 @@ class KnownFleet:
         """Whether a cluster has reported its resources, and this one is not among them."""
         known = self.watched.get(cluster, {})
         return bool(known) and key not in known
+
+    def within(self, known: KnownResource, clusters: Collection[str]) -> KnownResource | None:
+        """A resource as only these clusters have it; None if none of them does."""
+        wanted = set(clusters)
+        if wanted >= self.watched.keys():
+            return known
+        same = {
+            name: self.watched[name][known.key]
+            for name in sorted(wanted & self.watched.keys())
+            if known.key in self.watched[name]
+        }
+        return _merge(known.key, same) if same else None
 
     def get(self, key: str) -> KnownResource:
         """The resource of a key.

@@ -86,25 +86,54 @@ class ReadableResources:
         except NotFoundProblem:
             if self._access.is_open:
                 raise
-            await self._review_unknown(user, wanted, asked)
+            await self._review_unknown(user, wanted, fleet, asked)
             raise _no_resource(wanted) from None
         right = wanted.right_to(known.group, known.plural)
         allowed = set(await self._access.authorise(user, right, asked))
-        if not allowed and not self._access.is_open:
-            raise _no_resource(wanted)
+        if not self._access.is_open:
+            known = await self._as_seen(user, wanted, fleet, known, allowed)
         left_out = [name for name in asked if name not in allowed]
         if left_out and not wanted.clusters:
             visible = set(await self._access.authorise(user, Right("list"), left_out))
             left_out = [name for name in left_out if name in visible]
         return Readable(fleet, known, [name for name in asked if name in allowed], left_out)
 
-    async def _review_unknown(self, user: User, wanted: Selection, asked: Sequence[str]) -> None:
+    async def _as_seen(
+        self,
+        user: User,
+        wanted: Selection,
+        fleet: KnownFleet,
+        known: KnownResource,
+        allowed: Collection[str],
+    ) -> KnownResource:
+        """The resource as those clusters have it in which the user may read it (rule A2).
+
+        Raises:
+            NotFoundProblem: they may read it in none, or it has not that name there.
+        """
+        if not allowed:
+            raise _no_resource(wanted)
+        seen = fleet.within(known, allowed)
+        if seen is None:  # other clusters have it, of which the user may not know
+            right = wanted.right_to(known.group, known.plural)
+            seen = fleet.within(
+                known, await self._access.authorise(user, right, sorted(fleet.clusters))
+            )
+        if seen is None or not (wanted.is_key or seen.is_named(wanted.resource)):
+            raise _no_resource(wanted)
+        return seen
+
+    async def _review_unknown(
+        self, user: User, wanted: Selection, fleet: KnownFleet, asked: Sequence[str]
+    ) -> None:
         """Ask what would be asked if there were such a resource: the time must not tell (A2)."""
         if wanted.is_key:
             group, _, plural = wanted.resource.rpartition("/")
         else:
             group, _, plural = parse_resource_name(wanted.resource.lower())[-1]
-        await self._access.authorise(user, wanted.right_to(group or CORE, plural), asked)
+        right = wanted.right_to(group or CORE, plural)
+        if await self._access.authorise(user, right, asked):
+            await self._access.authorise(user, right, sorted(fleet.clusters))
 
 
 def _no_resource(wanted: Selection) -> NotFoundProblem:

@@ -158,6 +158,7 @@ class Relations:
         if known is None or not allowed or reference.cluster not in fleet.clusters:
             return known, None
         entry = await self._reader.get(reference.cluster, known.key, namespace, reference.name)
+        known = fleet.within(known, allowed) or known  # not as other clusters have it (rule A2)
         return known, entry if entry is not None and entry.uid == reference.uid else None
 
     # --- children ---------------------------------------------------------------------------------

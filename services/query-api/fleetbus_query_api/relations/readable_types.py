@@ -40,8 +40,9 @@ class ReadableTypes:
         ]
 
     def known(self, key: str) -> KnownResource:
-        """The resource of a key."""
-        return self.fleet.get(key)
+        """The resource of a key, as the clusters have it in which the user may list it (A2)."""
+        known = self.fleet.get(key)
+        return self.fleet.within(known, self.clusters.get(key, ())) or known
 
 
 class TypeReader:

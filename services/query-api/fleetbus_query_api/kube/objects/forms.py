@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -15,6 +15,11 @@ JsonObject = Mapping[str, Any]
 
 class Form(Protocol):
     """How objects are sent."""
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for forms of a resource that send an object alike."""
+        ...
 
     def item(self, entry: Entry) -> bytes:
         """One object of a list."""
@@ -40,6 +45,8 @@ CLOSING = b"]}"
 class WholeObjects:
     """The objects themselves."""
 
+    key = "objects"
+
     def __init__(self, of: ObjectBytes) -> None:
         self._of = of
         self.item = of.whole
@@ -62,6 +69,8 @@ class WholeObjects:
 
 class MetadataOnly:
     """The metadata of the objects (PartialObjectMetadata)."""
+
+    key = "metadata"
 
     def __init__(self, of: ObjectBytes, version: str) -> None:
         self._of = of

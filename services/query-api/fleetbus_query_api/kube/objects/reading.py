@@ -242,7 +242,8 @@ class KubeObjects:
         if not asked.parameters.fields:
             return {}
         entries = await self._reader.unlabelled(members_of(readable), asked.path.key)
-        return Counter(entry.cluster for entry in entries)
+        namespace = asked.path.namespace  # the user may have no right in others (rule A2)
+        return Counter(each.cluster for each in entries if namespace in ("", each.namespace))
 
     async def _check_version(self, parameters: KubeParameters) -> None:
         """Refuse what a cache of the present cannot answer (rule A5)."""

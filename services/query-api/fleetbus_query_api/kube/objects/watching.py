@@ -35,7 +35,7 @@ class WatchEvents:
         self._form = form
         # Equal for all watches of a resource whose lines are the same.
         self.key = (
-            *(type(form), asked.accept, asked.path.version),
+            *(form.key, asked.accept, asked.path.version),
             *(asked.parameters.include_object, asked.is_fleet),
         )
 
