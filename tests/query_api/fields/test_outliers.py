@@ -169,3 +169,13 @@ def test_a_headless_service_is_another_one():
 def test_an_odd_object_breaks_nothing(tree: dict[str, Any]):
     for resource in ("core/pods", "core/services", "batch/jobs"):
         assert len(digest_of(tree, resource)) == 16
+
+
+async def test_a4_an_object_too_deep_to_compare_is_left_out_and_said(api: QueryApi):
+    await fill(api, c1=1, c2=5)
+    for cluster in ("c1", "c2"):
+        deep = '{"metadata":{"name":"deep"},"spec":' + "[" * 450 + "1" + "]" * 450 + "}"
+        await api.add_body(cluster, "apps/deployments", "deep", deep.encode())
+    found = await ask(api)
+    assert [item["name"] for item in found["items"]] == ["web"]
+    assert found["incomplete"] == ["c1", "c2"]

@@ -18,10 +18,12 @@ from typing import Any, Final, cast
 import msgspec
 
 from fleetbus.kube.field_paths import FieldPath, Special, Step
-from fleetbus_query_api.fields.bodies import decode
+from fleetbus_query_api.fields.bodies import UnreadableBody, decode
 
 _VARIANT: Final = "\0variant"
 _DIGEST: Final = 8
+_DEEPEST: Final = 200
+"""Levels of an object that is compared; Python's stack ends at a thousand calls."""
 _TOP: Final = frozenset({"apiVersion", "kind", "status", "metadata"})
 _LABELS: Final = frozenset(
     {
@@ -94,7 +96,7 @@ def read_variant(resource: str, body: bytes) -> str:
     """The digest of the reduced form.
 
     Raises:
-        UnreadableBody: the body is missing or malformed.
+        UnreadableBody: the body is missing, malformed or too deep.
     """
     return digest_form(reduce_tree(resource, decode(body)))
 
@@ -106,7 +108,11 @@ def digest_form(reduced: Mapping[str, Any]) -> str:
 
 
 def reduce_tree(resource: str, tree: Any) -> dict[str, Any]:
-    """The reduced form of an object; the tree is changed, and parts of it are in the result."""
+    """The reduced form of an object; the tree is changed, and parts of it are in the result.
+
+    Raises:
+        UnreadableBody: it is too deep.
+    """
     whole = _map_of(tree)
     for path in _ASSIGNED.get(resource, ()):
         _remove(whole, path.steps)
@@ -158,14 +164,20 @@ def _remove(tree: Any, steps: tuple[Step, ...]) -> None:
             cast("dict[Any, Any]", tree).pop(step, None)
 
 
-def _without_empty(tree: Any) -> Any:
-    """The tree without null and empty maps and lists; None if nothing is left of it."""
+def _without_empty(tree: Any, depth: int = 0) -> Any:
+    """The tree without null and empty maps and lists; None if nothing is left of it.
+
+    Raises:
+        UnreadableBody: it is too deep.
+    """
+    if depth > _DEEPEST:
+        raise UnreadableBody
     if isinstance(tree, dict):
         known = cast("dict[str, Any]", tree)
-        kept = {name: _without_empty(value) for name, value in known.items()}
+        kept = {name: _without_empty(value, depth + 1) for name, value in known.items()}
         return {name: value for name, value in kept.items() if value is not None} or None
     if isinstance(tree, list):
-        return [_without_empty(one) for one in cast("list[Any]", tree)] or None
+        return [_without_empty(one, depth + 1) for one in cast("list[Any]", tree)] or None
     return tree
 
 

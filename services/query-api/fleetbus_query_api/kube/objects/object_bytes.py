@@ -15,6 +15,7 @@ import msgspec
 
 from fleetbus.snapshot import Entry
 from fleetbus_query_api.answers.render import body_of
+from fleetbus_query_api.fields.bodies import BROKEN
 
 CLUSTER_ANNOTATION: Final = "fleetbus.dev/cluster"
 DEGRADED_ANNOTATION: Final = "fleetbus.dev/degraded"
@@ -73,18 +74,16 @@ class ObjectBytes:
         body = body_of(entry)
         try:
             found: Any = msgspec.json.decode(body) if body else None
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            found = None  # a number beyond a double: one such object must not break the list
+        except BROKEN:
+            found = None
         return found or msgspec.json.decode(self._known_of(entry))
 
     def _metadata(self, entry: Entry, found: _Members) -> Mapping[str, Any]:
         raw = found.get("metadata")
-        metadata: dict[str, Any] = dict(_members.decode(raw)) if raw is not None else {}
+        metadata: dict[str, Any] = dict(_part(raw))
         metadata["resourceVersion"] = str(entry.counter)
         if self.names_cluster:
-            held = metadata.get("annotations")
-            # null is a valid map for Kubernetes
-            annotations = {} if held is None or bytes(held) == b"null" else _members.decode(held)
+            annotations = _part(metadata.get("annotations"))
             metadata["annotations"] = {**annotations, CLUSTER_ANNOTATION: entry.cluster}
         return metadata
 
@@ -110,9 +109,14 @@ def _splice(entry: Entry, body: bytes) -> bytes:
     return body.replace(mark, b'"resourceVersion":"%d"' % entry.counter)
 
 
+def _part(raw: msgspec.Raw | None) -> _Members:
+    """The members of a part of an object; none of null or of what is no map."""
+    return _decode(bytes(raw) if raw is not None else b"") or {}
+
+
 def _decode(body: bytes) -> _Members | None:
     """The members of an object; None if there is none that can be read."""
     try:
         return _members.decode(body) if body else None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    except BROKEN:
+        return None  # one such object must not break the list
