@@ -232,8 +232,10 @@ def is_owned_by(obj: dict[str, Any], owner_uid: str) -> bool:
 
 
 def _strings(obj: dict[str, Any], field: str) -> dict[str, str]:
-    metadata = cast("dict[str, Any]", obj.get("metadata") or {})
-    return cast("dict[str, str]", metadata.get(field) or {})
+    """Labels or annotations; empty where a broken API server sends none or something else."""
+    metadata: object = obj.get("metadata")
+    found: object = cast("Any", metadata).get(field) if isinstance(metadata, dict) else None
+    return cast("dict[str, str]", found) if isinstance(found, dict) else {}
 
 
 def field_manager(hub_id: str) -> str:

@@ -126,6 +126,8 @@ async def test_an_owner_that_is_gone_or_another_is_named_and_not_found(fleet: Qu
         dict[str, Any](ownerReferences="none"),
         dict[str, Any](ownerReferences=[1, {}]),
         dict[str, Any](annotations={OWNER_ANNOTATION: "{"}),
+        dict[str, Any](annotations={OWNER_ANNOTATION: 7}),
+        dict[str, Any](annotations="none"),
     ],
 )
 async def test_references_that_mean_nothing_break_nothing(
