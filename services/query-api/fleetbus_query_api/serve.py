@@ -16,7 +16,7 @@ from fleetbus.errors import ConfigError
 from fleetbus.process.health import Health
 from fleetbus.process.loopback import is_loopback
 from fleetbus.process.waiting import wait_until_usable
-from fleetbus_query_api.limits.large_answers import SlowReaderProtocol
+from fleetbus_query_api.limits.request_heads import GuardedProtocol
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.tls import ServerTls
 
@@ -154,7 +154,7 @@ async def serve(
     """
     config = uvicorn.Config(
         app,
-        http=SlowReaderProtocol,
+        http=GuardedProtocol,
         ws="none",
         lifespan="off",
         access_log=False,
