@@ -6,6 +6,7 @@ A shell asks the program itself; what goes wrong there is not shown.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -46,6 +47,8 @@ SHELLS: Final = tuple(_SCRIPTS)
 _SECONDS: Final = 1.0
 _MOST: Final = 500
 """Names that are offered."""
+_PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*")
+"""A shell evaluates what is offered: the name of a ClusterRole may be `$(…)`."""
 
 
 def completion(
@@ -110,7 +113,8 @@ def _ask(
     }
     try:
         api = ApiClient(ApiFlags(**flags).resolve(), timeout_seconds=_SECONDS, attempts=1)
-        return sorted({name for name in find(api) if name.startswith(start)})[:_MOST]
+        found = {name for name in find(api) if name.startswith(start) and _PLAIN.fullmatch(name)}
+        return sorted(found)[:_MOST]
     except Exception:  # noqa: BLE001 -- a shell waits, and has no place for errors
         return []
 

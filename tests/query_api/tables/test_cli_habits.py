@@ -336,6 +336,34 @@ async def test_zsh_and_fish_are_answered_in_their_form(environment: dict[str, st
     assert fish.split() == ["widgets"]
 
 
+async def test_names_that_a_shell_would_evaluate_are_not_offered(
+    fleet: QueryApi, environment: dict[str, str]
+):
+    """RBAC allows any name without `/` and `%`; zsh evaluates what it is given."""
+    key = "rbac.authorization.k8s.io/clusterroles"
+    await fleet.add_cluster("c1", key)
+    for name in ("x:plain", r"x\$(id)", "x$(id)", "x`id`", "x;id", "x*", "x y", "x'y", "x\nid"):
+        await fleet.add("c1", key, name, namespace="")
+    for shell in ("bash", "zsh", "fish"):
+        asked = {
+            "_FLEETBUS_COMPLETE": f"complete_{shell}",
+            "COMP_WORDS": "fleetbus get clusterroles x",
+            "COMP_CWORD": "3",
+            "_TYPER_COMPLETE_ARGS": "fleetbus get clusterroles x",
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        }
+        ended = await asyncio.to_thread(
+            subprocess.run,
+            [FLEETBUS],
+            env={**environment, **asked},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "plain" in ended.stdout, shell
+        assert ended.stdout.count("x") == 1, ended.stdout
+
+
 async def test_completion_is_printed_for_three_shells_and_quiet_without_an_api(
     run: Run, tmp_path: Path
 ):
