@@ -40,6 +40,14 @@ from fleetbus_query_api.fields.outliers import FieldOutliers
 from fleetbus_query_api.fields.pages import FieldPages
 from fleetbus_query_api.fields.source import FieldSource
 from fleetbus_query_api.fields.tables import FieldTables
+from fleetbus_query_api.history.changes import FleetChanges
+from fleetbus_query_api.history.connection import History
+from fleetbus_query_api.history.deleted import DeletedObjects
+from fleetbus_query_api.history.past_pages import PastPages
+from fleetbus_query_api.history.past_source import PastSources
+from fleetbus_query_api.history.routes import history_router
+from fleetbus_query_api.history.timeline import Timelines
+from fleetbus_query_api.history.window import Windows
 from fleetbus_query_api.kube.api import KubeApi
 from fleetbus_query_api.kube.objects.reading import KubeObjects
 from fleetbus_query_api.kube.objects.watching import KubeWatches
@@ -52,6 +60,7 @@ from fleetbus_query_api.limits.large_answers import ListConcurrency
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.limits.user_limits import UserLimits
 from fleetbus_query_api.membership.routes import Membership, membership_router
+from fleetbus_query_api.relations.readable_types import TypeReader
 from fleetbus_query_api.relations.routes import relations_router
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.tables.stream import NDJSON, TableListing
@@ -89,6 +98,7 @@ def create_app(
     authenticator: Authenticator | None,
     tail: FeedTail,
     membership: Membership,
+    history: History,
     catalog: Catalog | None = None,
 ) -> FastAPI:
     """Build the application over one snapshot.
@@ -100,6 +110,7 @@ def create_app(
         authenticator: knows the users of tokens; None if everybody is let in.
         tail: of the snapshot's feed; its owner runs it.
         membership: joins and unjoins clusters.
+        history: what it takes to answer about the past; its owner runs the connection.
         catalog: resolves resource names; made from the reader if it is not given.
     """
     if authenticator is not None:
@@ -116,10 +127,12 @@ def create_app(
         ),
         slices=slices,
     )
+    windows = Windows(connection=history.connection, reader=reader)
     listing = ObjectListing(
         reader=reader,
         catalog=known,
         pages=FieldPages(reader=reader, source=source, slices=slices),
+        past=PastSources(pages=PastPages(reader=reader, slices=slices), windows=windows),
         slices=slices,
         access=access,
     )
@@ -145,6 +158,21 @@ def create_app(
     app.include_router(outliers_router(ObjectOutliers(listing=listing, outliers=outliers)))
     app.include_router(
         relations_router(reader=reader, catalog=known, access=access, listing=listing)
+    )
+    app.include_router(
+        history_router(
+            windows=windows,
+            deleted=DeletedObjects(reader=reader, listing=listing, windows=windows),
+            timelines=Timelines(
+                reader=reader, listing=listing, windows=windows, runs=history.runs, slices=slices
+            ),
+            changes=FleetChanges(
+                reader=reader,
+                types=TypeReader(reader=reader, catalog=known, access=access),
+                windows=windows,
+                slices=slices,
+            ),
+        )
     )
     app.include_router(v1_router(reader=reader, clusters=clusters, listing=listing))
     app.include_router(events_router(watches=watches, listing=listing))
