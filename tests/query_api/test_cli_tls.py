@@ -1,4 +1,4 @@
-"""What the command line says of a certificate that it does not accept."""
+"""Messages of the command line about certificates that it does not accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `fleetbus get` says of arguments that people try, and while they wait."""
+"""Arguments that people try with `fleetbus get`, and the progress that they see meanwhile."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class _Event(msgspec.Struct):
 
 
 class Fleet:
-    """What is in the snapshot, and the process that serves it, always at one address."""
+    """The content of the snapshot, and the process that serves it, always at one address."""
 
     def __init__(self, redis: Redis, store: str, folder: Path, port: int) -> None:
         self.snapshot = Snapshot(redis)
@@ -140,7 +140,7 @@ class Fleet:
 
 
 class Informer:
-    """What a client knows of a type in a cluster: it lists once, and watches from then on."""
+    """A client of a type in a cluster: it lists once, and watches from then on."""
 
     def __init__(self, session: aiohttp.ClientSession, cluster: str, key: str) -> None:
         self._session = session
