@@ -31,7 +31,7 @@ GUESTS = [
     *("watcher-hub", "watcher-eu1", "watcher-us1", "subscriber-audit", "subscriber-other"),
     *("subscriber-pager", "voter-ci"),
 ]
-HUB = ["pool", "projector", "distributor", "reconciler-shop", "reconciler-mail"]
+HUB = ["pool", "projector", "distributor", "archiver", "reconciler-shop", "reconciler-mail"]
 USERS = [*GUESTS, *HUB]
 Names = set[str]
 P, POOL = "projector", "pool"
@@ -93,7 +93,7 @@ NO_KEYS: Final = {
 
 API: Final[dict[str, Names]] = {
     "$JS.API.INFO": {P},
-    "$JS.API.STREAM.INFO.*": {P, "distributor", "reconciler-shop", "reconciler-mail"},
+    "$JS.API.STREAM.INFO.*": {P, "distributor", "archiver", "reconciler-shop", "reconciler-mail"},
     "$JS.API.STREAM.CREATE.*": {P},
     "$JS.API.CONSUMER.CREATE.*.>": {P},
     "$JS.API.CONSUMER.CREATE.*.*.*": {P},

@@ -40,6 +40,7 @@ PROGRAMS: dict[str, Sequence[str]] = {
     "reconciler": ("fleetbus-reconciler",),
     "distributor": ("fleetbus-distributor",),
     "query-api": ("fleetbus-query-api",),
+    "archiver": ("fleetbus-archiver",),
 }
 # Each takes a second of CPU to start. All start as these do, as `make scenarios` shows.
 SERVICES = tuple(PROGRAMS) if FULL else ("watcher", "reconciler")
@@ -72,6 +73,7 @@ def environment(folder: Path, password: Path, nats_url: str, redis_url: str) -> 
         "FLEETBUS_PROVIDERS": json.dumps([{"type": "kubeconfig", "paths": [str(kubeconfig)]}]),
         "FLEETBUS_HUB_KUBECONFIG": str(kubeconfig),
         "FLEETBUS_HUB_CLUSTER": "hub",
+        "FLEETBUS_ARCHIVER_URL": f"file://{folder}/archive",
         "FLEETBUS_WATCHER_RESOURCES": '["configmaps"]',
         "FLEETBUS_QUERY_API_AUTHENTICATION": "none",
         "FLEETBUS_LOG_LEVEL": "debug",
