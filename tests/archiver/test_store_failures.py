@@ -71,6 +71,10 @@ async def _says(rig: ArchiveRig, text: str) -> bool:
     return text in await rig.problem()
 
 
+def _lag(unit: str) -> float:
+    return REGISTRY.get_sample_value(f"fleetbus_archive_lag_{unit}") or 0
+
+
 def _errors(step: str) -> float:
     return REGISTRY.get_sample_value("fleetbus_archive_errors_total", {"step": step}) or 0
 
@@ -83,8 +87,10 @@ async def test_a_bucket_that_cannot_be_listed_at_the_start_delivers_nothing(
     bucket_rig.start()
     await eventually(lambda: _says(bucket_rig, "cannot list v1"))
     assert await counts(bucket_rig) == (0, 3)
+    await eventually(lambda: _lag("messages") == 3 and _lag("seconds") > 0)
     s3.refusals.clear()
     await bucket_rig.archived(named(3))
+    await eventually(lambda: _lag("messages") == 0 == _lag("seconds"))
 
 
 async def test_a_slow_bucket_holds_up_one_chunk_and_the_rest_waits_in_the_stream(
@@ -149,8 +155,12 @@ async def test_a_full_disk_is_waited_for(rig: ArchiveRig) -> None:
     resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (room, hard))
     await publish(rig, named(600, 2))
     await eventually(lambda: "File too large" in rig.logs())
-    assert await rig.names() == named(1)
-    assert (await counts(rig))[0] == 600
+    stored = await rig.names()
+    assert stored == named(len(stored))
+    unacked, waiting = await counts(rig)
+    assert unacked > 0
+    assert len(stored) + unacked + waiting == 601
+    assert f'"cannot store sequences {len(stored) + 1} to ' in rig.logs()
     resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (hard, hard))
     await rig.archived(named(601), timedelta(seconds=30))
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from fleetbus.archive.names import read_name
 from fleetbus.errors import ArchiveError, ConfigError
 
 if TYPE_CHECKING:
@@ -277,7 +278,10 @@ def _remove_partial(root: pathlib.Path) -> None:
 
 
 def _translate(what: str, path: str, error: Exception) -> ArchiveError:
-    return ArchiveError(f"{what} {path}: {_brief(error)}")
+    name = read_name(path)
+    # Logs hide long strings of digits, as they may be secrets.
+    shown = path if name is None else f"sequences {name.first} to {name.last}"
+    return ArchiveError(f"{what} {shown}: {_brief(error)}")
 
 
 def _brief(error: Exception) -> str:

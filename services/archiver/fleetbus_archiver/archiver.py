@@ -66,6 +66,8 @@ class Archiver:
         self._beat = beat
         self._collector = Collector(bus=bus, puller=puller, most_bytes=chunk_bytes, beat=beat)
         self._position: Position | None = None
+        # The server's time when this process first saw the stream.
+        self._began: datetime | None = None
         self._line_bytes = float(_TYPICAL_LINE)
         self._trouble = "nothing was read yet"
         self._log_once = LogOnce()
@@ -87,6 +89,7 @@ class Archiver:
                 is_behind = await self._turn()
             except (BusError, ArchiveError) as e:
                 self._note("store" if isinstance(e, ArchiveError) else "read", e)
+                await self._measure_again()
                 await asyncio.sleep(pause.total_seconds())
                 pause = min(2 * pause, _LAST_RETRY)
                 continue
@@ -232,18 +235,19 @@ class Archiver:
             self._line_bytes = size / events
 
     async def _measure_again(self) -> None:
-        """Measure how far it is behind while a chunk cannot be stored."""
-        if self._position is None:
-            return
+        """Measure how far it is behind while the store is away."""
         try:
             stream, durable = await read_stream(self._bus), await read_durable(self._bus)
         except BusError:
             return  # the next turn says so
         self._measure(stream, durable, self._position)
 
-    def _measure(self, stream: StreamState, durable: DurableState, position: Position) -> None:
+    def _measure(
+        self, stream: StreamState, durable: DurableState, position: Position | None
+    ) -> None:
+        self._began = self._began or stream.now
         waiting = durable.pending + durable.unacked
         metrics.LAG_MESSAGES.set(waiting)
-        since = position.end or stream.now
+        since = (position.end if position is not None else None) or self._began
         seconds = (stream.now - since).total_seconds() if waiting else 0.0
         metrics.LAG_SECONDS.set(max(0.0, seconds))
