@@ -111,7 +111,8 @@ async def test_s2_a_refused_service_names_the_file_waits_and_shows_no_secret(
         shared = environment(tmp_path, password, nats.address, store.url)
         (tmp_path / "kubeconfig").rename(tmp_path / "late")
         children = start_all(tmp_path, shared, stack)
-        for name in children.keys() - {"query-api"}:  # which authenticates nobody here
+        # The query API authenticates nobody here, and the archiver knows no API server.
+        for name in children.keys() - {"query-api", "archiver"}:
             await eventually(lambda name=name: _misses_kubeconfig(tmp_path, name), WITHIN)
         (tmp_path / "late").rename(tmp_path / "kubeconfig")
         for name, child in children.items():
