@@ -174,7 +174,7 @@ async def _put_records(writer: SnapshotWriter, sizes: Sizes) -> None:
     await writer.ensure_generation()
     for number in range(sizes.clusters):
         name = f"cluster-{number:03d}"
-        reported = {"last_answer": _NEVER_SILENT, "reported_at": _NEVER_SILENT}
+        reported: dict[str, Any] = {"last_answer": _NEVER_SILENT, "reported_at": _NEVER_SILENT}
         await writer.put_cluster(name, ClusterRecord(name=name, connected=True, **reported))
         for group, plural, kind in _KINDS:
             record = ResourceRecord(
