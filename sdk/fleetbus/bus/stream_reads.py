@@ -29,6 +29,8 @@ _ENOUGH: Final = 8
 """Times as many messages as are wanted may be read."""
 _LONGEST: Final = timedelta(seconds=30)
 """A server that has to load many blocks of the stream takes seconds."""
+_AT_A_TIME: Final = 3
+"""Requests for the last messages of many subjects: the server works while we decode."""
 _MOST_SUBJECTS: Final = 500
 _MOST_SUBJECT_BYTES: Final = 256 * 1024
 """Of the subjects of one request: a server takes a message of 1 MiB at least."""
@@ -160,10 +162,14 @@ async def last_messages(
         NoAnswer: no answer in time.
         BusError: the server refused, for instance because one of them matches too many.
     """
-    found: list[StoredMessage] = []
-    for part in _parts(subjects):
-        found += await _last_of(bus, stream, part, until)
-    return found
+    turns = asyncio.Semaphore(_AT_A_TIME)
+
+    async def read(part: Sequence[str]) -> list[StoredMessage]:
+        async with turns:
+            return await _last_of(bus, stream, part, until)
+
+    found = await asyncio.gather(*map(read, _parts(subjects)))
+    return [message for part in found for message in part]
 
 
 async def _last_of(

@@ -9,6 +9,7 @@ from typing import Final
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.stream_reads import read_messages
 from fleetbus.history.states import StoredEvent, read_event
+from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import STREAM, Verb, deletions_filter
 
 _MOST_CLUSTERS: Final = 4
@@ -47,11 +48,14 @@ async def read_deletions(
             )
             async for page in read_messages(bus, STREAM, subject, start=since):
                 for stored in filter(None, map(read_event, page)):
-                    event = stored.event
-                    if event.left_selection or event.verb is not Verb.DELETED:
-                        continue
-                    if (event.cluster, event.resource_key) in wanted:
+                    place = stored.event.cluster, stored.event.resource_key
+                    if place in wanted and is_deletion(stored.event):
                         yield stored
+
+
+def is_deletion(event: Event) -> bool:
+    """Whether the object is gone; one that left the selection of a watcher may exist (rule W6)."""
+    return event.verb is Verb.DELETED and not event.left_selection
 
 
 def _few(names: Collection[str], most: int) -> list[str]:

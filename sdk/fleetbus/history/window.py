@@ -23,13 +23,15 @@ class Gap:
 
     Attributes:
         cluster: the only one that it is about; empty for all.
-        until: its end; when it began is unknown.
+        until: its end.
         reason: for people.
+        since: when it began; None if that is unknown.
     """
 
     cluster: str
     until: datetime
     reason: str
+    since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

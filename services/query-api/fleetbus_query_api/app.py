@@ -127,7 +127,7 @@ def create_app(
         ),
         slices=slices,
     )
-    windows = Windows(connection=history.connection, reader=reader)
+    windows = Windows(connection=history.connection, reader=reader, archive=history.archive)
     listing = ObjectListing(
         reader=reader,
         catalog=known,

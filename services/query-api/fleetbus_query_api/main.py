@@ -88,7 +88,7 @@ async def run(
                         callers=CallerHub(shared, is_open=guard.authenticator is None),
                         namespace=settings.clusters_namespace,
                     ),
-                    history=History(connection, RunReads(redis)),
+                    history=History(connection, RunReads(redis), settings.open_archive()),
                 )
                 broadcaster: Broadcaster = app.state.watches.broadcaster
                 await following.enter_async_context(broadcaster.running())

@@ -9,8 +9,9 @@ from typing import Final, Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from fleetbus.archive import Access, Archive, open_archive
 from fleetbus.clusters.leaving import NAMESPACE
-from fleetbus.process.settings import Duration
+from fleetbus.process.settings import Duration, FilePath
 
 _NEVER: Final = timedelta(0)
 
@@ -62,6 +63,23 @@ class QueryApiSettings(BaseSettings):
     """Whether questions about the past are answered, which needs FLEETBUS_NATS_URL: a connection
     that reads the streams of events and changes nothing. The present is served without it."""
 
+    archive_url: str = Field(default="", repr=False)
+    """The archive of events, `file:///folder` or `s3://bucket/prefix`: timelines and deletions
+    reach back into it. Empty: they reach back to the beginning of the stream."""
+
+    archive_endpoint: str = Field(default="", pattern=r"^(https?://[^@\s]+)?$")
+    """Address of an S3-compatible server; empty means AWS."""
+
+    archive_region: str = ""
+    """Region of the bucket; empty means `AWS_REGION`, or us-east-1."""
+
+    archive_credentials_dir: FilePath = None
+    """A folder with the files `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`; by default the
+    environment variables of AWS are used, or the role of the pod."""
+
+    archive_ca_file: FilePath = None
+    """The CA certificates of the endpoint, in PEM, beside those that the machine trusts."""
+
     token_cache: Duration = Field(default=timedelta(minutes=2), ge=_NEVER, le=timedelta(minutes=2))
     """How long a valid token is not reviewed again; a revoked one is good for so long."""
 
@@ -95,3 +113,21 @@ class QueryApiSettings(BaseSettings):
     watches: int = Field(default=1000, ge=1)
     """Watches of all users that one process serves; more are answered 429. All together may have
     64 MiB waiting for slow clients, and each 4 MiB."""
+
+    def open_archive(self) -> Archive | None:
+        """Open the archive; None if there is none.
+
+        Raises:
+            ConfigError: its address or a file is wrong, or the library for it is not installed.
+        """
+        if not self.archive_url:
+            return None
+        return open_archive(
+            Access(
+                self.archive_url,
+                endpoint=self.archive_endpoint,
+                region=self.archive_region,
+                credentials=self.archive_credentials_dir,
+                ca_file=self.archive_ca_file,
+            )
+        )

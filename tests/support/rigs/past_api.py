@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from support.eventually import eventually
 from support.rigs.query_api import QueryApi, served
@@ -26,12 +26,12 @@ class PastApi(QueryApi):
 
 @asynccontextmanager
 async def past_query_api(
-    redis: Redis, valkey_url: str, nats_url: str, folder: Path
+    redis: Redis, valkey_url: str, nats_url: str, folder: Path, **settings: Any
 ) -> AsyncGenerator[PastApi]:
     """A query API that is connected to NATS, over an empty fleet."""
     async with (
         recorded_past(redis, nats_url) as past,
-        served(valkey_url, folder, shared={"nats_url": nats_url}) as url,
+        served(valkey_url, folder, shared={"nats_url": nats_url}, **settings) as url,
         http_client(url, timeout=10) as client,
     ):
         api = PastApi(url, client, past.snapshot)

@@ -31,7 +31,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from fleetbus.errors import BusError, FleetbusError, StoreError
+from fleetbus.errors import ArchiveError, BusError, FleetbusError, StoreError
 from fleetbus.history.errors import HistoryError, OutsideWindow
 from fleetbus.kube.selectors import InvalidSelector
 from fleetbus.snapshot import ExpiredToken, InvalidToken
@@ -159,7 +159,7 @@ class UnavailableProblem(Problem):
 _MEANINGS: Final[tuple[tuple[tuple[type[Exception], ...], type[Problem]], ...]] = (
     ((ExpiredToken, OutsideWindow), GoneProblem),
     ((InvalidName, InvalidSelector, InvalidToken, HistoryError), BadRequestProblem),
-    ((StoreError, BusError), UnavailableProblem),
+    ((StoreError, BusError, ArchiveError), UnavailableProblem),
 )
 
 
@@ -176,6 +176,7 @@ def add_problem_handlers(app: FastAPI) -> None:
         HistoryError,
         StoreError,
         BusError,
+        ArchiveError,
         redis.exceptions.RedisError,
         Exception,
     ):

@@ -11,6 +11,7 @@ from typing import Final
 
 import structlog
 
+from fleetbus.archive import Archive
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.errors import BusError
 from fleetbus.process.access.nats import NatsAccess
@@ -30,10 +31,12 @@ class History:
     Attributes:
         connection: to NATS.
         runs: the last runs of controllers.
+        archive: events that left the stream; None if there is none.
     """
 
     connection: HistoryConnection
     runs: RunReads
+    archive: Archive | None = None
 
 
 class HistoryConnection:

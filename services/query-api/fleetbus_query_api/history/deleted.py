@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from fleetbus.archive import EventFilter
 from fleetbus.bus.connection import Bus, NoStream
 from fleetbus.bus.stream_reads import read_messages
-from fleetbus.history.deletions import read_deletions
+from fleetbus.history.deletions import is_deletion, read_deletions
 from fleetbus.history.states import StoredEvent
 from fleetbus.process.clock import rfc3339
 from fleetbus.snapshot import Entry, SnapshotReader
@@ -29,7 +30,7 @@ from fleetbus_query_api.answers.render import render_freshness, render_item, ren
 from fleetbus_query_api.fields.bodies import UnreadableBody
 from fleetbus_query_api.fields.selection import matches_entry
 from fleetbus_query_api.history.parameters import DeletedParameters
-from fleetbus_query_api.history.window import Windows
+from fleetbus_query_api.history.window import Asked, Windows
 
 _DELETIONS: Final = f"fleetbus.distribution.*.*.*.{DistributionVerb.DELETED}"
 _DISTRIBUTED: Final = "multiclusterresources.fleetbus.dev"
@@ -80,13 +81,7 @@ class DeletedObjects:
         found = deque[_Deletion](maxlen=asked.limit)
         total = 0
         undecided: dict[str, int] = {}
-        async for stored in read_deletions(
-            past.bus,
-            places=[(cluster, key) for cluster in clusters],
-            since=past.at,
-            namespace=asked.namespace,
-            name=asked.name,
-        ):
+        async for stored in _read(past, clusters, key, asked):
             deletion = _deletion(stored)
             try:
                 if not matches_entry(deletion.entry, labels, fields):
@@ -102,10 +97,10 @@ class DeletedObjects:
         return render_list(
             _joined([_render(one, causes, present) for one in latest]),
             {
-                "since": rfc3339(past.at),
+                "since": rfc3339(past.since),
                 "remaining": total - len(latest),
                 "undecided": undecided,
-                "window": await self._windows.describe(past.window, clusters, key, past.at),
+                "window": await self._windows.describe(past, clusters, key),
                 "resource": describe_resource(readable.known),
                 **render_freshness(freshness),
             },
@@ -148,6 +143,33 @@ class DeletedObjects:
 
 def _render_cause(event: DistributionEvent) -> dict[str, str]:
     return {"kind": "MultiClusterResource", "namespace": event.namespace, "name": event.name}
+
+
+async def _read(
+    past: Asked, clusters: Sequence[str], resource: str, asked: DeletedParameters
+) -> AsyncGenerator[StoredEvent]:
+    """Yield deletions, from the archive and then from the stream."""
+    if past.older is not None:
+        group, _, plural = resource.rpartition("/")
+        where = EventFilter(
+            clusters[0] if len(clusters) == 1 else None,
+            group,
+            plural,
+            asked.namespace or None,
+            asked.name or None,
+        )
+        wanted = frozenset(clusters)
+        async for stored in past.older.read(where):
+            if is_deletion(stored.event) and stored.event.cluster in wanted:
+                yield stored
+    async for stored in read_deletions(
+        past.bus,
+        places=[(cluster, resource) for cluster in clusters],
+        since=past.at,
+        namespace=asked.namespace,
+        name=asked.name,
+    ):
+        yield stored
 
 
 def _deletion(stored: StoredEvent) -> _Deletion:

@@ -50,9 +50,7 @@ class PastSource:
     async def members(self, query: ListQuery) -> dict[str, Any]:
         """The time of the list, and the window of the events."""
         asked = self._asked
-        window = await self._windows.describe(
-            asked.window, query.clusters, query.resource, asked.at
-        )
+        window = await self._windows.describe(asked, query.clusters, query.resource)
         return {"asOf": rfc3339(asked.at), "window": window}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from fleetbus.archive import EventFilter
 from fleetbus.bus.connection import Bus, NoStream
 from fleetbus.bus.stream_reads import read_last, read_messages
 from fleetbus.errors import MalformedOwner
@@ -113,12 +115,10 @@ class Timelines:
                     "namespace": ref.namespace,
                     "name": ref.name,
                 },
-                "since": rfc3339(past.at),
+                "since": rfc3339(past.since),
                 "entries": entries,
                 "hasMore": changes.has_more,
-                "window": await self._windows.describe(
-                    past.window, [ref.cluster], ref.resource, past.at
-                ),
+                "window": await self._windows.describe(past, [ref.cluster], ref.resource),
                 "resource": describe_resource(readable.known),
                 **render_freshness(freshness),
             }
@@ -156,7 +156,7 @@ class Timelines:
 
 
 async def _last_changes(past: Asked, ref: ObjectRef, limit: int) -> _Changes:
-    """Read the last changes since a time."""
+    """Read the last changes since a time, from the stream and before it from the archive."""
     messages, has_more = await read_last(
         past.bus,
         STREAM,
@@ -165,7 +165,19 @@ async def _last_changes(past: Asked, ref: ObjectRef, limit: int) -> _Changes:
         end=past.window.last_sequence,
         most=limit,
     )
-    return _Changes(list(filter(None, map(read_event, messages))), has_more)
+    events = list(filter(None, map(read_event, messages)))
+    if past.older is None or has_more or len(events) >= limit:
+        return _Changes(events, has_more)
+    older, count = deque[StoredEvent](maxlen=limit - len(events)), 0
+    async for stored in past.older.read(_filter_of(ref)):
+        older.append(stored)
+        count += 1
+    return _Changes([*older, *events], count > len(older))
+
+
+def _filter_of(ref: ObjectRef) -> EventFilter:
+    group, _, plural = ref.resource.rpartition("/")
+    return EventFilter(ref.cluster, group, plural, ref.namespace, ref.name)
 
 
 async def _describe_distribution(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from fleetbus.archive import Archive
 from fleetbus.bus.connection import Bus
 from fleetbus.history.errors import HistoryError
 from fleetbus.history.times import parse_point
@@ -14,6 +15,7 @@ from fleetbus.history.window import Gap, Window, find_gaps, read_window
 from fleetbus.process.clock import rfc3339
 from fleetbus.snapshot import SnapshotReader
 from fleetbus_query_api.history.connection import HistoryConnection
+from fleetbus_query_api.history.older import OlderEvents
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +26,18 @@ class Asked:
         bus: the connection.
         window: what the events cover.
         at: the time, inside the window.
+        older: what a period has before the window, if there is an archive.
     """
 
     bus: Bus
     window: Window
     at: datetime
+    older: OlderEvents | None = None
+
+    @property
+    def since(self) -> datetime:
+        """Where a period begins."""
+        return self.older.start if self.older is not None else self.at
 
 
 class Windows:
@@ -37,11 +46,15 @@ class Windows:
     Args:
         connection: to NATS.
         reader: the snapshot.
+        archive: has events that left the stream; None if there is none.
     """
 
-    def __init__(self, *, connection: HistoryConnection, reader: SnapshotReader) -> None:
+    def __init__(
+        self, *, connection: HistoryConnection, reader: SnapshotReader, archive: Archive | None
+    ) -> None:
         self._connection = connection
         self._reader = reader
+        self._archive = archive
 
     async def read(self) -> Window:
         """Look up the window.
@@ -71,13 +84,19 @@ class Windows:
         return Asked(bus, window, at)
 
     async def ask_since(self, text: str) -> Asked:
-        """Check where a period begins: that of the window is taken, if it is asked for more.
+        """Check where a period begins: of what is before the window the archive has the rest.
+
+        Without an archive the period begins with the window.
 
         Raises: as `ask`, but for `OutsideWindow`.
         """
         bus = self._connection.bus
         window = await read_window(bus)
-        return Asked(bus, window, max(parse_point(text, now=window.end), window.start))
+        at = parse_point(text, now=window.end)
+        if at >= window.start or self._archive is None:
+            return Asked(bus, window, max(at, window.start))
+        older = OlderEvents(self._archive, at, window.start)
+        return Asked(bus, window, window.start, older)
 
     def end(self, text: str, past: Asked) -> datetime:
         """Where a period ends that begins at the time of a question; empty means now.
@@ -92,12 +111,13 @@ class Windows:
             raise HistoryError("`until` is before `since`")
         return end
 
-    async def describe(
-        self, window: Window, clusters: Sequence[str], resource: str, since: datetime
-    ) -> dict[str, Any]:
-        """The window with the gaps of a resource since a time, for an answer."""
-        gaps = await find_gaps(self._reader, dict.fromkeys(clusters, resource), since)
-        return render_window(window, gaps)
+    async def describe(self, past: Asked, clusters: Sequence[str], resource: str) -> dict[str, Any]:
+        """The window with the gaps of a resource since the time of a question, for an answer."""
+        gaps = await find_gaps(self._reader, dict.fromkeys(clusters, resource), past.since)
+        if past.older is None:
+            return render_window(past.window, gaps)
+        window = replace(past.window, start=past.older.start)
+        return render_window(window, [*past.older.gaps, *gaps])
 
 
 def render_window(window: Window, gaps: Sequence[Gap] = ()) -> dict[str, Any]:
@@ -108,7 +128,7 @@ def render_window(window: Window, gaps: Sequence[Gap] = ()) -> dict[str, Any]:
         "gaps": [
             {
                 "cluster": gap.cluster or None,
-                "from": None,
+                "from": rfc3339(gap.since) if gap.since is not None else None,
                 "to": rfc3339(gap.until),
                 "reason": gap.reason,
             }

@@ -1,0 +1,97 @@
+"""Timelines and deletions reach back into the archive; its holes are gaps (rule A9)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fleetbus.process.clock import rfc3339
+from support.rigs.archive_files import ArchiveFiles, at
+from support.rigs.past_api import PastApi, past_query_api
+from support.stores.recorded_past import pod
+from support.stores.snapshot import Source
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+    from redis.asyncio import Redis
+
+EU1, US1 = Source(), Source(cluster="us1")
+
+
+@pytest.fixture
+async def files(tmp_path: Path) -> ArchiveFiles:
+    made = ArchiveFiles(tmp_path / "archive")
+    await made.chunk(
+        1,
+        3,
+        events=[
+            EU1.added("web", 1, body=pod("web", 1, "a")),
+            EU1.modified("web", 2, body=pod("web", 2, "b")),
+            EU1.deleted("db", 3, body=pod("db", 3)),
+        ],
+    )
+    # The chunk with the sequence 4 is missing.
+    await made.chunk(5, 5, events=[US1.deleted("cache", 5, body=pod("cache", 5))])
+    return made
+
+
+@pytest.fixture
+async def api(
+    redis: Redis, valkey_url: str, nats_url: str, tmp_path: Path, files: ArchiveFiles
+) -> AsyncGenerator[PastApi]:
+    url = f"file://{files.folder}"
+    async with past_query_api(redis, valkey_url, nats_url, tmp_path, archive_url=url) as found:
+        for name in ("eu1", "us1"):
+            await found.add_cluster(name, "core/pods")
+        await found.past.record(EU1.modified("web", 10, body=pod("web", 10, "c")))
+        yield found
+
+
+async def test_a9_a_timeline_goes_on_in_the_archive(api: PastApi):
+    since = rfc3339(at(-1))
+    answer = (await api.get("/fleet/v1/timeline/eu1/pods/prod/web", since=since)).json()
+    assert [entry["resourceVersion"] for entry in answer["entries"]] == ["1", "2", "10"]
+    image = "spec.containers[0].image"
+    changed = [entry["differences"] for entry in answer["entries"]]
+    assert changed[1:] == [
+        [{"path": image, "before": "a", "after": "b"}],
+        [{"path": image, "before": "b", "after": "c"}],
+    ]
+    assert answer["since"] == answer["window"]["from"] == since
+    gaps = answer["window"]["gaps"]
+    assert gaps, "sequence 4 is missing"
+    assert all(gap["reason"].startswith("the archive: ") for gap in gaps)
+    assert all(gap["from"] is not None for gap in gaps)
+    few = (await api.get("/fleet/v1/timeline/eu1/pods/prod/web", since=since, limit=2)).json()
+    assert [entry["resourceVersion"] for entry in few["entries"]] == ["2", "10"]
+    assert few["hasMore"]
+
+
+async def test_a9_deletions_go_on_in_the_archive(api: PastApi):
+    await api.past.record(EU1.deleted("web", 11, body=pod("web", 10)))
+    answer = (await api.get("/fleet/v1/deleted/pods", since=rfc3339(at(-1)))).json()
+    assert [(one["cluster"], one["name"]) for one in answer["items"]] == [
+        ("eu1", "web"),
+        ("us1", "cache"),
+        ("eu1", "db"),
+    ]
+    recent = (await api.get("/fleet/v1/deleted/pods", since="1m")).json()
+    assert [one["name"] for one in recent["items"]] == ["web"]
+    one = (await api.get("/fleet/v1/deleted/pods", since=rfc3339(at(-1)), cluster="us1")).json()
+    assert [item["name"] for item in one["items"]] == ["cache"]
+
+
+async def test_a9_an_archive_that_is_away_is_503_for_what_it_has_only(
+    api: PastApi, files: ArchiveFiles
+):
+    files.folder.rename(files.folder.with_name("away"))
+    path = "/fleet/v1/timeline/eu1/pods/prod/web"
+    assert (await api.get(path, since="1s")).status_code == 200
+    answer = await api.get(path, since=rfc3339(at(-1)))
+    if answer.status_code == 200:  # an empty folder is an archive without chunks
+        assert answer.json()["window"]["gaps"]
+    else:
+        assert answer.status_code == 503
