@@ -92,7 +92,8 @@ async def _phase(
     stopped = time.time()
     for name in fleet.services:
         fleet.start(name)
-    agreed = await _settle(fleet, followers, _MUTATED_SECONDS if plan.mutation else _SETTLE_SECONDS)
+    within = _MUTATED_SECONDS if plan.mutation else _SETTLE_SECONDS
+    agreed = await _settle(fleet, followers, within)
     await _write_caches(fleet, followers, folder)
     write_meta(
         folder,
@@ -100,7 +101,7 @@ async def _phase(
         began=begun,
         stopped=stopped,
         writes=sum(written.values()) - sum(before.values()),
-        settled=max(agreed.values(), default=_SETTLE_SECONDS),
+        settled=max(agreed.values()) if len(agreed) == len(followers) else within,
         agreed=agreed,
         clients=[one.record.plan.name for one in followers],
     )
@@ -168,7 +169,7 @@ async def _restart_ended(fleet: QueryFleet) -> None:
         await asyncio.sleep(_LOOK_SECONDS)
         for name, child in fleet.services.items():
             status = child.exit_status
-            if status is not None and status > 0:  # one that was told to end has status 0
+            if status is not None and status > 0:  # 0: it was stopped
                 fleet.note("ended", process=name, status=status, words=child.last_words())
                 fleet.start(name)
 

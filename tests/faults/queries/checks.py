@@ -39,7 +39,7 @@ def fold(lines: Iterable[Json]) -> Objects:
     """The objects that follow from what a client got.
 
     kubectl and a stream of events begin with an empty cache each time; an informer compares a list
-    with what it has, and its handlers are told what differs.
+    with what it has, and calls its handlers for what differs.
     """
     held: Objects = {}
     for line in lines:

@@ -35,7 +35,7 @@ class Follower:
     program: ProgramClient | None = None
 
     async def read_cache(self) -> Objects:
-        """What the client holds; of a program, what it says itself.
+        """The cache of the client; of a program, as it says itself.
 
         Raises:
             TimeoutError: a program does not answer.

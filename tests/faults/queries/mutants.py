@@ -72,7 +72,7 @@ def resumes_at_present() -> None:
 
 
 def deletions_dropped() -> None:
-    """A6: nobody is told that an object is gone."""
+    """A6: nobody learns that an object is gone."""
     transitions = subscribing.transitions
 
     def without(shown: Shown, event: Event, *, is_match: bool) -> Iterator[tuple[str, Event]]:
@@ -83,7 +83,7 @@ def deletions_dropped() -> None:
     replace(subscribing, "transitions", without)
 
 
-def leaving_not_told() -> None:
+def leaving_not_reported() -> None:
     """A5: an object that no longer matches a selector stays with those who have it."""
     transitions = subscribing.transitions
 
@@ -130,7 +130,7 @@ QUERY_MUTATIONS: Final[dict[str, QueryMutation]] = {
     "no-gone-after-loss": QueryMutation(no_gone_after_loss, _plan("valkey-lost", "valkey-flushed")),
     "resumes-at-present": QueryMutation(resumes_at_present, _plan("api-killed")),
     "deletions-dropped": QueryMutation(deletions_dropped, _plan("api-killed")),
-    "leaving-not-told": QueryMutation(leaving_not_told, _plan("api-killed")),
+    "leaving-not-reported": QueryMutation(leaving_not_reported, _plan("api-killed")),
     "bookmark-promises-more": QueryMutation(bookmark_promises_more, _plan("api-terminated")),
 }
 

@@ -23,7 +23,7 @@ _PAGE: Final = 100
 _WATCH_SECONDS: Final = (10, 40)
 _AGAIN_SECONDS: Final = (0.05, 0.5)
 _BROKEN: Final = (aiohttp.ClientError, OSError, TimeoutError, ValueError, AttributeError, KeyError)
-"""What the library raises when an answer breaks off."""
+"""Raised by the library when an answer breaks off."""
 
 
 def library(name: str) -> Any:
