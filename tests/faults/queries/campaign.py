@@ -32,6 +32,8 @@ _SETTLE_SECONDS: Final = 240
 """Long enough to see whether it comes late or never."""
 _MUTATED_SECONDS: Final = 30
 """A mutation shows itself in what is wrong, not only in how long it stays so."""
+_BACK_SECONDS: Final = 75.0
+"""client-go waits for up to a minute after several errors."""
 _POLL_SECONDS: Final = 0.5
 _STAYS_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.2
@@ -53,7 +55,7 @@ class QueryPlan:
     """
 
     seed: int
-    decks: int = 4
+    decks: int = 3
     rate: float = 60.0
     calm: float = CALM_SECONDS
     mutation: str = ""
@@ -86,6 +88,7 @@ async def _phase(
         for _ in range(plan.decks):
             await break_deck(scene, kinds)
             await asyncio.sleep(plan.calm)
+        await _all_watch(followers)
         await finish(scene)
     finally:
         written = await fleet.load(0)
@@ -127,6 +130,14 @@ async def _sync(fleet: QueryFleet, followers: Sequence[Follower]) -> None:
         if time.monotonic() > deadline:
             raise ChildError(f"no first sync of {late}; the logs are in {fleet.folder}")
         await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _all_watch(followers: Sequence[Follower]) -> None:
+    """Wait until every watch is open again: only then there are last changes to miss."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_BACK_SECONDS):
+            while not all(one.record.is_watching for one in followers):  # noqa: ASYNC110
+                await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _settle(

@@ -197,14 +197,11 @@ def watches_of(lines: list[Json]) -> Iterator[Watch]:
 
 def check_silence(records: QueryRecords) -> Iterator[Violation]:
     """A6: no watch is silent while its objects change and nothing is broken."""
-    bound = SILENT_SECONDS * settled_within(records.meta) / settled_within({})
+    calms = [span for span in records.quiet if span.end - span.begin >= SILENT_SECONDS]
     for plan in records.plans:
         for watch in watches_of(records.clients[plan.name]):
-            for silence in _silences(watch, records.quiet):
-                if silence.end - silence.begin < bound:
-                    continue
-                changed = sum(_changes(records, plan, silence, bound))
-                if changed:
+            for silence in _silences(watch, calms):
+                if changed := sum(_changes(records, plan, silence)):
                     yield Violation(
                         "silent",
                         f"{plan.name}: nothing from {silence.begin:.1f} to {silence.end:.1f},"
@@ -219,11 +216,12 @@ def _silences(watch: Watch, quiet: list[Span]) -> Iterator[Span]:
             yield Span(max(begin, span.begin), min(end, span.end))
 
 
-def _changes(records: QueryRecords, plan: ClientPlan, silence: Span, bound: float) -> Iterator[int]:
+def _changes(records: QueryRecords, plan: ClientPlan, silence: Span) -> Iterator[int]:
     """How many writes of each cluster were early enough to be seen."""
     for cluster in plan.clusters:
         times = records.commits[cluster]
-        yield bisect_right(times, silence.end - bound) - bisect_right(times, silence.begin)
+        early = bisect_right(times, silence.end - SILENT_SECONDS)
+        yield max(0, early - bisect_right(times, silence.begin))
 
 
 def check_statuses(records: QueryRecords) -> Iterator[Violation]:

@@ -121,7 +121,7 @@ def _follower(fleet: QueryFleet, record: ClientRecord, programs: Programs, seed:
         return Follower(record, one.run())
     if plan.kind == "informer":
         assert programs.informer is not None
-        program = informer(record, programs.informer, urls[0])
+        program = informer(record, programs.informer, urls)
     else:
         program = asyncio_client(record, urls)
     return Follower(record, program.run(), program)

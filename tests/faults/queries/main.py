@@ -1,6 +1,6 @@
 """`make faults-watches`: clients list and watch through the query API while everything breaks.
 
-    python tests/run.py faults.queries [--seeds 1,2,3] [--decks 4] [--keep]
+    python tests/run.py faults.queries [--seeds 1,2,3] [--decks 3] [--keep]
     python tests/run.py faults.queries --cut [--seed N]  what CI runs: short, with a fresh seed
     python tests/run.py faults.queries --mutation NAME   a query API without one of its rules
     python tests/run.py faults.queries --mutations       each of them: all must be caught (V6)
@@ -176,7 +176,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=numbers, default=SEEDS, help="like 1,2,3")
     parser.add_argument("--seed", type=int, help="only this one")
-    parser.add_argument("--decks", type=int, default=4, help="of faults, one of each kind; 4")
+    parser.add_argument("--decks", type=int, default=3, help="of faults, one of each kind; 3")
     parser.add_argument("--rate", type=float, default=60.0, help="writes per second")
     parser.add_argument("--cut", action="store_true", help="the short form, with a fresh seed")
     parser.add_argument("--keep", action="store_true", help="keep the records in any case")

@@ -9,7 +9,6 @@ the library without its typed models.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 from http import HTTPStatus
 from importlib import import_module
@@ -131,10 +130,16 @@ def _key(tree: dict[str, Any]) -> tuple[str, str]:
 
 
 async def main(selector: str, *urls: str) -> None:
-    """Follow until killed."""
+    """Follow until killed, or until the input ends."""
     client = Client(selector, [*urls])
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.gather(client.run(), client.answer())
+    following = asyncio.create_task(client.run(), name="run")
+    await asyncio.wait(
+        [following, asyncio.create_task(client.answer(), name="answer")],
+        return_when=asyncio.FIRST_COMPLETED,
+    )
+    if following.done():
+        following.result()
+    following.cancel()
 
 
 if __name__ == "__main__":

@@ -95,12 +95,13 @@ class ProgramClient:
             self._record.note(kind, **line)
 
 
-def informer(record: ClientRecord, program: Path, url: str) -> ProgramClient:
-    """An informer of client-go at one query API."""
+def informer(record: ClientRecord, program: Path, urls: Sequence[str]) -> ProgramClient:
+    """An informer of client-go at the first query API that takes its connection."""
     plan = record.plan
+    others = [url.partition("//")[2] for url in urls[1:]]
     return ProgramClient(
         record=record,
-        command=[str(program), f"{url}/kube/{plan.place}", plan.selector],
+        command=[str(program), f"{urls[0]}/kube/{plan.place}", plan.selector, *others],
         env={"KUBE_FEATURE_WatchListClient": "false" if plan.lists else "true"},
     )
 

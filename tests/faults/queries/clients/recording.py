@@ -17,12 +17,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from faults.queries.objects import Objects, Tree, key_of, seen_of, version_of
 from faults.queries.settings import FLEET, ClientPlan
+
+_GOES_ON: Final = frozenset({"event", "bookmark", "list", "answered"})
+"""After these a watch is still open; an informer may list beside one that ends."""
 
 
 class ClientRecord:
@@ -34,11 +37,13 @@ class ClientRecord:
 
     Attributes:
         cache: by `<cluster>/<namespace>/<name>`.
+        is_watching: whether a watch is open.
     """
 
     def __init__(self, plan: ClientPlan, folder: Path) -> None:
         self.plan = plan
         self.cache: Objects = {}
+        self.is_watching = False
         self._cluster = "" if plan.place == FLEET else plan.place
         self._file = (folder / f"{plan.name}.jsonl").open("wb")
 
@@ -48,6 +53,7 @@ class ClientRecord:
 
     def note(self, kind: str, **more: Any) -> None:
         """Append a line."""
+        self.is_watching = kind == "open" or (self.is_watching and kind in _GOES_ON)
         line = {"t": time.time(), "kind": kind, **more}
         self._file.write(orjson.dumps(line, default=tuple) + b"\n")
         self._file.flush()

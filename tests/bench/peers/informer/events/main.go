@@ -1,7 +1,9 @@
 // client-go's informer of ConfigMaps: prints what happens to it, as lines of JSON.
 //
-//	events URL SELECTOR
+//	events URL SELECTOR [ADDRESS...]
 //
+// Where the server of the URL takes no connection, it goes to the first of the addresses that does, as
+// behind a Service.
 // `list`: it asks for a list, or for a watch that begins with the present state. `answered`: the list
 // was answered. `open`: a watch was answered, from a version unless it begins with the state. `gone`: with 410, or such an error in it. `end`: the watch is over. `event`:
 // a handler was called. `cache`: its cache, for each line of its input. WatchList is what the
@@ -11,8 +13,10 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"strconv"
@@ -98,6 +102,18 @@ func (b *body) Close() error {
 
 func (b *body) end() { b.once.Do(func() { say(line{Kind: "end"}) }) }
 
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	var dialer net.Dialer
+	connection, err := dialer.DialContext(ctx, network, address)
+	for _, other := range os.Args[3:] {
+		if err == nil {
+			break
+		}
+		connection, err = dialer.DialContext(ctx, network, other)
+	}
+	return connection, err
+}
+
 func event(what string, object any) {
 	if gone, is := object.(cache.DeletedFinalStateUnknown); is {
 		object = gone.Obj
@@ -106,7 +122,7 @@ func event(what string, object any) {
 }
 
 func main() {
-	config := &rest.Config{Host: os.Args[1], QPS: -1}
+	config := &rest.Config{Host: os.Args[1], QPS: -1, Dial: dial}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return transport{next} })
 	factory := informers.NewSharedInformerFactoryWithOptions(
 		kubernetes.NewForConfigOrDie(config), 0,
