@@ -150,6 +150,9 @@ def test_p13_a_list_of_a_store_that_is_filled_again_may_be_older_once():
     refilled = [listed(1, 7), listed(4, 5), event(5, 6)]
     assert rules(check_order(records(*refilled, **wiped))) == []
     assert rules(check_order(records(*refilled, event(6, 5), **wiped))) == ["back-in-time"]
+    lacking = [listed(1, 7), line("list", 4), event(5, 7, "DELETED"), event(6, 7, "ADDED")]
+    assert rules(check_order(records(*lacking, **wiped))) == []
+    assert rules(check_order(records(*lacking))) == ["back-in-time"]
     late = [listed(1, 7), listed(4 + SETTLED_SECONDS, 5)]
     assert rules(check_order(records(*late, **wiped))) == ["back-in-time"]
 

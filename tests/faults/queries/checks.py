@@ -86,7 +86,8 @@ def check_order(records: QueryRecords) -> Iterator[Violation]:
 
     The writes of one name are numbered, and a deletion comes after the state that it deletes. A
     snapshot that is being filled again passes through older states: a list may show one then, so
-    each object of a cache may go back once per list that begins within that time.
+    each object of a cache may go back once per list that begins within that time. It may lack
+    objects, too, which an informer calls deleted; they come back as they were.
     """
     within = settled_within(records.meta)
     for plan in records.plans:
@@ -120,8 +121,9 @@ class _Order:
                 self._see(line["t"], key, seen_from(value).number)
         elif line["kind"] == "event":
             seen: Seen = seen_from(line["seen"])
-            if seen.number:  # of some deletions only the name is known
-                is_gone = line["type"] == "DELETED"
+            is_gone = line["type"] == "DELETED"
+            is_unlisted = is_gone and line["key"] in self._may_fall
+            if seen.number and not is_unlisted:  # of some deletions only the name is known
                 self._see(line["t"], line["key"], seen.number + is_gone / 2)
 
     def _is_refilled(self, t: float) -> bool:
