@@ -80,6 +80,12 @@ faults-distributor: $(SYNCED) ## distributors killed between two writes and at a
 faults-distributor-cut: $(SYNCED) ## the same in less than a minute, with a fresh seed
 	$(RUN) python tests/run.py faults.distributors --cut
 
+faults-watches: $(SYNCED) ## clients list and watch through the query API while it and everything behind it breaks, three seeds, a quarter of an hour; SEEDS= DECKS=
+	$(RUN) python tests/run.py faults.queries $(if $(SEEDS),--seeds $(SEEDS)) $(if $(DECKS),--decks $(DECKS))
+
+faults-watches-cut: $(SYNCED) ## the same in less than a minute, with a fresh seed
+	$(RUN) python tests/run.py faults.queries --cut
+
 e2e: $(SYNCED) ## on three real control planes of Kubernetes, half an hour; needs Go or KUBEBUILDER_ASSETS; E2E="campaign --seed 7" for a part
 	$(RUN) python tests/run.py e2e $(E2E)
 
@@ -93,4 +99,4 @@ format: $(SYNCED) ## let ruff mend what it can
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
 
-.PHONY: help install demo up down check test scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut faults-distributor faults-distributor-cut e2e golden reference format
+.PHONY: help install demo up down check test scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut faults-distributor faults-distributor-cut faults-watches faults-watches-cut e2e golden reference format

@@ -13,6 +13,8 @@ import pytest
 
 from faults.distributors.campaign import DistributorPlan, run_distributors
 from faults.distributors.main import check as check_distributors
+from faults.queries.campaign import QueryPlan, run_queries
+from faults.queries.main import check as check_queries
 from faults.watchers.campaign import Plan, run
 from faults.watchers.main import check_phase
 from faults.workers.campaign import WorkerPlan, run_workers
@@ -68,3 +70,21 @@ async def test_the_campaign_of_distributors_runs(tmp_path: Path):
     assert found[1].kills >= 2
     assert all(figures.writes for figures in found[1:])
     assert [figures.violations for figures in found] == [[], [], []]
+
+
+async def test_the_campaign_of_the_query_api_runs(tmp_path: Path):
+    plan = QueryPlan(
+        seed=1,
+        decks=1,
+        rate=40,
+        calm=0.5,
+        faults=("api-killed", "valkey-flushed"),
+        kinds=frozenset({"kube", "events"}),
+    )
+    (figures,) = [check_queries(phase) for phase in await phases_of(run_queries(plan, tmp_path))]
+    assert figures.phase == "watches"
+    assert len(figures.clients) == 4
+    assert figures.faults == {"api-killed": 1, "valkey-wiped": 1, "last-changes": 1}
+    assert figures.events
+    assert figures.expired >= 4
+    assert figures.violations == []

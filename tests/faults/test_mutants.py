@@ -11,14 +11,24 @@ from typing import Any
 import pytest
 
 from faults.distributors.mutants import DISTRIBUTOR_MUTATIONS
+from faults.queries.mutants import QUERY_MUTATIONS
 from faults.watchers.mutants import MUTATIONS
 from faults.workers.mutants import WORKER_MUTATIONS
 from fleetbus.workqueue import scripts
 
 Attribute = tuple[object, str]
-_PACKAGES = ("fleetbus", "fleetbus_distributor", "fleetbus_proto", "fleetbus_watcher")
+_PACKAGES = (
+    "fleetbus",
+    "fleetbus_distributor",
+    "fleetbus_proto",
+    "fleetbus_query_api",
+    "fleetbus_watcher",
+)
 _ALL = (
-    MUTATIONS | WORKER_MUTATIONS | {name: one.apply for name, one in DISTRIBUTOR_MUTATIONS.items()}
+    MUTATIONS
+    | WORKER_MUTATIONS
+    | {name: one.apply for name, one in DISTRIBUTOR_MUTATIONS.items()}
+    | {name: one.apply for name, one in QUERY_MUTATIONS.items()}
 )
 
 

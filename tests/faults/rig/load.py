@@ -50,15 +50,22 @@ class Writer:
         clusters: which.
         seed: the same seed makes the same choices.
         resources: of which; config maps are among them.
+        labels: whether config maps have a label `app`, whose value changes.
 
     Attributes:
         written: how many writes of each kind there were.
     """
 
     def __init__(
-        self, clusters: Sequence[Cluster], seed: int, resources: Sequence[str] = RESOURCES
+        self,
+        clusters: Sequence[Cluster],
+        seed: int,
+        resources: Sequence[str] = RESOURCES,
+        *,
+        labels: bool = False,
     ) -> None:
         self._clusters = clusters
+        self._has_labels = labels
         self._resources = resources
         self._weights = [2 if resource == CONFIG_MAPS else 1 for resource in resources]
         self._random = Random(f"load/{seed}")
@@ -137,7 +144,10 @@ class Writer:
     def _content(self, resource: str, size: int) -> dict[str, Any]:
         self._count += 1
         if resource == CONFIG_MAPS:
-            return {"data": {"n": str(self._count), "filler": "x" * size}}
+            content: dict[str, Any] = {"data": {"n": str(self._count), "filler": "x" * size}}
+            if self._has_labels:
+                content["metadata"] = {"labels": {"app": "db" if self._count % 3 else "web"}}
+            return content
         return {"metadata": {"annotations": {"n": str(self._count)}}}
 
 

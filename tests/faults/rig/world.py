@@ -1,10 +1,11 @@
 """The process of the emulated clusters: their API servers, the load, and what checkers need.
 
     python tests/run.py faults.rig.world FOLDER SEED CLUSTER... [--only RESOURCE]
-        [--target CLUSTER]
+        [--target CLUSTER] [--labels]
 
-The load changes all resources of `load`, or only one. The target is a cluster that the load leaves
-alone; for each config map of the others it has one, `<cluster>.<name>`, for workers to write.
+The load changes all resources of `load`, or only one, whose objects may have labels. The target is
+a cluster that the load leaves alone; for each config map of the others it has one,
+`<cluster>.<name>`, for workers to write.
 In the folder: `kubeconfig` and `admin` (the address of the admin endpoint, written last),
 `truth/CLUSTER.jsonl` (every committed write) and `requests/CLUSTER.jsonl` (every request).
 Besides the routes of the admin endpoint there are
@@ -156,7 +157,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     clusters = [_cluster(name, seed) for name in arguments.clusters]
     target = _cluster(arguments.target, seed) if arguments.target else None
-    writer = Writer(clusters, seed, [arguments.only] if arguments.only else RESOURCES)
+    resources = [arguments.only] if arguments.only else RESOURCES
+    writer = Writer(clusters, seed, resources, labels=arguments.labels)
     world = World(folder, clusters, writer, target)
     with contextlib.ExitStack() as files:
         world.open(files)
@@ -190,6 +192,7 @@ def _read_arguments() -> argparse.Namespace:
     parser.add_argument("clusters", nargs="+")
     parser.add_argument("--only", help="change this resource alone")
     parser.add_argument("--target", help="a cluster that is not changed")
+    parser.add_argument("--labels", action="store_true", help="config maps have a label")
     return parser.parse_args()
 
 

@@ -62,6 +62,9 @@ class Lines:
     def event(self, what: str, entry: Entry) -> bytes:
         return f"{what} {entry.name}@{entry.counter}\n".encode()
 
+    def listed(self, entry: Entry) -> bytes:
+        return self.event("ADDED", entry)
+
     def bookmark(self, version: int, *, ends_initial: bool) -> bytes:
         return f"BOOKMARK {version} {ends_initial}\n".encode()
 

@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from support.eventually import eventually
 from support.rigs.watch_client import WatchClient, watching
@@ -20,6 +21,7 @@ EU1 = "/kube/eu1/api/v1/pods"
 FLEET = "/kube/-/api/v1/pods"
 WEB = {"app": "web"}
 DB = {"app": "db"}
+OPEN_WATCHES = "fleetbus_query_api_watches"
 
 
 @pytest.fixture
@@ -172,3 +174,23 @@ async def test_a5_a_list_and_its_watch_are_the_state_at_any_time(
     await write(200)
     written.set_result((await listed(fleet, **query))[0])
     await asyncio.gather(*followers)
+
+
+async def test_a5_what_enters_a_selection_unseen_leaves_it_as_deleted_for_who_comes_back(
+    fleet: QueryApi,
+):
+    """The watch of another cluster with the same selector goes on meanwhile."""
+    since, query = await version_of(fleet), {"labelSelector": "app=web"}
+    us1 = "/kube/us1/api/v1/pods"
+    async with watching(fleet.client, us1, resourceVersion=since, **query) as other:
+        async with watching(fleet.client, EU1, resourceVersion=since, **query) as watch:
+            await fleet.add("eu1", PODS, "web", labels=WEB, spec={})
+            await eventually(lambda: watch.events)
+        await eventually(lambda: REGISTRY.get_sample_value(OPEN_WATCHES) == 1)
+        await fleet.add("eu1", PODS, "db", labels=WEB)
+        await fleet.add("us1", PODS, "passes-by", labels=WEB)
+        await other.has("ADDED passes-by")
+        again = await version_of(fleet)
+        async with watching(fleet.client, EU1, resourceVersion=again, **query) as watch:
+            await fleet.add("eu1", PODS, "db", labels=DB)
+            await watch.has("DELETED db")

@@ -187,3 +187,15 @@ async def test_a5_a_body_with_line_breaks_is_one_event(fleet: QueryApi):
         await eventually(lambda: stream.named("bookmark"))
         await fleet.add_body("eu1", PODS, "pretty", body)
         await eventually(lambda: stream.seen == ["added eu1/pretty"])
+
+
+async def test_a5_a_reader_that_is_cut_within_the_present_state_gets_all_of_it(fleet: QueryApi):
+    """It is sent by name: an object that comes first may be younger than those behind it."""
+    await fleet.add("eu1", PODS, "a-younger-one", labels={"app": "web"})
+    async with streaming(fleet, resourceVersion="0") as stream:
+        await eventually(lambda: {"initial": True} in stream.named("bookmark"))
+        first = next(event for event in stream.events if "object" in event[2])
+        assert stream.seen == ["added eu1/a-younger-one", "added eu1/old"]
+    async with streaming(fleet, last=first[1], resourceVersion="0") as again:
+        await eventually(lambda: again.named("bookmark"))
+        assert "added eu1/old" in again.seen

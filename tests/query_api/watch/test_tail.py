@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +16,8 @@ from fleetbus.errors import StoreError
 from fleetbus.snapshot import SnapshotWriter
 from fleetbus.snapshot.reads.feed import Feed
 from fleetbus.store.connection import StoreEmpty
+from fleetbus_devfleet.processes.servers import valkey_server
+from fleetbus_query_api.watch import tail as tail_module
 from fleetbus_query_api.watch.tail import FeedTail
 from support.eventually import eventually
 from support.stores.refusing_store import refusing_store
@@ -286,3 +290,22 @@ async def test_a6_who_waits_while_the_process_stops_gets_an_error(snapshot: Snap
     assert [type(one) for one in await waiting] == [StoreError] * 3
     with pytest.raises(StoreError):
         await tail.catch_up()
+
+
+async def test_a5_a_store_that_stands_still_is_away_for_who_catches_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tail_module, "_ANSWER_WITHIN", timedelta(seconds=0.2))
+    async with valkey_server(dir=tmp_path) as server, Redis.from_url(server.url) as redis:
+        snapshot = Snapshot(redis)
+        await snapshot.set_up(*CLUSTERS)
+        tail = FeedTail(Feed(snapshot.redis, snapshot.keys))
+        async with tail.running():
+            await tail.catch_up()
+            server.process.send_signal(signal.SIGSTOP)
+            try:
+                with pytest.raises(StoreError, match="does not answer in time"):
+                    await tail.catch_up()
+            finally:
+                server.process.send_signal(signal.SIGCONT)
+            await tail.catch_up()

@@ -190,3 +190,20 @@ async def test_a1_a_watch_takes_the_right_to_watch(secured: SecuredApi):
     refused = await secured.get(token, FLEET, watch="1")
     absent = await secured.get(token, "/kube/-/api/v1/nothings", watch="1")
     assert refused.status_code == absent.status_code == 404
+
+
+async def test_a5_a_watch_that_is_cut_within_a_cluster_that_joined_misses_none_of_its_objects(
+    api: QueryApi, monkeypatch: pytest.MonkeyPatch
+):
+    """They are sent by name: the first may be younger than those behind it."""
+    monkeypatch.setattr(timers, "RECHECK_EVERY", timedelta(seconds=1))
+    await api.add_cluster("eu1", PODS)
+    listed = (await api.get(FLEET)).json()["metadata"]["resourceVersion"]
+    async with watching(api.client, FLEET, resourceVersion=listed) as watch:
+        await api.add_cluster("us1", PODS)
+        await api.add("us1", PODS, "older")
+        await api.add("us1", PODS, "a-younger-one")
+        await watch.has("ADDED a-younger-one", "ADDED older")
+    async with watching(api.client, FLEET, resourceVersion=str(watch.versions[0])) as again:
+        await eventually(lambda: again.events)
+        assert again.error.get("code") == 410 or "ADDED older" in again.seen

@@ -16,8 +16,8 @@ class Listed:
 
     Args:
         clusters: that are listed.
-        known: the version up to which the client has got everything else. What is listed gets no
-            later one: who resumes from it would miss events that are held back.
+        known: a version from which the client may resume meanwhile. What is listed gets no later
+            one: who resumes from that would miss events that are held back.
     """
 
     def __init__(self, clusters: Sequence[str], known: int) -> None:

@@ -110,6 +110,11 @@ class _Topic:
                 log.exception("event_not_encoded", cluster=key[0], resource=event.entry.name)
                 subscription.end(EndReason.FAILED, GoneProblem("an object could not be encoded"))
 
+    def forget_unseen(self, matching: Matching) -> None:
+        """Forget what matches in clusters that nobody has there: their events are not delivered."""
+        users = (one for one in self.subscriptions if one.matching is matching)
+        matching.keep({cluster for one in users for cluster in one.clusters})
+
     def cut(self, change: Change, problem: GoneProblem) -> None:
         """End the watches that have shown objects of a cluster, or one object."""
         for subscription in tuple(self.subscriptions):
@@ -233,15 +238,15 @@ class Broadcaster:
     def leave(self, resource: str, subscription: Subscription) -> None:
         """Take that a watch is over."""
         ENDED.labels(subscription.end_reason or EndReason.CLIENT).inc()
-        matching = subscription.matching
-        if matching is not None:
-            matching.users -= 1  # also after a loss: it is read as long as somebody uses it
-        topic = self._topics.get(resource)
+        topic, matching = self._topics.get(resource), subscription.matching
         if topic is None or subscription not in topic.subscriptions:
             return
         topic.subscriptions.discard(subscription)
-        if matching is not None and not matching.users:
-            del topic.matching[subscription.selector]
+        if matching is not None:
+            matching.users -= 1
+            topic.forget_unseen(matching)
+            if not matching.users:
+                del topic.matching[subscription.selector]
         if not topic.subscriptions:
             del self._topics[resource]
         if not self._topics:
@@ -410,7 +415,7 @@ class Broadcaster:
             slowest.end(EndReason.SLOW, GoneProblem("too much was waiting for you: list again"))
 
     async def _load(self, matching: Matching, cluster: str) -> None:
-        while matching.users:
+        while self._is_seen(matching, cluster):
             try:
                 await matching.load(cluster)
             except (redis.exceptions.RedisError, FleetbusError, OSError, TimeoutError) as e:
@@ -419,6 +424,12 @@ class Broadcaster:
                 await asyncio.sleep(_RETRY.total_seconds())
             else:
                 return
+
+    def _is_seen(self, matching: Matching, cluster: str) -> bool:
+        """Whether somebody gets the events of a cluster that keep what matches there current."""
+        return any(
+            one.matching is matching and cluster in one.clusters for one in self._subscriptions()
+        )
 
     async def _now(self) -> int:
         return (await self.tail.catch_up()).version

@@ -142,6 +142,11 @@ class Matching:
         """Take that a cluster is gone; its watches have ended."""
         self._clusters.pop(cluster, None)
 
+    def keep(self, clusters: set[str]) -> None:
+        """Forget all but these clusters: only theirs are kept current."""
+        for cluster in self._clusters.keys() - clusters:
+            del self._clusters[cluster]
+
     async def load(self, cluster: str) -> None:
         """Read what matches in a cluster, unless that is known, or being read.
 

@@ -27,6 +27,7 @@ from fleetbus_query_api.answers.problem import BadRequestProblem, Problem
 from fleetbus_query_api.answers.readable import Readable, Selection
 from fleetbus_query_api.answers.render import render_freshness, render_item
 from fleetbus_query_api.limits.user_limits import identify_user
+from fleetbus_query_api.watch.events import ADDED
 from fleetbus_query_api.watch.requests import WatchRequest
 from fleetbus_query_api.watch.response import WatchResponse
 from fleetbus_query_api.watch.selection import Selector
@@ -92,6 +93,10 @@ class _ServerSent:
     def event(self, what: str, entry: Entry) -> bytes:
         """An event of an object."""
         return _block(what.lower(), render_item(entry), entry.counter)
+
+    def listed(self, entry: Entry) -> bytes:
+        """An object of the present state; who is cut off within it begins with it again."""
+        return _block(ADDED.lower(), render_item(entry), 0)
 
     def bookmark(self, version: int, *, ends_initial: bool) -> bytes:
         """A position."""
@@ -160,7 +165,8 @@ def events_router(*, watches: Watches, listing: ObjectListing) -> APIRouter:
         """Stream the changes of a resource as server-sent events.
 
         `added`, `modified` and `deleted` have an object as in a list, and the version as `id`; a
-        `deleted` has the last state, or what is known of it. `bookmark` has an `id` only.
+        `deleted` has the last state, or what is known of it. Objects of the present state have the
+        `id` 0: who is cut off among them gets all of them again. `bookmark` has an `id` only.
         `freshness` tells which clusters are incomplete, and comes again when that changes. `error`
         is the last event: after status 410 list again, and go on from the version of the list.
         """

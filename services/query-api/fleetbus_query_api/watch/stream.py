@@ -30,11 +30,12 @@ from fleetbus_query_api.answers.problem import (
 from fleetbus_query_api.answers.readable import Readable
 from fleetbus_query_api.watch.backlog import Listed, Missed
 from fleetbus_query_api.watch.broadcaster import Broadcaster
-from fleetbus_query_api.watch.events import ADDED
 from fleetbus_query_api.watch.requests import Periodic, WatchRequest
 from fleetbus_query_api.watch.subscription import EndReason, Subscription
 from fleetbus_query_api.watch.timers import Timers
 
+_NEVER_GOOD: Final = 1
+"""A version from before the feed of any store."""
 _STORE_AWAY: Final = (redis.exceptions.RedisError, StoreError, OSError, TimeoutError)
 
 
@@ -193,7 +194,7 @@ class OpenWatch:
         subscription, lines = self._subscription, list[bytes]()
 
         def take(entry: Entry) -> None:
-            lines.append(subscription.encoder.event(ADDED, listed.take(entry)))
+            lines.append(subscription.encoder.listed(listed.take(entry)))
 
         async for page in self._broadcaster.read_present(
             self._resource, listed.clusters, subscription.selector
@@ -295,7 +296,9 @@ class OpenWatch:
         subscription.clusters |= clusters
         self._broadcaster.load(subscription, clusters)
         members = [name for name in members_of(self._readable) if name in clusters]
-        listed = Listed(members, max(self._broadcaster.delivered, subscription.since))
+        # Who goes on from one of its objects would miss those that come after it by name, so they
+        # have a version that is answered with 410. The next event, or bookmark, has a good one.
+        listed = Listed(members, _NEVER_GOOD)
         async for chunk in self._list(listed):
             yield chunk
         subscription.skip_listed(listed.clusters, listed.version, listed.late)

@@ -32,6 +32,10 @@ class Encoder(Protocol):
         """
         ...
 
+    def listed(self, entry: Entry) -> bytes:
+        """Encode an object of a present state, whose other objects may not have been sent yet."""
+        ...
+
     def bookmark(self, version: int, *, ends_initial: bool) -> bytes:
         """Encode a position: everything up to this version was sent."""
         ...

@@ -118,16 +118,18 @@ class FeedTail:
         Raises:
             StoreEmpty: the store was emptied (rule P13).
             ExpiredPosition: the server of the store was replaced, and nobody has noticed yet.
-            StoreError: the process stops.
+            StoreError: the process stops, or the store does not answer in time.
             redis.exceptions.RedisError: the store does not answer.
-            TimeoutError: nor does it in time.
         """
         if self._has_ended:
             raise _stopping()
         answer: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
         self._waiting.append(answer)
         self._wake.set()
-        return await answer
+        try:
+            return await answer
+        except TimeoutError as e:
+            raise StoreError("the store does not answer in time") from e
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

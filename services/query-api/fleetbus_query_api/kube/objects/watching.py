@@ -15,6 +15,7 @@ from fleetbus_query_api.kube.objects.forms import Form
 from fleetbus_query_api.kube.objects.reading import KubeObjects, KubeRequest
 from fleetbus_query_api.kube.status import render_status
 from fleetbus_query_api.limits.user_limits import identify_user
+from fleetbus_query_api.watch.events import ADDED
 from fleetbus_query_api.watch.requests import WatchRequest
 from fleetbus_query_api.watch.response import WatchResponse
 from fleetbus_query_api.watch.selection import Selector
@@ -44,6 +45,10 @@ class WatchEvents:
         line = b'{"type":"%b","object":%b}' % (what.encode(), self._form.answer([entry]))
         # A line break ends an event; in JSON it is only space between the parts.
         return line.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
+
+    def listed(self, entry: Entry) -> bytes:
+        """An object of a present state, as an API server sends it."""
+        return self.event(ADDED, entry)
 
     def bookmark(self, version: int, *, ends_initial: bool) -> bytes:
         """A position."""
