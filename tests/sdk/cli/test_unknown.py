@@ -37,7 +37,7 @@ def status_of(arguments: list[str]) -> int:
 
 UNKNOWN: dict[str, str] = {
     "get configmaps --cluster eu2": "cluster 'eu2' is not in the fleet; did you mean 'eu1'?",
-    "get configmap --cluster eu1,mars": "cluster 'eu1,mars' is not in the fleet",
+    "get configmap --cluster eu1,mars": "cluster 'mars' is not in the fleet",
     "get configmapps": "is not watched in any cluster of the fleet; did you mean 'configmaps'?",
     "describe configmaps x --cluster eu2": "did you mean 'eu1'?",
     "events --cluster eu2 --follow": "cluster 'eu2' is not in the fleet; did you mean 'eu1'?",

@@ -1,4 +1,4 @@
-"""A query API over a stream and a snapshot that were told the same events."""
+"""A query API over a stream and a snapshot with the same events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream and a snapshot that were told the same events, as a projector would."""
+"""A stream and a snapshot with the same events, as a projector makes it."""
 
 from __future__ import annotations
 

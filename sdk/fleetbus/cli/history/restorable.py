@@ -29,7 +29,7 @@ _FIRST: Final = (
     "core/persistentvolumeclaims",
     "core/services",
 )
-"""What others refer to comes first; everything else follows."""
+"""Types that others refer to come first; everything else follows."""
 _NEVER: Final = frozenset(
     {
         "core/events",

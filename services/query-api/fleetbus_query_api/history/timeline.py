@@ -183,7 +183,7 @@ def _filter_of(ref: ObjectRef) -> EventFilter:
 async def _describe_distribution(
     past: Asked, cluster: str, owner: Owner | None
 ) -> list[dict[str, Any]]:
-    """What the distributor reported of the owner in this cluster, if it is its object."""
+    """The reports of the distributor about the owner in this cluster, if it is its object."""
     if owner is None or owner.kind != _OWNER_KIND:
         return []
     subject = distribution_filter(namespace=owner.namespace, name=owner.name, cluster=cluster)

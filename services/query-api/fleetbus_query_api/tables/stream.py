@@ -105,8 +105,8 @@ class TableListing:
         rows = _Rows(columns, is_namespaced=known.namespaced, show_labels=asked.show_labels)
         limit = asked.limit if "limit" in asked.model_fields_set else None
         pages = await self._listing.source(asked.as_of)
-        wish = _Wish(pages, query, fields, sort, limit)
-        first = await wish.page(query, 0)  # what is refused is refused before the head
+        chosen = _Selected(pages, query, fields, sort, limit)
+        first = await chosen.page(query, 0)  # what is refused is refused before the head
         head = {
             "columns": rows.definitions(),
             "resource": describe_resource(known),
@@ -114,13 +114,13 @@ class TableListing:
             **render_freshness(freshness),
         }
         return StreamingResponse(
-            self._stream(head, rows, wish, first),
+            self._stream(head, rows, chosen, first),
             headers=FIXED_HEADERS,
             media_type=NDJSON,
         )
 
     async def _stream(
-        self, head: dict[str, Any], rows: _Rows, wish: _Wish, found: Found
+        self, head: dict[str, Any], rows: _Rows, chosen: _Selected, found: Found
     ) -> AsyncGenerator[bytes]:
         yield _encode(head) + b"\n"
         undecided: dict[str, int] = {}
@@ -136,10 +136,10 @@ class TableListing:
                 undecided[cluster] = max(undecided.get(cluster, 0), count)
             undetermined += found.undetermined[: _NAMED - len(undetermined)]
             token = found.page.continue_token
-            if not token or wish.limit == rows.count:
+            if not token or chosen.limit == rows.count:
                 break
             try:
-                found = await wish.page(replace(wish.query, continue_token=token), rows.count)
+                found = await chosen.page(replace(chosen.query, continue_token=token), rows.count)
             except (FleetbusError, RedisError) as e:  # the status is sent already
                 log.warning("table_interrupted", error=str(e))
                 yield _encode({"error": f"interrupted after {rows.count} rows: {e}"}) + b"\n"
@@ -157,8 +157,8 @@ class TableListing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    """What a table shows.
+class _Selected:
+    """The rows that a table shows.
 
     Attributes:
         pages: finds its pages.

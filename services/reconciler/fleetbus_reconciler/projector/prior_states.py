@@ -11,7 +11,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Final, NoReturn
 
-import orjson
+import msgspec
 import structlog
 from prometheus_client import Counter
 from redis.exceptions import RedisError
@@ -100,6 +100,6 @@ class PriorStatePublisher:
             return  # no event of it can have been published
         if len(body) + _HEADER_BYTES > self._bus.max_payload:
             return  # it came without its body, too
-        answer = orjson.loads((await self._bus.request(subject, body, headers=headers)).data)
+        answer = msgspec.json.decode((await self._bus.request(subject, body, headers=headers)).data)
         if "error" in answer:
             raise BusError(f"cannot store a prior state: {answer['error'].get('description', '')}")
