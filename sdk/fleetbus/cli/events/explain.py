@@ -33,7 +33,6 @@ from fleetbus.cli.events.explain_text import (
 )
 from fleetbus.cli.events.history import read_events
 from fleetbus.cli.nats import connect_nats
-from fleetbus.cli.queue.queues import list_controllers
 from fleetbus.cli.store import connect_store
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import unknown, unknown_cluster
@@ -50,6 +49,7 @@ from fleetbus.run.current import ObjectRef, Version
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord
 from fleetbus.snapshot.shards import find_shards
+from fleetbus.workqueue.describe import list_controllers
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.items import ItemStatus, read_item
 from fleetbus_proto.errors import InvalidName

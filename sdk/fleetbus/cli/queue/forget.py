@@ -11,7 +11,6 @@ from typing import Any, Final
 from redis.exceptions import RedisError
 
 from fleetbus.cli.nats import connect_nats
-from fleetbus.cli.queue.queues import list_controllers
 from fleetbus.cli.store import connect_store
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import unknown
@@ -19,6 +18,7 @@ from fleetbus.errors import BusError, ConfigError, StoreError
 from fleetbus.intake.forget import Forgotten, forget_controller
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.access.store import StoreAccess
+from fleetbus.workqueue.describe import list_controllers
 
 _TIMEOUT: Final = timedelta(seconds=10)
 

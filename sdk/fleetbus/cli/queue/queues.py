@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Final, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -17,9 +17,9 @@ from fleetbus.errors import ConfigError, StoreError
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.shards import find_shards
+from fleetbus.workqueue.describe import list_controllers
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.redis import RedisQueue
-from fleetbus_proto import keys
 
 _PARTS_OF_AN_ITEM: Final = 3
 
@@ -44,17 +44,6 @@ def run_on_store(redis_url: str | None, call: Callable[[Redis], Awaitable[int]])
     except (QueueUnavailableError, RedisError) as e:
         print(f"fleetbus: the store does not answer, or refuses: {e}", file=sys.stderr)
     return 1
-
-
-async def list_controllers(redis: Redis) -> list[str]:
-    """List every controller that has, or had, a queue."""
-    before, _, after = keys.queue("*", "*").rpartition("*")[0].partition("*")
-    names: set[str] = set()
-    scan: AsyncIterator[bytes] = cast("Any", redis).scan_iter(keys.queue("*", "*"), count=10_000)
-    async for key in scan:
-        name, _, _ = key.decode().removeprefix(before).partition(after)
-        names.add(name)
-    return sorted(names)
 
 
 def count_items(count: int) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from redis.asyncio import Redis
 
 from fleetbus.cli.documents import render_json
-from fleetbus.cli.queue.queues import list_controllers, run_on_store, unknown_controller
-from fleetbus.cli.queue.tables import SHOWN, describe, describe_items, render
+from fleetbus.cli.queue.queues import run_on_store, unknown_controller
+from fleetbus.cli.queue.tables import SHOWN, describe_items, render
 from fleetbus.errors import ConfigError
+from fleetbus.workqueue.describe import describe, list_controllers
 from fleetbus.workqueue.redis import RedisQueue
 
 

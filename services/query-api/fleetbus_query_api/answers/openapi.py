@@ -11,11 +11,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class _Model(BaseModel):
+class AnswerModel(BaseModel):
+    """A part of an answer: exactly these members."""
+
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
-class FreshnessModel(_Model):
+class FreshnessModel(AnswerModel):
     """The freshness of the answer of one cluster."""
 
     state: Literal["unknown", "listing", "synced", "stale", "degraded"]
@@ -27,14 +29,16 @@ class FreshnessModel(_Model):
     """Why it is incomplete."""
 
 
-class _WithFreshness(_Model):
+class WithFreshness(AnswerModel):
+    """An answer that shows how fresh it is (rule A4)."""
+
     freshness: dict[str, FreshnessModel]
     """By cluster."""
     incomplete: list[str]
     """The clusters whose part of the answer may lack something or be outdated."""
 
 
-class ResourceModel(_Model):
+class ResourceModel(AnswerModel):
     """The resource that an answer is about."""
 
     group: str
@@ -54,13 +58,13 @@ class TypeModel(ResourceModel):
     categories: list[str]
 
 
-class TypeListModel(_Model):
+class TypeListModel(AnswerModel):
     """The types of resources in the fleet that the user may know of."""
 
     items: list[TypeModel]
 
 
-class ItemModel(_Model):
+class ItemModel(AnswerModel):
     """One object and the cluster it is in."""
 
     cluster: str
@@ -75,7 +79,7 @@ class ItemModel(_Model):
     """Why the body is missing: `oversized` (for the bus), `unreadable` or `absent`."""
 
 
-class ListModel(_WithFreshness):
+class ListModel(WithFreshness):
     """A page of objects in the order cluster, namespace, name, or in the one that was asked for."""
 
     items: list[ItemModel]
@@ -88,13 +92,13 @@ class ListModel(_WithFreshness):
     resource: ResourceModel
 
 
-class ObjectModel(ItemModel, _WithFreshness):
+class ObjectModel(ItemModel, WithFreshness):
     """One object."""
 
     resource: ResourceModel
 
 
-class ClusterModel(_Model):
+class ClusterModel(AnswerModel):
     """One cluster of the fleet."""
 
     name: str
@@ -122,7 +126,7 @@ class ClusterModel(_Model):
     completeResourceCount: int  # noqa: N815 -- as in the answer
 
 
-class ClusterListModel(_WithFreshness):
+class ClusterListModel(WithFreshness):
     """All clusters, by name."""
 
     items: list[ClusterModel]
@@ -142,13 +146,13 @@ class ClusterResourceModel(FreshnessModel):
     """When the last byte of its list or watch came; a quiet resource may have none for long."""
 
 
-class ClusterDetailModel(ClusterModel, _WithFreshness):
+class ClusterDetailModel(ClusterModel, WithFreshness):
     """One cluster with its resources."""
 
     resources: list[ClusterResourceModel]
 
 
-class GroupModel(_Model):
+class GroupModel(AnswerModel):
     """The objects whose fields have the same values."""
 
     values: dict[str, str | float | bool | None]
@@ -156,7 +160,7 @@ class GroupModel(_Model):
     count: int
 
 
-class CountModel(_WithFreshness):
+class CountModel(WithFreshness):
     """How many objects there are, and in which groups."""
 
     total: int
@@ -171,7 +175,7 @@ class CountModel(_WithFreshness):
     resource: ResourceModel
 
 
-class VariantModel(_Model):
+class VariantModel(AnswerModel):
     """Clusters in which an object is the same."""
 
     digest: str
@@ -179,7 +183,7 @@ class VariantModel(_Model):
     clusters: list[str]
 
 
-class DifferenceModel(_Model):
+class DifferenceModel(AnswerModel):
     """A field that differs."""
 
     path: str
@@ -187,7 +191,7 @@ class DifferenceModel(_Model):
     """By digest, at most 200 characters; null if it is absent, `<map or list>` for one of those."""
 
 
-class OutlierModel(_Model):
+class OutlierModel(AnswerModel):
     """Objects of one namespace and name that differ."""
 
     namespace: str
@@ -198,7 +202,7 @@ class OutlierModel(_Model):
     """Between the first five variants that were found; at most 50."""
 
 
-class OutlierListModel(_WithFreshness):
+class OutlierListModel(WithFreshness):
     """Names whose objects differ between clusters, by namespace and name."""
 
     items: list[OutlierModel]
@@ -211,7 +215,7 @@ class OutlierListModel(_WithFreshness):
     resource: ResourceModel
 
 
-class PlacedModel(_Model):
+class PlacedModel(AnswerModel):
     """Where an object is."""
 
     cluster: str
@@ -224,7 +228,7 @@ class PlacedModel(_Model):
     """In its own cluster."""
 
 
-class WhereModel(_WithFreshness):
+class WhereModel(WithFreshness):
     """The objects of a name, by cluster, resource and namespace."""
 
     items: list[PlacedModel]
@@ -240,7 +244,7 @@ class ChildModel(PlacedModel):
     """1 for a child, 2 for a child of a child."""
 
 
-class ChildrenModel(_WithFreshness):
+class ChildrenModel(WithFreshness):
     """The children of an object, the nearest first."""
 
     items: list[ChildModel]
@@ -248,7 +252,7 @@ class ChildrenModel(_WithFreshness):
     """Whether there are more than `limit`."""
 
 
-class OwnerModel(_Model):
+class OwnerModel(AnswerModel):
     """An owner, as the object names it."""
 
     cluster: str
@@ -266,7 +270,7 @@ class OwnerModel(_Model):
     """Null if it was not found."""
 
 
-class OwnersModel(_WithFreshness):
+class OwnersModel(WithFreshness):
     """The owners of an object, the nearest first."""
 
     items: list[OwnerModel]
