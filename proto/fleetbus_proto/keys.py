@@ -189,6 +189,25 @@ class SnapshotKeys:
         """ZSET `<cluster>|<group>/<plural>|<scope>` → ms: complete audits, by when they passed."""
         return f"{self._in(shard)}:audits-due"
 
+    def clock(self, shard: int) -> str:
+        """ZSET version → ms: which version was issued last by then, noted twice a minute (A9)."""
+        return f"{self._in(shard)}:clock"
+
+    def settled_version(self, shard: int) -> str:
+        """STRING: objects at most as new as this version have not changed for long (A9).
+
+        The state that a change of one of them replaces goes to `prior_states`.
+        """
+        return f"{self._in(shard)}:settled-version"
+
+    def prior_states(self, shard: int) -> str:
+        """LIST of replaced states until they are published, the oldest first (A9).
+
+        The fields of each, separated by 0x1F: cluster, resource key, incarnation number, uid,
+        resourceVersion, resourceVersion of the next state, object key, JSON bytes.
+        """
+        return f"{self._in(shard)}:prior-states"
+
     def store(self, shard: int) -> str:
         """HASH: `run`, the identity of the server that the feed belongs to (rule P13)."""
         return f"{self._in(shard)}:store"

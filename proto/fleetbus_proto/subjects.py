@@ -6,6 +6,7 @@
     fleetbus.control.<cluster>
     fleetbus.votes.<namespace>.<name>.<revision>.<wave>.<gate>
     fleetbus.distribution.<namespace>.<name>.<cluster>.<event>
+    fleetbus.prior.<cluster>.<group>.<resource>.<namespace>.<name>
 
 Inside a token `.` is written `_`, and every byte of the UTF-8 text other than
 `A-Z a-z 0-9 - :` is percent-encoded (`_` too), so that any name can be read back (rule B8).
@@ -31,6 +32,8 @@ DISTRIBUTION_STREAM = "FLEETBUS_DISTRIBUTION"
 DISTRIBUTION_ALL = "fleetbus.distribution.>"
 VOTES_ALL = "fleetbus.votes.>"
 DISTRIBUTION_SUBJECTS = (DISTRIBUTION_ALL, VOTES_ALL)
+PRIOR_STREAM = "FLEETBUS_PRIOR"
+PRIOR_ALL = "fleetbus.prior.>"
 CONTROL_GRANTS = b"grants"
 """Body of a control message that is only about grants (rule W7); an empty body is about all."""
 NO_NAMESPACE = "-"
@@ -209,6 +212,35 @@ def events_filter(
     while tokens and tokens[-1] == "*":
         tokens.pop()
     return ".".join(["fleetbus.events", *tokens, ">"])
+
+
+def events_of_object(cluster: str, group: str, resource: str, namespace: str, name: str) -> str:
+    """The subject filter of all events of one object, of the namespace `""` if it has none.
+
+    Raises:
+        InvalidName: a part cannot be represented in a subject.
+    """
+    place = f"{_namespace_token(namespace)}.{encode_token(name)}"
+    return f"fleetbus.events.{_resource_tokens(cluster, group, resource)}.{place}.*"
+
+
+def prior_subject(cluster: str, group: str, resource: str, namespace: str, name: str) -> str:
+    """The subject of the recorded prior states of one object.
+
+    Raises:
+        InvalidName: a part cannot be represented in a subject.
+    """
+    place = f"{_namespace_token(namespace)}.{encode_token(name)}"
+    return f"fleetbus.prior.{_resource_tokens(cluster, group, resource)}.{place}"
+
+
+def deletions_filter(
+    *, cluster: str = "", group: str = "", resource: str = "", namespace: str = "", name: str = ""
+) -> str:
+    """The subject filter of deletions; an empty part matches all."""
+    parts = (cluster, group, resource, namespace, name)
+    tokens = ".".join(encode_token(part) if part else "*" for part in parts)
+    return f"fleetbus.events.{tokens}.{Verb.DELETED}"
 
 
 def epochs_subject(cluster: str, group: str, resource: str) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.rigs.past_api import PastApi, past_query_api
 from support.rigs.query_api import QueryApi, query_api
 
 if TYPE_CHECKING:
@@ -18,4 +19,12 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def api(redis: Redis, valkey_url: str, tmp_path: Path) -> AsyncGenerator[QueryApi]:
     async with query_api(redis, valkey_url, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def past_api(
+    redis: Redis, valkey_url: str, nats_url: str, tmp_path: Path
+) -> AsyncGenerator[PastApi]:
+    async with past_query_api(redis, valkey_url, nats_url, tmp_path) as found:
         yield found

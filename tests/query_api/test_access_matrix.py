@@ -15,12 +15,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from fleetbus.bus.connection import connected
+from fleetbus.bus.jetstream import ensure_stream
+from fleetbus.process.clock import rfc3339
 from fleetbus_devfleet.processes.children import Child
 from fleetbus_query_api.access.authorise import OpenAccess
 from fleetbus_query_api.app import create_app
+from fleetbus_query_api.history.connection import History, HistoryConnection
 from fleetbus_query_api.limits.gate import WRITES
 from fleetbus_query_api.settings import QueryApiSettings
 from support.rigs.secured_api import grant, rule, secured_api
+from support.stores.recorded_past import LIMITS, RecordedPast, pod
+from support.stores.snapshot import Source
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -28,6 +34,7 @@ if TYPE_CHECKING:
     import httpx
     from redis.asyncio import Redis
 
+    from fleetbus.bus.connection import Bus
     from support.rigs.secured_api import SecuredApi
 
 COMMAND = Path(sys.executable).parent / "fleetbus-query-api"
@@ -42,6 +49,10 @@ REVIEWS = "apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 WATCH = "?watch=1&timeoutSeconds=1"
 
 TYPES = ["configmaps", "pods"]
+AGES = "2020-01-01T00:00:00Z"
+OF_EU1 = ["eu1/gone", "eu1/prod-1"]
+CHANGES = "/fleet/v1/changes?since=BEGIN"
+"""BEGIN is a time before `prod-1` was added to each cluster, and `gone` deleted."""
 
 # path, and what it answers: without rights, with a right on pods in prod of eu1, with all rights.
 # A number is a status, anything else what is shown.
@@ -90,6 +101,19 @@ MATRIX: list[tuple[str, Any, Any, Any]] = [
     ("/fleet/v1/children/eu1/pods/prod/prod-1", 404, [], []),
     ("/fleet/v1/children/us1/pods/prod/prod-1", 404, 404, []),
     ("/fleet/v1/children/eu1/pods/test/test-1", 404, 404, []),
+    ("/fleet/v1/history", 200, 200, 200),
+    (f"{LIST}?asOf=0s&namespace=prod", 404, ["eu1/prod-1"], ["eu1/prod-1", "us1/prod-1"]),
+    (f"{LIST}?asOf=0s&view=table&namespace=prod&cluster=us1", 404, 404, ["us1/prod-1"]),
+    ("/fleet/v1/deleted/pods", 404, 404, ["eu1/gone", "us1/gone"]),
+    ("/fleet/v1/deleted/pods?namespace=prod", 404, ["eu1/gone"], ["eu1/gone", "us1/gone"]),
+    ("/fleet/v1/deleted/pods?namespace=prod&cluster=us1", 404, 404, ["us1/gone"]),
+    ("/fleet/v1/timeline/eu1/pods/prod/gone", 404, 200, 200),
+    ("/fleet/v1/timeline/us1/pods/prod/gone", 404, 404, 200),
+    ("/fleet/v1/timeline/eu1/pods/prod/none", 404, 404, 404),
+    (f"/fleet/v1/changes?since={AGES}", 410, 410, 410),
+    (CHANGES, [], [], ["eu1/gone", "eu1/prod-1", "us1/gone", "us1/prod-1"]),
+    (f"{CHANGES}&namespace=prod&cluster=eu1", [], OF_EU1, OF_EU1),
+    (f"{CHANGES}&namespace=prod&cluster=us1", [], [], ["us1/gone", "us1/prod-1"]),
     ("/fleet/v1/resources/configmaps?namespace=prod", 404, 404, ["eu1/prod-c", "us1/prod-c"]),
     ("/fleet/v1/resources/widgets?namespace=prod", 404, 404, 404),
     ("/fleet/v1/objects/eu1/pods/prod/prod-1", 404, 200, 200),
@@ -153,13 +177,30 @@ MATRIX: list[tuple[str, Any, Any, Any]] = [
 ]
 
 
+async def record_past(found: SecuredApi, bus: Bus) -> None:
+    """Publish that pods were added to prod of each cluster, and that others were deleted."""
+    past = RecordedPast(bus, found.snapshot)
+    await ensure_stream(bus, LIMITS)
+    found.begin = rfc3339(await past.now())
+    for source in (Source(cluster=name) for name in found.members):
+        await past.publish(source.added("prod-1", 1000, body=pod("prod-1", 1000)))
+        await past.publish(source.deleted("gone", 1001, body=pod("gone", 999)))
+
+
 @pytest.fixture
-async def api(redis: Redis, valkey_url: str, tmp_path: Path) -> AsyncGenerator[SecuredApi]:
-    async with secured_api(redis, valkey_url, tmp_path) as found:
+async def api(
+    redis: Redis, valkey_url: str, nats_url: str, tmp_path: Path
+) -> AsyncGenerator[SecuredApi]:
+    async with (
+        secured_api(redis, valkey_url, tmp_path) as found,
+        connected(nats_url, name="test") as bus,
+    ):
+        await record_past(found, bus)
         port = tmp_path / "port"
         shared = {name: str(value) for name, value in found.shared.items() if name != "providers"}
         environment = {f"FLEETBUS_{name.upper()}": value for name, value in shared.items()} | {
             "FLEETBUS_REDIS_URL": valkey_url,
+            "FLEETBUS_NATS_URL": nats_url,
             "FLEETBUS_PROVIDERS": json.dumps(found.shared["providers"]),
             "FLEETBUS_QUERY_API_PORT_FILE": str(port),
             "FLEETBUS_QUERY_API_USER_REQUESTS_PER_SECOND": "100000",
@@ -184,6 +225,8 @@ def shown(answer: httpx.Response) -> Any:
     if lines and lines[0].startswith('{"type":"ADDED"'):
         return sorted(_name_of(json.loads(line)["object"]) for line in lines)
     body: Any = answer.json()
+    if "changedObjects" in body:
+        return sorted(f"{c}/{group['name']}" for group in body["groups"] for c in group["clusters"])
     if "groupCount" in body:
         groups = {next(iter(group["values"].values())): group["count"] for group in body["groups"]}
         return groups or {"total": body["total"]}
@@ -202,6 +245,7 @@ def routes_of_the_api() -> list[Any]:
         authenticator=None,
         tail=cast("Any", None),
         membership=cast("Any", None),
+        history=History(HistoryConnection(None), cast("Any", None)),
     )
     routers = [getattr(each, "original_router", None) for each in app.routes]
     own = [each for each, router in zip(app.routes, routers, strict=True) if router is None]
@@ -215,7 +259,7 @@ def bearer(token: str) -> dict[str, str]:
 async def ask(api: SecuredApi, token: str, path: str) -> tuple[httpx.Response, Any]:
     """The answer, and what it shows: of a stream, up to the end of the present state."""
     if not path.startswith(EVENTS):
-        answer = await api.get(token, path)
+        answer = await api.get(token, path.replace("BEGIN", api.begin))
         return answer, None
     found: list[str] = []
     async with api.client.stream("GET", path, headers=bearer(token) if token else {}) as answer:

@@ -9,7 +9,11 @@ from urllib.parse import quote
 import jsonschema
 import pytest
 
+from support.stores.recorded_past import pod
+from support.stores.snapshot import Source
+
 if TYPE_CHECKING:
+    from support.rigs.past_api import PastApi
     from support.rigs.query_api import QueryApi
 
 _REQUESTS = 60
@@ -20,25 +24,30 @@ _ODD = (
 )
 _GOOD: dict[str, tuple[str, ...]] = {
     "cluster": ("c1", "c2", "c1,c2", "none"),
-    "namespace": ("prod", "-", "dev"),
-    "name": ("web", "db", "none", "c1"),
+    "namespace": ("prod", "prod", "-", "dev"),
+    "name": ("web", "web", "db", "none", "c1"),
     "resource": ("pods", "deployments", "apps/v1/deployments", "widgets", "po"),
     "labelSelector": ("app=web", "app in (web,db),!x", "app!=web"),
     "fieldSelector": ("status.phase=Running", "spec.a[*].b!=1", "metadata.name in (web, db)"),
     "sort": ("-metadata.name", "status.phase,-cluster", "spec.n", "spec.a[*].b"),
     "fields": ("metadata.name", "metadata.labels,spec.a[*].b,status"),
     "by": ("status.phase", "cluster,metadata.namespace", "spec.a[*].b", "metadata.labels", "spec"),
-    "limit": ("1", "2", "100"),
+    "limit": ("1", "1", "1", "2"),
     "depth": ("1", "3"),
     "kind": ("Pod", "deployments"),
     "view": ("table", "objects"),
     "wide": ("true", "false"),
     "showLabels": ("true",),
+    "asOf": ("0s", "0s", "1h"),
+    "since": ("0s", "1m", "2026-01-01T00:00:00Z"),
+    "until": ("0s", "1m"),
+    "owned": ("true",),
 }
 
 
 @pytest.fixture
-async def fleet(api: QueryApi) -> QueryApi:
+async def fleet(past_api: PastApi) -> QueryApi:
+    api = past_api
     for cluster in ("c1", "c2"):
         await api.add_cluster(cluster)
         for number, name in enumerate(("web", "db", "x")):
@@ -54,6 +63,14 @@ async def fleet(api: QueryApi) -> QueryApi:
         await api.add(cluster, "apps/deployments", "web", spec={"replicas": len(cluster)})
         await api.add_body(cluster, "core/pods", "oversized", None)
     await api.add("c2", "apps/deployments", "web", spec={"replicas": 7})
+    pods = Source(cluster="c1")
+    await api.past.record(
+        pods.added("gone", 900, body=pod("gone", 900, labels={"app": "web"})),
+        pods.modified("gone", 901, body=pod("gone", 901, "b")),
+        pods.deleted("gone", 902, body=pod("gone", 901, "b")),
+        pods.deleted("large", 903, body=None, degraded="oversized"),
+        pods.modified("web", 904, body=pod("web", 904, "b")),
+    )
     return api
 
 
@@ -61,7 +78,7 @@ def pick(chance: random.Random, name: str, tokens: list[str]) -> str:
     known = _GOOD.get(name, ("x",))
     if name == "continue":
         known = (*tokens[-3:], "", "bm90IGEgdG9rZW4")
-    return chance.choice(_ODD) if chance.random() < 0.2 else chance.choice(known)
+    return chance.choice(_ODD) if chance.random() < 0.15 else chance.choice(known)
 
 
 def make_request(
@@ -72,7 +89,7 @@ def make_request(
         name = parameter["name"]
         if parameter["in"] == "path":
             path = path.replace(f"{{{name}}}", quote(pick(chance, name, tokens), safe=""))
-        elif chance.random() < 0.3 or parameter.get("required"):
+        elif chance.random() < 0.22 or parameter.get("required"):
             query[name] = pick(chance, name, tokens)
     if chance.random() < 0.05:
         query["unknown"] = "x"

@@ -10,6 +10,8 @@ from redis.asyncio import Redis
 from fleetbus.snapshot import SnapshotReader
 from fleetbus_query_api.access.authorise import OpenAccess
 from fleetbus_query_api.app import create_app
+from fleetbus_query_api.history.connection import History, HistoryConnection
+from fleetbus_query_api.history.runs import RunReads
 from fleetbus_query_api.membership.routes import Membership
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.watch.tail import FeedTail
@@ -29,6 +31,7 @@ def page() -> str:
         authenticator=None,
         tail=cast("FeedTail", None),
         membership=cast("Membership", None),
+        history=History(HistoryConnection(None), cast("RunReads", None)),
     )
     document = app.openapi()
     parts = [

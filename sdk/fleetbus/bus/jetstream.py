@@ -19,6 +19,8 @@ from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import (
     DISTRIBUTION_STREAM,
     DISTRIBUTION_SUBJECTS,
+    PRIOR_ALL,
+    PRIOR_STREAM,
     STREAM,
     STREAM_SUBJECTS,
 )
@@ -36,6 +38,10 @@ _DISTRIBUTION_AGE: Final = timedelta(days=7)
 _DISTRIBUTION_BYTES: Final = 128 * 1024**2
 _MOST_DISTRIBUTION_BYTES: Final = 64 * 1024
 """Voters are programs of others."""
+_PRIOR_SHARE: Final = 4
+"""The states that changes replace may take a fourth of what the events may take: one is stored for
+an object that had not changed for an hour, so there are far fewer of them."""
+_PRIOR_PER_OBJECT: Final = 24
 _MOST_VALUE_BYTES: Final = 512 * 1024
 """The largest value in the bucket, with its headers. The longest that we write lists the types
 that CRDs define, for 4,000 of them; without a limit any watcher could write 64 MiB."""
@@ -80,6 +86,15 @@ async def ensure_distribution(bus: Bus, limits: StreamLimits | None = None) -> d
         Misconfigured, BusError: as for `ensure_stream`.
     """
     return await _ensure(bus, _distribution_config(limits or StreamLimits()))
+
+
+async def ensure_prior_states(bus: Bus, limits: StreamLimits | None = None) -> dict[str, Any]:
+    """Create the stream of replaced states, or check it (rule B12).
+
+    Raises:
+        Misconfigured, BusError: as for `ensure_stream`.
+    """
+    return await _ensure(bus, _prior_config(limits or StreamLimits()))
 
 
 def check_stream(config: Mapping[str, Any]) -> None:
@@ -160,6 +175,26 @@ def _distribution_config(limits: StreamLimits) -> dict[str, Any]:
         "deny_delete": True,
         "deny_purge": True,
         "allow_direct": True,  # a vote is read by its subject
+    }
+
+
+def _prior_config(limits: StreamLimits) -> dict[str, Any]:
+    return {
+        "name": PRIOR_STREAM,
+        "subjects": [PRIOR_ALL],
+        "retention": "limits",
+        "storage": "file",
+        "discard": "old",
+        "max_age": round(limits.max_age.total_seconds() * _SECOND_NS),
+        "max_bytes": limits.max_bytes // _PRIOR_SHARE,
+        "max_msgs": -1,
+        "max_msgs_per_subject": _PRIOR_PER_OBJECT,
+        "max_consumers": -1,
+        "duplicate_window": 120 * _SECOND_NS,
+        "num_replicas": limits.replicas,
+        "deny_delete": True,
+        "deny_purge": True,
+        "allow_direct": True,  # it is read by subjects only
     }
 
 

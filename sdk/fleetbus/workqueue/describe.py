@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from fleetbus.reconcile import Request
 from fleetbus.workqueue.queue import Breaker, Priority, Queue, Stats
-from fleetbus_proto import keys
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
 
 View: TypeAlias = dict[str, Any]
-
-
-async def list_controllers(redis: Redis) -> list[str]:
-    """List every controller that has, or had, a queue."""
-    before, _, after = keys.queue("*", "*").rpartition("*")[0].partition("*")
-    names: set[str] = set()
-    scan: AsyncIterator[bytes] = cast("Any", redis).scan_iter(keys.queue("*", "*"), count=10_000)
-    async for key in scan:
-        name, _, _ = key.decode().removeprefix(before).partition(after)
-        names.add(name)
-    return sorted(names)
 
 
 async def describe(queue: Queue, controller: str) -> View:

@@ -41,6 +41,14 @@ from fleetbus_query_api.fields.outliers import FieldOutliers
 from fleetbus_query_api.fields.pages import FieldPages
 from fleetbus_query_api.fields.source import FieldSource
 from fleetbus_query_api.fields.tables import FieldTables
+from fleetbus_query_api.history.changes import FleetChanges
+from fleetbus_query_api.history.connection import History
+from fleetbus_query_api.history.deleted import DeletedObjects
+from fleetbus_query_api.history.past_pages import PastPages
+from fleetbus_query_api.history.past_source import PastSources
+from fleetbus_query_api.history.routes import history_router
+from fleetbus_query_api.history.timeline import Timelines
+from fleetbus_query_api.history.window import Windows
 from fleetbus_query_api.kube.api import KubeApi
 from fleetbus_query_api.kube.objects.reading import KubeObjects
 from fleetbus_query_api.kube.objects.watching import KubeWatches
@@ -58,6 +66,7 @@ from fleetbus_query_api.operations.queues import QueueListing
 from fleetbus_query_api.operations.routes import operations_router
 from fleetbus_query_api.page.files import PageFiles
 from fleetbus_query_api.page.middleware import Page
+from fleetbus_query_api.relations.readable_types import TypeReader
 from fleetbus_query_api.relations.routes import relations_router
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.tables.stream import NDJSON, TableListing
@@ -96,6 +105,7 @@ def create_app(
     authenticator: Authenticator | None,
     tail: FeedTail,
     membership: Membership,
+    history: History,
     catalog: Catalog | None = None,
 ) -> FastAPI:
     """Build the application over one snapshot.
@@ -108,6 +118,7 @@ def create_app(
         authenticator: knows the users of tokens; None if everybody is let in.
         tail: of the snapshot's feed; its owner runs it.
         membership: joins and unjoins clusters.
+        history: what it takes to answer about the past; its owner runs the connection.
         catalog: resolves resource names; made from the reader if it is not given.
     """
     if authenticator is not None:
@@ -124,10 +135,12 @@ def create_app(
         ),
         slices=slices,
     )
+    windows = Windows(connection=history.connection, reader=reader)
     listing = ObjectListing(
         reader=reader,
         catalog=known,
         pages=FieldPages(reader=reader, source=source, slices=slices),
+        past=PastSources(pages=PastPages(reader=reader, slices=slices), windows=windows),
         slices=slices,
         access=access,
     )
@@ -158,6 +171,21 @@ def create_app(
         operations_router(
             queues=QueueListing(redis=redis, access=access),
             held=HeldDeletions(reader=reader, redis=redis, access=access),
+        )
+    )
+    app.include_router(
+        history_router(
+            windows=windows,
+            deleted=DeletedObjects(reader=reader, listing=listing, windows=windows),
+            timelines=Timelines(
+                reader=reader, listing=listing, windows=windows, runs=history.runs, slices=slices
+            ),
+            changes=FleetChanges(
+                reader=reader,
+                types=TypeReader(reader=reader, catalog=known, access=access),
+                windows=windows,
+                slices=slices,
+            ),
         )
     )
     app.include_router(v1_router(reader=reader, clusters=clusters, listing=listing))

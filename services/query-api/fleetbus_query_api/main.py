@@ -29,6 +29,8 @@ from fleetbus.store.connection import connect_patiently
 from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_query_api.access.guard import guarded
 from fleetbus_query_api.app import create_app
+from fleetbus_query_api.history.connection import History, HistoryConnection
+from fleetbus_query_api.history.runs import RunReads
 from fleetbus_query_api.membership.caller import CallerHub
 from fleetbus_query_api.membership.routes import Membership
 from fleetbus_query_api.probe import StoreProbe
@@ -69,6 +71,7 @@ async def run(
             reader = SnapshotReader(redis, keys)
             probe = StoreProbe(reader=reader, health=checks)
             tail = FeedTail(Feed(redis, keys))
+            connection = HistoryConnection(shared.nats if settings.history else None)
             async with (
                 guarded(shared, settings, reader, checks) as guard,
                 tail.running(),  # until the last request is answered
@@ -86,6 +89,7 @@ async def run(
                         callers=CallerHub(shared, is_open=guard.authenticator is None),
                         namespace=settings.clusters_namespace,
                     ),
+                    history=History(connection, RunReads(redis)),
                 )
                 broadcaster: Broadcaster = app.state.watches.broadcaster
                 await following.enter_async_context(broadcaster.running())
@@ -94,6 +98,7 @@ async def run(
                     group.create_task(guard.clusters.run(), name="clusters")
                 group.create_task(serve(app, listener, tls, on_stop=broadcaster.close), name="http")
                 group.create_task(probe.run(), name="store-probe")
+                group.create_task(connection.run(), name="history-connection")
                 host, port = listener.getsockname()[:2]
                 await asyncio.to_thread(write_port_file, settings.port_file, port)
                 started()

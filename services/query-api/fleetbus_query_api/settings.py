@@ -58,6 +58,10 @@ class QueryApiSettings(BaseSettings):
     """Namespace of fleetbus on the hub, to which a join writes the kubeconfig of a cluster;
     `clusters.namespace` of the chart."""
 
+    history: bool = True
+    """Whether questions about the past are answered, which needs FLEETBUS_NATS_URL: a connection
+    that reads the streams of events and changes nothing. The present is served without it."""
+
     token_cache: Duration = Field(default=timedelta(minutes=2), ge=_NEVER, le=timedelta(minutes=2))
     """How long a valid token is not reviewed again; a revoked one is good for so long."""
 

@@ -62,12 +62,14 @@ async def served(
 ) -> AsyncGenerator[str]:
     """A query API in this process; yields its URL.
 
-    Unless the settings say else, nobody authenticates, and tests may ask as often as they like.
+    Unless the settings say else, nobody authenticates, and tests may ask as often as they like;
+    history is on if there is a NATS.
     """
     port_file = folder / "query-api.port"
     often: dict[str, Any] = {
         "user_requests_per_second": 1e6,
         "authentication": "none",
+        "history": "nats_url" in (shared or {}),
         **settings,
     }
     chosen = QueryApiSettings(port_file=port_file, **often)

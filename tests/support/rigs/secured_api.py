@@ -74,6 +74,8 @@ class SecuredApi:
     exits: AsyncExitStack = field(repr=False)
     client: httpx.AsyncClient = field(init=False)
     url: str = ""
+    begin: str = ""
+    """A time before the events that a test has published, if it has."""
 
     @property
     def shared(self) -> dict[str, Any]:

@@ -49,7 +49,7 @@ from fleetbus.run.current import ObjectRef, Version
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord
 from fleetbus.snapshot.shards import find_shards
-from fleetbus.workqueue.describe import list_controllers
+from fleetbus.workqueue.controllers import list_controllers
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.items import ItemStatus, read_item
 from fleetbus_proto.errors import InvalidName

@@ -18,7 +18,7 @@ from fleetbus.errors import BusError, ConfigError, StoreError
 from fleetbus.intake.forget import Forgotten, forget_controller
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.access.store import StoreAccess
-from fleetbus.workqueue.describe import list_controllers
+from fleetbus.workqueue.controllers import list_controllers
 
 _TIMEOUT: Final = timedelta(seconds=10)
 

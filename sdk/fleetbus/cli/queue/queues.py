@@ -17,7 +17,7 @@ from fleetbus.errors import ConfigError, StoreError
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.shards import find_shards
-from fleetbus.workqueue.describe import list_controllers
+from fleetbus.workqueue.controllers import list_controllers
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.redis import RedisQueue
 

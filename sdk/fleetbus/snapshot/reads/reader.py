@@ -24,6 +24,7 @@ from fleetbus.snapshot.reads.entries import (
 from fleetbus.snapshot.reads.lookups import Lookups
 from fleetbus.snapshot.reads.page_reads import place_rows, split_rows
 from fleetbus.snapshot.reads.paging import Position, read_token, write_token
+from fleetbus.snapshot.reads.past import PastReads
 from fleetbus.snapshot.reads.picking import KeyPicker, Picked
 from fleetbus.snapshot.reads.point_reads import Place, PointReads, read_rows
 from fleetbus.snapshot.reads.resource_types import read_resource_records, read_resource_types
@@ -77,6 +78,8 @@ class SnapshotReader:
         """Many rows of a resource."""
         self.lookups = Lookups(redis, keys)
         """Objects of any resource."""
+        self.past = PastReads(redis, keys)
+        """What is known of the past."""
 
     # --- objects --------------------------------------------------------------------------------
 

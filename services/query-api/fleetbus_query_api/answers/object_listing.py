@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from fleetbus.kube.field_paths import FieldPath
@@ -11,13 +11,13 @@ from fleetbus.kube.selectors import FieldRequirement, FieldSelector, LabelSelect
 from fleetbus.snapshot import (
     Freshness,
     ListQuery,
-    Page,
     ResourceState,
     SnapshotReader,
 )
 from fleetbus_query_api.access.authorise import Access
 from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.catalog import Catalog, KnownResource
+from fleetbus_query_api.answers.found import Found, Pages, render_undetermined
 from fleetbus_query_api.answers.parameters import ListParameters, require_few
 from fleetbus_query_api.answers.problem import NotFoundProblem
 from fleetbus_query_api.answers.projection import MAX_FIELDS, project
@@ -36,6 +36,7 @@ from fleetbus_query_api.answers.render import (
 )
 from fleetbus_query_api.fields.order import SortKey, parse_paths, parse_sort
 from fleetbus_query_api.fields.pages import MAX_PAGE_BYTES, FieldPage, FieldPages
+from fleetbus_query_api.history.past_source import PastSources
 from fleetbus_query_api.limits.time_slices import TimeSlices
 
 _INDEXED: Final = {
@@ -50,14 +51,6 @@ _NOT_A_MEMBER: Final = Freshness(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One page, and how many objects per cluster have no body to match."""
-
-    page: Page
-    undecided: Mapping[str, int]
-
-
 class ObjectListing:
     """Answers requests for objects, as JSON.
 
@@ -65,6 +58,7 @@ class ObjectListing:
         reader: the snapshot.
         catalog: resolves resource names.
         pages: finds those that are selected or sorted by fields.
+        past: finds those of the past.
         slices: run the decoding of objects.
         access: decides what a user may read.
     """
@@ -75,11 +69,13 @@ class ObjectListing:
         reader: SnapshotReader,
         catalog: Catalog,
         pages: FieldPages,
+        past: PastSources,
         slices: TimeSlices,
         access: Access,
     ) -> None:
         self._reader = reader
         self._pages = pages
+        self._past = past
         self._slices = slices
         self._readable = ReadableResources(catalog=catalog, access=access)
 
@@ -93,6 +89,7 @@ class ObjectListing:
             InvalidToken: the continue token is malformed, or of another question.
             ExpiredToken: the continue token is of a lost store.
             NotFoundProblem: no cluster has this resource, or the user may list it in none.
+            HistoryError, BusError, UnavailableProblem: as `source`.
         """
         fields, labels = read_selectors(asked.field_selector, asked.label_selector)
         sort = parse_sort(asked.sort)
@@ -105,7 +102,8 @@ class ObjectListing:
         # Freshness first: rows read after it are at least as fresh as it says (rule A4).
         freshness = await self.freshness(readable, asked.namespace)
         query = _query(members_of(readable), known, asked, labels)
-        found = await self.page(query, fields, sort)
+        pages = await self.source(asked.as_of)
+        found = await pages.page(query, fields, sort)
         entries = found.page.entries
         if shown:
             entries = []
@@ -119,9 +117,20 @@ class ObjectListing:
                 "remaining": found.page.remaining,
                 "resourceVersion": str(found.page.counter),
                 "resource": describe_resource(known),
+                **await past_members(pages, query, found),
                 **render_freshness(with_undecided(freshness, found.undecided)),
             },
         )
+
+    async def source(self, as_of: str) -> Pages:
+        """Who finds the pages of a list: of the present, or as of a time.
+
+        Raises:
+            HistoryError: the time is malformed, or outside the window.
+            UnavailableProblem: the past needs NATS, which is away.
+            BusError: the stream cannot be read.
+        """
+        return await self._past.at(as_of) if as_of else self
 
     async def get(
         self, user: User, cluster: str, resource: str, namespace: str, name: str
@@ -166,6 +175,11 @@ class ObjectListing:
         """Yield pages of objects in the order of a field; see `FieldPages.walk`."""
         return self._pages.walk(query, fields, sort)
 
+    async def members(self, query: ListQuery) -> dict[str, Any]:
+        """No more members: a list of the present has nothing to add."""
+        del query
+        return {}
+
     async def page(
         self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey] = ()
     ) -> Found:
@@ -206,6 +220,12 @@ def read_selectors(fields: str, labels: str) -> tuple[FieldSelector, LabelSelect
     require_few("fieldSelector", len(by_field.requirements))
     require_few("labelSelector", len(by_label.requirements))
     return by_field, by_label
+
+
+async def past_members(pages: Pages, query: ListQuery, found: Found) -> dict[str, Any]:
+    """The members of an answer about the past; none if it is about the present."""
+    more = await pages.members(query)
+    return more | ({"undetermined": render_undetermined(found.undetermined)} if more else {})
 
 
 def members_of(readable: Readable) -> list[str]:

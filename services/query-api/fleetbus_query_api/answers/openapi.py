@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class AnswerModel(BaseModel):
-    """A part of an answer: exactly these members."""
+    """A part of an answer."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
@@ -29,8 +29,8 @@ class FreshnessModel(AnswerModel):
     """Why it is incomplete."""
 
 
-class WithFreshness(AnswerModel):
-    """An answer that shows how fresh it is (rule A4)."""
+class FreshAnswerModel(AnswerModel):
+    """An answer that says how fresh it is."""
 
     freshness: dict[str, FreshnessModel]
     """By cluster."""
@@ -79,7 +79,35 @@ class ItemModel(AnswerModel):
     """Why the body is missing: `oversized` (for the bus), `unreadable` or `absent`."""
 
 
-class ListModel(WithFreshness):
+class GapModel(AnswerModel):
+    """A time about which less is known."""
+
+    cluster: str | None
+    """Null if it is about all of them."""
+    from_time: str | None = Field(alias="from")
+    """Null if it is unknown."""
+    to: str
+    reason: str
+
+
+class WindowModel(AnswerModel):
+    """The time that the events cover, and its gaps."""
+
+    from_time: str = Field(alias="from")
+    to: str
+    gaps: list[GapModel]
+
+
+class UndeterminedModel(AnswerModel):
+    """An object of which it is unknown whether, or how, it existed."""
+
+    cluster: str
+    namespace: str
+    name: str
+    reason: str
+
+
+class ListModel(FreshAnswerModel):
     """A page of objects in the order cluster, namespace, name, or in the one that was asked for."""
 
     items: list[ItemModel]
@@ -90,9 +118,14 @@ class ListModel(WithFreshness):
     resourceVersion: str  # noqa: N815 -- as in the answer
     """Of the whole snapshot, before the first object was read."""
     resource: ResourceModel
+    asOf: str = ""  # noqa: N815 -- as in the answer
+    """Only of a list of the past, like the next two."""
+    window: WindowModel | None = None
+    undetermined: list[UndeterminedModel] = []
+    """At most 100 per page."""
 
 
-class ObjectModel(ItemModel, WithFreshness):
+class ObjectModel(ItemModel, FreshAnswerModel):
     """One object."""
 
     resource: ResourceModel
@@ -126,7 +159,7 @@ class ClusterModel(AnswerModel):
     completeResourceCount: int  # noqa: N815 -- as in the answer
 
 
-class ClusterListModel(WithFreshness):
+class ClusterListModel(FreshAnswerModel):
     """All clusters, by name."""
 
     items: list[ClusterModel]
@@ -146,7 +179,7 @@ class ClusterResourceModel(FreshnessModel):
     """When the last byte of its list or watch came; a quiet resource may have none for long."""
 
 
-class ClusterDetailModel(ClusterModel, WithFreshness):
+class ClusterDetailModel(ClusterModel, FreshAnswerModel):
     """One cluster with its resources."""
 
     resources: list[ClusterResourceModel]
@@ -160,7 +193,7 @@ class GroupModel(AnswerModel):
     count: int
 
 
-class CountModel(WithFreshness):
+class CountModel(FreshAnswerModel):
     """How many objects there are, and in which groups."""
 
     total: int
@@ -202,7 +235,7 @@ class OutlierModel(AnswerModel):
     """Between the first five variants that were found; at most 50."""
 
 
-class OutlierListModel(WithFreshness):
+class OutlierListModel(FreshAnswerModel):
     """Names whose objects differ between clusters, by namespace and name."""
 
     items: list[OutlierModel]
@@ -228,7 +261,7 @@ class PlacedModel(AnswerModel):
     """In its own cluster."""
 
 
-class WhereModel(WithFreshness):
+class WhereModel(FreshAnswerModel):
     """The objects of a name, by cluster, resource and namespace."""
 
     items: list[PlacedModel]
@@ -244,7 +277,7 @@ class ChildModel(PlacedModel):
     """1 for a child, 2 for a child of a child."""
 
 
-class ChildrenModel(WithFreshness):
+class ChildrenModel(FreshAnswerModel):
     """The children of an object, the nearest first."""
 
     items: list[ChildModel]
@@ -270,7 +303,7 @@ class OwnerModel(AnswerModel):
     """Null if it was not found."""
 
 
-class OwnersModel(WithFreshness):
+class OwnersModel(FreshAnswerModel):
     """The owners of an object, the nearest first."""
 
     items: list[OwnerModel]

@@ -19,6 +19,8 @@ MAX_REQUIREMENTS: Final = 32
 """Of a selector: each is evaluated for each scanned object (rule A8)."""
 MAX_SELECTOR: Final = 4096
 """Characters (rule A8)."""
+MAX_TIME: Final = 40
+"""Characters of a point in time."""
 _MAX_CLUSTERS: Final = 1000
 _REPEATABLE: Final = frozenset({"cluster"})
 
@@ -106,6 +108,14 @@ class ListParameters(BaseModel):
         alias="continue",
         max_length=MAX_TOKEN,
         description="`continue` of the previous page; the other parameters must be the same.",
+    )
+    as_of: str = Field(
+        default="",
+        alias="asOf",
+        max_length=MAX_TIME,
+        description="The objects as they were then: a time as in RFC 3339, or `10m`, `2h` back from"
+        " now. All pages are of the same time, and none is sorted. What is not known of it is in"
+        " `undetermined` and `window`.",
     )
     view: Literal["objects", "table"] = Field(
         default="objects",

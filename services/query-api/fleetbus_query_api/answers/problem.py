@@ -9,11 +9,11 @@ Problem
 ├── NotFoundProblem           404: no such resource, cluster or object
 ├── MethodNotAllowedProblem   405: anything but GET, join and unjoin (rule A7)
 ├── ConflictProblem           409: the name of a cluster that joins is taken
-├── GoneProblem               410: the continue token has expired: the store was lost since
+├── GoneProblem               410: the continue token has expired, or the time left the window
 ├── TooLargeProblem           413: an uploaded kubeconfig is too large
 ├── MisdirectedProblem        421: the Host header is not a name of this machine
 ├── TooManyRequestsProblem    429: a limit of one user was reached
-└── UnavailableProblem        503: the store of the snapshot is away, or being filled
+└── UnavailableProblem        503: the store of the snapshot is away or being filled, or NATS is
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from fleetbus.errors import FleetbusError, StoreError
+from fleetbus.errors import BusError, FleetbusError, StoreError
+from fleetbus.history.errors import HistoryError, OutsideWindow
 from fleetbus.kube.selectors import InvalidSelector
 from fleetbus.snapshot import ExpiredToken, InvalidToken
 from fleetbus.store.foreign_keys import ForeignKeyError
@@ -116,7 +117,7 @@ class ConflictProblem(Problem):
 
 
 class GoneProblem(Problem):
-    """The page that the request continues from is lost; start from the beginning."""
+    """The page that the request continues from is lost, or the time that it is about."""
 
     status = 410
 
@@ -149,16 +150,16 @@ class TooManyRequestsProblem(Problem):
 
 
 class UnavailableProblem(Problem):
-    """The store of the snapshot does not answer, or is being filled."""
+    """The store of the snapshot does not answer or is being filled; or NATS, for the past."""
 
     status = 503
     headers = MappingProxyType({"Retry-After": "1"})
 
 
 _MEANINGS: Final[tuple[tuple[tuple[type[Exception], ...], type[Problem]], ...]] = (
-    ((ExpiredToken,), GoneProblem),
-    ((InvalidName, InvalidSelector, InvalidToken), BadRequestProblem),
-    ((StoreError,), UnavailableProblem),
+    ((ExpiredToken, OutsideWindow), GoneProblem),
+    ((InvalidName, InvalidSelector, InvalidToken, HistoryError), BadRequestProblem),
+    ((StoreError, BusError), UnavailableProblem),
 )
 
 
@@ -172,7 +173,9 @@ def add_problem_handlers(app: FastAPI) -> None:
         InvalidSelector,
         InvalidToken,
         ExpiredToken,
+        HistoryError,
         StoreError,
+        BusError,
         redis.exceptions.RedisError,
         Exception,
     ):

@@ -14,8 +14,7 @@ from fleetbus.snapshot import Entry, InvalidToken, ListQuery, Page, SnapshotRead
 from fleetbus.snapshot.reads.entries import make_entry
 from fleetbus.snapshot.reads.paging import Position
 from fleetbus_query_api.answers.catalog import read_generation
-from fleetbus_query_api.answers.render import body_of
-from fleetbus_query_api.fields.bodies import UnreadableBody, decode
+from fleetbus_query_api.fields.bodies import UnreadableBody
 from fleetbus_query_api.fields.matching import STEP, Matches, Segment, find_matches, value_reader
 from fleetbus_query_api.fields.order import KEYED, Rank, SortKey, dump_ranks, load_ranks, rank_of
 from fleetbus_query_api.fields.paging import (
@@ -24,6 +23,7 @@ from fleetbus_query_api.fields.paging import (
     read_token,
     write_token,
 )
+from fleetbus_query_api.fields.selection import matches_entry
 from fleetbus_query_api.fields.source import FieldSource, Question
 from fleetbus_query_api.limits.time_slices import TimeSlices
 
@@ -320,8 +320,6 @@ def _matches(entry: Entry, query: ListQuery, fields: FieldSelector) -> bool:
     if not query.labels and all(one.path in KEYED for one in fields.requirements):
         return True  # the key has not changed
     try:
-        tree = decode(body_of(entry))
+        return matches_entry(entry, query.labels, fields)
     except UnreadableBody:
         return False
-    labels: Any = tree.get("metadata", {}).get("labels") or {}
-    return fields.matches(tree) and (not query.labels or query.labels.matches(labels))

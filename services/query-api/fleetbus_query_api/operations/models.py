@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from fleetbus_query_api.answers.openapi import AnswerModel, WithFreshness
+from fleetbus_query_api.answers.openapi import AnswerModel, FreshAnswerModel
 
 
 class BreakerModel(AnswerModel):
@@ -100,7 +100,7 @@ class HeldModel(AnswerModel):
     message: str
 
 
-class HeldDeletionsModel(WithFreshness):
+class HeldDeletionsModel(FreshAnswerModel):
     """The deletions that wait for a person, by namespace and name."""
 
     budget: DeletionBudgetModel

@@ -11,7 +11,8 @@ from redis.asyncio import Redis
 from fleetbus.errors import StoreError
 from fleetbus.process.human_time import render_time
 from fleetbus.store.connection import store_errors
-from fleetbus.workqueue.describe import View, describe, list_controllers
+from fleetbus.workqueue.controllers import list_controllers
+from fleetbus.workqueue.describe import View, describe
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_query_api.access.authorise import Access, Right

@@ -7,7 +7,7 @@ is waited for. A client that has not read the last line has not read the whole t
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 import msgspec
@@ -19,10 +19,11 @@ from fleetbus.errors import FleetbusError
 from fleetbus.kube.json_fields import Tree, pairs
 from fleetbus.kube.selectors import FieldSelector, LabelSelector
 from fleetbus.kube.trees import read_tree
+from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot import Entry, ListQuery
 from fleetbus_query_api.access.user import User
+from fleetbus_query_api.answers.found import Found, Pages, render_undetermined
 from fleetbus_query_api.answers.object_listing import (
-    Found,
     ObjectListing,
     describe_resource,
     members_of,
@@ -74,6 +75,7 @@ class TableListing:
             InvalidToken: the continue token is malformed, or of another question.
             ExpiredToken: the continue token is of a lost store.
             NotFoundProblem: no cluster has this resource, or the user may list it in none.
+            HistoryError, BusError, UnavailableProblem: as `ObjectListing.source`.
         """
         if asked.fields:
             raise BadRequestProblem("a table has the columns of kubectl: leave `fields` out")
@@ -103,40 +105,27 @@ class TableListing:
         )
         rows = _Rows(columns, is_namespaced=known.namespaced, show_labels=asked.show_labels)
         limit = asked.limit if "limit" in asked.model_fields_set else None
-        first = await self._page(
-            query, fields, sort, limit
-        )  # what is refused is refused before the head
+        pages = await self._listing.source(asked.as_of)
+        wish = _Wish(pages, query, fields, sort, limit)
+        first = await wish.page(query, 0)  # what is refused is refused before the head
         head = {
             "columns": rows.definitions(),
             "resource": describe_resource(known),
+            **await pages.members(query),
             **render_freshness(freshness),
         }
         return StreamingResponse(
-            self._stream(head, rows, query, fields, sort, first, limit),
+            self._stream(head, rows, wish, first),
             headers=FIXED_HEADERS,
             media_type=NDJSON,
         )
 
-    async def _page(
-        self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey], limit: int | None
-    ) -> Found:
-        # Each page of a selection looks at all objects anew, so that it had better be a large one.
-        most = _CHOSEN_PAGE if fields or sort else _PAGE
-        size = most if limit is None else min(limit, most)
-        return await self._listing.page(replace(query, limit=size), fields, sort)
-
     async def _stream(
-        self,
-        head: dict[str, Any],
-        rows: _Rows,
-        query: ListQuery,
-        fields: FieldSelector,
-        sort: Sequence[SortKey],
-        found: Found,
-        limit: int | None,
+        self, head: dict[str, Any], rows: _Rows, wish: _Wish, found: Found
     ) -> AsyncGenerator[bytes]:
         yield _encode(head) + b"\n"
         undecided: dict[str, int] = {}
+        undetermined: list[tuple[ObjectRef, str]] = []
         version = found.page.counter
         while True:
             lines: list[bytes] = []
@@ -146,13 +135,12 @@ class TableListing:
                 yield b"".join(lines)
             for cluster, count in found.undecided.items():  # each page counts all that it looked at
                 undecided[cluster] = max(undecided.get(cluster, 0), count)
-            left = None if limit is None else limit - rows.count
+            undetermined += found.undetermined[: _NAMED - len(undetermined)]
             token = found.page.continue_token
-            if not token or left == 0:
+            if not token or wish.limit == rows.count:
                 break
             try:
-                query = replace(query, continue_token=token)
-                found = await self._page(query, fields, sort, left)
+                found = await wish.page(replace(wish.query, continue_token=token), rows.count)
             except (FleetbusError, RedisError) as e:  # the status is sent already
                 log.warning("table_interrupted", error=str(e))
                 yield _encode({"error": f"interrupted after {rows.count} rows: {e}"}) + b"\n"
@@ -165,7 +153,32 @@ class TableListing:
             "undecided": undecided,
             "degraded": rows.degraded,
         }
+        if undetermined:
+            end["undetermined"] = render_undetermined(undetermined)
         yield _encode({"end": end}) + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What a table shows.
+
+    Attributes:
+        pages: finds its pages.
+        limit: how many rows; None for all.
+    """
+
+    pages: Pages
+    query: ListQuery
+    fields: FieldSelector
+    sort: Sequence[SortKey]
+    limit: int | None
+
+    async def page(self, query: ListQuery, shown: int) -> Found:
+        """Find a page, after so many rows."""
+        # Each page of a selection looks at all objects anew, so that it had better be a large one.
+        most = _CHOSEN_PAGE if self.fields or self.sort else _PAGE
+        size = most if self.limit is None else min(self.limit - shown, most)
+        return await self.pages.page(replace(query, limit=size), self.fields, self.sort)
 
 
 class _Rows:

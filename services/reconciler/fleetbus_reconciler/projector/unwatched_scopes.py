@@ -26,7 +26,7 @@ from prometheus_client import Counter
 from redis.exceptions import RedisError
 
 from fleetbus.bus.connection import Bus
-from fleetbus.bus.key_scan import last_messages
+from fleetbus.bus.stream_reads import last_messages
 from fleetbus.errors import BusError
 from fleetbus.process.clock import now_ms
 from fleetbus.snapshot.reads.reader import SnapshotReader
@@ -176,7 +176,7 @@ class UnwatchedScopes:
         """The last report of every live replica, as the stream holds it."""
         subject = f"fleetbus.status.{check_cluster(cluster)}.>"
         found: list[tuple[datetime, _Watching]] = []
-        for message in await last_messages(self._bus, STREAM, subject):
+        for message in await last_messages(self._bus, STREAM, [subject]):
             try:
                 beat = admit(message.subject, message.headers, message.body, now_ms=now_ms())
             except MalformedMessage:

@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from fleetbus.snapshot import Entry, Freshness, ListQuery, SnapshotReader
 from fleetbus_query_api.access.user import User
+from fleetbus_query_api.answers.found import Found
 from fleetbus_query_api.answers.object_listing import (
-    Found,
     ObjectListing,
     members_of,
     with_undecided,

@@ -1,6 +1,6 @@
 // What several views show: commands, freshness, problems, filters.
 import { announce, badge, fill, h } from "./dom.js";
-import { ago, names, plural, span } from "./format.js";
+import { ago, clock, names, plural, span } from "./format.js";
 
 const SAFE = /^[A-Za-z0-9_./:=,@%+-]+$/;
 
@@ -78,7 +78,7 @@ export function windowLine(window) {
   const text = `History since ${ago(window.from)}`;
   if (!gaps.length) return h("p", { class: "freshness" }, badge("no gap", "good"), ` ${text}`);
   const rows = gaps.map((gap) =>
-    h("li", {}, h("b", {}, gap.cluster ?? "all clusters"), `: ${gap.from} to ${gap.to}: ${gap.reason}`),
+    h("li", {}, h("b", {}, gap.cluster ?? "all clusters"), `: ${gap.from ? clock(gap.from) : "unknown"} to ${clock(gap.to)}: ${gap.reason}`),
   );
   return h(
     "details",

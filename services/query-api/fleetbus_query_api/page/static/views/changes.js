@@ -1,9 +1,8 @@
 // What changed in the fleet, grouped by change: where it happened, and where not.
 import { get } from "../api.js";
-import { badge, fill, h, objectAddress } from "../dom.js";
-import { clock, names, plural, titleOf } from "../format.js";
+import { address, badge, fill, h, objectAddress } from "../dom.js";
+import { clock, names, plural, resourceName, titleOf } from "../format.js";
 import { commandOf, commands, filters, freshnessLine, shown, windowLine } from "../parts.js";
-import { address } from "../dom.js";
 import { fieldChange } from "./timeline.js";
 
 const FIELDS = [
@@ -12,6 +11,7 @@ const FIELDS = [
   { name: "cluster", label: "Clusters", placeholder: "all" },
   { name: "resource", label: "Type", placeholder: "all" },
   { name: "namespace", label: "Namespace", placeholder: "all" },
+  { name: "owned", label: "Also owned", check: true },
 ];
 const TONES = { added: "good", deleted: "bad", modified: "accent" };
 const SHOWN_FIELDS = 6;
@@ -19,6 +19,7 @@ const SHOWN_FIELDS = 6;
 export function openChanges(main, context) {
   const { params, signal } = context;
   const asked = Object.fromEntries(FIELDS.map(({ name, value }) => [name, params.get(name) ?? value ?? ""]));
+  asked.owned = asked.owned ? "true" : "";
   const form = filters(FIELDS, params, (values) => context.go(address("/changes", values)));
   const presets = h(
     "p",
@@ -26,7 +27,7 @@ export function openChanges(main, context) {
     ["1m", "10m", "1h", "6h", "24h"].map((since) => h("a", { class: "button", href: context.with({ since, until: "" }), "aria-current": since === asked.since ? "true" : null }, since)),
   );
   const place = h("div", {}, h("p", { role: "status" }, "Reading the log of changes …"));
-  const command = commandOf(["fleetbus", "diff"], [["--since", asked.since], ["--until", asked.until], ["--cluster", asked.cluster], ["--resource", asked.resource], ["-n", asked.namespace]]);
+  const command = commandOf(["fleetbus", "diff"], [["--since", asked.since], ["--until", asked.until], ["--cluster", asked.cluster], ["--resource", asked.resource], ["-n", asked.namespace], ["--owned", Boolean(asked.owned)]]);
   fill(main, h("h1", { class: "unseen" }, "Changes"), form, presets, place, commands(command));
   shown(place, signal, async () => {
     const answer = await get("/fleet/v1/changes", asked, { signal });
@@ -35,7 +36,9 @@ export function openChanges(main, context) {
       place,
       windowLine(answer.window),
       answer.freshness ? freshnessLine(answer) : null,
-      h("p", { class: "status", role: "status" }, `${plural(answer.changedObjects, "object")} changed between ${clock(answer.from)} and ${clock(answer.to)}, in ${plural(groups.length, "way")}.`),
+      h("p", { class: "status", role: "status" }, `${plural(answer.changedObjects, "object")} changed between ${clock(answer.from)} and ${clock(answer.to)}, in ${plural(answer.groupCount ?? groups.length, "way")}.`),
+      answer.ownedObjects ? h("p", { class: "dim" }, `${plural(answer.ownedObjects, "more object")} changed that others own, such as the pods of a ReplicaSet. `, h("a", { href: context.with({ owned: true }) }, "Show them")) : null,
+      undetermined(answer.undetermined ?? []),
       answer.truncated ? h("p", {}, badge("not all", "warn"), " There were more changes than one answer holds: narrow the question.") : null,
       h("ul", { class: "groups" }, groups.map((group) => groupItem(group, asked))),
     );
@@ -53,7 +56,14 @@ function interest(group) {
   return group.others.length ? (group.change === "modified" ? 2 : 1) : 0;
 }
 
-function groupItem(group, asked) {
+function undetermined(list) {
+  if (!list.length) return null;
+  const rows = list.map((one) => h("li", {}, `${one.cluster} ${titleOf(one.namespace, one.name)}: ${one.reason}`));
+  return h("details", { class: "freshness" }, h("summary", {}, badge("not known", "warn"), ` whether ${plural(list.length, "object")} changed`), h("ul", {}, rows));
+}
+
+function groupItem(found, asked) {
+  const group = { ...found, resource: resourceName(found.resource), kind: found.resource.kind };
   const all = group.clusters.length + group.others.length;
   const target = objectAddress({ ...group, cluster: group.clusters[0] }, { tab: group.change === "deleted" ? "timeline" : "compare" });
   const where = group.others.length
@@ -64,7 +74,7 @@ function groupItem(group, asked) {
   return h(
     "li",
     { "data-row": true, tabindex: "-1" },
-    h("p", {}, badge(group.change, TONES[group.change] ?? "plain"), " ", h("span", { class: "dim" }, group.resource, " "), h("a", { href: target }, titleOf(group.namespace, group.name))),
+    h("p", {}, badge(group.change, TONES[group.change] ?? "plain"), " ", h("span", { class: "dim" }, group.kind, " "), h("a", { href: target }, titleOf(group.namespace, group.name))),
     h("p", { class: "where" }, where),
     fields.length ? h("ul", { class: "changes" }, fields) : null,
     more > 0 ? h("p", { class: "dim" }, `and ${plural(more, "more field")}`) : null,

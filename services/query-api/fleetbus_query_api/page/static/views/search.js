@@ -1,7 +1,7 @@
 // All objects of a type in all clusters, in the columns of kubectl; or where a name is.
 import { get, readTable, types } from "../api.js";
 import { address, badge, fill, h, objectAddress, section, table } from "../dom.js";
-import { ago, clock, count, plural, resourceName, titleOf } from "../format.js";
+import { clock, count, names, plural, resourceName, titleOf } from "../format.js";
 import { VirtualList } from "../list.js";
 import { commandOf, commands, filters, freshnessLine, problemBox, shown, toneOf, windowLine } from "../parts.js";
 import { suggestion } from "../quick.js";
@@ -34,7 +34,7 @@ export function openSearch(main, context) {
     return null;
   }
   context.setTitle(resource);
-  return params.get("asOf") ? openPast(main, context, resource) : openPresent(main, context, resource);
+  return openTable(main, context, resource);
 }
 
 function command({ params }, resource) {
@@ -56,17 +56,17 @@ function asked(params) {
   return Object.fromEntries(NAMES.map((name) => [name, params.get(name) ?? ""]));
 }
 
-function openPresent(main, context, resource) {
+function openTable(main, context, resource) {
   const { params, signal } = context;
   const status = h("p", { class: "status", role: "status" }, "Asking …");
   const fresh = h("div");
   const trouble = h("div");
-  const pages = { token: "", isWhole: false, isBusy: false, total: null };
+  const pages = { token: "", isWhole: false, isBusy: false, total: null, asOf: params.get("asOf") ?? "" };
   let named = { name: 0, isNamespaced: false };
   const list = new VirtualList({
     label: `${resource} in all clusters`,
     addressOf: (cells) =>
-      objectAddress({ resource, cluster: cells[0], namespace: named.isNamespaced ? cells[1] : "", name: cells[named.name] }),
+      objectAddress({ resource, cluster: cells[0], namespace: named.isNamespaced ? cells[1] : "", name: cells[named.name] }, { asOf: pages.asOf }),
     toneOf: (cell, column) => (/^(status|ready|phase|state)$/i.test(column.name) ? `tone ${toneOf(cell)}` : ""),
     onNearEnd: () => next(),
   });
@@ -78,7 +78,7 @@ function openPresent(main, context, resource) {
     pages.isBusy = true;
     await shown(trouble, signal, async () => {
       const isFirst = !pages.token;
-      const question = { ...asked(params), wide: params.get("wide") ? "true" : "", limit: PAGE, continue: pages.token };
+      const question = { ...asked(params), wide: params.get("wide") ? "true" : "", limit: PAGE, continue: pages.token, asOf: pages.asOf };
       const onHead = (head) => isFirst && begin(head);
       const { rows, end } = await readTable(`/fleet/v1/resources/${encodeURI(resource)}`, question, { signal, onHead });
       pages.token = end.continue;
@@ -92,18 +92,21 @@ function openPresent(main, context, resource) {
 
   function begin(head) {
     named = { name: head.columns.findIndex((column) => column.format === "name"), isNamespaced: head.resource.namespaced };
-    fill(fresh, freshnessLine(head));
+    pages.asOf = head.asOf ?? ""; // all pages are of the same moment, also one that was `10m`
+    fill(fresh, freshnessLine(head), windowLine(head.window));
     list.begin(head.columns, (column) => headOf(column, params, context));
   }
 
   function report(end) {
     const held = count(list.rows.length);
     const total = pages.isWhole ? list.rows.length : pages.total;
-    const text = pages.isWhole ? `${plural(list.rows.length, "object")}.` : `${held}${total === null ? "" : ` of ${count(total)}`} objects; more come as you scroll.`;
+    const when = pages.asOf ? ` as of ${clock(pages.asOf)}` : "";
+    const text = pages.isWhole ? `${plural(list.rows.length, "object")}${when}.` : `${held}${total === null ? "" : ` of ${count(total)}`} objects${when}; more come as you scroll.`;
     const undecided = Object.values(end.undecided).reduce((sum, one) => sum + one, 0);
     fill(status, text, undecided ? [" ", badge(`${plural(undecided, "object")} without a body may match`, "warn")] : null,
+      end.undetermined?.length ? [" ", badge(`of some it is not known whether they existed: ${names(end.undetermined.map((one) => `${one.cluster} ${titleOf(one.namespace, one.name)}`), 3)}`, "warn")] : null,
       end.degraded.length ? [" ", badge(`of ${plural(end.degraded.length, "object")} only the name is known`, "warn")] : null);
-    if (!pages.isWhole && pages.total === null) countAll(end);
+    if (!pages.isWhole && pages.total === null && !pages.asOf) countAll(end);
   }
 
   async function countAll(end) {
@@ -131,41 +134,6 @@ function headOf(column, params, context) {
   const mark = isThis ? " ↓" : isOther ? " ↑" : "";
   const target = context.with({ sort: isThis ? other : sort });
   return h("a", { href: target, title: `Sort by ${sort.replace("-", "")}` }, column.name, mark);
-}
-
-function openPast(main, context, resource) {
-  const { params, signal } = context;
-  const place = h("div");
-  main.append(place, commands(command(context, resource)));
-  shown(place, signal, async () => {
-    const question = { ...asked(params), sort: "", asOf: params.get("asOf"), limit: PAGE };
-    const answer = await get(`/fleet/v1/resources/${encodeURI(resource)}`, question, { signal });
-    const rows = answer.items.map((item) => pastRow(item, resource, answer));
-    const unknown = (answer.undetermined ?? []).map((one) => h("li", {}, `${one.cluster}: ${titleOf(one.namespace, one.name)}: ${one.reason}`));
-    fill(
-      place,
-      freshnessLine(answer),
-      windowLine(answer.window),
-      h("p", { class: "status", role: "status" }, `${plural(answer.items.length, "object")}${answer.continue ? ", the first ones," : ""} as of ${clock(answer.asOf ?? params.get("asOf"))}.`),
-      unknown.length ? h("details", { class: "freshness" }, h("summary", {}, badge(plural(unknown.length, "object"), "warn"), " cannot be determined"), h("ul", {}, unknown)) : null,
-      table(`${resource} in the past`, ["Cluster", "Namespace", "Name", "Created", "Version"], rows),
-    );
-  });
-  return null;
-}
-
-function pastRow({ cluster, object, ...known }, resource, answer) {
-  const metadata = object?.metadata ?? known;
-  const target = objectAddress({ resource, cluster, namespace: metadata.namespace, name: metadata.name }, { asOf: answer.asOf });
-  return h(
-    "tr",
-    { "data-row": true, tabindex: "-1" },
-    h("td", {}, cluster),
-    h("td", {}, metadata.namespace ?? ""),
-    h("th", { scope: "row" }, h("a", { href: target }, metadata.name)),
-    h("td", {}, ago(metadata.creationTimestamp)),
-    h("td", {}, metadata.resourceVersion ?? ""),
-  );
 }
 
 function openWhere(main, { params, signal }) {

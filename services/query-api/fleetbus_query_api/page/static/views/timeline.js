@@ -30,23 +30,23 @@ export function openTimeline(body, context, asked, cluster) {
       windowLine(answer.window),
       answer.freshness ? freshnessLine(answer) : null,
       h("p", { class: "status", role: "status" }, `${plural(entries.length, "entry", "entries")}, the newest first${answer.hasMore ? "; there are earlier ones" : ""}.`),
-      h("ol", { class: "timeline" }, entries.map((entry, at) => timelineEntry(entry, entries[at + 1], context))),
+      h("ol", { class: "timeline" }, entries.map((entry, at) => timelineEntry(entry, entries[at + 1], { ...answer.object, context }))),
     );
   });
 }
 
-function timelineEntry(entry, before, context) {
+function timelineEntry(entry, before, about) {
   const gap = before ? span((Date.parse(entry.time) - Date.parse(before.time)) / 1000) : "";
   const parts = { change: changeParts, reconcile: reconcileParts, distribution: distributionParts }[entry.stage];
   return h(
     "li",
     { class: `stage-${entry.stage}`, "data-row": true, tabindex: "-1" },
     h("time", { datetime: entry.time, title: entry.time }, clock(entry.time, { millis: true }), gap ? h("span", { class: "dim" }, ` +${gap}`) : null),
-    h("div", {}, parts ? parts(entry, context) : `${entry.stage}`),
+    h("div", {}, parts ? parts(entry, about) : `${entry.stage}`),
   );
 }
 
-function changeParts(entry, context) {
+function changeParts(entry, { context }) {
   const fields = (entry.differences ?? []).map(fieldChange);
   const more = entry.moreDifferences ? h("p", { class: "dim" }, `and ${plural(entry.moreDifferences, "more field")}`) : null;
   return [
@@ -56,6 +56,7 @@ function changeParts(entry, context) {
       badge(entry.verb, entry.verb === "deleted" ? "bad" : entry.verb === "added" ? "good" : "accent"),
       ` version ${entry.resourceVersion} `,
       h("a", { href: context.with({ asOf: entry.time, tab: "yaml" }) }, "as it was then"),
+      entry.foundByList ? [" ", badge("found by a list", "warn", { title: "it may have happened earlier" })] : null,
       entry.degraded ? [" ", badge(`no body: ${entry.degraded}`, "warn")] : null,
     ),
     steps([["change", null], ["bus", entry.storedAfterSeconds]]),
@@ -70,10 +71,16 @@ export function fieldChange({ path, before, after }) {
   return h("li", {}, h("code", {}, path), " ", h("del", {}, old), " → ", h("ins", {}, now));
 }
 
-function reconcileParts(entry) {
+/** The request of a run, if it is not that of the object itself. */
+function requestText(request, { cluster, namespace, name }) {
+  if (!request || (request.cluster === cluster && request.namespace === namespace && request.name === name)) return "";
+  return ` for ${request.cluster} ${titleOf(request.namespace, request.name)}`;
+}
+
+function reconcileParts(entry, about) {
   const outcome = entry.outcome || (entry.endedAt ? "ended" : "runs");
   return [
-    h("p", {}, badge(outcome, toneOf(entry.error ? "failed" : outcome)), " by ", h("b", {}, entry.controller), entry.attempt ? `, attempt ${entry.attempt + 1}` : ""),
+    h("p", {}, badge(outcome, toneOf(entry.error ? "failed" : outcome)), " by ", h("b", {}, entry.controller), requestText(entry.request, about), entry.attempt ? `, attempt ${entry.attempt + 1}` : ""),
     steps([["queue", entry.waitedSeconds], ["reconcile", entry.ranSeconds]]),
     entry.error ? h("p", { class: "problem" }, entry.error) : null,
   ];
@@ -82,7 +89,7 @@ function reconcileParts(entry) {
 function distributionParts(entry) {
   const owner = entry.owner ? titleOf(entry.owner.namespace, entry.owner.name) : "";
   const target = entry.owner ? h("a", { href: `/rollouts?${new URLSearchParams({ namespace: entry.owner.namespace, name: entry.owner.name })}` }, owner) : "";
-  return [h("p", {}, badge(entry.event, toneOf(entry.event)), " by MultiClusterResource ", target), steps([["apply", null]]), entry.message ? h("p", { class: "dim" }, entry.message) : null];
+  return [h("p", {}, badge(entry.event, toneOf(entry.event)), " by MultiClusterResource ", target, entry.wave ? `, wave ${entry.wave}` : ""), steps([["apply", null]]), entry.message || entry.reason ? h("p", { class: "dim" }, entry.message || entry.reason) : null];
 }
 
 /** The steps of an entry with the time that each took. */

@@ -1,0 +1,203 @@
+"""Reads messages of a stream by direct gets, which take no consumer and change nothing.
+
+A direct get is one request for up to a thousand messages: those that follow a sequence or a time on
+a subject, or the last one of each of many subjects, also as they were at a point in time. It needs
+one right, to publish to `$JS.API.DIRECT.GET.<stream>`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import nats.errors
+import orjson
+from nats.aio.msg import Msg
+
+from fleetbus.bus.connection import REQUEST_TIMEOUT, Bus, NoAnswer, NoStream, subscribed
+from fleetbus.errors import BusError
+from fleetbus.process.clock import rfc3339
+
+_PAGE: Final = 1_000
+_PAGE_BYTES: Final = 4 * 1024**2
+"""Of a page; a larger message comes alone."""
+_LONGEST: Final = timedelta(seconds=30)
+"""A server that has to load many blocks of the stream takes seconds."""
+_MOST_SUBJECTS: Final = 500
+_MOST_SUBJECT_BYTES: Final = 256 * 1024
+"""Of the subjects of one request: a server takes a message of 1 MiB at least."""
+_END: Final = "204"
+_NOT_FOUND: Final = "404"
+_TOO_MANY: Final = "413"
+_NO_RESPONDERS: Final = "503"
+
+
+class StoredMessage(NamedTuple):
+    """A message as the stream holds it."""
+
+    subject: str
+    headers: Mapping[str, str]
+    body: bytes
+    sequence: int
+    stored_at: datetime
+
+
+async def read_messages(
+    bus: Bus, stream: str, subject: str, *, start: datetime | int, most: int | None = None
+) -> AsyncGenerator[list[StoredMessage]]:
+    """Yield the messages of a subject in pages, oldest first, up to the end of the stream.
+
+    Args:
+        bus: a connection.
+        stream: its name.
+        subject: may have wildcards.
+        start: the time or the sequence of the first one.
+        most: of all pages together; None for all.
+
+    Raises:
+        NoStream: there is no such stream.
+        NoAnswer: no answer in time.
+        BusError: the server refused.
+    """
+    request: dict[str, Any] = (
+        {"seq": max(start, 1)} if isinstance(start, int) else {"start_time": rfc3339(start)}
+    )
+    left = most
+    while left is None or left > 0:
+        page: list[StoredMessage] = []
+        size = _PAGE if left is None else min(left, _PAGE)
+        limits = {"batch": size, "max_bytes": _PAGE_BYTES}
+        end = await direct_get(
+            bus,
+            stream,
+            {**request, "next_by_subj": subject, **limits},
+            subject,
+            lambda message, headers, to=page: to.append(_stored(message, headers)),
+            within=_LONGEST,
+        )
+        is_more = has_more(stream, end)
+        if page:
+            yield page
+        if not is_more or not page:
+            return
+        request = {"seq": page[-1].sequence + 1}
+        left = None if left is None else left - len(page)
+
+
+async def last_messages(
+    bus: Bus, stream: str, subjects: Sequence[str], *, until: datetime | None = None
+) -> list[StoredMessage]:
+    """Read the last message of every subject, or the last one before a point in time.
+
+    Args:
+        bus: a connection.
+        stream: its name.
+        subjects: any number; they may have wildcards, but match 1,024 subjects each at most.
+        until: only messages that were stored up to then.
+
+    Raises:
+        NoStream: there is no such stream.
+        NoAnswer: no answer in time.
+        BusError: the server refused, for instance because one of them matches too many.
+    """
+    found: list[StoredMessage] = []
+    for part in _parts(subjects):
+        found += await _last_of(bus, stream, part, until)
+    return found
+
+
+async def _last_of(
+    bus: Bus, stream: str, subjects: Sequence[str], until: datetime | None
+) -> list[StoredMessage]:
+    request: dict[str, Any] = {"multi_last": list(subjects), "batch": 2 * _PAGE}
+    if until is not None:
+        # A server looks for the first message at or after this time, and takes what is before it.
+        request["up_to_time"] = rfc3339(until)
+    found: list[StoredMessage] = []
+    end = await direct_get(
+        bus,
+        stream,
+        request,
+        f"the last messages of {len(subjects)} subjects",
+        lambda message, headers: found.append(_stored(message, headers)),
+        within=_LONGEST,
+    )
+    if end.get("Status") == _TOO_MANY and len(subjects) > 1:
+        half = len(subjects) // 2
+        first = await _last_of(bus, stream, subjects[:half], until)
+        return first + await _last_of(bus, stream, subjects[half:], until)
+    has_more(stream, end)
+    return found
+
+
+def _parts(subjects: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Divide subjects into those of one request each."""
+    start, size = 0, 0
+    for at, subject in enumerate(subjects):
+        if at > start and (at - start >= _MOST_SUBJECTS or size > _MOST_SUBJECT_BYTES):
+            yield subjects[start:at]
+            start, size = at, 0
+        size += len(subject)
+    if start < len(subjects):
+        yield subjects[start:]
+
+
+def _stored(message: Msg, headers: Mapping[str, str]) -> StoredMessage:
+    return StoredMessage(
+        headers["Nats-Subject"],
+        headers,
+        message.data,
+        int(headers["Nats-Sequence"]),
+        datetime.fromisoformat(headers["Nats-Time-Stamp"]),
+    )
+
+
+async def direct_get(
+    bus: Bus,
+    stream: str,
+    request: Mapping[str, Any],
+    what: str,
+    take: Callable[[Msg, Mapping[str, str]], None],
+    *,
+    within: timedelta = REQUEST_TIMEOUT,
+) -> Mapping[str, str]:
+    """Call `take` for each message of a batched direct get; return the headers of its end.
+
+    Raises:
+        NoAnswer: it did not come to its end in time.
+    """
+    ended: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
+
+    async def on_message(message: Msg) -> None:
+        headers = message.headers or {}
+        if "Nats-Sequence" in headers:
+            take(message, headers)
+        elif not ended.done():
+            ended.set_result(headers)
+
+    inbox = bus.nc.new_inbox()
+    try:
+        async with asyncio.timeout(within.total_seconds()), subscribed(bus, inbox, on_message):
+            await bus.publish(f"$JS.API.DIRECT.GET.{stream}", orjson.dumps(request), reply=inbox)
+            return await ended
+    except (TimeoutError, nats.errors.Error) as e:
+        raise NoAnswer(f"no answer for {what}: {e or type(e).__name__}") from e
+
+
+def has_more(stream: str, end: Mapping[str, str]) -> bool:
+    """Whether more messages match than a batched direct get has returned.
+
+    Raises:
+        NoStream: there is no such stream.
+        BusError: the server refused.
+    """
+    status = end.get("Status", "")
+    if status == _NOT_FOUND:
+        return False
+    if status == _NO_RESPONDERS:
+        raise NoStream(f"no responders for {stream}")
+    if status != _END:
+        raise BusError(f"a batched get of {stream} failed: {dict(end)}")
+    return int(end.get("Nats-Num-Pending", "0")) > 0

@@ -1,0 +1,59 @@
+"""The deletions on the stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection
+from datetime import datetime
+from typing import Final
+
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.stream_reads import read_messages
+from fleetbus.history.states import StoredEvent, read_event
+from fleetbus_proto.subjects import STREAM, Verb, deletions_filter
+
+_MOST_CLUSTERS: Final = 4
+"""Up to so many are read one by one; more of them all at once."""
+_MOST_RESOURCES: Final = 3
+
+
+async def read_deletions(
+    bus: Bus,
+    *,
+    places: Collection[tuple[str, str]],
+    since: datetime,
+    namespace: str = "",
+    name: str = "",
+) -> AsyncGenerator[StoredEvent]:
+    """Yield the deletions since a point in time, in the order of the stream within a resource.
+
+    What only left the selection of a watcher is none: it may still exist (rule W6).
+
+    Args:
+        bus: a connection.
+        places: cluster and resource key of what is wanted.
+        since: when the first one was stored.
+        namespace: only this one; empty for all.
+        name: only this one; empty for all.
+
+    Raises:
+        BusError: the stream cannot be read.
+    """
+    wanted = frozenset(places)
+    for cluster in _few({place[0] for place in places}, _MOST_CLUSTERS):
+        for resource in _few({place[1] for place in places}, _MOST_RESOURCES):
+            group, _, plural = resource.rpartition("/")
+            subject = deletions_filter(
+                cluster=cluster, group=group, resource=plural, namespace=namespace, name=name
+            )
+            async for page in read_messages(bus, STREAM, subject, start=since):
+                for stored in filter(None, map(read_event, page)):
+                    event = stored.event
+                    if event.left_selection or event.verb is not Verb.DELETED:
+                        continue
+                    if (event.cluster, event.resource_key) in wanted:
+                        yield stored
+
+
+def _few(names: Collection[str], most: int) -> list[str]:
+    """The names, or an empty one that stands for all."""
+    return sorted(names) if len(names) <= most else [""]

@@ -1,0 +1,288 @@
+"""The states of objects at a point in time: from their last event before it, or from what follows.
+
+For a time T and an object,
+
+- the last event up to T is its state at T;
+- without one, and without any later event, it has not changed since: the snapshot has its state;
+- else the first event after T tells: `added` that it did not exist, `deleted` what it was. Of a
+  change the state before is unknown, unless it was recorded when the change was applied, as it is
+  for objects that had not changed for long (`fleetbus.prior` subjects).
+
+Which of several events is the last is decided as the snapshot decides it (rule P2): by incarnation
+and resourceVersion, not by the order in which they were stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from fleetbus.bus.connection import Bus, NoStream
+from fleetbus.bus.stream_reads import StoredMessage, last_messages, read_messages
+from fleetbus.process.clock import now_ms
+from fleetbus.run.current import ObjectRef
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus_proto.admission import admit
+from fleetbus_proto.errors import MalformedMessage
+from fleetbus_proto.events import Event
+from fleetbus_proto.prior import PriorState, decode_prior_state
+from fleetbus_proto.subjects import (
+    PRIOR_STREAM,
+    STREAM,
+    Verb,
+    events_of_object,
+    prior_subject,
+)
+from fleetbus_proto.versions import version_key
+
+_AT_A_TIME: Final = 8
+"""Objects whose first later event is looked up side by side."""
+
+
+class Existence(StrEnum):
+    """Whether an object existed."""
+
+    PRESENT = "present"
+    ABSENT = "absent"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class PastState:
+    """What is known of an object at a point in time.
+
+    Attributes:
+        existence: whether it existed then.
+        body: its JSON; empty without one, see `degraded`.
+        reason: why its existence, or its body, is unknown.
+        since: when the event was stored that brought this state; None if it is not on the stream.
+        event: that event.
+    """
+
+    existence: Existence
+    body: bytes = b""
+    reason: str = ""
+    since: datetime | None = None
+    event: Event | None = None
+
+    @property
+    def is_present(self) -> bool:
+        """Whether the object is known to have existed."""
+        return self.existence is Existence.PRESENT
+
+
+ABSENT: Final = PastState(Existence.ABSENT)
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    creation_timestamp: datetime | None = None
+
+
+class _Created(msgspec.Struct):
+    metadata: _Metadata
+
+
+_created = msgspec.json.Decoder(_Created)
+
+
+class PastStates:
+    """Reads the states of objects in the past.
+
+    Args:
+        bus: a connection.
+        reader: the snapshot.
+    """
+
+    def __init__(self, *, bus: Bus, reader: SnapshotReader) -> None:
+        self._bus = bus
+        self._reader = reader
+
+    async def at(self, refs: Sequence[ObjectRef], time: datetime) -> dict[ObjectRef, PastState]:
+        """Read the states of objects at a point in time.
+
+        Raises:
+            BusError: the stream cannot be read.
+            redis.exceptions.RedisError: the snapshot cannot be read.
+        """
+        found = {
+            ref: state_of(events)
+            for ref, events in (await self._last_events(refs, until=time)).items()
+        }
+        rest = [ref for ref in refs if ref not in found]
+        if not rest:
+            return found
+        later = await self._last_events(rest)
+        found |= await self.present([ref for ref in rest if ref not in later])
+        return found | await self._before(list(later), time)
+
+    async def _last_events(
+        self, refs: Sequence[ObjectRef], *, until: datetime | None = None
+    ) -> dict[ObjectRef, list[StoredEvent]]:
+        """The last event of each verb, of the objects that have any."""
+        subjects = [subject_of(ref) for ref in refs]
+        found: dict[ObjectRef, list[StoredEvent]] = {}
+        for message in await last_messages(self._bus, STREAM, subjects, until=until):
+            if (stored := read_event(message)) is not None:
+                found.setdefault(ref_of(stored.event), []).append(stored)
+        return found
+
+    async def present(self, refs: Sequence[ObjectRef]) -> dict[ObjectRef, PastState]:
+        """Read the states of the moment, from the snapshot.
+
+        Raises:
+            redis.exceptions.RedisError: the snapshot cannot be read.
+        """
+        places: dict[tuple[str, str], list[ObjectRef]] = {}
+        for ref in refs:
+            places.setdefault((ref.cluster, ref.resource), []).append(ref)
+        found = dict.fromkeys(refs, ABSENT)
+        for (cluster, resource), members in places.items():
+            names = [(ref.namespace, ref.name) for ref in members]
+            known = await self._reader.known(cluster, resource, names)
+            for ref in members:
+                one = known.get((ref.namespace, ref.name))
+                if one is not None and one.is_live:
+                    reason = one.entry.degraded
+                    found[ref] = PastState(Existence.PRESENT, one.entry.body, reason)
+        return found
+
+    async def _before(
+        self, refs: Sequence[ObjectRef], time: datetime
+    ) -> dict[ObjectRef, PastState]:
+        """The states before the first event after a time, of objects without an earlier one."""
+        turns = asyncio.Semaphore(_AT_A_TIME)
+
+        async def first(ref: ObjectRef) -> StoredEvent | None:
+            async with turns:
+                pages = read_messages(self._bus, STREAM, subject_of(ref), start=time, most=1)
+                async for page in pages:
+                    return read_event(page[0])
+            return None
+
+        events = await asyncio.gather(*map(first, refs))
+        known = {ref: _before(event, time) for ref, event in zip(refs, events, strict=True)}
+        unknown = {
+            ref: event
+            for ref, event in zip(refs, events, strict=True)
+            if event is not None and known[ref].existence is Existence.UNKNOWN
+        }
+        return known | await self._recorded(unknown)
+
+    async def _recorded(
+        self, changes: Mapping[ObjectRef, StoredEvent]
+    ) -> dict[ObjectRef, PastState]:
+        """The states that were recorded when these changes were applied."""
+        found: dict[ObjectRef, PastState] = {}
+        try:
+            messages = await last_messages(self._bus, PRIOR_STREAM, list(map(prior_of, changes)))
+        except NoStream:  # the projector has not created it yet
+            return found
+        for message in messages:
+            prior = decode_prior_state(message.body)
+            if prior is None:
+                continue
+            ref = ObjectRef(
+                prior.cluster, f"{prior.group}/{prior.resource}", prior.namespace, prior.name
+            )
+            if ref in changes and _precedes(prior, changes[ref].event):
+                found[ref] = PastState(Existence.PRESENT, prior.object)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """An event with its place in the stream."""
+
+    event: Event
+    sequence: int
+    stored_at: datetime
+
+
+def read_event(message: StoredMessage) -> StoredEvent | None:
+    """The event of a message; None if it is invalid, and so was never applied."""
+    try:
+        found = admit(message.subject, message.headers, message.body, now_ms=now_ms())
+    except MalformedMessage:
+        return None
+    if not isinstance(found, Event):
+        return None
+    return StoredEvent(found, message.sequence, message.stored_at)
+
+
+def subject_of(ref: ObjectRef) -> str:
+    """The filter of all events of one object."""
+    group, _, plural = ref.resource.rpartition("/")
+    return events_of_object(ref.cluster, group, plural, ref.namespace, ref.name)
+
+
+def prior_of(ref: ObjectRef) -> str:
+    """The subject of the recorded states of one object."""
+    group, _, plural = ref.resource.rpartition("/")
+    return prior_subject(ref.cluster, group, plural, ref.namespace, ref.name)
+
+
+def ref_of(event: Event) -> ObjectRef:
+    """The object of an event."""
+    return ObjectRef(event.cluster, event.resource_key, event.namespace, event.name)
+
+
+def state_of(events: Iterable[StoredEvent]) -> PastState:
+    """The state after the last of some events of one object; at least one."""
+    newest = max(events, key=_order)
+    event = newest.event
+    if event.verb is Verb.DELETED:
+        return PastState(Existence.ABSENT, since=newest.stored_at, event=event)
+    return PastState(
+        Existence.PRESENT, event.object or b"", event.degraded, newest.stored_at, event
+    )
+
+
+def _order(stored: StoredEvent) -> tuple[int, tuple[int, str], bool, int]:
+    """Newer events are greater (rule P2).
+
+    A list that holds an object is as new as the list itself: it disproves an earlier deletion.
+    """
+    event = stored.event
+    version = version_key(event.resource_version)
+    if event.verb is Verb.LISTED:
+        version = max(version, version_key(event.epoch.resource_version))
+    is_deletion = event.verb is Verb.DELETED
+    return event.incarnation.number, version, is_deletion, stored.sequence
+
+
+def created_at(body: bytes) -> datetime | None:
+    """The creation time of an object, in whole seconds; None if it is unknown."""
+    try:
+        found = _created.decode(body).metadata.creation_timestamp
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return found.astimezone(UTC) if found is not None and found.tzinfo is not None else None
+
+
+def _before(first: StoredEvent | None, time: datetime) -> PastState:
+    """What the first event after a time says about the state at that time."""
+    if first is None:
+        return ABSENT  # its only event is later than the question, and was dropped meanwhile
+    event = first.event
+    created = created_at(event.object or b"")
+    if event.verb is Verb.ADDED or (created is not None and created > time):
+        return ABSENT
+    if event.verb is Verb.DELETED:
+        reason = "" if event.object else "its last state did not fit into the event"
+        return PastState(Existence.PRESENT, event.object or b"", reason, event=event)
+    how = "seen by a list" if event.verb is Verb.LISTED else "changed"
+    reason = f"{how} at {event.observed_at[:19]}Z; its state before is older than the stream"
+    return PastState(Existence.UNKNOWN, reason=reason)
+
+
+def _precedes(prior: PriorState, event: Event) -> bool:
+    """Whether a recorded state is the one before a change."""
+    if prior.incarnation != event.incarnation.number:
+        return False
+    return version_key(prior.replaced_by) == version_key(event.resource_version)

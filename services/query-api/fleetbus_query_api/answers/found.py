@@ -1,0 +1,54 @@
+"""Pages of objects, of the present or of the past, and who finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fleetbus.kube.selectors import FieldSelector
+from fleetbus.run.current import ObjectRef
+from fleetbus.snapshot import ListQuery, Page
+from fleetbus_query_api.fields.order import SortKey
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One page.
+
+    Attributes:
+        page: the objects.
+        undecided: how many objects per cluster have no body to match.
+        undetermined: objects of the past of which it is unknown what they were, and why.
+    """
+
+    page: Page
+    undecided: Mapping[str, int]
+    undetermined: Sequence[tuple[ObjectRef, str]] = ()
+
+
+class Pages(Protocol):
+    """Finds pages."""
+
+    async def page(
+        self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey] = ()
+    ) -> Found:
+        """Find a page of the objects that match."""
+        ...
+
+    async def members(self, query: ListQuery) -> dict[str, Any]:
+        """More members of an answer with such pages."""
+        ...
+
+
+def render_undetermined(found: Sequence[tuple[ObjectRef, str]]) -> list[dict[str, str]]:
+    """Render the objects whose past state is unknown."""
+    return [
+        {
+            "cluster": ref.cluster,
+            "namespace": ref.namespace,
+            "name": ref.name,
+            "reason": reason,
+        }
+        for ref, reason in found
+    ]

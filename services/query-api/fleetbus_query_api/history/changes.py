@@ -1,0 +1,289 @@
+"""Answers what changed in the fleet, grouped by change rather than by cluster.
+
+The state of every object that may have changed is read at both ends of the period and compared,
+without what each cluster fills in itself (`reduce_tree`). Equal changes of objects of one name are
+one group: "in 38 of 40 clusters the image went from a to b".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from fleetbus.bus.connection import Bus
+from fleetbus.history.deletions import read_deletions
+from fleetbus.history.differences import NONE, Differences, compare_trees
+from fleetbus.history.states import Existence, PastState, PastStates, ref_of
+from fleetbus.process.clock import rfc3339
+from fleetbus.run.current import ObjectRef
+from fleetbus.snapshot import SnapshotReader
+from fleetbus.snapshot.guard import read_terms
+from fleetbus_query_api.access.user import User
+from fleetbus_query_api.answers.found import render_undetermined
+from fleetbus_query_api.answers.object_listing import describe_resource
+from fleetbus_query_api.answers.render import render_freshness
+from fleetbus_query_api.fields.bodies import UnreadableBody, decode
+from fleetbus_query_api.fields.variants import reduce_tree
+from fleetbus_query_api.history.parameters import ChangesParameters
+from fleetbus_query_api.history.window import Windows, render_window
+from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.relations.readable_types import ReadableTypes, TypeReader
+
+_STEP: Final = 1_000
+"""Objects whose states are read at a time."""
+_MAX_OBJECTS: Final = 50_000
+"""Objects that are compared; the answer says if there are more."""
+_MAX_UNDETERMINED: Final = 100
+"""Objects that are named because their state is unknown."""
+_MODIFIED: Final = "modified"
+UNREADABLE: Final = Differences((), more=1)
+"""Of a body that cannot be decoded: something has changed."""
+
+
+class _Name(NamedTuple):
+    """What the objects of several clusters share."""
+
+    resource: str
+    namespace: str
+    name: str
+
+
+class _Kind(NamedTuple):
+    """What equal changes share."""
+
+    name: _Name
+    change: str
+    digest: bytes
+
+
+@dataclass(slots=True)
+class _Group:
+    """Equal changes."""
+
+    differences: Differences
+    clusters: list[str] = field(default_factory=list[str])
+
+
+@dataclass(slots=True)
+class _Compared:
+    """What was found.
+
+    Attributes:
+        groups: by what equal changes share.
+        count: objects that changed.
+        owned: objects that were left out because another one owns them.
+        undetermined: objects of which it is unknown what changed, and why; not all of many.
+        is_cut: whether there are more objects than were compared.
+    """
+
+    groups: dict[_Kind, _Group] = field(default_factory=dict[_Kind, _Group])
+    count: int = 0
+    owned: int = 0
+    undetermined: list[tuple[ObjectRef, str]] = field(default_factory=list[tuple[ObjectRef, str]])
+    is_cut: bool = False
+
+
+class FleetChanges:
+    """Answers requests for changes, as JSON.
+
+    Args:
+        reader: the snapshot.
+        types: finds what a user may list.
+        windows: check times.
+        slices: run the comparisons.
+    """
+
+    def __init__(
+        self, *, reader: SnapshotReader, types: TypeReader, windows: Windows, slices: TimeSlices
+    ) -> None:
+        self._reader = reader
+        self._types = types
+        self._windows = windows
+        self._slices = slices
+
+    async def list(self, user: User, asked: ChangesParameters) -> bytes:
+        """Compare the fleet at two points in time.
+
+        Raises:
+            HistoryError: a time is malformed, or they are in the wrong order.
+            OutsideWindow: the first one is before the window.
+            UnavailableProblem: there is no connection to NATS.
+            BusError: the stream cannot be read.
+        """
+        readable = await self._types.find(
+            user, asked.namespace, kind=asked.resource, clusters=asked.cluster
+        )
+        freshness = await self._types.freshness(user, readable, named=asked.cluster)
+        past = await self._windows.ask(asked.since)
+        until = self._windows.end(asked.until, past)
+        states = PastStates(bus=past.bus, reader=self._reader)
+        found = _Compared()
+        async for refs in self._candidates(readable, past.bus, past.at, asked, found):
+            before = await states.at(refs, past.at)
+            after = await (states.at(refs, until) if asked.until else states.present(refs))
+
+            def take(
+                ref: ObjectRef,
+                before: Mapping[ObjectRef, PastState] = before,
+                after: Mapping[ObjectRef, PastState] = after,
+            ) -> None:
+                _take(found, ref, before[ref], after[ref])
+
+            await self._slices.run(take, refs)
+        groups = sorted(found.groups.items(), key=lambda one: (-len(one[1].clusters), one[0]))
+        shown = groups[: asked.limit]
+        others = await self._elsewhere(readable, [kind.name for kind, _ in shown])
+        return msgspec.json.encode(
+            {
+                "from": rfc3339(past.at),
+                "to": rfc3339(until),
+                "groups": [
+                    _render(kind, group, others[kind.name], readable) for kind, group in shown
+                ],
+                "changedObjects": found.count,
+                "ownedObjects": found.owned,
+                "groupCount": len(groups),
+                "truncated": found.is_cut or len(groups) > len(shown),
+                "undetermined": render_undetermined(found.undetermined),
+                "window": render_window(past.window),
+                **render_freshness(freshness),
+            }
+        )
+
+    async def _candidates(
+        self,
+        readable: ReadableTypes,
+        bus: Bus,
+        since: datetime,
+        asked: ChangesParameters,
+        found: _Compared,
+    ) -> AsyncGenerator[list[ObjectRef]]:
+        """Yield all objects that may have changed, some at a time, each once."""
+        batch: list[ObjectRef] = []
+        seen = 0
+        async for refs in self._changed(readable, bus, since, asked, found):
+            batch += refs
+            seen += len(refs)
+            while len(batch) >= _STEP:
+                yield batch[:_STEP]
+                batch = batch[_STEP:]
+            if seen >= _MAX_OBJECTS:
+                found.is_cut = True
+                break
+        if batch:
+            yield batch
+
+    async def _changed(
+        self,
+        readable: ReadableTypes,
+        bus: Bus,
+        since: datetime,
+        asked: ChangesParameters,
+        found: _Compared,
+    ) -> AsyncGenerator[list[ObjectRef]]:
+        """Yield what the snapshot says has changed, and what was deleted meanwhile."""
+        places: dict[str, list[str]] = {}
+        for cluster, resource in readable.places:
+            places.setdefault(resource, []).append(cluster)
+        known: set[ObjectRef] = set()
+        for resource, clusters in places.items():
+            for cluster in clusters:
+                async for page in self._reader.past.changed_since(cluster, resource, since):
+                    rows = [row for row in page if asked.namespace in ("", row.namespace)]
+                    kept = [row for row in rows if asked.owned or not row.is_owned]
+                    found.owned += len(rows) - len(kept)
+                    refs = [ObjectRef(cluster, resource, row.namespace, row.name) for row in kept]
+                    known.update(refs)
+                    yield refs
+        async for stored in read_deletions(
+            bus, places=readable.places, since=since, namespace=asked.namespace
+        ):
+            ref = ref_of(stored.event)
+            if ref in known:  # its tombstone was there
+                continue
+            known.add(ref)
+            if not asked.owned and _is_owned(stored.event.object):
+                found.owned += 1
+            else:
+                yield [ref]
+
+    async def _elsewhere(
+        self, readable: ReadableTypes, names: Sequence[_Name]
+    ) -> dict[_Name, set[str]]:
+        """The clusters that have an object of each name now."""
+        found: dict[_Name, set[str]] = {name: set() for name in names}
+        wanted: dict[str, list[_Name]] = {}
+        for name in found:
+            wanted.setdefault(name.resource, []).append(name)
+        for cluster, resource in readable.places:
+            members = wanted.get(resource, [])
+            held = await self._reader.versions(
+                cluster, resource, [(one.namespace, one.name) for one in members]
+            )
+            for one in members:
+                version = held.get((one.namespace, one.name))
+                if version is not None and version.is_live:
+                    found[one].add(cluster)
+        return found
+
+
+def _take(found: _Compared, ref: ObjectRef, before: PastState, after: PastState) -> None:
+    """Add an object to the group of its change, if it has changed."""
+    unknown = next((one for one in (before, after) if one.existence is Existence.UNKNOWN), None)
+    if unknown is not None:
+        if len(found.undetermined) < _MAX_UNDETERMINED:
+            found.undetermined.append((ref, unknown.reason))
+        return
+    if not before.is_present and not after.is_present:
+        return
+    change, differences = _compare(ref.resource, before, after)
+    if change == _MODIFIED and differences is NONE:
+        return
+    found.count += 1
+    name = _Name(ref.resource, ref.namespace, ref.name)
+    group = found.groups.setdefault(_Kind(name, change, _digest(differences)), _Group(differences))
+    group.clusters.append(ref.cluster)
+
+
+def _compare(resource: str, before: PastState, after: PastState) -> tuple[str, Differences]:
+    if not before.is_present:
+        return "added", NONE
+    if not after.is_present:
+        return "deleted", NONE
+    if before.body == after.body:
+        return _MODIFIED, NONE
+    try:
+        trees = [reduce_tree(resource, decode(one.body)) for one in (before, after)]
+    except UnreadableBody:
+        return _MODIFIED, UNREADABLE
+    differences = compare_trees(*trees)
+    return _MODIFIED, differences if differences.shown else NONE
+
+
+def _digest(differences: Differences) -> bytes:
+    return hashlib.blake2b(msgspec.msgpack.encode(differences), digest_size=8).digest()
+
+
+def _is_owned(body: bytes | None) -> bool:
+    terms = read_terms(body) if body else None
+    return terms is not None and bool(terms.owners)
+
+
+def _render(
+    kind: _Kind, group: _Group, elsewhere: Collection[str], readable: ReadableTypes
+) -> dict[str, Any]:
+    clusters = sorted(group.clusters)
+    return {
+        "resource": describe_resource(readable.known(kind.name.resource)),
+        "namespace": kind.name.namespace,
+        "name": kind.name.name,
+        "change": kind.change,
+        "clusters": clusters,
+        "others": sorted(set(elsewhere) - set(clusters)),
+        **group.differences.render(),
+    }

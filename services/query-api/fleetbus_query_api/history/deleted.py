@@ -1,0 +1,188 @@
+"""Answers what was deleted."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from fleetbus.bus.connection import Bus, NoStream
+from fleetbus.bus.stream_reads import read_messages
+from fleetbus.history.deletions import read_deletions
+from fleetbus.history.states import StoredEvent
+from fleetbus.process.clock import rfc3339
+from fleetbus.snapshot import Entry, SnapshotReader
+from fleetbus_proto.distribution import DistributionEvent, decode_distribution_event
+from fleetbus_proto.subjects import DISTRIBUTION_STREAM, DistributionVerb
+from fleetbus_query_api.access.user import User
+from fleetbus_query_api.answers.object_listing import (
+    ObjectListing,
+    describe_resource,
+    members_of,
+    read_selectors,
+)
+from fleetbus_query_api.answers.problem import NotFoundProblem
+from fleetbus_query_api.answers.readable import Selection
+from fleetbus_query_api.answers.render import render_freshness, render_item, render_list, render_one
+from fleetbus_query_api.fields.bodies import UnreadableBody
+from fleetbus_query_api.fields.selection import matches_entry
+from fleetbus_query_api.history.parameters import DeletedParameters
+from fleetbus_query_api.history.window import Windows
+
+_DELETIONS: Final = f"fleetbus.distribution.*.*.*.{DistributionVerb.DELETED}"
+_DISTRIBUTED: Final = "multiclusterresources.fleetbus.dev"
+
+
+@dataclass(frozen=True, slots=True)
+class _Deletion:
+    """One deletion, with the object as it was last."""
+
+    entry: Entry
+    at: datetime
+    kind: str
+    is_found_late: bool
+    """Found by a list: it may have happened earlier."""
+
+
+class DeletedObjects:
+    """Answers requests for deletions, as JSON.
+
+    Args:
+        reader: the snapshot.
+        listing: finds what a user may list.
+        windows: check times.
+    """
+
+    def __init__(self, *, reader: SnapshotReader, listing: ObjectListing, windows: Windows) -> None:
+        self._reader = reader
+        self._listing = listing
+        self._windows = windows
+
+    async def list(self, user: User, resource: str, asked: DeletedParameters) -> Sequence[bytes]:
+        """List the last deletions, the latest first.
+
+        Raises:
+            BadRequestProblem, InvalidName, InvalidSelector, NotFoundProblem: as of a list.
+            HistoryError: the time is malformed.
+            UnavailableProblem: there is no connection to NATS.
+            BusError: the stream cannot be read.
+        """
+        fields, labels = read_selectors(asked.field_selector, asked.label_selector)
+        wanted = Selection(
+            verb="list", resource=resource, clusters=asked.cluster, namespace=asked.namespace
+        )
+        readable = await self._listing.find(user, wanted)
+        freshness = await self._listing.freshness(readable, asked.namespace)
+        clusters, key = members_of(readable), readable.known.key
+        past = await self._windows.ask_since(asked.since)
+        found = deque[_Deletion](maxlen=asked.limit)
+        total = 0
+        undecided: dict[str, int] = {}
+        async for stored in read_deletions(
+            past.bus,
+            places=[(cluster, key) for cluster in clusters],
+            since=past.at,
+            namespace=asked.namespace,
+            name=asked.name,
+        ):
+            deletion = _deletion(stored)
+            try:
+                if not matches_entry(deletion.entry, labels, fields):
+                    continue
+            except UnreadableBody:
+                undecided[deletion.entry.cluster] = undecided.get(deletion.entry.cluster, 0) + 1
+                continue
+            total += 1
+            found.append(deletion)
+        latest = sorted(found, key=lambda one: one.at, reverse=True)
+        causes = await self._causes(user, past.bus, past.at) if latest else {}
+        present = await self._present(key, latest)
+        return render_list(
+            _joined([_render(one, causes, present) for one in latest]),
+            {
+                "since": rfc3339(past.at),
+                "remaining": total - len(latest),
+                "undecided": undecided,
+                "window": await self._windows.describe(past.window, clusters, key, past.at),
+                "resource": describe_resource(readable.known),
+                **render_freshness(freshness),
+            },
+        )
+
+    async def _present(
+        self, resource: str, deletions: Sequence[_Deletion]
+    ) -> set[tuple[str, str, str]]:
+        """Those places where an object exists again."""
+        places: dict[str, list[tuple[str, str]]] = {}
+        for one in deletions:
+            places.setdefault(one.entry.cluster, []).append((one.entry.namespace, one.entry.name))
+        found: set[tuple[str, str, str]] = set()
+        for cluster, names in places.items():
+            known = await self._reader.versions(cluster, resource, list(dict.fromkeys(names)))
+            found |= {(cluster, *name) for name, version in known.items() if version.is_live}
+        return found
+
+    async def _causes(
+        self, user: User, bus: Bus, since: datetime
+    ) -> dict[tuple[str, str], dict[str, str]]:
+        """Which MultiClusterResource deleted an object, by cluster and object, if it says so."""
+        try:
+            # Its name is an object's name: whoever may not list them does not get to know it.
+            await self._listing.find(user, Selection(verb="list", resource=_DISTRIBUTED))
+        except NotFoundProblem:
+            return {}
+        found: dict[tuple[str, str], dict[str, str]] = {}
+        try:
+            async for page in read_messages(bus, DISTRIBUTION_STREAM, _DELETIONS, start=since):
+                for message in page:
+                    event = decode_distribution_event(message.body)
+                    if event is not None:
+                        cause = _render_cause(event)
+                        found |= {(event.cluster, one.object): cause for one in event.objects}
+        except NoStream:
+            pass  # no distributor has run here
+        return found
+
+
+def _render_cause(event: DistributionEvent) -> dict[str, str]:
+    return {"kind": "MultiClusterResource", "namespace": event.namespace, "name": event.name}
+
+
+def _deletion(stored: StoredEvent) -> _Deletion:
+    event = stored.event
+    entry = Entry(
+        event.cluster,
+        event.namespace,
+        event.name,
+        event.uid,
+        event.resource_version,
+        event.object or b"",
+        0,
+        event.degraded,
+        event.incarnation.number,
+    )
+    return _Deletion(entry, stored.stored_at, event.kind, event.final_state_unknown)
+
+
+def _render(
+    deletion: _Deletion,
+    causes: Mapping[tuple[str, str], dict[str, str]],
+    present: set[tuple[str, str, str]],
+) -> bytes:
+    entry = deletion.entry
+    place = f"{entry.namespace}/{entry.name}" if entry.namespace else entry.name
+    more: dict[str, Any] = {
+        "deletedAt": rfc3339(deletion.at),
+        "foundByList": deletion.is_found_late,
+        "deletedBy": causes.get((entry.cluster, f"{deletion.kind} {place}")),
+        "existsAgain": (entry.cluster, entry.namespace, entry.name) in present,
+    }
+    if entry.body:
+        more |= {"namespace": entry.namespace, "name": entry.name, "uid": entry.uid}
+    return render_one(render_item(entry), more)
+
+
+def _joined(items: Sequence[bytes]) -> list[bytes]:
+    return [part for item in items for part in (b",", item)][1:]

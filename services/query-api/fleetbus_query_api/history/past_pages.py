@@ -1,0 +1,247 @@
+"""Pages of the objects of a resource as they were at a point in time.
+
+Candidates are the objects of today and those that were deleted since; the state of each then
+decides. They come in the order of other lists, by cluster, namespace and name.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from fleetbus.history.deletions import read_deletions
+from fleetbus.history.states import Existence, PastState, PastStates
+from fleetbus.kube.selectors import FieldSelector
+from fleetbus.run.current import ObjectRef
+from fleetbus.snapshot import Entry, ListQuery, SnapshotReader
+from fleetbus.snapshot.reads.entries import member_of
+from fleetbus.snapshot.reads.paging import Position, write_token
+from fleetbus_proto.keys import split_object_key
+from fleetbus_query_api.fields.bodies import UnreadableBody
+from fleetbus_query_api.fields.paging import digest_question
+from fleetbus_query_api.fields.selection import matches_entry
+from fleetbus_query_api.history.past_token import (
+    PastPosition,
+    microseconds,
+    read_past_token,
+    write_past_token,
+)
+from fleetbus_query_api.history.window import Asked
+from fleetbus_query_api.limits.time_slices import TimeSlices
+
+_STEP: Final = 250
+"""Objects whose states are read at a time."""
+_MAX_READ: Final = 20_000
+"""Candidates of one page; the next page continues there."""
+_MAX_BYTES: Final = 16 * 1024 * 1024
+"""Bodies per page, as of other lists (rule A8)."""
+_MAX_UNDETERMINED: Final = 100
+"""Objects per page that are named because their state is unknown."""
+
+
+class _Place(NamedTuple):
+    """Where an object is in the order of lists."""
+
+    cluster: str
+    key: bytes
+
+
+@dataclass(slots=True)
+class PastPage:
+    """A page.
+
+    Attributes:
+        at: the time that it is of.
+        entries: the objects that existed then and match.
+        undecided: how many objects per cluster existed, and may match or not.
+        undetermined: objects of which it is unknown what they were, and why; not all of many.
+        continue_token: of the next page; empty on the last one.
+    """
+
+    at: datetime
+    entries: list[Entry] = field(default_factory=list[Entry])
+    undecided: dict[str, int] = field(default_factory=dict[str, int])
+    undetermined: list[tuple[ObjectRef, str]] = field(default_factory=list[tuple[ObjectRef, str]])
+    continue_token: str = ""
+    last: _Place | None = None
+    """The last candidate that was looked at."""
+    read: int = 0
+    """How many were."""
+    size: int = 0
+
+
+class PastPages:
+    """Finds pages.
+
+    Args:
+        reader: the snapshot.
+        slices: run the matching.
+    """
+
+    def __init__(self, *, reader: SnapshotReader, slices: TimeSlices) -> None:
+        self._reader = reader
+        self._slices = slices
+
+    async def find(self, query: ListQuery, fields: FieldSelector, asked: Asked) -> PastPage:
+        """Find one page.
+
+        Raises:
+            InvalidToken: the continue token is malformed, or of another question.
+            ExpiredToken: the continue token is of a lost store.
+            OutsideWindow: the time of the continue token has left the window.
+            BusError: the stream cannot be read.
+        """
+        mark = _digest(query, fields)
+        after: PastPosition | None = None
+        at = asked.at
+        if query.continue_token:
+            after = read_past_token(query.continue_token, mark)
+            at = after.time
+            asked.window.require(at)
+        page = PastPage(at)
+        last = await self._fill(page, query, fields, asked, after)
+        if last is not None:
+            generation, place = last
+            page.continue_token = write_past_token(
+                PastPosition(generation, microseconds(at), mark, *place)
+            )
+        return page
+
+    async def _fill(
+        self,
+        page: PastPage,
+        query: ListQuery,
+        fields: FieldSelector,
+        asked: Asked,
+        after: PastPosition | None,
+    ) -> tuple[str, _Place] | None:
+        """Add objects until the page is full; where it ends, or None if nothing is left."""
+        states = PastStates(bus=asked.bus, reader=self._reader)
+        deleted = await self._deleted(query, replace(asked, at=page.at), after)
+        async with aclosing(self._candidates(query, after, deleted)) as batches:
+            async for generation, places in batches:
+                if page.last is not None and _is_full(page, query):
+                    return generation, page.last
+                refs = {place: _ref(query.resource, place) for place in places}
+                found = await states.at(list(refs.values()), page.at)
+
+                def take(
+                    place: _Place,
+                    refs: Mapping[_Place, ObjectRef] = refs,
+                    found: Mapping[ObjectRef, PastState] = found,
+                ) -> bool:
+                    page.last = place
+                    _take(page, refs[place], found[refs[place]], query, fields)
+                    return _is_full(page, query)
+
+                is_cut = await self._slices.run(take, places)
+                if is_cut and page.last is not None and page.last != places[-1]:
+                    return generation, page.last
+        return None
+
+    async def _deleted(
+        self, query: ListQuery, asked: Asked, after: PastPosition | None
+    ) -> list[_Place]:
+        """The objects that were deleted since the time, in the order of lists."""
+        found: set[_Place] = set()
+        deletions = read_deletions(
+            asked.bus,
+            places=[(cluster, query.resource) for cluster in query.clusters],
+            since=asked.at,
+            namespace=query.namespace or "",
+            name=query.name or "",
+        )
+        async for stored in deletions:
+            event = stored.event
+            place = _Place(event.cluster, member_of(event.namespace, event.name))
+            if after is None or place > (after.cluster, after.key):
+                found.add(place)
+        return sorted(found)
+
+    async def _candidates(
+        self, query: ListQuery, after: PastPosition | None, deleted: Sequence[_Place]
+    ) -> AsyncGenerator[tuple[str, list[_Place]]]:
+        """Yield candidates in the order of lists, and the generation of the snapshot."""
+        start = Position(after.generation, 0, after.cluster, after.key) if after else None
+        present = replace(
+            query,
+            labels=None,  # those of today say nothing
+            continue_token=write_token(start) if start is not None else "",
+            limit=_STEP,
+            max_bytes=None,
+            count=False,
+        )
+        rest = list(deleted)
+        async for listed in self._reader.pages(present):
+            places = {_Place(e.cluster, member_of(e.namespace, e.name)) for e in listed.entries}
+            cut = len(rest)
+            if listed.continue_token:
+                bound = max(places, default=_Place("", b""))
+                cut = bisect_right(rest, bound)
+            ordered = sorted(places.union(rest[:cut]))
+            rest = rest[cut:]
+            for first in range(0, len(ordered), _STEP):
+                yield listed.generation, ordered[first : first + _STEP]
+
+
+def _take(
+    page: PastPage, ref: ObjectRef, state: PastState, query: ListQuery, fields: FieldSelector
+) -> None:
+    """Add an object to a page, if it existed and matches."""
+    page.read += 1
+    if state.existence is Existence.UNKNOWN:
+        if len(page.undetermined) < _MAX_UNDETERMINED:
+            page.undetermined.append((ref, state.reason))
+        return
+    if not state.is_present:
+        return
+    entry = _entry(ref, state)
+    try:
+        is_wanted = matches_entry(entry, query.labels, fields)
+    except UnreadableBody:
+        page.undecided[ref.cluster] = page.undecided.get(ref.cluster, 0) + 1
+        return
+    if is_wanted:
+        page.entries.append(entry)
+        page.size += len(entry.body)
+
+
+def _is_full(page: PastPage, query: ListQuery) -> bool:
+    is_long = query.limit is not None and len(page.entries) >= query.limit
+    return is_long or page.size >= _MAX_BYTES or page.read >= _MAX_READ
+
+
+def _entry(ref: ObjectRef, state: PastState) -> Entry:
+    event = state.event
+    return Entry(
+        ref.cluster,
+        ref.namespace,
+        ref.name,
+        event.uid if event is not None else "",
+        event.resource_version if event is not None else "",
+        state.body,
+        0,
+        state.reason or ("" if state.body else "absent"),
+        event.incarnation.number if event is not None else 0,
+    )
+
+
+def _ref(resource: str, place: _Place) -> ObjectRef:
+    namespace, name = split_object_key(place.key.decode())
+    return ObjectRef(place.cluster, resource, namespace, name)
+
+
+def _digest(query: ListQuery, fields: FieldSelector) -> bytes:
+    requirements = (f"{one.path} {one.is_equal} {one.values}" for one in fields.requirements)
+    return digest_question(
+        "as of",
+        query.resource,
+        ",".join(query.clusters),
+        repr((query.namespace, query.name)),
+        str(query.labels or ""),
+        *requirements,
+    )

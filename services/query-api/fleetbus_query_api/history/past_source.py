@@ -1,0 +1,74 @@
+"""Pages of a list as of a time, for lists and tables that otherwise show the present."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from fleetbus.kube.selectors import FieldSelector
+from fleetbus.process.clock import rfc3339
+from fleetbus.snapshot import ListQuery, Page
+from fleetbus_query_api.answers.found import Found
+from fleetbus_query_api.answers.problem import BadRequestProblem
+from fleetbus_query_api.fields.order import SortKey
+from fleetbus_query_api.history.past_pages import PastPages
+from fleetbus_query_api.history.window import Asked, Windows
+
+
+class PastSource:
+    """Finds the pages of one list.
+
+    Args:
+        pages: reads them.
+        windows: describe the window.
+        asked: the time.
+    """
+
+    def __init__(self, *, pages: PastPages, windows: Windows, asked: Asked) -> None:
+        self._pages = pages
+        self._windows = windows
+        self._asked = asked
+
+    async def page(
+        self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey] = ()
+    ) -> Found:
+        """Find a page; see `PastPages.find`.
+
+        Raises:
+            BadRequestProblem: it is to be sorted.
+        """
+        if sort:
+            raise BadRequestProblem(
+                "a list of the past comes by cluster, namespace and name: leave `sort` out"
+            )
+        found = await self._pages.find(query, fields, self._asked)
+        self._asked = replace(self._asked, at=found.at)  # that of the continue token, if any
+        page = Page(found.entries, found.continue_token, None, 0, "")
+        return Found(page, found.undecided, found.undetermined)
+
+    async def members(self, query: ListQuery) -> dict[str, Any]:
+        """The time of the list, and the window of the events."""
+        asked = self._asked
+        window = await self._windows.describe(
+            asked.window, query.clusters, query.resource, asked.at
+        )
+        return {"asOf": rfc3339(asked.at), "window": window}
+
+
+class PastSources:
+    """Makes sources of pages.
+
+    Args:
+        pages: read by them.
+        windows: check times.
+    """
+
+    def __init__(self, *, pages: PastPages, windows: Windows) -> None:
+        self._pages = pages
+        self._windows = windows
+
+    async def at(self, text: str) -> PastSource:
+        """The source of a list as of a time; raises as `Windows.ask`."""
+        asked = await self._windows.ask(text)
+        return PastSource(pages=self._pages, windows=self._windows, asked=asked)
