@@ -15,6 +15,8 @@ const FIELDS = [
 ];
 const TONES = { added: "good", deleted: "bad", modified: "accent" };
 const SHOWN_FIELDS = 6;
+/** As many as an answer names. */
+const MOST_UNDETERMINED = 100;
 
 export function openChanges(main, context) {
   const { params, signal } = context;
@@ -30,10 +32,11 @@ export function openChanges(main, context) {
   const command = commandOf(["fleetbus", "diff"], [["--since", asked.since], ["--until", asked.until], ["--cluster", asked.cluster], ["--resource", asked.resource], ["-n", asked.namespace], ["--owned", Boolean(asked.owned)]]);
   fill(main, h("h1", { class: "unseen" }, "Changes"), form, presets, place, commands(command));
   shown(place, signal, async () => {
-    const answer = await get("/fleet/v1/changes", asked, { signal });
+    const { answer, notice } = await ask(asked, signal);
     const groups = [...answer.groups].sort(byInterest);
     fill(
       place,
+      notice,
       windowLine(answer.window),
       answer.freshness ? freshnessLine(answer) : null,
       h("p", { class: "status", role: "status" }, `${plural(answer.changedObjects, "object")} changed between ${clock(answer.from)} and ${clock(answer.to)}, in ${plural(answer.groupCount ?? groups.length, "way")}.`),
@@ -44,6 +47,21 @@ export function openChanges(main, context) {
     );
   });
   return null;
+}
+
+const GONE = 410;
+
+/** Asks for the changes; of a time before the window, for those since the window begins. */
+async function ask(asked, signal) {
+  try {
+    return { answer: await get("/fleet/v1/changes", asked, { signal }), notice: null };
+  } catch (error) {
+    if (error.status !== GONE || asked.until) throw error;
+    const { window } = await get("/fleet/v1/history", {}, { signal });
+    const answer = await get("/fleet/v1/changes", { ...asked, since: window.from }, { signal });
+    const text = ` This is all since ${clock(window.from)}. What was asked for cannot be answered: ${error.message}`;
+    return { answer, notice: h("p", { role: "alert" }, badge("not since then", "warn"), text) };
+  }
 }
 
 /** Deletions first, then changes that reached a part of the clusters only, then the wide ones. */
@@ -59,7 +77,7 @@ function interest(group) {
 function undetermined(list) {
   if (!list.length) return null;
   const rows = list.map((one) => h("li", {}, `${one.cluster} ${titleOf(one.namespace, one.name)}: ${one.reason}`));
-  return h("details", { class: "freshness" }, h("summary", {}, badge("not known", "warn"), ` whether ${plural(list.length, "object")} changed`), h("ul", {}, rows));
+  return h("details", { class: "freshness" }, h("summary", {}, badge("not known", "warn"), ` whether ${list.length >= MOST_UNDETERMINED ? `${MOST_UNDETERMINED} objects or more` : plural(list.length, "object")} changed`), h("ul", {}, rows));
 }
 
 function groupItem(found, asked) {

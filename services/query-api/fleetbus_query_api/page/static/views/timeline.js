@@ -2,6 +2,7 @@
 import { get } from "../api.js";
 import { badge, fill, h } from "../dom.js";
 import { clock, plural, shortPair, span, titleOf } from "../format.js";
+import { isStatus } from "../trees.js";
 import { commandOf, commands, freshnessLine, problemBox, shown, toneOf, windowLine } from "../parts.js";
 
 const SINCE = [["1h", "the last hour"], ["6h", "6 hours"], ["24h", "a day"], ["7d", "a week"]];
@@ -56,6 +57,7 @@ function changeParts(entry, { context }) {
       badge(entry.verb, entry.verb === "deleted" ? "bad" : entry.verb === "added" ? "good" : "accent"),
       ` version ${entry.resourceVersion} `,
       h("a", { href: context.with({ asOf: entry.time, tab: "yaml" }) }, "as it was then"),
+      fields.length && entry.differences.every((one) => isStatus(one.path)) ? [" ", badge("status only")] : null,
       entry.foundByList ? [" ", badge("found by a list", "warn", { title: "it may have happened earlier" })] : null,
       entry.degraded ? [" ", badge(`no body: ${entry.degraded}`, "warn")] : null,
     ),
