@@ -1,4 +1,4 @@
-"""What the page shows of the past, from the stream of events: changes, a timeline, a moment."""
+"""The past as the page shows it, from the stream of events: changes, a timeline, a moment."""
 
 from __future__ import annotations
 
