@@ -17,7 +17,7 @@ _ID_BYTES = 16
 
 
 class PriorState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag="prior.v1"):
-    """What an object was before a change."""
+    """The state of an object before a change."""
 
     cluster: str
     incarnation: int

@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 from fleetbus_devfleet.processes.servers import find_nats_server, valkey_server
 from fleetbus_proto import keys, subjects
 from fleetbus_proto.keys import KV_BUCKET, SnapshotKeys
-from fleetbus_proto.subjects import DISTRIBUTION_STREAM, STREAM
+from fleetbus_proto.subjects import DISTRIBUTION_STREAM, PRIOR_STREAM, STREAM
 from support.api.rendered_chart import SEED, VALUES, render, secret
 from support.servers.nats_refusals import refusals
 from support.servers.rendered_servers import rendered_nats
@@ -31,10 +31,10 @@ GUESTS = [
     *("watcher-hub", "watcher-eu1", "watcher-us1", "subscriber-audit", "subscriber-other"),
     *("subscriber-pager", "voter-ci"),
 ]
-HUB = ["pool", "projector", "distributor", "reconciler-shop", "reconciler-mail"]
+HUB = ["pool", "projector", "distributor", "query-api", "reconciler-shop", "reconciler-mail"]
 USERS = [*GUESTS, *HUB]
 Names = set[str]
-P, POOL = "projector", "pool"
+P, POOL, Q = "projector", "pool", "query-api"
 
 # --- the contract: who may publish to a subject or write a key of the cluster eu1, and of mars
 
@@ -47,11 +47,13 @@ SUBJECTS: Final = {
     "epochs_subject": _WATCHERS,
     "status_subject": _WATCHERS,
     "control_subject": _PROJECTOR,
+    "prior_subject": _PROJECTOR,
 }
 NO_SUBJECTS: Final = {
     *("votes_prefix", "vote_subject", "parse_vote_subject"),  # VOTES
     *("distribution_subject", "distribution_filter"),  # DISTRIBUTION
     *("encode_token", "decode_token", "check_cluster", "events_filter", "parse_event_subject"),
+    *("events_of_object", "deletions_filter"),
 }
 VOTES: Final = {"shop": {"voter-ci"}, "mail": set[str]()}
 """Namespace of a MultiClusterResource → who may vote on its rollouts."""
@@ -93,13 +95,13 @@ NO_KEYS: Final = {
 
 API: Final[dict[str, Names]] = {
     "$JS.API.INFO": {P},
-    "$JS.API.STREAM.INFO.*": {P, "distributor", "reconciler-shop", "reconciler-mail"},
+    "$JS.API.STREAM.INFO.*": {P, Q, "distributor", "reconciler-shop", "reconciler-mail"},
     "$JS.API.STREAM.CREATE.*": {P},
     "$JS.API.CONSUMER.CREATE.*.>": {P},
     "$JS.API.CONSUMER.CREATE.*.*.*": {P},
     "$JS.API.CONSUMER.INFO.*.*": {P},
     "$JS.API.CONSUMER.DELETE.*.*": {P},
-    "$JS.API.DIRECT.GET.*": {P},
+    "$JS.API.DIRECT.GET.*": {P, Q},
     "$JS.API.DIRECT.GET.*.*": {P},
 }
 DISTRIBUTION_API: Final[dict[str, Names]] = {
@@ -108,6 +110,12 @@ DISTRIBUTION_API: Final[dict[str, Names]] = {
     "$JS.API.CONSUMER.CREATE.*.>": {P},
     "$JS.API.CONSUMER.CREATE.*.*.*": {P},
     "$JS.API.CONSUMER.INFO.*.*": {P},
+    "$JS.API.DIRECT.GET.*": {Q},
+}
+PRIOR_API: Final[dict[str, Names]] = {
+    "$JS.API.STREAM.INFO.*": {P},
+    "$JS.API.STREAM.CREATE.*": {P},
+    "$JS.API.DIRECT.GET.*": {Q},
 }
 BUCKET_API: Final = {
     "$JS.API.STREAM.INFO.*": {P},
@@ -183,6 +191,7 @@ def requests() -> Iterator[tuple[str, Names]]:
     streams: list[tuple[str, dict[str, Names]]] = [
         (STREAM, API),
         (DISTRIBUTION_STREAM, DISTRIBUTION_API),
+        (PRIOR_STREAM, PRIOR_API),
         (f"KV_{KV_BUCKET}", API | BUCKET_API),
         ("any", {}),
     ]

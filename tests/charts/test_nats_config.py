@@ -24,6 +24,7 @@ from fleetbus_devfleet.processes.servers import find_nats_server
 from fleetbus_proto.keys import KV_BUCKET, kv_accepted, kv_watch_spec
 from fleetbus_proto.subjects import (
     DISTRIBUTION_STREAM,
+    PRIOR_STREAM,
     STREAM,
     DistributionVerb,
     distribution_subject,
@@ -36,7 +37,7 @@ FLEET = VALUES["everything"]
 USERS = [
     *("watcher-hub", "watcher-eu1", "pool", "projector", "distributor"),
     *("reconciler-shop", "reconciler-mail", "subscriber-audit", "subscriber-other", "operator"),
-    *("subscriber-pager", "voter-ci"),
+    *("subscriber-pager", "voter-ci", "query-api"),
 ]
 GET = "$JS.API.DIRECT.GET"
 NEXT = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}"
@@ -63,7 +64,10 @@ PUBLISH: dict[str, set[str]] = {
     f"{GET}.KV_{KV_BUCKET}": {"pool", "projector"},
     f"{GET}.{STREAM}.fleetbus.status.eu1.r1": {"watcher-eu1", "pool", "projector"},
     f"{GET}.{STREAM}.fleetbus.events.eu1.core.pods.a.b.added": {"projector"},
-    f"{GET}.{STREAM}": {"projector"},
+    f"{GET}.{STREAM}": {"projector", "query-api"},
+    f"{GET}.{DISTRIBUTION_STREAM}": {"query-api"},
+    f"{GET}.{PRIOR_STREAM}": {"query-api"},
+    "fleetbus.prior.eu1.core.pods.a.b": {"projector"},
     "fleetbus.votes.shop.web.1-a.canary.tests": {"voter-ci"},
     "fleetbus.votes.mail.web.1-a.canary.tests": set(),
     "fleetbus.distribution.shop.web.eu1.applied": {"distributor"},
@@ -95,7 +99,8 @@ PUBLISH: dict[str, set[str]] = {
     },
     f"$JS.API.CONSUMER.DELETE.{STREAM}.mail-a": {"projector", "operator"},
     f"$JS.API.STREAM.INFO.{STREAM}": {
-        *("projector", "reconciler-shop", "reconciler-mail", "distributor", "operator")
+        *("projector", "reconciler-shop", "reconciler-mail", "distributor", "operator"),
+        "query-api",
     },
     f"$JS.API.STREAM.CREATE.{STREAM}": {"projector"},
     "$JS.API.STREAM.CREATE.any": set(),

@@ -73,7 +73,7 @@ clusters: whether it reads the members' kubeconfigs. */}}
   nats:
     publish:
       - $JS.API.INFO
-      {{- range list "FLEETBUS_DISTRIBUTION" "FLEETBUS_EVENTS" "KV_FLEETBUS_STATE" }}
+      {{- range list "FLEETBUS_DISTRIBUTION" "FLEETBUS_EVENTS" "FLEETBUS_PRIOR" "KV_FLEETBUS_STATE" }}
       - $JS.API.STREAM.INFO.{{ . }}
       - $JS.API.STREAM.CREATE.{{ . }}
       {{- end }}
@@ -94,6 +94,7 @@ clusters: whether it reads the members' kubeconfigs. */}}
       {{- end }}
       - $KV.FLEETBUS_STATE.>
       - fleetbus.events.>
+      - fleetbus.prior.>
       - fleetbus.control.>
     subscribe: [_INBOX.projector.>, $KV.FLEETBUS_STATE.>]
   redis: ["~fleetbus:{fleet:*"]
@@ -153,7 +154,15 @@ clusters: whether it reads the members' kubeconfigs. */}}
     FLEETBUS_QUERY_API_TLS_CERT_FILE: /etc/fleetbus/tls/tls.crt
     FLEETBUS_QUERY_API_TLS_KEY_FILE: /etc/fleetbus/tls/tls.key
     {{- end }}
-  redis: ["%R~fleetbus:{fleet:*"]
+  # It reads the past, and the last runs of controllers.
+  nats:
+    publish:
+      - $JS.API.STREAM.INFO.FLEETBUS_EVENTS
+      {{- range list "FLEETBUS_DISTRIBUTION" "FLEETBUS_EVENTS" "FLEETBUS_PRIOR" }}
+      - $JS.API.DIRECT.GET.{{ . }}
+      {{- end }}
+    subscribe: [_INBOX.query-api.>]
+  redis: ["%R~fleetbus:{fleet:*", "%R~fleetbus:{q:*"]
 {{- end }}
 {{- end }}
 {{- end -}}

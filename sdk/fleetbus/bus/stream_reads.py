@@ -8,6 +8,7 @@ one right, to publish to `$JS.API.DIRECT.GET.<stream>`.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -23,6 +24,9 @@ from fleetbus.process.clock import rfc3339
 _PAGE: Final = 1_000
 _PAGE_BYTES: Final = 4 * 1024**2
 """Of a page; a larger message comes alone."""
+_HALVINGS: Final = 24
+_ENOUGH: Final = 8
+"""Times as many messages as are wanted may be read."""
 _LONGEST: Final = timedelta(seconds=30)
 """A server that has to load many blocks of the stream takes seconds."""
 _MOST_SUBJECTS: Final = 500
@@ -84,6 +88,60 @@ async def read_messages(
             return
         request = {"seq": page[-1].sequence + 1}
         left = None if left is None else left - len(page)
+
+
+async def read_last(
+    bus: Bus, stream: str, subject: str, *, start: datetime, end: int, most: int
+) -> tuple[list[StoredMessage], bool]:
+    """Read the last messages of a subject, oldest first, and whether there are more before them.
+
+    Of a busy subject only the end is read: the server says with every message how many follow, and
+    so a place is found by halving after which not many more than `most` do.
+
+    Args:
+        bus: a connection.
+        stream: its name.
+        subject: may have wildcards.
+        start: the time of the first one, at the earliest.
+        end: the last sequence of the stream, or an earlier one.
+        most: how many, at the most.
+
+    Raises: as `read_messages`.
+    """
+    page, pending = await _first(bus, stream, subject, {"start_time": rfc3339(start)}, most)
+    if not pending:
+        return page, False
+    low, high = page[-1].sequence + 1, end
+    for _ in range(_HALVINGS):
+        if low >= high or pending <= _ENOUGH * most:
+            break
+        middle = (low + high + 1) // 2
+        _, following = await _first(bus, stream, subject, {"seq": middle}, 1)
+        if following < most:
+            high = middle - 1
+        else:
+            low, pending = middle, following
+    last: deque[StoredMessage] = deque(maxlen=most)
+    async for messages in read_messages(bus, stream, subject, start=low):
+        last.extend(messages)
+    return list(last) if len(last) == most else (page + list(last))[-most:], True
+
+
+async def _first(
+    bus: Bus, stream: str, subject: str, request: Mapping[str, Any], most: int
+) -> tuple[list[StoredMessage], int]:
+    """The first messages of a request, and how many follow."""
+    page: list[StoredMessage] = []
+    end = await direct_get(
+        bus,
+        stream,
+        {**request, "next_by_subj": subject, "batch": most, "max_bytes": _PAGE_BYTES},
+        subject,
+        lambda message, headers: page.append(_stored(message, headers)),
+        within=_LONGEST,
+    )
+    has_more(stream, end)
+    return page, int(end.get("Nats-Num-Pending", "0")) if page else 0
 
 
 async def last_messages(

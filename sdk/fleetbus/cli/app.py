@@ -19,6 +19,7 @@ from fleetbus.cli.clusters import join_commands as members
 from fleetbus.cli.deletions import commands as deletions
 from fleetbus.cli.doctor import commands as doctor
 from fleetbus.cli.events import commands as events
+from fleetbus.cli.history import commands as history
 from fleetbus.cli.kubeconfig import commands as kubeconfig
 from fleetbus.cli.new import new
 from fleetbus.cli.objects import commands as objects
@@ -42,12 +43,15 @@ app.command()(completion.completion)
 app.command()(events.events)
 app.command()(events.explain)
 app.command()(deletions.fuse)
+app.command()(history.diff)
 app.command()(doctor.doctor)
 app.command()(members.join)
 app.command()(members.unjoin)
 app.command()(new)
 app.command()(deletions.orphans)
 app.command()(queue.queue)
+app.command()(history.restore)
+app.command()(history.timeline)
 app.command()(run.replay)
 app.command()(run.run)
 app.add_typer(clusters.app, name="clusters")

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import msgspec
 
 MOST: Final = 50
-"""Differences that are told; further ones are counted."""
+"""Differences that are shown; further ones are counted."""
 _SHOWN: Final = 200
 """Characters of a value."""
 _DEEPEST: Final = 60

@@ -55,7 +55,7 @@ class Existence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PastState:
-    """What is known of an object at a point in time.
+    """The known state of an object at a point in time.
 
     Attributes:
         existence: whether it existed then.
@@ -266,7 +266,7 @@ def created_at(body: bytes) -> datetime | None:
 
 
 def _before(first: StoredEvent | None, time: datetime) -> PastState:
-    """What the first event after a time says about the state at that time."""
+    """Derive the state at a time from the first event after it."""
     if first is None:
         return ABSENT  # its only event is later than the question, and was dropped meanwhile
     event = first.event

@@ -40,11 +40,13 @@ class Window:
         start: of the first event that is left, or when the stream was created.
         end: when this was looked up.
         created: when the stream was created; what was before is lost.
+        last_sequence: of the stream at the end.
     """
 
     start: datetime
     end: datetime
     created: datetime
+    last_sequence: int
 
     def require(self, at: datetime) -> None:
         """Check that a point in time is inside.
@@ -78,7 +80,7 @@ async def read_window(bus: Bus) -> Window:
     state = info["state"]
     # A stream that has lost nothing yet goes back to its creation.
     first = _time_of(state["first_ts"]) if state["first_seq"] > 1 else created
-    return Window(min(max(first, created), end), end, created)
+    return Window(min(max(first, created), end), end, created, state["last_seq"])
 
 
 async def find_gaps(

@@ -183,6 +183,8 @@ class SnapshotWriter:
             keys.counter(shard),
             keys.feed(shard),
             keys.clusters(shard),
+            keys.settled_version(shard),
+            keys.prior_states(shard),
         )
         try:
             answer = await script(

@@ -118,7 +118,7 @@ def create_app(
         authenticator: knows the users of tokens; None if everybody is let in.
         tail: of the snapshot's feed; its owner runs it.
         membership: joins and unjoins clusters.
-        history: what it takes to answer about the past; its owner runs the connection.
+        history: the sources of answers about the past; its owner runs the connection.
         catalog: resolves resource names; made from the reader if it is not given.
     """
     if authenticator is not None:

@@ -25,6 +25,7 @@ from fleetbus.snapshot.audit import Audits
 from fleetbus.snapshot.offsets.by_shard import ByShard, split_by_shard
 from fleetbus.snapshot.offsets.checkpoint import OffsetCheckpoint
 from fleetbus.snapshot.offsets.checkpoint_store import Beside
+from fleetbus.snapshot.prior_states import PriorStates
 from fleetbus.watchers.message_key import message_key
 from fleetbus.worker.connections import Connections
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
@@ -40,6 +41,7 @@ from fleetbus_reconciler.projector.audit_evaluator import AuditEvaluator
 from fleetbus_reconciler.projector.bus_resources import BusResources
 from fleetbus_reconciler.projector.clock_skew import ClockSkew
 from fleetbus_reconciler.projector.loss_recovery import LossRecovery, update_stream_metrics
+from fleetbus_reconciler.projector.prior_states import PriorStatePublisher
 from fleetbus_reconciler.projector.projector import Projector
 from fleetbus_reconciler.projector.sweeper import Sweeper, SweepFuse
 from fleetbus_reconciler.projector.tombstones import TombstoneCollector
@@ -93,6 +95,7 @@ def _loops(parts: _Parts, turn: Callable[[], None]) -> dict[str, Coroutine[Any, 
         "audits": parts.audits.run(),
         "clock skew": parts.clocks.run(),
         "tombstones": parts.tombstones.run(),
+        "prior states": parts.prior_states.run(),
         "follow fleet": parts.projector.follow_fleet(),
         "follow epochs": parts.projector.follow_epochs(),
         "watch store": parts.projector.watch_store(),
@@ -199,6 +202,11 @@ class _Parts:
             tombstones=self.tombstones,
             fuse=SweepFuse(settings.fuse_objects, settings.fuse_percent, settings.fuse_wait),
         )
+
+    @cached_property
+    def prior_states(self) -> PriorStatePublisher:
+        states = PriorStates(self.redis, self.keys)
+        return PriorStatePublisher(bus=self.bus, states=states, shards=self.keys.shards)
 
     @cached_property
     def granter(self) -> Granter:

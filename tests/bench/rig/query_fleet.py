@@ -180,12 +180,15 @@ class ApiProcess(NamedTuple):
 
 
 @asynccontextmanager
-async def query_api(folder: Path, redis_url: str, **settings: str) -> AsyncGenerator[ApiProcess]:
+async def query_api(
+    folder: Path, redis_url: str, *, nats_url: str = "", **settings: str
+) -> AsyncGenerator[ApiProcess]:
     """The query API as a process, on loopback, without authentication and limits per second.
 
     Args:
         folder: for its port.
         redis_url: its store.
+        nats_url: for questions about the past; empty for none.
         settings: more environment variables, without `FLEETBUS_QUERY_API_`.
     """
     port_file = folder / "query-api.port"
@@ -195,10 +198,12 @@ async def query_api(folder: Path, redis_url: str, **settings: str) -> AsyncGener
         "USER_REQUESTS_PER_SECOND": "1000000",
         "USER_CONCURRENCY": "1000",
         "PORT_FILE": str(port_file),
+        "HISTORY": "true" if nats_url else "false",
         **settings,
     }
     environment = {f"FLEETBUS_QUERY_API_{name}": value for name, value in own.items()}
     shared = {"FLEETBUS_REDIS_URL": redis_url, "FLEETBUS_HEALTH_PORT": "0"}
+    shared |= {"FLEETBUS_NATS_URL": nats_url} if nats_url else {}
     async with process(installed("fleetbus-query-api"), **environment, **shared) as child:
         await eventually(lambda: child.returncode is not None or port_file.exists())
         if child.returncode is not None:

@@ -95,6 +95,18 @@ def get(
     output_watch_events: Annotated[
         bool, typer.Option("--output-watch-events", help="With ADDED, MODIFIED or DELETED.")
     ] = False,
+    as_of: Annotated[
+        str,
+        typer.Option(
+            "--as-of", metavar="TIME", help="As it was 10m, 2h or 1d ago, or at 2026-01-02T15:04Z."
+        ),
+    ] = "",
+    deleted: Annotated[
+        bool, typer.Option("--deleted", help="What was deleted, with the last states.")
+    ] = False,
+    since: Annotated[
+        str, typer.Option("--since", metavar="TIME", help="With --deleted; 1h by default.")
+    ] = "",
     api_url: ApiUrl = None,
     token: ApiTokenText = None,
     token_file: ApiTokenFile = None,
@@ -121,6 +133,7 @@ def get(
         sort=sort_field(sort_by),
         clusters=cluster or [],
         limit=limit,
+        as_of=as_of,
     )
     form = Output(
         form=output,
@@ -129,6 +142,16 @@ def get(
         show_managed_fields=show_managed_fields,
     )
     api = ApiFlags(url=api_url, token=token, token_file=token_file, ca_file=ca_file)
+    if deleted or since:
+        from fleetbus.cli.history.deleted import show_deleted  # noqa: PLC0415 -- import cost
+
+        if not deleted or as_of or watch or watch_only or sort_by or show_labels or no_headers:
+            raise ConfigError(
+                "--deleted goes with --since, names, selectors, --limit and --output only"
+            )
+        raise typer.Exit(show_deleted(chosen, query, since or "1h", output, api))
+    if as_of and (watch or watch_only or sort_by):
+        raise ConfigError("--as-of goes without --watch and --sort-by")
     if watch or watch_only:
         how = Watching(is_only=watch_only, has_events=output_watch_events)
         raise typer.Exit(watch_objects(chosen, query, form, how, api))

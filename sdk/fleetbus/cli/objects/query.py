@@ -16,6 +16,7 @@ class ObjectQuery:
     Attributes:
         sort: fields separated by commas, as of the query API.
         limit: the most objects; 0 for all.
+        as_of: a point in time; empty for the present.
     """
 
     resource: str
@@ -26,6 +27,7 @@ class ObjectQuery:
     sort: str = ""
     clusters: Sequence[str] = ()
     limit: int = 0
+    as_of: str = ""
 
     @property
     def path(self) -> str:
@@ -43,6 +45,7 @@ class ObjectQuery:
             "sort": self.sort,
             "cluster": self.clusters,
             "limit": limit,
+            "asOf": self.as_of,
         }
         return {key: value for key, value in asked.items() if value}
 

@@ -1,6 +1,7 @@
 -- Applies a batch of events to the snapshot, in order: the one write path (rules P1 to P5).
 --
--- KEYS  1 generation  2 counter  3 feed  4 clusters, then for each lineage
+-- KEYS  1 generation  2 counter  3 feed  4 clusters  5 settled version  6 prior states, then for each
+--       lineage
 --       bodies guards tombstones order deleted deletion-times epochs scopes
 --       (and, named by terms: the label sets and owner sets of the keys that change)
 -- ARGV  1 length of the feed  2 prefix of the owner sets  3 '1' if the store is full, else ''
@@ -18,14 +19,16 @@
 -- Answer: one letter per event (a applied, t stale, s same, r refused, f no room for it), the
 -- indexes of lineages whose epoch became complete, and the count so far of the last end marker.
 
-local KEYS_FIXED, KEYS_EACH, ARGS_FIXED, ARGS_LINEAGE, ARGS_EVENT = 4, 8, 5, 10, 3
+local KEYS_FIXED, KEYS_EACH, ARGS_FIXED, ARGS_LINEAGE, ARGS_EVENT = 6, 8, 5, 10, 3
 local HEAD = '^(%d+)\31(%a)\31(%d+)\31([^\31]*)\31([^\31]*)\31()'
 local APPLIED, STALE, SAME, REFUSED, FULL = 'a', 't', 's', 'r', 'f'
 local COUNTER, FEED, FLEET = KEYS[2], KEYS[3], KEYS[4]
+local SETTLED, PRIOR, PRIOR_MOST = KEYS[5], KEYS[6], 2000
 local FEED_LENGTH, OWNER_PREFIX = ARGV[1], ARGV[2]
 local IS_FULL, SHARDS, LINEAGES = ARGV[3] == '1', ARGV[4], tonumber(ARGV[5])
 
 local states, completed, counted = {}, {}, '0'
+local settled -- the settled version, once it is read
 local held_guards, new_guards = {}, {} -- both: key of the hash -> object key -> guard
 
 local refusal = why_not_ours(KEYS[1], SHARDS)
@@ -252,11 +255,25 @@ local function show(lineage, entry, event, was_live)
   end
 end
 
+-- Keeps the state that a change replaces, of an object that had not changed for long: the stream may
+-- not have it any more (rule A9). Nobody may be there to take it, so what waits is bounded.
+local function keep_prior(lineage, entry, event)
+  settled = settled or redis.call('GET', SETTLED) or ''
+  if IS_FULL or newer(entry.counter, settled) or entry.incarnation ~= lineage.incarnation then return end
+  local body = redis.call('HGET', lineage.bodies, event.key)
+  if not body or body == event.body or redis.call('LLEN', PRIOR) >= PRIOR_MOST then return end
+  redis.call('RPUSH', PRIOR, table.concat({
+    lineage.cluster, lineage.resource, entry.incarnation, entry.uid, entry.version, event.version,
+    event.key, body,
+  }, SEP))
+end
+
 local function store(lineage, entry, event, marks)
   local was_live = entry ~= nil and entry.state == 'L'
   local is_live = event.code == 'L' or event.code == 'A'
   local counter = next_counter(COUNTER, SHARDS)
   if is_live then
+    if was_live then keep_prior(lineage, entry, event) end
     show(lineage, entry, event, was_live)
   else
     bury(lineage, entry, event, was_live) -- also if the key was unknown (rule P3)

@@ -1,4 +1,4 @@
-"""What the snapshot knows of the past: its last lists, and which objects changed since a time.
+"""Reads of the past: the last lists, and which objects changed since a time.
 
 The counter of a shard has no time. So the projector notes every half minute which version was the
 last one (`keys.clock`), and a time becomes a version by the last note before it.
@@ -42,7 +42,7 @@ class ChangedObject(NamedTuple):
 
 
 class PastReads:
-    """Reads what the snapshot knows of the past.
+    """Reads of the past.
 
     Args:
         redis: a client as `connect` makes it.

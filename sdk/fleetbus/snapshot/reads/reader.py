@@ -79,7 +79,7 @@ class SnapshotReader:
         self.lookups = Lookups(redis, keys)
         """Objects of any resource."""
         self.past = PastReads(redis, keys)
-        """What is known of the past."""
+        """The last lists, and the objects that changed since a time."""
 
     # --- objects --------------------------------------------------------------------------------
 

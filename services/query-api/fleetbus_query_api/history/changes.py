@@ -46,7 +46,7 @@ UNREADABLE: Final = Differences((), more=1)
 
 
 class _Name(NamedTuple):
-    """What the objects of several clusters share."""
+    """The name that objects of several clusters share."""
 
     resource: str
     namespace: str
@@ -54,7 +54,7 @@ class _Name(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """What equal changes share."""
+    """The key of equal changes."""
 
     name: _Name
     change: str
@@ -71,10 +71,10 @@ class _Group:
 
 @dataclass(slots=True)
 class _Compared:
-    """What was found.
+    """The changes that were found.
 
     Attributes:
-        groups: by what equal changes share.
+        groups: equal changes.
         count: objects that changed.
         owned: objects that were left out because another one owns them.
         undetermined: objects of which it is unknown what changed, and why; not all of many.

@@ -25,7 +25,7 @@ _RETRY_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What it takes to answer about the past.
+    """The sources of answers about the past.
 
     Attributes:
         connection: to NATS.

@@ -125,7 +125,7 @@ class TimelineRunModel(AnswerModel):
 
 
 class TimelineDistributionModel(AnswerModel):
-    """What the distributor reported of the object's MultiClusterResource in this cluster."""
+    """A report of the distributor about the object's MultiClusterResource in this cluster."""
 
     time: str
     stage: Literal["distribution"]
@@ -139,7 +139,7 @@ class TimelineDistributionModel(AnswerModel):
 
 
 class TimelineModel(FreshAnswerModel):
-    """What happened to one object, the latest last."""
+    """The history of one object, the latest last."""
 
     object: TimelineObjectModel
     since: str
@@ -166,7 +166,7 @@ class ChangeGroupModel(AnswerModel):
 
 
 class ChangesModel(FreshAnswerModel):
-    """What changed between two points in time, those of most clusters first."""
+    """The changes between two points in time, those of most clusters first."""
 
     from_time: str = Field(alias="from")
     to: str

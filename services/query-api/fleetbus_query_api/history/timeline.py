@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
 from fleetbus.bus.connection import Bus, NoStream
-from fleetbus.bus.stream_reads import read_messages
+from fleetbus.bus.stream_reads import read_last, read_messages
 from fleetbus.errors import MalformedOwner
 from fleetbus.history.differences import NONE, Differences, compare_bodies
 from fleetbus.history.states import PastStates, StoredEvent, read_event, subject_of
@@ -32,8 +32,6 @@ from fleetbus_query_api.history.window import Asked, Windows
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.relations.owners import ObjectPath
 
-_PERIODS: Final = (timedelta(minutes=1), timedelta(minutes=10), timedelta(hours=2))
-"""Back from now: the changes of a busy object are read from the end, a longer period each time."""
 _MOST_DISTRIBUTIONS: Final = 100
 _OWNER_KIND: Final = "MultiClusterResource"
 
@@ -159,25 +157,15 @@ class Timelines:
 
 async def _last_changes(past: Asked, ref: ObjectRef, limit: int) -> _Changes:
     """Read the last changes since a time."""
-    found = await _read(past, ref, past.at, limit + 1)
-    if len(found) <= limit:  # as of most objects: one request
-        return _Changes(found, has_more=False)
-    now = datetime.now(UTC)
-    for period in _PERIODS:
-        start = max(past.at, now - period)
-        found = await _read(past, ref, start, None)
-        if len(found) > limit or start == past.at:
-            return _Changes(found[-limit:], has_more=True)
-    return _Changes((await _read(past, ref, past.at, None))[-limit:], has_more=True)
-
-
-async def _read(
-    past: Asked, ref: ObjectRef, start: datetime, most: int | None
-) -> list[StoredEvent]:
-    found: list[StoredEvent] = []
-    async for page in read_messages(past.bus, STREAM, subject_of(ref), start=start, most=most):
-        found += [stored for message in page if (stored := read_event(message)) is not None]
-    return found
+    messages, has_more = await read_last(
+        past.bus,
+        STREAM,
+        subject_of(ref),
+        start=past.at,
+        end=past.window.last_sequence,
+        most=limit,
+    )
+    return _Changes(list(filter(None, map(read_event, messages))), has_more)
 
 
 async def _describe_distribution(

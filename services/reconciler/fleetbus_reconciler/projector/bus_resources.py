@@ -24,6 +24,7 @@ from fleetbus.bus.jetstream import (
     StreamLimits,
     ensure_bucket,
     ensure_distribution,
+    ensure_prior_states,
     ensure_stream,
 )
 from fleetbus.bus.key_value import KeyValue
@@ -110,6 +111,7 @@ class BusResources:
         """Return when the bucket was created."""
         await ensure_stream(self._bus, self._limits)
         await ensure_distribution(self._bus, self._limits)
+        await ensure_prior_states(self._bus, self._limits)
         bucket = await ensure_bucket(self._bus, self._limits)
         await ensure_consumer(self._bus, PROJECTOR, list(STREAM_SUBJECTS), shards=self._shards)
         for subscriber in self._subscribers:

@@ -1,0 +1,106 @@
+"""Clients of the clusters with the rights of whoever runs a command."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from fleetbus.cli.api_client import ApiClient, ApiFailed
+from fleetbus.cli.target import resolve_target
+from fleetbus.errors import ConfigError
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.connection.config import KubeConfig, by_context, load_kube_config
+from fleetbus.process.settings import allow_loopback
+
+
+class CallerClients:
+    """Makes a client for each cluster, from a kubeconfig with a context of its name.
+
+    Args:
+        api: tells the UID by which a cluster is recognised, if it watches namespaces.
+        kubeconfig: the file; None for that of the dev fleet, KUBECONFIG, or the usual one.
+        contexts: `CLUSTER=CONTEXT` each, for contexts of other names.
+        stack: closes the clients.
+
+    Raises:
+        ConfigError: the kubeconfig cannot be read, or an entry of `contexts` is malformed.
+    """
+
+    def __init__(
+        self,
+        api: ApiClient,
+        *,
+        kubeconfig: pathlib.Path | None,
+        contexts: Sequence[str],
+        stack: AsyncExitStack,
+    ) -> None:
+        self._api = api
+        self._stack = stack
+        self._file = str(kubeconfig or _usual_kubeconfig())
+        self._configs = by_context(load_kube_config(self._file))
+        self._named = dict(map(_split, contexts))
+        self._clients: dict[str, KubeClient | ConfigError] = {}
+
+    async def get(self, cluster: str) -> KubeClient:
+        """The client of a cluster.
+
+        Raises:
+            ConfigError: there is no context for it, or another cluster answers there.
+            KubeError: it does not answer.
+        """
+        held = self._clients.get(cluster)
+        if held is None:
+            try:
+                held = await self._connect(cluster)
+            except ConfigError as e:
+                held = e
+            self._clients[cluster] = held
+        if isinstance(held, ConfigError):
+            raise held
+        return held
+
+    async def _connect(self, cluster: str) -> KubeClient:
+        context = self._named.get(cluster, cluster)
+        config: KubeConfig | None = self._configs.get(context)
+        if config is None:
+            raise ConfigError(
+                f"{self._file} has no context {context!r}: name one with --context"
+                f" {cluster}=CONTEXT"
+            )
+        client = await self._stack.enter_async_context(KubeClient(config))
+        client.cluster = cluster
+        await self._check_identity(client, cluster)
+        return client
+
+    async def _check_identity(self, client: KubeClient, cluster: str) -> None:
+        """Refuse to write to another cluster than the one that the objects were deleted from."""
+        try:
+            known = self._api.get(f"/fleet/v1/objects/{cluster}/v1/namespaces/-/kube-system")
+        except ApiFailed:
+            return  # its namespaces are not watched, or may not be read
+        found = await client.kube_system_uid()
+        tree: Any = known.get("object") or {}
+        expected = str(tree.get("metadata", {}).get("uid", ""))
+        if expected and found != expected:
+            raise ConfigError(
+                f"another cluster than {cluster!r} answers there: the UID of its namespace"
+                f" kube-system is {found}, and not {expected}"
+            )
+
+
+def _usual_kubeconfig() -> str:
+    target = resolve_target()
+    if target.hub:  # a dev fleet runs here
+        allow_loopback()
+        return str(target.kubeconfig)
+    return os.environ.get("KUBECONFIG") or "~/.kube/config"
+
+
+def _split(text: str) -> tuple[str, str]:
+    cluster, equals, context = text.partition("=")
+    if not cluster or not equals or not context:
+        raise ConfigError(f"--context {text!r} is not like CLUSTER=CONTEXT")
+    return cluster, context

@@ -1,0 +1,121 @@
+"""Reads deletions from the query API, and prints them for `fleetbus get --deleted`."""
+
+from __future__ import annotations
+
+import sys
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fleetbus.cli.api_client import ApiClient, ApiFailed
+from fleetbus.cli.documents import render_json, render_yaml
+from fleetbus.cli.history.window import note_window
+from fleetbus.cli.objects.arguments import Chosen
+from fleetbus.cli.objects.query import ObjectQuery
+from fleetbus.cli.table import render_table, warn_incomplete
+from fleetbus.cli.target import ApiFlags
+from fleetbus.errors import ConfigError
+from fleetbus.process.human_time import render_age
+
+FORMS: Final = ("table", "json", "yaml", "name")
+_HEAD: Final = ("CLUSTER", "NAMESPACE", "NAME", "DELETED", "BY", "EXISTS AGAIN")
+MOST: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The deletions of one resource.
+
+    Attributes:
+        resource: group, plural, kind and so on.
+        items: the latest first.
+        remaining: how many earlier ones there are.
+        answer: the whole answer.
+    """
+
+    resource: Mapping[str, Any]
+    items: Sequence[Mapping[str, Any]]
+    remaining: int
+    answer: Mapping[str, Any]
+
+
+def read_deleted(api: ApiClient, query: ObjectQuery, since: str) -> Deleted:
+    """Read the deletions of a resource.
+
+    Raises:
+        ApiFailed: no answer, or no such resource.
+        ApiRefused: the query is malformed.
+    """
+    asked = {name: value for name, value in query.parameters().items() if name != "sort"}
+    asked |= {"since": since, "limit": str(query.limit or MOST)}
+    found = api.get(f"/fleet/v1/deleted/{urllib.parse.quote(query.resource)}", asked)
+    return Deleted(found["resource"], found["items"], found["remaining"], found)
+
+
+def show_deleted(
+    chosen: Sequence[Chosen], query: ObjectQuery, since: str, output: str, flags: ApiFlags
+) -> int:
+    """Print deletions; return the exit status.
+
+    Raises:
+        ConfigError: no query API address is set, or the output form has no deletions.
+    """
+    if output not in FORMS:
+        raise ConfigError(f"--deleted goes with --output {', '.join(FORMS)} only")
+    api = ApiClient(flags.resolve())
+    status = 0
+    for one in chosen:
+        for name in one.names or ("",):
+            try:
+                wanted = ObjectQuery(
+                    resource=one.resource,
+                    name=name,
+                    namespace=query.namespace,
+                    selector=query.selector,
+                    field_selector=query.field_selector,
+                    clusters=query.clusters,
+                    limit=query.limit,
+                )
+                _print(read_deleted(api, wanted, since), output)
+            except ApiFailed as e:
+                print(f"fleetbus: {e}", file=sys.stderr)
+                status = 1
+    return status
+
+
+def _print(found: Deleted, output: str) -> None:
+    if output == "json":
+        print(render_json(found.answer))
+        return
+    if output == "yaml":
+        documents = [
+            f"# cluster: {item['cluster']}, deleted {item['deletedAt']}\n"
+            f"{render_yaml(item['object'] or {}).rstrip()}"
+            for item in found.items
+        ]
+        print("\n---\n".join(documents))
+    elif output == "name":
+        for item in found.items:
+            print(f"{found.resource['plural']}/{item['name']}")
+    elif found.items:
+        print(render_table(_HEAD, [_row(item) for item in found.items]))
+    if not found.items:
+        since = found.answer["since"][:19]
+        print(f"No {found.resource['plural']} were deleted since {since}Z.", file=sys.stderr)
+    if found.remaining:
+        print(f"{found.remaining} earlier deletions are left out.", file=sys.stderr)
+    note_window(found.answer["window"])
+    warn_incomplete(found.answer["freshness"], found.answer["incomplete"])
+
+
+def _row(item: Mapping[str, Any]) -> list[str]:
+    by = item["deletedBy"]
+    return [
+        item["cluster"],
+        item["namespace"],
+        item["name"],
+        f"{render_age(item['deletedAt'])} ago{', or earlier' if item['foundByList'] else ''}",
+        f"{by['kind']} {by['namespace']}/{by['name']}" if by else "",
+        "yes" if item["existsAgain"] else "no",
+    ]

@@ -1,0 +1,22 @@
+"""Prints the fields that differ between two states."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def print_differences(found: Mapping[str, Any], indent: str) -> None:
+    """Print `differences` and `moreDifferences` of an answer, a line each."""
+    for one in found["differences"]:
+        print(f"{indent}{one['path']}: {_value(one['before'])} → {_value(one['after'])}")
+    if found["moreDifferences"]:
+        print(f"{indent}and {found['moreDifferences']} more")
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "(absent)"
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if text.isprintable() and text == text.strip() and text else json.dumps(text)

@@ -1,0 +1,243 @@
+"""Decides which deleted objects can be put back, in which order, and with which content.
+
+An object is put back as it was last, without what an API server or a controller assigns: UID,
+versions, times, status, addresses. What its owner makes again by itself is left to the owner.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from fleetbus.errors import MalformedOwner
+from fleetbus.ownership import owner_of
+
+_FIRST: Final = (
+    "apiextensions.k8s.io/customresourcedefinitions",
+    "core/namespaces",
+    "scheduling.k8s.io/priorityclasses",
+    "storage.k8s.io/storageclasses",
+    "core/persistentvolumes",
+    "rbac.authorization.k8s.io/clusterroles",
+    "rbac.authorization.k8s.io/roles",
+    "core/serviceaccounts",
+    "rbac.authorization.k8s.io/clusterrolebindings",
+    "rbac.authorization.k8s.io/rolebindings",
+    "core/configmaps",
+    "core/persistentvolumeclaims",
+    "core/services",
+)
+"""What others refer to comes first; everything else follows."""
+_NEVER: Final = frozenset(
+    {
+        "core/events",
+        "events.k8s.io/events",
+        "core/endpoints",
+        "discovery.k8s.io/endpointslices",
+        "coordination.k8s.io/leases",
+        "core/nodes",
+    }
+)
+"""Types whose objects are made anew by those who need them."""
+_ASSIGNED: Final = (
+    *("uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "generation"),
+    *("deletionGracePeriodSeconds", "managedFields", "selfLink", "ownerReferences"),
+)
+_OF_DELETION: Final = frozenset({"foregroundDeletion", "orphan"})
+"""Finalizers that an API server adds while it deletes."""
+_JOB_LABELS: Final = (
+    *("controller-uid", "batch.kubernetes.io/controller-uid"),
+    *("job-name", "batch.kubernetes.io/job-name"),
+)
+_TOKENS: Final = "kube-api-access-"
+
+Object = dict[str, Any]
+
+
+@dataclass(slots=True)
+class DeletedObject:
+    """An object that was deleted.
+
+    Attributes:
+        resource: the resource key.
+        tree: its last state; None if it is unknown.
+        version: the API version that it was watched in, such as `apps/v1`.
+        refusal: why it is not put back; empty if it can be.
+    """
+
+    cluster: str
+    resource: str
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    deleted_at: str
+    tree: Object | None
+    refusal: str = ""
+    owners: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+
+    @property
+    def place(self) -> tuple[str, str, str, str]:
+        """Where it was."""
+        return self.cluster, self.resource, self.namespace, self.name
+
+
+def select_restorable(deleted: Iterable[DeletedObject]) -> list[DeletedObject]:
+    """Keep the last deletion of each object, and note which ones cannot be put back, and why.
+
+    They come in the order in which they are to be put back.
+    """
+    latest: dict[tuple[str, str, str, str], DeletedObject] = {}
+    for one in deleted:
+        held = latest.get(one.place)
+        if held is None or one.deleted_at > held.deleted_at:
+            latest[one.place] = one
+    found = [one for one in latest.values() if one.resource not in _NEVER]
+    for one in found:
+        one.owners = _owners(one.tree)
+    by_uid = {(one.cluster, one.uid): one for one in found}
+    for one in found:
+        one.refusal = _refusal(one, by_uid)
+    return sorted(found, key=lambda one: (one.cluster, _depth(one, by_uid), _rank(one), one.place))
+
+
+def _refusal(one: DeletedObject, by_uid: Mapping[tuple[str, str], DeletedObject]) -> str:
+    if one.tree is None:
+        return "its last state is unknown: it did not fit into its event"
+    if one.resource == "core/secrets":
+        return "the values of Secrets are never published, so they cannot be put back"
+    controller = next((each for each in one.owners if each.get("controller")), None)
+    if controller is not None:
+        name = f"{controller.get('kind', '?')} {controller.get('name', '?')}"
+        is_back = (one.cluster, str(controller.get("uid"))) in by_uid
+        again = " once that is back" if is_back else ""
+        return f"its controller makes it again{again}: {name}"
+    try:
+        owner = owner_of(one.tree)
+    except MalformedOwner:
+        owner = None
+    if owner is not None:
+        name = f"{owner.kind} {owner.namespace}/{owner.name} in {owner.cluster_name}"
+        return f"it belongs to another cluster's object, which decides about it: {name}"
+    return ""
+
+
+def _owners(tree: Object | None) -> list[Mapping[str, Any]]:
+    return list(_maps(_map((tree or {}).get("metadata")).get("ownerReferences")))
+
+
+def _depth(one: DeletedObject, by_uid: Mapping[tuple[str, str], DeletedObject]) -> int:
+    """How many owners above it are put back, too; owners come first."""
+    depth, seen, now = 0, {one.uid}, one
+    while True:
+        above = next(
+            (
+                by_uid[key]
+                for each in now.owners
+                if (key := (now.cluster, str(each.get("uid")))) in by_uid and key[1] not in seen
+            ),
+            None,
+        )
+        if above is None:
+            return depth
+        depth, now = depth + 1, above
+        seen.add(above.uid)
+
+
+def _rank(one: DeletedObject) -> int:
+    return _FIRST.index(one.resource) if one.resource in _FIRST else len(_FIRST)
+
+
+def restored_tree(one: DeletedObject, new_uids: Mapping[tuple[str, str], str]) -> Object:
+    """The object to create.
+
+    Args:
+        one: what was deleted; its last state is known.
+        new_uids: cluster and former UID of each owner that is back → its new UID.
+    """
+    tree = copy.deepcopy(one.tree or {})
+    tree.pop("status", None)
+    group, _, plural = one.resource.rpartition("/")
+    tree["apiVersion"] = tree.get("apiVersion") or (
+        one.version if group == "core" else f"{group}/{one.version}"
+    )
+    metadata = _map(tree.setdefault("metadata", {}))
+    for name in _ASSIGNED:
+        metadata.pop(name, None)
+    metadata.pop("generateName", None)
+    if finalizers := [f for f in metadata.pop("finalizers", ()) if f not in _OF_DELETION]:
+        metadata["finalizers"] = finalizers
+    if owners := _new_owners(one, new_uids):
+        metadata["ownerReferences"] = owners
+    spec = _map(tree.get("spec"))
+    if plural == "services" and group == "core":
+        _clean_service(spec)
+    elif plural == "pods" and group == "core":
+        _clean_pod(spec)
+    elif plural == "jobs" and group == "batch":
+        _clean_job(tree, spec)
+    elif plural == "namespaces" and group == "core":
+        spec.pop("finalizers", None)
+    return tree
+
+
+def _new_owners(
+    one: DeletedObject, new_uids: Mapping[tuple[str, str], str]
+) -> list[dict[str, Any]]:
+    """References to owners that are back; one to an owner that is gone would delete it again."""
+    return [
+        {**each, "uid": new_uids[key]}
+        for each in one.owners
+        if (key := (one.cluster, str(each.get("uid")))) in new_uids
+    ]
+
+
+def missing_owners(one: DeletedObject, new_uids: Mapping[tuple[str, str], str]) -> list[str]:
+    """The owners of an object that are not back, as `Kind name`."""
+    return [
+        f"{each.get('kind', '?')} {each.get('name', '?')}"
+        for each in one.owners
+        if (one.cluster, str(each.get("uid"))) not in new_uids
+    ]
+
+
+def _clean_service(spec: Object) -> None:
+    if spec.get("clusterIP") != "None":
+        spec.pop("clusterIP", None)
+        spec.pop("clusterIPs", None)
+    spec.pop("healthCheckNodePort", None)
+
+
+def _clean_pod(spec: Object) -> None:
+    spec.pop("nodeName", None)
+    spec["volumes"] = [v for v in _maps(spec.get("volumes")) if not _is_token(v)]
+    for part in ("containers", "initContainers"):
+        for container in _maps(spec.get(part)):
+            mounts = _maps(container.get("volumeMounts"))
+            container["volumeMounts"] = [m for m in mounts if not _is_token(m)]
+
+
+def _clean_job(tree: Object, spec: Object) -> None:
+    if spec.get("manualSelector"):
+        return
+    spec.pop("selector", None)
+    template = _map(_map(spec.get("template")).get("metadata"))
+    for metadata in (_map(tree.get("metadata")), template):
+        labels = _map(metadata.get("labels"))
+        for label in _JOB_LABELS:
+            labels.pop(label, None)
+
+
+def _is_token(volume: Mapping[str, Any]) -> bool:
+    return str(volume.get("name", "")).startswith(_TOKENS)
+
+
+def _map(value: Any) -> Object:
+    return cast("Object", value) if isinstance(value, dict) else {}
+
+
+def _maps(value: Any) -> Sequence[Object]:
+    found = cast("list[Any]", value) if isinstance(value, list) else []
+    return [cast("Object", one) for one in found if isinstance(one, dict)]

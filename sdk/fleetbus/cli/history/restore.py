@@ -1,0 +1,249 @@
+"""Runs `fleetbus restore`: shows deleted objects, and puts them back.
+
+The query API says what was deleted; the objects are created with the rights of whoever runs the
+command, at the API servers themselves. Without `--apply` each creation is a dry run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from fleetbus.cli.api_client import ApiClient, ApiFailed
+from fleetbus.cli.documents import render_json
+from fleetbus.cli.history.caller_clients import CallerClients
+from fleetbus.cli.history.deleted import Deleted, read_deleted
+from fleetbus.cli.history.restorable import (
+    DeletedObject,
+    missing_owners,
+    restored_tree,
+    select_restorable,
+)
+from fleetbus.cli.objects.arguments import Chosen
+from fleetbus.cli.objects.query import ObjectQuery
+from fleetbus.cli.progress import Progress
+from fleetbus.cli.table import render_table
+from fleetbus.cli.target import ApiFlags
+from fleetbus.errors import AlreadyExists, ConfigError, KubeError, NotFound
+from fleetbus.kube.client import KubeClient
+from fleetbus.process.human_time import render_age
+
+_HEAD: Final = ("CLUSTER", "TYPE", "NAMESPACE", "NAME", "DELETED", "RESULT")
+_MANAGER: Final = "fleetbus-restore"
+RESTORED, WOULD_RESTORE, LEFT_OUT, FAILED = "restored", "would be restored", "left out", "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreQuery:
+    """Which deleted objects to put back, and where.
+
+    Attributes:
+        chosen: types and names; empty for all types.
+        contexts: `CLUSTER=CONTEXT` each.
+        is_applied: else nothing is written.
+    """
+
+    chosen: Sequence[Chosen]
+    since: str
+    clusters: Sequence[str]
+    namespace: str
+    selector: str
+    kubeconfig: pathlib.Path | None
+    contexts: Sequence[str]
+    is_applied: bool
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The fate of one object."""
+
+    deleted: DeletedObject
+    result: str
+    reason: str = ""
+
+    def render(self) -> dict[str, str]:
+        """As in `-o json`."""
+        one = self.deleted
+        return {
+            "cluster": one.cluster,
+            "resource": one.resource,
+            "namespace": one.namespace,
+            "name": one.name,
+            "deletedAt": one.deleted_at,
+            "result": self.result,
+            "reason": self.reason,
+        }
+
+
+def restore_objects(query: RestoreQuery, flags: ApiFlags) -> int:
+    """Show and put back deleted objects; return the exit status, 1 if any was refused.
+
+    Raises:
+        ConfigError: no query API or no kubeconfig is set, or the query is malformed.
+    """
+    api = ApiClient(flags.resolve())
+    try:
+        with Progress("reading what was deleted") as progress:
+            found, cut = _read(api, query, progress)
+    except ApiFailed as e:
+        print(f"fleetbus: {e}", file=sys.stderr)
+        return 1
+    if not found:
+        print(f"Nothing was deleted since {query.since} that is still missing.", file=sys.stderr)
+        return 0
+    outcomes = asyncio.run(_restore(api, found, query))
+    if query.output == "json":
+        print(render_json({"items": [one.render() for one in outcomes], "incomplete": cut}))
+    else:
+        _print(outcomes)
+    for plural in cut:
+        print(f"warning: more {plural} were deleted than one answer has", file=sys.stderr)
+    if not query.is_applied and any(one.result == WOULD_RESTORE for one in outcomes):
+        print("Nothing was written; --apply puts them back.", file=sys.stderr)
+    return int(any(one.result == FAILED for one in outcomes))
+
+
+def _read(
+    api: ApiClient, query: RestoreQuery, progress: Progress
+) -> tuple[list[DeletedObject], list[str]]:
+    """Read what was deleted and is missing; and of which types not all of it."""
+    deleted: list[DeletedObject] = []
+    cut: list[str] = []
+    is_named = bool(query.chosen)
+    for wanted in _queries(api, query):
+        progress.show(wanted.resource)
+        try:
+            found = read_deleted(api, wanted, query.since)
+        except ApiFailed:
+            if is_named:
+                raise
+            continue  # a type of the list that has gone meanwhile
+        deleted += [_object(item, found) for item in found.items if not item["existsAgain"]]
+        cut += [str(found.resource["plural"])] if found.remaining else []
+    return select_restorable(deleted), cut
+
+
+def _queries(api: ApiClient, query: RestoreQuery) -> Iterator[ObjectQuery]:
+    base = ObjectQuery(
+        resource="",
+        namespace=query.namespace,
+        selector=query.selector,
+        clusters=query.clusters,
+    )
+    if query.chosen:
+        for one in query.chosen:
+            for name in one.names or ("",):
+                yield replace(base, resource=one.resource, name=name)
+        return
+    for known in api.get("/fleet/v1/resources")["items"]:
+        group = "" if known["group"] == "core" else f".{known['group']}"
+        yield replace(base, resource=f"{known['plural']}{group}")
+
+
+def _object(item: Mapping[str, Any], found: Deleted) -> DeletedObject:
+    resource = found.resource
+    return DeletedObject(
+        cluster=item["cluster"],
+        resource=f"{resource['group']}/{resource['plural']}",
+        namespace=item["namespace"],
+        name=item["name"],
+        uid=item["uid"],
+        version=str(next(iter(resource["versions"]), "v1")),
+        deleted_at=item["deletedAt"],
+        tree=item["object"],
+    )
+
+
+async def _restore(
+    api: ApiClient, found: Sequence[DeletedObject], query: RestoreQuery
+) -> list[Outcome]:
+    """Put objects back, in order; one that is refused stops none of the others."""
+    outcomes: list[Outcome] = []
+    new_uids: dict[tuple[str, str], str] = {}
+    namespaces = {(one.cluster, one.name) for one in found if one.resource == "core/namespaces"}
+    async with AsyncExitStack() as stack:
+        clients = CallerClients(
+            api, kubeconfig=query.kubeconfig, contexts=query.contexts, stack=stack
+        )
+        for one in found:
+            if one.refusal:
+                outcomes.append(Outcome(one, LEFT_OUT, one.refusal))
+                continue
+            try:
+                client = await clients.get(one.cluster)
+                await _find_living_owners(client, one, new_uids)
+                if missing := missing_owners(one, new_uids):
+                    reason = f"its owner is gone: {', '.join(missing)}"
+                    outcomes.append(Outcome(one, LEFT_OUT, reason))
+                    continue
+                uid = await _create(client, one, new_uids, is_dry_run=not query.is_applied)
+            except (KubeError, ConfigError) as e:
+                is_first = not query.is_applied and (one.cluster, one.namespace) in namespaces
+                if isinstance(e, NotFound) and is_first:
+                    outcomes.append(Outcome(one, WOULD_RESTORE, "after its namespace"))
+                else:
+                    outcomes.append(_failed(one, e))
+                continue
+            new_uids[one.cluster, one.uid] = uid or one.uid
+            outcomes.append(Outcome(one, RESTORED if query.is_applied else WOULD_RESTORE))
+    return outcomes
+
+
+async def _find_living_owners(
+    client: KubeClient, one: DeletedObject, new_uids: dict[tuple[str, str], str]
+) -> None:
+    """Note the owners of an object that were never deleted."""
+    for owner in one.owners:
+        uid = str(owner.get("uid"))
+        if (one.cluster, uid) in new_uids:
+            continue
+        served = await client.discover(str(owner.get("apiVersion")), str(owner.get("kind")))
+        if served is None:
+            continue
+        namespace = one.namespace if served.namespaced else ""
+        held = await client.get(served.resource, namespace, str(owner.get("name")))
+        if held is not None and held.get("metadata", {}).get("uid") == uid:
+            new_uids[one.cluster, uid] = uid
+
+
+async def _create(
+    client: KubeClient,
+    one: DeletedObject,
+    new_uids: dict[tuple[str, str], str],
+    *,
+    is_dry_run: bool,
+) -> str:
+    """Create an object; returns its UID."""
+    tree = restored_tree(one, new_uids)
+    group, _, plural = one.resource.rpartition("/")
+    version = str(tree["apiVersion"]).rpartition("/")[2]
+    name = f"{version}/{plural}" if group == "core" else f"{group}/{version}/{plural}"
+    made = await client.create(name, tree, field_manager=_MANAGER, dry_run=is_dry_run)
+    return str(made.get("metadata", {}).get("uid", ""))
+
+
+def _failed(one: DeletedObject, error: Exception) -> Outcome:
+    if isinstance(error, AlreadyExists):
+        return Outcome(one, LEFT_OUT, "it exists again")
+    return Outcome(one, FAILED, str(error))
+
+
+def _print(outcomes: Sequence[Outcome]) -> None:
+    rows = [
+        (
+            one.deleted.cluster,
+            one.deleted.resource.removeprefix("core/"),
+            one.deleted.namespace,
+            one.deleted.name,
+            f"{render_age(one.deleted.deleted_at)} ago",
+            f"{one.result}: {one.reason}" if one.reason else one.result,
+        )
+        for one in outcomes
+    ]
+    print(render_table(_HEAD, rows))

@@ -1,0 +1,212 @@
+"""`fleetbus diff`, `timeline`, `restore`, and `get --as-of` and `--deleted` (rule A9)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from fleetbus.cli.app import app
+from fleetbus.errors import ConfigError
+from fleetbus.process.clock import rfc3339
+from fleetbus_emulator.apiserver import Cluster, serve
+from support.rigs.query_api import Ended
+from support.stores.recorded_past import pod
+from support.stores.snapshot import Source
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from pathlib import Path
+
+    from support.rigs.past_api import PastApi
+
+    Run = Callable[..., Awaitable[Ended]]
+
+EU1 = Source()
+TYPES = ("core/configmaps", "core/namespaces", "core/pods", "core/secrets", "apps/deployments")
+
+
+def call(argv: tuple[str, ...]) -> int:
+    return int(app(list(argv), standalone_mode=False))
+
+
+@pytest.fixture
+def run(
+    past_api: PastApi,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> Run:
+    monkeypatch.setenv("FLEETBUS_API_URL", past_api.url)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    async def run_command(*argv: str) -> Ended:
+        capsys.readouterr()
+        status = await asyncio.to_thread(call, argv)
+        return Ended.read(status, capsys)
+
+    return run_command
+
+
+@pytest.fixture
+async def eu1(past_api: PastApi, tmp_path: Path) -> AsyncGenerator[Cluster]:
+    """The API server of eu1, where the caller may do anything; us1 has none."""
+    cluster = Cluster("eu1")
+    for name in ("eu1", "us1"):
+        await past_api.add_cluster(name, *TYPES)
+    async with serve([cluster]) as servers:
+        servers.write_kubeconfig(tmp_path / "kubeconfig")
+        yield cluster
+
+
+def body(name: str, version: int, *, namespace: str = "prod", **parts: Any) -> bytes:
+    metadata: dict[str, Any] = {"name": name, "resourceVersion": str(version), "uid": f"uid-{name}"}
+    metadata |= {"namespace": namespace} if namespace else {}
+    metadata |= {"creationTimestamp": "2020-01-01T00:00:00Z", **parts.pop("metadata", {})}
+    return msgspec.json.encode({"metadata": metadata, **parts})
+
+
+async def deleted(
+    api: PastApi, resource: str, name: str, *, cluster: str = "eu1", **parts: Any
+) -> None:
+    """Record that an object was deleted that had existed."""
+    group, _, plural = resource.partition("/")
+    source = Source(cluster=cluster, group=group, resource=plural)
+    namespace = parts.get("namespace", "prod")
+    known = body(name, 10, **parts)
+    await api.past.record(source.added(name, 10, body=known, namespace=namespace))
+    await api.past.record(source.deleted(name, 11, body=known, namespace=namespace))
+
+
+@pytest.mark.usefixtures("eu1")
+async def test_a9_get_as_of_a_time_and_get_deleted(past_api: PastApi, run: Run):
+    at = await past_api.past.record(EU1.added("web", 10, body=pod("web", 10)))
+    await past_api.past.record(EU1.deleted("web", 11, body=pod("web", 10)))
+    assert (await run("get", "pods", "-o", "name")).out == ""
+    then = await run("get", "pods", "--as-of", rfc3339(at))
+    assert [row[:3] for row in then.rows[1:]] == [["eu1", "prod", "web"]]
+    tree = json.loads((await run("get", "pods", "--as-of", rfc3339(at), "-o", "json")).out)
+    assert [item["object"]["metadata"]["name"] for item in tree["items"]] == ["web"]
+    gone = await run("get", "pods", "--deleted", "--since", "5m")
+    assert gone.rows[0][:3] == ["CLUSTER", "NAMESPACE", "NAME"]
+    assert [row[:3] for row in gone.rows[1:]] == [["eu1", "prod", "web"]]
+    assert (await run("get", "pods", "--deleted", "-o", "name")).out == "pods/web\n"
+    early = await run("get", "pods", "--as-of", "1d")
+    assert early.status == 1
+    assert "the stream was created at" in early.err
+    for words in (("--deleted", "-w"), ("--as-of", "1m", "-w"), ("--since", "1h")):
+        with pytest.raises(ConfigError):
+            await run("get", "pods", *words)
+
+
+@pytest.mark.usefixtures("eu1")
+async def test_a9_diff_says_in_how_many_clusters_what_changed(past_api: PastApi, run: Run):
+    sources = [Source(cluster=one, group="apps", resource="deployments") for one in ("eu1", "us1")]
+    start = await past_api.past.record(
+        *(one.added("web", 10, body=body("web", 10, spec={"image": "a"})) for one in sources),
+        *(one.added("api", 11, body=body("api", 11, spec={"image": "a"})) for one in sources),
+    )
+    await past_api.past.record(
+        *(one.modified("web", 12, body=body("web", 12, spec={"image": "b"})) for one in sources),
+        sources[0].modified("api", 13, body=body("api", 13, spec={"image": "c\n"})),
+    )
+    found = await run("diff", "deploy", "--since", rfc3339(start))
+    assert found.out.splitlines() == [
+        "Deployment prod/web modified in 2 clusters: eu1, us1",
+        "    spec.image: a → b",
+        "Deployment prod/api modified in 1 of 2 clusters: eu1",
+        '    spec.image: a → "c\\n"',
+        "    not in us1",
+    ]
+    nothing = await run("diff", "--since", "0s")
+    assert "Nothing changed since" in nothing.err
+    groups = json.loads((await run("diff", "--since", rfc3339(start), "-o", "json")).out)["groups"]
+    assert len(groups) == 2
+
+
+@pytest.mark.usefixtures("eu1")
+async def test_a9_a_timeline_is_readable(past_api: PastApi, run: Run):
+    await past_api.past.record(
+        EU1.added("web", 10, body=pod("web", 10, "a")),
+        EU1.modified("web", 11, body=pod("web", 11, "b")),
+    )
+    found = await run("timeline", "eu1", "pods", "prod/web")
+    first, second, change = found.out.splitlines()
+    assert "added to version 10, on the bus" in first
+    assert "modified to version 11" in second
+    assert change.strip() == "spec.containers[0].image: a → b"
+    missing = await run("timeline", "eu1", "pods", "prod/none")
+    assert (missing.status, "no such object" in missing.err) == (1, True)
+    with pytest.raises(ConfigError, match="neither NAMESPACE/NAME"):
+        await run("timeline", "eu1", "pods", "a/b/c")
+
+
+async def test_a9_restore_is_a_dry_run_and_then_puts_back(
+    past_api: PastApi, run: Run, eu1: Cluster, tmp_path: Path
+):
+    await deleted(past_api, "core/namespaces", "prod", namespace="")
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "base", "uid": "uid-base"}
+    await deleted(past_api, "core/configmaps", "leaf", metadata={"ownerReferences": [owner]})
+    await deleted(
+        past_api,
+        "core/configmaps",
+        "base",
+        data={"a": "b"},
+        metadata={"finalizers": ["example.com/a", "foregroundDeletion"]},
+    )
+    replica_set = {"kind": "ReplicaSet", "name": "rs", "uid": "x", "controller": True}
+    await deleted(past_api, "core/pods", "web-1", metadata={"ownerReferences": [replica_set]})
+    await deleted(past_api, "core/secrets", "s")
+    lost = {**owner, "name": "lost", "uid": "u-lost"}
+    await deleted(past_api, "core/configmaps", "orphan", metadata={"ownerReferences": [lost]})
+    await deleted(past_api, "core/configmaps", "far", cluster="us1")
+    flags = ("--since", "5m", "--kubeconfig", str(tmp_path / "kubeconfig"))
+    dry = await run("restore", *flags)
+    assert dry.status == 1, "us1 has no context"
+    assert "Nothing was written" in dry.err
+    assert eu1.get("v1/namespaces", None, "prod") is None
+    answer = await run("restore", *flags, "--apply", "-o", "json")
+    results = {
+        one["name"]: (one["result"], one["reason"]) for one in json.loads(answer.out)["items"]
+    }
+    assert results["prod"] == results["base"] == results["leaf"] == ("restored", "")
+    assert "its controller makes it again: ReplicaSet rs" in results["web-1"][1]
+    assert "never published" in results["s"][1]
+    assert "its owner is gone: ConfigMap lost" in results["orphan"][1]
+    assert results["far"][0] == "failed"
+    assert "has no context 'us1'" in results["far"][1]
+    base = eu1.get("v1/configmaps", "prod", "base")
+    leaf = eu1.get("v1/configmaps", "prod", "leaf")
+    assert base is not None
+    assert leaf is not None
+    assert base["data"] == {"a": "b"}
+    assert base["metadata"]["uid"] != "uid-base"
+    assert base["metadata"]["finalizers"] == ["example.com/a"]
+    assert leaf["metadata"]["ownerReferences"][0]["uid"] == base["metadata"]["uid"]
+    again = await run("restore", "cm", "--apply", *flags, "--cluster", "eu1", "-n", "prod")
+    assert "it exists again" in again.out
+
+
+async def test_a9_restore_refuses_another_cluster_and_reports_what_is_refused(
+    past_api: PastApi, run: Run, eu1: Cluster, tmp_path: Path
+):
+    flags = ("--since", "5m", "--kubeconfig", str(tmp_path / "kubeconfig"), "--apply")
+    await deleted(past_api, "core/configmaps", "lost")
+    refused = await run("restore", "cm", *flags)
+    assert refused.status == 1
+    assert 'namespaces "prod" not found' in refused.out
+    tree = {"metadata": {"name": "kube-system", "uid": "another"}}
+    await past_api.add_body(
+        "eu1", "core/namespaces", "kube-system", msgspec.json.encode(tree), namespace=""
+    )
+    wrong = await run("restore", "cm", *flags)
+    assert wrong.status == 1
+    assert "another cluster than 'eu1' answers there" in wrong.out
+    assert eu1.get("v1/configmaps", "prod", "lost") is None
+    nothing = await run("restore", "deploy", *flags)
+    assert (nothing.status, "Nothing was deleted" in nothing.err) == (0, True)
+    with pytest.raises(ConfigError, match="is not like CLUSTER=CONTEXT"):
+        await run("restore", "cm", *flags, "--context", "eu1")

@@ -1,0 +1,92 @@
+"""Messages of a stream by direct gets: pages, the last ones, the last of many subjects."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fleetbus.bus.connection import Bus, NoStream, connected
+from fleetbus.bus.stream_reads import last_messages, read_last, read_messages
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from nats.aio.client import Client
+
+BEGIN = datetime.now(UTC) - timedelta(hours=1)
+
+
+@pytest.fixture
+async def bus(nats: Client, nats_url: str) -> AsyncGenerator[Bus]:
+    await nats.jetstream().add_stream(name="S", subjects=["s.>"], allow_direct=True)
+    async with connected(nats_url, name="test") as made:
+        yield made
+
+
+async def fill(bus: Bus, *subjects: str, size: int = 3) -> None:
+    for number, subject in enumerate(subjects):
+        await bus.request(subject, str(number).encode().ljust(size))
+
+
+async def last(bus: Bus, subject: str, most: int, *, end: int = 100_000) -> tuple[list[int], bool]:
+    found, has_more = await read_last(bus, "S", subject, start=BEGIN, end=end, most=most)
+    return [int(one.body) for one in found], has_more
+
+
+async def test_all_messages_come_in_pages(bus: Bus):
+    await fill(bus, *(["s.a", "s.b"] * 1100))
+    pages = [page async for page in read_messages(bus, "S", "s.a", start=BEGIN)]
+    assert [len(page) for page in pages] == [1000, 100]
+    assert [int(one.body) for one in pages[1]] == list(range(2000, 2200, 2))
+    few = [page async for page in read_messages(bus, "S", "s.>", start=2198, most=2)]
+    assert [one.sequence for page in few for one in page] == [2198, 2199]
+    none = [page async for page in read_messages(bus, "S", "s.c", start=1)]
+    assert none == []
+
+
+async def test_a_page_ends_early_where_messages_are_large(bus: Bus):
+    await fill(bus, *(["s.a"] * 12), size=900_000)
+    pages = [len(page) async for page in read_messages(bus, "S", "s.a", start=1)]
+    assert sum(pages) == 12
+    assert len(pages) > 1
+
+
+async def test_the_last_messages_of_a_busy_subject_are_found_by_halving(bus: Bus):
+    await fill(bus, *(["s.busy"] * 3000), "s.rare", *(["s.busy"] * 500), "s.rare")
+    assert await last(bus, "s.busy", 5, end=3502) == ([3496, 3497, 3498, 3499, 3500], True)
+    assert await last(bus, "s.rare", 5) == ([3000, 3501], False)
+    assert await last(bus, "s.rare", 2) == ([3000, 3501], False)
+    assert await last(bus, "s.rare", 1) == ([3501], True)
+    assert await last(bus, "s.none", 5) == ([], False)
+    early = await last(bus, "s.busy", 3, end=10)
+    assert early[0] == [3498, 3499, 3500], "an end that is too early costs time only"
+
+
+async def test_the_last_message_of_each_subject_also_before_a_time(bus: Bus):
+    await fill(bus, "s.a", "s.b", "s.a")
+    between = datetime.now(UTC)
+    await fill(bus, "s.a", "s.c")
+    subjects = ["s.a", "s.b", "s.c", "s.d"]
+    now = await last_messages(bus, "S", subjects)
+    assert sorted((one.subject, one.sequence) for one in now) == [
+        ("s.a", 4),
+        ("s.b", 2),
+        ("s.c", 5),
+    ]
+    then = await last_messages(bus, "S", subjects, until=between)
+    assert sorted((one.subject, one.sequence) for one in then) == [("s.a", 3), ("s.b", 2)]
+
+
+async def test_more_subjects_than_a_server_answers_at_once(bus: Bus):
+    names = [f"s.{number}.x" for number in range(1200)]
+    await fill(bus, *names)
+    assert len(await last_messages(bus, "S", names)) == 1200
+
+
+async def test_without_a_stream_there_is_an_error(bus: Bus):
+    with pytest.raises(NoStream):
+        await last_messages(bus, "NONE", ["s.a"])
+    with pytest.raises(NoStream):
+        _ = [page async for page in read_messages(bus, "NONE", "s.a", start=1)]
