@@ -29,7 +29,10 @@ export function openChanges(main, context) {
     ["1m", "10m", "1h", "6h", "24h"].map((since) => h("a", { class: "button", href: context.with({ since, until: "" }), "aria-current": since === asked.since ? "true" : null }, since)),
   );
   const place = h("div", {}, h("p", { role: "status" }, "Reading the log of changes …"));
-  const command = commandOf(["fleetbus", "diff"], [["--since", asked.since], ["--until", asked.until], ["--cluster", asked.cluster], ["--resource", asked.resource], ["-n", asked.namespace], ["--owned", Boolean(asked.owned)]]);
+  const command = commandOf(
+    ["fleetbus", "diff", asked.resource],
+    [["--since", asked.since], ["--until", asked.until], ...asked.cluster.split(",").map((name) => ["--cluster", name]), ["-n", asked.namespace], ["--owned", Boolean(asked.owned)]],
+  );
   fill(main, h("h1", { class: "unseen" }, "Changes"), form, presets, place, commands(command));
   shown(place, signal, async () => {
     const { answer, notice } = await ask(asked, signal);
