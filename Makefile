@@ -7,7 +7,7 @@ export UV_SYSTEM_CERTS := 1
 # Python may not write bytecode itself.
 export UV_COMPILE_BYTECODE := 1
 
-MEMBERS := proto sdk services/watcher services/reconciler services/distributor services/query-api emulator devfleet
+MEMBERS := proto sdk services/watcher services/reconciler services/distributor services/query-api services/archiver emulator devfleet
 UV := $(shell v=$$(uv --version 2>/dev/null | cut -d' ' -f2 || true); printf '0.9\n%s\n' "$$v" | sort -VC && echo uv || echo $(CURDIR)/.tools/bin/uv)
 RUN := $(UV) run --frozen --no-sync
 SYNCED := .venv/.synced

@@ -14,6 +14,7 @@ FleetbusError
 ├── StoreError             Redis or Valkey is unusable: wrong policy, version, address
 │   └── StoreFull          it is out of memory (rule P9)
 ├── BusError               NATS is unusable: too old, stream missing or drifted
+├── ArchiveError           the archive of events is unusable, or a part of it is damaged
 ├── MalformedOwner         the owner mark of an object is malformed
 └── KubeError              an API server refused, or did not answer
     ├── NotFound  Conflict  AlreadyExists  Invalid  Forbidden  Unauthorized  Gone
@@ -101,6 +102,10 @@ class StoreFull(StoreError):
 
 class BusError(FleetbusError):
     """NATS is unusable; the message says what was found and what is needed."""
+
+
+class ArchiveError(FleetbusError):
+    """The archive of events cannot be reached or refuses, or a part of it is damaged."""
 
 
 class MalformedOwner(FleetbusError):

@@ -12,6 +12,7 @@ every one must have seen the last change of every pod that was changed.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import statistics
 import time
@@ -64,6 +65,9 @@ class Watcher:
     """One connection that resumes from where it ended."""
 
     version: str
+    """Where it began."""
+    last: bytes = b""
+    """The last events that it has got; only who resumes looks for their version."""
     seen: dict[int, int] = field(default_factory=dict[int, int])
     delays: list[float] = field(default_factory=list[float])
     relists: int = 0
@@ -79,6 +83,8 @@ class Watcher:
 
     async def _watch(self, url: str) -> None:
         at = urlsplit(url)
+        if self.last:
+            self.version = _VERSION.findall(self.last)[-1].decode()
         reader, writer = await asyncio.open_connection(at.hostname, at.port, limit=2**20)
         path = f"/kube/-/api/v1/pods?watch=1&resourceVersion={self.version}"
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {at.netloc}\r\n\r\n".encode())
@@ -99,7 +105,7 @@ class Watcher:
         for index, number, written in _MARK.findall(chunk):
             self.seen[int(index)] = int(number)
             self.delays.append(now - float(written))
-        self.version = _VERSION.findall(chunk)[-1].decode()
+        self.last = chunk
 
 
 class Changes:
@@ -170,10 +176,11 @@ async def _measure(folder: Path, store: SeededStore, sizes: Sizes) -> dict[str, 
         tasks += [asyncio.create_task(one.run(address)) for one in watchers]
         try:
             await eventually(lambda: all(one.is_open for one in watchers))
-            cpu = cpu_seconds(api.pid)
+            cpu, own = cpu_seconds(api.pid), time.process_time()
             await changes.run(sizes.seconds)
             await eventually(lambda: _are_through(watchers, changes))
-            found = _figures(watchers, cpu_seconds(api.pid) - cpu, rss_mb(api.pid))
+            spent = (cpu_seconds(api.pid) - cpu, time.process_time() - own)
+            found = _figures(watchers, *spent, rss_mb(api.pid))
         except BaseException:
             await _cancel(tasks)
             raise
@@ -212,7 +219,7 @@ def _are_through(watchers: Sequence[Watcher], changes: Changes) -> bool:
     return all(one.seen == changes.last for one in watchers)
 
 
-def _figures(watchers: Sequence[Watcher], cpu: float, rss: float) -> dict[str, Any]:
+def _figures(watchers: Sequence[Watcher], cpu: float, own: float, rss: float) -> dict[str, Any]:
     delays = sorted(one for watcher in watchers for one in watcher.delays)
     return {
         "deliveries": len(delays),
@@ -220,6 +227,8 @@ def _figures(watchers: Sequence[Watcher], cpu: float, rss: float) -> dict[str, A
         "p99_ms": round(delays[int(len(delays) * 0.99)] * 1e3, 1),
         "worst_ms": round(delays[-1] * 1e3, 1),
         "cpu_us_per_delivery": round(cpu / len(delays) * 1e6, 1),
+        "client_cpu_us_per_delivery": round(own / len(delays) * 1e6, 1),
+        "load": round(os.getloadavg()[0], 1),
         "rss_mb": round(rss),
     }
 
@@ -237,7 +246,11 @@ def show(figures: dict[str, Any]) -> None:
         f"  {figures['deliveries']:,} deliveries, delay p50 {figures['p50_ms']} ms,"
         f" p99 {figures['p99_ms']} ms (<= 250), worst {figures['worst_ms']} ms"
     )
-    print(f"  API: {figures['cpu_us_per_delivery']} µs CPU each, {figures['rss_mb']} MB at the end")
+    print(
+        f"  CPU for each: API {figures['cpu_us_per_delivery']} µs, watchers and writer"
+        f" {figures['client_cpu_us_per_delivery']} µs; API {figures['rss_mb']} MB at the end;"
+        f" load {figures['load']}"
+    )
     print(
         f"  after a restart of the API: {restart['lost']} watchers lack something (0),"
         f" {restart['relists']} had to list again (0); all had caught up after"

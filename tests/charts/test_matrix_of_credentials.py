@@ -31,7 +31,10 @@ GUESTS = [
     *("watcher-hub", "watcher-eu1", "watcher-us1", "subscriber-audit", "subscriber-other"),
     *("subscriber-pager", "voter-ci"),
 ]
-HUB = ["pool", "projector", "distributor", "query-api", "reconciler-shop", "reconciler-mail"]
+HUB = [
+    *("pool", "projector", "distributor", "archiver", "query-api"),
+    *("reconciler-shop", "reconciler-mail"),
+]
 USERS = [*GUESTS, *HUB]
 Names = set[str]
 P, POOL, Q = "projector", "pool", "query-api"
@@ -95,7 +98,9 @@ NO_KEYS: Final = {
 
 API: Final[dict[str, Names]] = {
     "$JS.API.INFO": {P},
-    "$JS.API.STREAM.INFO.*": {P, Q, "distributor", "reconciler-shop", "reconciler-mail"},
+    "$JS.API.STREAM.INFO.*": {
+        *(P, Q, "distributor", "archiver", "reconciler-shop", "reconciler-mail"),
+    },
     "$JS.API.STREAM.CREATE.*": {P},
     "$JS.API.CONSUMER.CREATE.*.>": {P},
     "$JS.API.CONSUMER.CREATE.*.*.*": {P},

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from fleetbus.process.settings import SharedSettings, load_settings
+from fleetbus_archiver.settings import ArchiverSettings
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_reconciler.settings import ReconcilerSettings
@@ -23,6 +24,7 @@ KINDS: dict[str, list[Any]] = {
     "fleetbus-reconciler": [ReconcilerSettings],
     "fleetbus-distributor": [DistributorSettings],
     "fleetbus-query-api": [QueryApiSettings],
+    "fleetbus-archiver": [ArchiverSettings],
 }
 OTHERS = {"POD_IP"}
 

@@ -345,11 +345,13 @@ async def test_dev_up_leaves_a_fleet_that_mends_and_whose_hints_work_until_down(
     again = await asyncio.to_thread(_dev, layout, "up")
     assert "already runs" in again.output
     assert file.read_text() == "server: 8888\n", "an existing file is never overwritten"
-    killed = {part.pid for part in state.parts if part.name in ("distributor", NATS, VALKEY)}
+    ending = ("distributor", "query-api", NATS, VALKEY)
+    killed = {part.pid for part in state.parts if part.name in ending}
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     mended = await eventually(lambda: _mended(layout, killed), within=timedelta(seconds=20))
     assert mended is not None
+    assert mended.api_url == state.api_url, "kubeconfigs and open watches have its address"
     await _define_ghosts(mended)
     # By itself, and not as it was before: Valkey may have lost the last second.
     await eventually(lambda: _knows_all(mended, "v1/pods"), within=timedelta(seconds=30))

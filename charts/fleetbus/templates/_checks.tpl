@@ -55,7 +55,8 @@
 {{- end -}}
 {{- include "fleetbus.checkWatch" (list "watchers.pool" $v.watchers.pool.watch) -}}
 {{- include "fleetbus.checkSizes" . -}}
-{{- $taken := dict "projector" true "projector-replay" true -}}
+{{- include "fleetbus.checkArchiver" .Values.archiver -}}
+{{- $taken := dict "projector" true "projector-replay" true "archiver" true -}}
 {{- range $v.reconcilers -}}{{- range $name := .controllers -}}{{- range $end := list "-a" "-b" "-replay" -}}
 {{- $_ := set $taken (printf "%s%s" $name $end) true -}}
 {{- end -}}{{- end -}}{{- end -}}
@@ -74,9 +75,16 @@
 {{- with .autoscaling -}}{{- if lt (int .maxReplicas) (int .minReplicas) -}}
 {{- fail (printf "reconcilers[%d].autoscaling: maxReplicas is %d, which is less than minReplicas, %d" $number (int .maxReplicas) (int .minReplicas)) -}}
 {{- end -}}{{- end -}}
-{{- if or (has "distributor" .controllers) (has "distributor-targets" .controllers) (has "projector" .controllers) -}}
-{{- fail (printf "reconcilers: %s: projector, distributor and distributor-targets are no names for controllers" .name) -}}
+{{- if or (has "distributor" .controllers) (has "distributor-targets" .controllers) (has "projector" .controllers) (has "archiver" .controllers) -}}
+{{- fail (printf "reconcilers: %s: projector, archiver, distributor and distributor-targets are no names for controllers" .name) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether the archiver has one place for its archive. Takes its values. */}}
+{{- define "fleetbus.checkArchiver" -}}
+{{- if and .enabled (eq .persistence.enabled (ne .url "")) -}}
+{{- fail "archiver: set exactly one of archiver.url (s3://bucket/prefix) and archiver.persistence.enabled (a folder on a volume)" -}}
 {{- end -}}
 {{- end -}}
 

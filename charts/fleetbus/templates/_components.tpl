@@ -70,6 +70,9 @@ clusters: whether it reads the members' kubeconfigs. */}}
     {{- with .Values.externalSubscribers }}
     FLEETBUS_RECONCILER_SUBSCRIBERS: {{ include "fleetbus.durables" . | quote }}
     {{- end }}
+    {{- if .Values.archiver.enabled }}
+    FLEETBUS_RECONCILER_ARCHIVER: "true"
+    {{- end }}
   nats:
     publish:
       - $JS.API.INFO
@@ -133,6 +136,37 @@ clusters: whether it reads the members' kubeconfigs. */}}
     publish: {{ concat (include "fleetbus.controllerSubjects" (list "distributor" "distributor-targets") | fromYamlArray) (list "$JS.API.DIRECT.GET.FLEETBUS_DISTRIBUTION.fleetbus.votes.>" "fleetbus.distribution.>") | toJson }}
     subscribe: [_INBOX.distributor.>, fleetbus.votes.>]
   redis: {{ concat (include "fleetbus.controllerKeys" (list "distributor" "distributor-targets") | fromYamlArray) (list "~fleetbus:{deletions}:*" "~fleetbus:{mcr:*" "~fleetbus:{targets}:*") | toJson }}
+{{- end }}
+{{- with .Values.archiver }}
+{{- if .enabled }}
+- id: archiver
+  kind: archiver
+  command: [fleetbus-archiver]
+  values: {{ pick . "resources" "env" "nodeSelector" "tolerations" "affinity" | merge (dict "replicas" 1) | toJson }}
+  settings:
+    FLEETBUS_ARCHIVER_URL: {{ default "file:///var/lib/fleetbus/archive" .url | quote }}
+    FLEETBUS_ARCHIVER_KEEP: {{ .keep | quote }}
+    FLEETBUS_ARCHIVER_CHUNK_BYTES: {{ .chunkBytes | int64 | quote }}
+    FLEETBUS_ARCHIVER_CHUNK_AGE: {{ .chunkAge | quote }}
+    {{- if .url }}
+    FLEETBUS_ARCHIVER_ENDPOINT: {{ .endpoint | quote }}
+    FLEETBUS_ARCHIVER_REGION: {{ .region | quote }}
+    {{- if .credentialsSecret }}
+    FLEETBUS_ARCHIVER_CREDENTIALS_DIR: /etc/fleetbus/archive
+    {{- end }}
+    {{- if .caSecret }}
+    FLEETBUS_ARCHIVER_CA_FILE: /etc/fleetbus/archive-ca/ca.crt
+    {{- end }}
+    {{- end }}
+  nats:
+    publish:
+      - $JS.API.STREAM.INFO.FLEETBUS_EVENTS
+      - $JS.API.CONSUMER.INFO.FLEETBUS_EVENTS.archiver
+      - $JS.API.CONSUMER.MSG.NEXT.FLEETBUS_EVENTS.archiver
+      - $JS.ACK.FLEETBUS_EVENTS.archiver.>
+      - $JS.ACK.*.*.FLEETBUS_EVENTS.archiver.>
+    subscribe: [_INBOX.archiver.>]
+{{- end }}
 {{- end }}
 {{- with .Values.queryApi }}
 {{- if .enabled }}

@@ -113,6 +113,28 @@
     secretName: {{ $c.values.kubeconfigSecret.name }}
     defaultMode: 0440
 {{- end }}
+{{- if eq $c.id "archiver" }}
+{{- with $.Values.archiver }}
+{{- if not .url }}
+- name: archive
+  persistentVolumeClaim:
+    claimName: {{ default (include "fleetbus.name" (list $ "archive")) .persistence.existingClaim }}
+{{- end }}
+{{- if and .url .credentialsSecret }}
+- name: archive-credentials
+  secret:
+    secretName: {{ .credentialsSecret }}
+    defaultMode: 0440
+{{- end }}
+{{- if and .url .caSecret }}
+- name: archive-ca
+  secret:
+    secretName: {{ .caSecret }}
+    items: [{key: ca.crt, path: ca.crt}]
+    defaultMode: 0440
+{{- end }}
+{{- end }}
+{{- end }}
 {{- if and (eq $c.id "query-api") (not $.Values.queryApi.tls.terminated) }}
 - name: tls
   secret:

@@ -189,7 +189,7 @@ def progress_option(interval: timedelta | None) -> tuple[str, ...]:
     return () if interval is None else ("--progress-interval", str(interval.total_seconds()))
 
 
-def services(plan: StackPlan, *, nats_url: str, redis_url: str) -> list[Part]:
+def services(plan: StackPlan, *, nats_url: str, redis_url: str, api_port: int) -> list[Part]:
     """The services of the stack: a watcher per cluster and one of each other."""
     shared = {
         **fleet_settings(
@@ -204,7 +204,7 @@ def services(plan: StackPlan, *, nats_url: str, redis_url: str) -> list[Part]:
         "FLEETBUS_RECONCILER_MODULES": json.dumps([str(path) for path in plan.modules]),
         # Its typed models cost each process more than a second to load, and nobody here uses them.
         "FLEETBUS_LIGHT_KUBE": "1",
-        "FLEETBUS_QUERY_API_PORT": "0",
+        "FLEETBUS_QUERY_API_PORT": str(api_port),
         "FLEETBUS_QUERY_API_AUTHENTICATION": "none",  # it listens on loopback
         # Everybody here is one user, that of 127.0.0.1, and the demo's stopwatch asks all the time.
         "FLEETBUS_QUERY_API_USER_REQUESTS_PER_SECOND": "1000",

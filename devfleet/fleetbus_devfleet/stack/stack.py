@@ -36,6 +36,7 @@ from fleetbus_devfleet.stack.plan import (
 from fleetbus_devfleet.stack.register import register_clusters
 from fleetbus_devfleet.stack.state import PartState, PartStatus, StackState, probe, problem_of
 from fleetbus_emulator.files import admin_port_file
+from fleetbus_emulator.ports import LOOPBACK, HeldPort
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -93,7 +94,12 @@ class Stack:
         """
         self._clean_folder()
         self._start_servers()
-        parts = services(self.plan, nats_url=self.nats_url, redis_url=self.redis_url)
+        parts = services(
+            self.plan,
+            nats_url=self.nats_url,
+            redis_url=self.redis_url,
+            api_port=self._hold_port(),
+        )
         self._parts = {part.name: part for part in parts}
         # Most of a start is Python importing, so what can be side by side is.
         self._start_services(needs_clusters=False)
@@ -239,6 +245,12 @@ class Stack:
             )
         )
         self._tell_ready(VALKEY)
+
+    def _hold_port(self) -> int:
+        """A port for the query API: kubeconfigs and open watches have it, so it stays the same."""
+        held = HeldPort(LOOPBACK)
+        self._servers.callback(held.release)
+        return held.number
 
     async def _start_apiserver(self) -> None:
         self._report(APISERVER, False)

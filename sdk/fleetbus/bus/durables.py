@@ -26,7 +26,8 @@ from fleetbus_proto.subjects import EVENTS_ALL, STREAM, STREAM_SUBJECTS, events_
 log = structlog.get_logger()
 
 PROJECTOR: Final = "projector"
-RESERVED_NAMES: Final = frozenset({PROJECTOR})
+ARCHIVER: Final = "archiver"
+RESERVED_NAMES: Final = frozenset({PROJECTOR, ARCHIVER})
 _NO_CONSUMER: Final = 10014
 _CHECKS: Final = 5
 _CHECK_EVERY: Final = timedelta(milliseconds=100)
@@ -35,6 +36,11 @@ ACK_WAIT: Final = timedelta(seconds=10)
 """When others get the messages of a process that was killed: sooner than its leases end. A process
 that lives tells the server of those that it has not handled yet."""
 _MAX_ACK_PENDING: Final = 5_000
+ARCHIVER_ACK_WAIT: Final = timedelta(seconds=30)
+"""The archiver acknowledges once a whole chunk is stored. If it was killed, the next one waits for
+this long, and then gets the messages in order."""
+ARCHIVER_MAX_ACK_PENDING: Final = 100_000
+"""Two full chunks: one of a process that was killed, and one of the next."""
 
 
 class ControllerRunning(BusError):
@@ -331,6 +337,8 @@ async def ensure_consumer(
     start: int = 0,
     shards: int = 1,
     stream: str = STREAM,
+    ack_wait: timedelta = ACK_WAIT,
+    max_ack_pending: int = _MAX_ACK_PENDING,
 ) -> None:
     """Create a durable, or check the configuration of the one that exists (rule B12).
 
@@ -345,6 +353,8 @@ async def ensure_consumer(
         shards: of the snapshot: the messages of one that is away wait, and may not keep those of
             the others from being delivered.
         stream: that of events, or of distribution.
+        ack_wait: when a message that was not acknowledged is delivered again.
+        max_ack_pending: how many may be without an acknowledgement, for each shard.
 
     Raises:
         BusError: it exists with another configuration.
@@ -352,8 +362,8 @@ async def ensure_consumer(
     wanted: dict[str, Any] = {
         "durable_name": durable,
         "ack_policy": "explicit",
-        "ack_wait": round(ACK_WAIT.total_seconds() * _SECOND_NS),
-        "max_ack_pending": _MAX_ACK_PENDING * shards,
+        "ack_wait": round(ack_wait.total_seconds() * _SECOND_NS),
+        "max_ack_pending": max_ack_pending * shards,
         "max_deliver": -1,
         "filter_subjects": _as_filters(filters),
     }
@@ -370,6 +380,21 @@ async def ensure_consumer(
     if config["max_ack_pending"] != limit["max_ack_pending"]:
         await _put_consumer(bus, stream, {**config, **limit}, "update")
         log.info("consumer_limit_changed", durable=durable, **limit)
+
+
+async def ensure_archiver(bus: Bus) -> None:
+    """Create the durable of the archiver, or check the one that exists (rule B12).
+
+    Raises:
+        BusError: it exists with another configuration.
+    """
+    await ensure_consumer(
+        bus,
+        ARCHIVER,
+        [EVENTS_ALL],
+        ack_wait=ARCHIVER_ACK_WAIT,
+        max_ack_pending=ARCHIVER_MAX_ACK_PENDING,
+    )
 
 
 async def _put_consumer(

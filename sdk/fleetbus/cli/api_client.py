@@ -27,6 +27,8 @@ _PAGE: Final = 500
 MAX_PAGE: Final = 1000
 """The largest `limit` of the query API."""
 _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _TOO_MANY_REQUESTS = 400, 401, 403, 429
+_UNKNOWN_CA: Final = range(18, 22)
+"""The codes of OpenSSL for a chain that leads to no CA that is trusted."""
 _ATTEMPTS: Final = 10
 _TOKEN_SECONDS: Final = 30
 _LONGEST_WAIT_SECONDS: Final = 10
@@ -309,9 +311,10 @@ class ApiClient:
             source = (
                 f" (an address of {self._target.api_source})" if self._target.api_source else ""
             )
-            raise ApiFailed(
-                f"the query API at {self._url}{source} does not answer: {reason}"
-            ) from e
+            where = f"the query API at {self._url}{source}"
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                raise ApiFailed(f"the certificate of {where} {_not_accepted(reason)}") from e
+            raise ApiFailed(f"{where} does not answer: {reason}") from e
 
 
 def _add(found: Found, page: Mapping[str, Any]) -> str:
@@ -346,6 +349,13 @@ def _refusal(error: urllib.error.HTTPError, token: ApiToken) -> FleetbusError:
     if error.code == _TOO_MANY_REQUESTS:
         return _TooManyRequests(detail, error.headers.get("Retry-After", ""))
     return ApiRefused(detail) if error.code == _BAD_REQUEST else ApiFailed(detail, error.code)
+
+
+def _not_accepted(error: ssl.SSLCertVerificationError) -> str:
+    why = f"is not accepted: {error.verify_message.rstrip('.')}"
+    if error.verify_code not in _UNKNOWN_CA:
+        return why
+    return f"{why}; --ca-file or FLEETBUS_API_CA_FILE names the CA that it is from"
 
 
 def _trust(ca: str) -> ssl.SSLContext:

@@ -24,8 +24,8 @@ from fleetbus.process.logs import LogFormat, LogLevel
 S = TypeVar("S", bound=BaseSettings)
 log = structlog.get_logger()
 
-_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
-_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)?")
+_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _MESSAGES: Final = {"time_delta_parsing": "not a duration such as 250ms, 30s, 5m or 1h"}
 """Replacements for pydantic's messages."""
 MAX_SHARDS: Final = 256

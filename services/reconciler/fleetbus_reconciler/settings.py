@@ -72,6 +72,11 @@ class ReconcilerSettings(BaseSettings):
     """Durable consumers for programs of others, as a JSON list of {durable, subjects}: the
     projector creates them, because who may create one may read everything (rule S5)."""
 
+    archiver: bool = False
+    """Whether the projector creates the durable consumer of the archiver. If it is switched off
+    again, the durable stays, and with it what the archiver has not read, until it is deleted:
+    `nats consumer rm FLEETBUS_EVENTS archiver`."""
+
     modules: list[str] = Field(default_factory=list)
     """Python files or module names that define controllers, as a JSON list."""
 

@@ -336,6 +336,7 @@ class _Parts:
             ),
             shards=self.keys.shards,
             subscribers=settings.subscribers,
+            archiver=settings.archiver,
             resyncs=self.resyncs,
             read_again=(self.granter.read_again, self.consents.read_again),
         )

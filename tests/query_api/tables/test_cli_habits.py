@@ -102,7 +102,10 @@ def test_arguments_are_those_of_kubectl(arguments: list[str], chosen: list[tuple
     assert parse_objects(arguments) == [Chosen(*one) for one in chosen]
 
 
-@pytest.mark.parametrize("arguments", [["pod/a", "b"], ["pod/"], ["/a"], ["pod/a/b"], ["a//b"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["pod/a", "b"], ["pod/"], ["/a"], ["pod/a/b"], ["a//b"], [","], ["pods,"], ["pods,,svc"]],
+)
 def test_malformed_arguments_are_refused(arguments: list[str]):
     with pytest.raises(ConfigError):
         parse_objects(arguments)
@@ -190,13 +193,14 @@ async def test_clusters_that_do_not_serve_a_type_are_no_warning_unless_named(run
     assert "note: not served, or not watched, in c2" in named.err
 
 
-@pytest.mark.usefixtures("fleet")
-async def test_it_is_said_that_secrets_are_not_watched(run: Run):
+async def test_it_is_said_that_secrets_are_not_watched(fleet: QueryApi, run: Run):
+    await fleet.add_cluster("c3", "core/services")
     ended = await run("get", "secrets")
     other = await run("get", "pots")
 
     assert ended.status == 1
     assert "FLEETBUS_WATCHER_SECRETS=true" in ended.err
+    assert "did you mean" not in ended.err, "it is known what is meant"
     assert "SECRETS" not in other.err
 
 

@@ -13,8 +13,9 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from fleetbus.archive.lines import read_line, to_line
 from fleetbus.cli.app import app
-from fleetbus.cli.events.recording import read_line, read_recording, to_line
+from fleetbus.cli.events.recording import read_recording
 from fleetbus.cli.main import main
 from fleetbus.errors import ConfigError
 from fleetbus.kube.requests import path_of, read_path

@@ -10,8 +10,8 @@ from collections.abc import Generator
 
 import pytest
 
+from fleetbus.archive.lines import to_line
 from fleetbus.cli.app import app
-from fleetbus.cli.events.recording import to_line
 from fleetbus.cli.main import main
 from fleetbus_emulator.apiserver import Cluster, serve
 from support.processes.in_process_commands import status_of

@@ -40,6 +40,7 @@ PROGRAMS: dict[str, Sequence[str]] = {
     "reconciler": ("fleetbus-reconciler",),
     "distributor": ("fleetbus-distributor",),
     "query-api": ("fleetbus-query-api",),
+    "archiver": ("fleetbus-archiver",),
 }
 # Each takes a second of CPU to start. All start as these do, as `make scenarios` shows.
 SERVICES = tuple(PROGRAMS) if FULL else ("watcher", "reconciler")
@@ -72,6 +73,7 @@ def environment(folder: Path, password: Path, nats_url: str, redis_url: str) -> 
         "FLEETBUS_PROVIDERS": json.dumps([{"type": "kubeconfig", "paths": [str(kubeconfig)]}]),
         "FLEETBUS_HUB_KUBECONFIG": str(kubeconfig),
         "FLEETBUS_HUB_CLUSTER": "hub",
+        "FLEETBUS_ARCHIVER_URL": f"file://{folder}/archive",
         "FLEETBUS_WATCHER_RESOURCES": '["configmaps"]',
         "FLEETBUS_QUERY_API_AUTHENTICATION": "none",
         "FLEETBUS_LOG_LEVEL": "debug",
@@ -109,7 +111,8 @@ async def test_s2_a_refused_service_names_the_file_waits_and_shows_no_secret(
         shared = environment(tmp_path, password, nats.address, store.url)
         (tmp_path / "kubeconfig").rename(tmp_path / "late")
         children = start_all(tmp_path, shared, stack)
-        for name in children.keys() - {"query-api"}:  # which authenticates nobody here
+        # The query API authenticates nobody here, and the archiver knows no API server.
+        for name in children.keys() - {"query-api", "archiver"}:
             await eventually(lambda name=name: _misses_kubeconfig(tmp_path, name), WITHIN)
         (tmp_path / "late").rename(tmp_path / "kubeconfig")
         for name, child in children.items():

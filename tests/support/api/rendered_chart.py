@@ -67,6 +67,14 @@ VALUES: Final[dict[str, Object]] = {
         ],
         "rolloutVoters": [{"name": "ci", "subjects": ["fleetbus.votes.shop.>"]}],
         "externalSubscribers": [AUDIT, {**AUDIT, "name": "other", "durable": "mine"}, PAGER],
+        "archiver": {
+            "enabled": True,
+            "url": "s3://events/fleet",
+            "endpoint": "https://minio.example.com:9000",
+            "credentialsSecret": "archive-login",
+            "caSecret": "archive-ca",
+            "keep": "30d",
+        },
         "queryApi": {
             "tls": {"secretName": "api-tls"},
             "ingress": {"enabled": True, "host": "f.example.com", "tlsSecretName": "f-tls"},
@@ -84,6 +92,7 @@ VALUES: Final[dict[str, Object]] = {
     },
     "external": _EXTERNAL,
     "members decide": {"queryApi": {"authority": "member"}},
+    "archive on a volume": {"archiver": {"enabled": True, "persistence": {"enabled": True}}},
     "no hub, no pool": {
         "hub": {"cluster": ""},
         "watchers": {"clusters": [EU1], "pool": {"enabled": False}},

@@ -15,9 +15,9 @@ from typing import Any, Final, Self
 
 from nats.aio.msg import Msg
 
+from fleetbus.archive.lines import to_line
 from fleetbus.bus.connection import Bus
 from fleetbus.cli.events.history import History
-from fleetbus.cli.events.recording import to_line
 from fleetbus.cli.nats import connect_nats
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import bus_clusters, bus_resources, unknown, unknown_cluster

@@ -27,7 +27,10 @@ def parse_objects(arguments: Sequence[str]) -> list[Chosen]:
     pairs = [split_name(one) for one in arguments]
     if not any(name for _, name in pairs):
         first, *names = arguments
-        return [Chosen(resource, names) for resource in first.split(",") if resource]
+        resources = first.split(",")
+        if not all(resources):
+            raise ConfigError(f"{first!r} is not TYPE[,TYPE]: a type is missing beside a comma")
+        return [Chosen(resource, names) for resource in resources]
     if not all(name for _, name in pairs):
         raise ConfigError(
             "TYPE/NAME and TYPE NAME cannot be mixed: `pods/web services/web`, or `pods web db`"

@@ -39,7 +39,7 @@ _Clusters = Annotated[
     list[str] | None,
     typer.Option(
         "--cluster",
-        help="Only this cluster; may be repeated.",
+        help="Only this cluster; may be repeated, or name several with commas.",
         autocompletion=complete_clusters,
     ),
 ]
@@ -131,7 +131,7 @@ def get(
         selector=selector,
         field_selector=field_selector,
         sort=sort_field(sort_by),
-        clusters=cluster or [],
+        clusters=[name for one in cluster or () for name in one.split(",")],
         limit=limit,
         as_of=as_of,
     )

@@ -96,7 +96,10 @@ def explain(error: ApiFailed, resource: str) -> str:
     """Why a resource cannot be shown; what is asked for most is explained further."""
     words = resource.lower().replace("/", ".").split(".")
     is_secrets = error.status == HTTPStatus.NOT_FOUND and {"secret", "secrets"} & set(words)
-    return f"{error}\n{_SECRETS}" if is_secrets else str(error)
+    if not is_secrets:
+        return str(error)
+    known, _, _ = str(error).partition(";")  # what is meant is clear: no other type is suggested
+    return f"{known}\n{_SECRETS}"
 
 
 def where_of(query: ObjectQuery) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Any, Final
 
 from fleetbus.cli.api_client import ApiClient, ApiFailed, Found, Item
@@ -33,6 +35,7 @@ from fleetbus.cli.objects.templates import (
     parse_columns,
     with_cluster,
 )
+from fleetbus.cli.objects.types import find_category
 from fleetbus.cli.progress import Progress
 from fleetbus.cli.target import ApiFlags
 from fleetbus.errors import ConfigError
@@ -42,6 +45,7 @@ from fleetbus.kube.jsonpath import JsonPathTemplate
 _EVENT: Final = "Event"
 _TABLES: Final = "application/json;as=Table;v=v1;g=meta.k8s.io"
 _MARK: Final = "   (deleted)"
+_ONE_TYPE: Final = "--watch follows one type, or one object"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +87,25 @@ def watch_objects(
             view.take(kind, tree)
             sys.stdout.flush()
     except ApiFailed as e:
+        _refuse_category(api, e, query.resource)
         print(f"fleetbus: {explain(e, query.resource)}", file=sys.stderr)
     return 1
 
 
+def _refuse_category(api: ApiClient, error: ApiFailed, word: str) -> None:
+    """Refuse a word that is no type because it stands for several, like `all`.
+
+    Raises:
+        ConfigError: it does.
+    """
+    with suppress(ApiFailed):
+        if error.status == HTTPStatus.NOT_FOUND and find_category(api, word):
+            raise ConfigError(f"{_ONE_TYPE}; {word!r} is several types")
+
+
 def _query_of_one(chosen: Sequence[Chosen], query: ObjectQuery) -> ObjectQuery:
     if len(chosen) != 1 or len(chosen[0].names) > 1:
-        raise ConfigError("--watch follows one type, or one object: `pods`, or `pods web`")
+        raise ConfigError(f"{_ONE_TYPE}: `pods`, or `pods web`")
     if query.limit:
         raise ConfigError("--watch goes with no --limit")
     if query.sort:

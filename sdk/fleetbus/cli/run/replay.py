@@ -19,10 +19,11 @@ from typing import Any, Final, Self
 
 from redis.exceptions import RedisError
 
+from fleetbus.archive.lines import to_line
 from fleetbus.cli.documents import render_yaml, without_managed_fields
 from fleetbus.cli.events.events import parse_duration
 from fleetbus.cli.events.history import read_events
-from fleetbus.cli.events.recording import read_recording, to_line
+from fleetbus.cli.events.recording import read_recording
 from fleetbus.cli.nats import connect_nats
 from fleetbus.cli.run.run import run_settings
 from fleetbus.cli.store import connect_store

@@ -16,6 +16,7 @@ from fleetbus.bus.connection import Bus
 from fleetbus.bus.durables import (
     PROJECTOR,
     apply_registration,
+    ensure_archiver,
     ensure_consumer,
     registered_controllers,
 )
@@ -51,6 +52,7 @@ class BusResources:
         limits: of stream and bucket, used when they are created.
         shards: of the snapshot.
         subscribers: durables for programs of others (rule S5).
+        archiver: whether the archiver has a durable, too.
         resyncs: requests lists when the bucket was lost.
         read_again: called when the bucket was lost.
     """
@@ -63,6 +65,7 @@ class BusResources:
         limits: StreamLimits,
         shards: int,
         subscribers: Sequence[Subscriber] = (),
+        archiver: bool = False,
         resyncs: ResyncRequests,
         read_again: Sequence[Callable[[], None]],
     ) -> None:
@@ -71,6 +74,7 @@ class BusResources:
         self._limits = limits
         self._shards = shards
         self._subscribers = subscribers
+        self._archiver = archiver
         self._resyncs = resyncs
         self._read_again = read_again
         # When the bucket was created; another one took its place if that changes.
@@ -114,6 +118,8 @@ class BusResources:
         await ensure_prior_states(self._bus, self._limits)
         bucket = await ensure_bucket(self._bus, self._limits)
         await ensure_consumer(self._bus, PROJECTOR, list(STREAM_SUBJECTS), shards=self._shards)
+        if self._archiver:
+            await ensure_archiver(self._bus)
         for subscriber in self._subscribers:
             await self._ensure_subscriber(subscriber)
         BUCKET_BYTES.set(bucket["state"]["bytes"])

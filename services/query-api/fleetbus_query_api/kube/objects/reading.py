@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from fleetbus_query_api.answers.object_listing import (
 from fleetbus_query_api.answers.parameters import MAX_PAGE
 from fleetbus_query_api.answers.problem import GoneProblem, NotFoundProblem
 from fleetbus_query_api.answers.readable import Readable, Selection
-from fleetbus_query_api.answers.render import FIXED_HEADERS, SLICE, json_response
+from fleetbus_query_api.answers.render import FIXED_HEADERS, join_slices, json_response
 from fleetbus_query_api.fields.pages import MAX_PAGE_BYTES
 from fleetbus_query_api.kube.negotiation import (
     METADATA,
@@ -50,6 +51,9 @@ from fleetbus_query_api.types.served import FLEET, no_cluster
 
 _STREAMED: Final = 250
 """Objects of a list without a limit that are in memory at a time."""
+_BUILT: Final = 4
+"""Pages that are read and rendered at a time: each takes three times its size meanwhile, and more
+of them would not be faster, because one thread renders them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +92,8 @@ class KubeObjects:
         self._reader = reader
         self._listing = listing
         self._slices = slices
+        # Nobody holds it while a client is waited for.
+        self._building = asyncio.Semaphore(_BUILT)
 
     async def find(self, asked: KubeRequest, verb: str) -> Readable:
         """Find the resource, and the clusters in which the user may read it.
@@ -190,17 +196,25 @@ class KubeObjects:
         await self._check_version(asked.parameters)
         freshness = await self._listing.freshness(readable, asked.path.namespace)
         pages = _Pages(self._listing, asked, readable)
-        first = await pages.read()
-        if asked.parameters.limit is None and pages.has_more:
-            undecided = await self._without_bodies(asked, readable)
-            headers = freshness_headers(with_undecided(freshness, undecided))
-            return ListStream(
-                self._stream(pages, first, form),
-                headers={**FIXED_HEADERS, **headers},
-                media_type="application/json",
-            )
-        entries = list(first.page.entries)
-        undecided = Counter(first.undecided)
+        async with self._building:
+            found = await pages.read()
+            if asked.parameters.limit is not None or not pages.has_more:
+                return await self._answer(pages, found, form, freshness)
+            items = await self._render(form, found.page.entries)
+        undecided = await self._without_bodies(asked, readable)
+        headers = freshness_headers(with_undecided(freshness, undecided))
+        return ListStream(
+            self._stream(pages, items, form),
+            headers={**FIXED_HEADERS, **headers},
+            media_type="application/json",
+        )
+
+    async def _answer(
+        self, pages: _Pages, found: Found, form: Form, freshness: Mapping[str, Freshness]
+    ) -> Response:
+        """Answer a page, as a whole."""
+        entries = list(found.page.entries)
+        undecided = Counter(found.undecided)
         size = last = _size_of(entries)
         while pages.has_more and size + last <= MAX_PAGE_BYTES:
             found = await pages.read()
@@ -209,33 +223,35 @@ class KubeObjects:
             last = _size_of(found.page.entries)
             size += last
         headers = freshness_headers(with_undecided(freshness, undecided))
-        content = form.opening(pages.metadata()) + await self._render(form, entries) + CLOSING
-        return json_response(content, headers=headers)
+        items = await self._render(form, entries)
+        return json_response([form.opening(pages.metadata()), *items, CLOSING], headers=headers)
 
-    async def _stream(self, pages: _Pages, first: Found, form: Form) -> AsyncGenerator[bytes]:
+    async def _stream(
+        self, pages: _Pages, items: Sequence[bytes], form: Form
+    ) -> AsyncGenerator[bytes]:
         """Yield a list page by page; the next one is read when the client has received this one."""
         before = form.opening(pages.metadata())
-        entries = first.page.entries
         while True:
-            if entries:
+            if items:
                 yield before
-                rest = memoryview(await self._render(form, entries))
-                for at in range(0, len(rest), SLICE):
-                    yield bytes(rest[at : at + SLICE])
+                for part in join_slices(items):
+                    yield part
                 before = b","
             if not pages.has_more:
                 break
-            entries = (await pages.read()).page.entries
+            async with self._building:
+                items = await self._render(form, (await pages.read()).page.entries)
         yield CLOSING if before == b"," else before + CLOSING
 
-    async def _render(self, form: Form, entries: Sequence[Entry]) -> bytes:
+    async def _render(self, form: Form, entries: Sequence[Entry]) -> list[bytes]:
+        """The items, with commas between them; they are not joined, which would copy them."""
         items: list[bytes] = []
 
         def render(entry: Entry) -> None:
-            items.append(form.item(entry))
+            items.extend((b",", form.item(entry)))
 
         await self._slices.run(render, entries)
-        return b",".join(items)
+        return items[1:]
 
     async def _without_bodies(self, asked: KubeRequest, readable: Readable) -> Mapping[str, int]:
         """How many objects cannot be matched, because their bodies are unknown, by cluster."""

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from support.rigs.archive import ArchiveRig, archive_rig
+from support.servers.s3_server import S3Server, s3_server
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten what nearly every test here would wait for."""
+    monkeypatch.setattr("fleetbus_archiver.archiver._POLL", timedelta(milliseconds=50))
+    monkeypatch.setattr("fleetbus_archiver.archiver._FIRST_RETRY", timedelta(milliseconds=50))
+    monkeypatch.setattr("fleetbus_archiver.archiver._LAST_RETRY", timedelta(milliseconds=200))
+
+
+@pytest.fixture
+async def rig(nats_url: str, tmp_path: Path) -> AsyncGenerator[ArchiveRig]:
+    """A stream, and an archive in a folder."""
+    async with archive_rig(nats_url, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def s3() -> AsyncGenerator[S3Server]:
+    """A server that speaks S3."""
+    async with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def bucket_rig(nats_url: str, tmp_path: Path, s3: S3Server) -> AsyncGenerator[ArchiveRig]:
+    """A stream, and an archive in a bucket."""
+    async with archive_rig(nats_url, tmp_path, s3=s3) as made:
+        yield made

@@ -1,0 +1,59 @@
+"""Messages of the command line about certificates that it does not accept."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+import trustme
+
+from fleetbus.cli.app import app
+from support.rigs.query_api import served
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OURS, OTHERS = trustme.CA(), trustme.CA()
+PAST = datetime.now(UTC) - timedelta(days=1)
+NAMES_A_CA = "--ca-file or FLEETBUS_API_CA_FILE names the CA that it is from"
+
+
+@pytest.mark.parametrize(
+    ("ca", "issued_for", "ends", "said"),
+    [
+        (OTHERS, "127.0.0.1", None, NAMES_A_CA),
+        (None, "127.0.0.1", None, NAMES_A_CA),
+        (OURS, "127.0.0.1", PAST, "certificate has expired"),
+        (OURS, "fleet.example", None, "not valid for '127.0.0.1'"),
+    ],
+)
+async def test_a_certificate_that_is_not_accepted_is_named_with_the_reason(
+    valkey_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ca: trustme.CA | None,
+    issued_for: str,
+    ends: datetime | None,
+    said: str,
+):
+    issued = OURS.issue_cert(issued_for, not_after=ends)
+    cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    cert.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    key.write_bytes(issued.private_key_pem.bytes())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if ca is not None:
+        ca.cert_pem.write_to_path(tmp_path / "ca.crt")
+        monkeypatch.setenv("FLEETBUS_API_CA_FILE", str(tmp_path / "ca.crt"))
+    async with served(valkey_url, tmp_path, tls_cert_file=cert, tls_key_file=key) as url:
+        monkeypatch.setenv("FLEETBUS_API_URL", url)
+        status = await asyncio.to_thread(lambda: app(["get", "pods"], standalone_mode=False))
+
+    error = capsys.readouterr().err
+    assert status == 1
+    assert "is not accepted" in error
+    assert said in error
+    assert (NAMES_A_CA in error) is (said == NAMES_A_CA)
+    assert "_ssl.c" not in error
