@@ -53,6 +53,9 @@ test: $(SYNCED) ## the whole default suite, on real servers; STORE=redis, or the
 scenarios: $(SYNCED) ## the acceptance scenarios with the services' own timers, small and wide, and every other test that is too long for `make test`, or longer here
 	FLEETBUS_TEST_FULL=1 $(RUN) pytest -m 'full or longer' --timeout 600
 
+test-ui: $(SYNCED) ## the page in a headless Chromium (`apt-get install chromium`), with its measurements; SHOTS=1 writes docs/images anew
+	FLEETBUS_TEST_UI=1 FLEETBUS_TEST_SHOTS=$(SHOTS) $(RUN) pytest tests/query_api/page -s --timeout 300
+
 conformance: $(SYNCED) ## how faithful the emulated API servers are: cases, and probes of real ones
 	$(RUN) python tests/run.py conformance
 
@@ -99,4 +102,4 @@ format: $(SYNCED) ## let ruff mend what it can
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
 
-.PHONY: help install demo up down check test scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut faults-distributor faults-distributor-cut faults-watches faults-watches-cut e2e golden reference format
+.PHONY: help install demo up down check test test-ui scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut faults-distributor faults-distributor-cut faults-watches faults-watches-cut e2e golden reference format

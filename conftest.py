@@ -11,7 +11,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from support.full import FULL
+from support.full import FULL, UI
 from support.rigs.fleet_fixtures import open_rig
 from support.servers.fixtures import (
     is_installed,
@@ -97,6 +97,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("longer")
         if not FULL and item.get_closest_marker("full"):
             item.add_marker(pytest.mark.skip(reason="takes long: `make scenarios` runs it"))
+        if not (FULL or UI) and item.get_closest_marker("ui"):
+            item.add_marker(pytest.mark.skip(reason="takes long: `make test-ui` runs it"))
     for item in items if REAL else ():
         is_ours = item.path.parent.name == "conformance"  # they decide by themselves
         if not is_ours and "open_rig" not in getattr(item, "fixturenames", ()):

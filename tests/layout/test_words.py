@@ -13,7 +13,10 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[2]
 _HERE: Final = Path(__file__)
-_ENDINGS: Final = (".py", ".lua", ".md", ".toml", ".yaml", ".yml", ".tpl", ".go", ".mjs")
+_ENDINGS: Final = (
+    *(".py", ".lua", ".md", ".toml", ".yaml", ".yml", ".tpl", ".go", ".mjs"),
+    *(".js", ".css", ".html"),
+)
 _FOREIGN: Final = {"node_modules", "reports"}
 
 # A word in lower case is also found with a capital, with an ending (`owes`, `judged`), and as a

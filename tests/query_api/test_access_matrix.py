@@ -129,6 +129,9 @@ MATRIX: list[tuple[str, Any, Any, Any]] = [
     (f"{EVENTS}&namespace=prod&cluster=us1", 404, 404, ["us1/prod-1"]),
     (f"{EVENTS}&namespace=prod&cluster=none", 404, 404, []),
     (f"{EVENTS}&namespace=test", 404, 404, ["eu1/test-1", "us1/test-1"]),
+    # On the hub itself: queues, and MultiClusterResources, of which this fleet's hub has none.
+    ("/fleet/v1/queues", 403, 403, []),
+    ("/fleet/v1/held-deletions", 403, 403, 404),
     # A user who may not get the Cluster finds the same kinds, whatever name they ask for.
     (EU1, 200, 200, 200),
     (f"{EU1}/version", 200, 200, 200),
@@ -227,6 +230,7 @@ def shown(answer: httpx.Response) -> Any:
 def routes_of_the_api() -> list[Any]:
     app = create_app(
         reader=cast("Any", None),
+        redis=cast("Any", None),
         settings=QueryApiSettings(),
         access=OpenAccess(),
         authenticator=None,
@@ -313,7 +317,10 @@ async def test_a1_every_endpoint_with_every_credential(api: SecuredApi):
     own = rule("get list watch", "fleetbus.dev", "clusters/pods", names=("eu1",))
     grant(api.hub, "narrow", own, namespace="prod")
     everything = ("clusters", "clusters/pods", "clusters/configmaps")
-    grant(api.hub, "reader", rule("get list watch", "fleetbus.dev", *everything))
+    of_hub = ("queues", "multiclusterresources")
+    grant(api.hub, "reader", rule("get list watch", "fleetbus.dev", *everything, *of_hub))
+    # A right on the hub in one namespace is none on what all namespaces hold.
+    grant(api.hub, "narrow", rule("list", "fleetbus.dev", *of_hub), namespace="prod")
     # Rights on objects of the hub itself are none on those of its fleet.
     grant(api.hub, "nobody", rule("get list", "", "pods", "configmaps"))
 

@@ -49,7 +49,7 @@ _GOOD: dict[str, tuple[str, ...]] = {
 async def fleet(past_api: PastApi) -> QueryApi:
     api = past_api
     for cluster in ("c1", "c2"):
-        await api.add_cluster(cluster)
+        await api.add_cluster(cluster, hub=cluster == "c1")
         for number, name in enumerate(("web", "db", "x")):
             await api.add(
                 cluster,

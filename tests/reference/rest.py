@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
+from redis.asyncio import Redis
+
 from fleetbus.snapshot import SnapshotReader
 from fleetbus_query_api.access.authorise import OpenAccess
 from fleetbus_query_api.app import create_app
@@ -23,6 +25,7 @@ def page() -> str:
     # Nothing is read: only the routes are looked at.
     app = create_app(
         reader=cast("SnapshotReader", None),
+        redis=cast("Redis", None),
         settings=QueryApiSettings(),
         access=OpenAccess(),
         authenticator=None,

@@ -7,4 +7,13 @@ from __future__ import annotations
 
 import os
 
-FULL = os.environ.get("FLEETBUS_TEST_FULL", "0") not in ("", "0")
+
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "0") not in ("", "0")
+
+
+FULL = _is_set("FLEETBUS_TEST_FULL")
+UI = _is_set("FLEETBUS_TEST_UI")
+"""Whether tests marked `ui` run: `make test-ui` sets it."""
+SHOTS = _is_set("FLEETBUS_TEST_SHOTS")
+"""Whether the pictures of the documentation are made anew: `make test-ui SHOTS=1`."""

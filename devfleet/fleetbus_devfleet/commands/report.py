@@ -45,6 +45,8 @@ def print_running(state: StackState, layout: Layout, *, title: str) -> None:
         f"[bold green]{title}[/]: {len(state.clusters)} {clusters} "
         f"({', '.join(state.clusters)}), {len(state.parts) + 1} processes."
     )
+    if state.api_url:
+        out.print(f"  [bold]{escape(state.api_url)}/[/]  [dim]# the fleet in your browser[/]")
     for hint in hints(state, layout):
         command = escape(hint.command.ljust(_HINT_WIDTH))
         out.print(f"  [cyan]{command}[/]  [dim]# {escape(hint.meaning)}[/]")
@@ -69,7 +71,7 @@ def _addresses(state: StackState) -> str:
     urls = {
         "NATS": state.nats_url,
         "Valkey": state.redis_url,
-        "API": state.api_url,
+        "page and API": state.api_url,
         "admin endpoint": state.admin_url,
     }
     return "   ".join(f"{name} {url}" for name, url in urls.items() if url)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
+from redis.asyncio import Redis
 from starlette.responses import Response
 
 from fleetbus.snapshot import SnapshotReader
@@ -60,6 +61,11 @@ from fleetbus_query_api.limits.large_answers import ListConcurrency
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.limits.user_limits import UserLimits
 from fleetbus_query_api.membership.routes import Membership, membership_router
+from fleetbus_query_api.operations.held_deletions import HeldDeletions
+from fleetbus_query_api.operations.queues import QueueListing
+from fleetbus_query_api.operations.routes import operations_router
+from fleetbus_query_api.page.files import PageFiles
+from fleetbus_query_api.page.middleware import Page
 from fleetbus_query_api.relations.readable_types import TypeReader
 from fleetbus_query_api.relations.routes import relations_router
 from fleetbus_query_api.settings import QueryApiSettings
@@ -78,8 +84,8 @@ except `POST /v1/join` and `DELETE /v1/unjoin`, which write to the hub with your
 Every answer shows how fresh it is: `freshness` by cluster, and in `incomplete` the clusters whose
 part may lack something or be outdated.
 
-Every request needs a bearer token, and shows what its user may read: what they may not read is
-answered like what does not exist.
+Every request needs a bearer token, but for the files of the page at `/`, and shows what its user
+may read: what they may not read is answered like what does not exist.
 
 A resource is named as with kubectl: `pods`, `po`, `deployments.apps`, `v1/pods`,
 `apps/v1/deployments`, `networking.k8s.io/v1/ingresses`.
@@ -93,6 +99,7 @@ _None = Annotated[NoParameters, Query()]
 def create_app(
     *,
     reader: SnapshotReader,
+    redis: Redis,
     settings: QueryApiSettings,
     access: Access,
     authenticator: Authenticator | None,
@@ -105,6 +112,7 @@ def create_app(
 
     Args:
         reader: the snapshot.
+        redis: the store, with queues and budgets.
         settings: the limits of one user.
         access: decides what a user may read.
         authenticator: knows the users of tokens; None if everybody is let in.
@@ -160,6 +168,12 @@ def create_app(
         relations_router(reader=reader, catalog=known, access=access, listing=listing)
     )
     app.include_router(
+        operations_router(
+            queues=QueueListing(redis=redis, access=access),
+            held=HeldDeletions(reader=reader, redis=redis, access=access),
+        )
+    )
+    app.include_router(
         history_router(
             windows=windows,
             deleted=DeletedObjects(reader=reader, listing=listing, windows=windows),
@@ -192,6 +206,7 @@ def create_app(
     app.add_middleware(Authentication, authenticator=authenticator, settings=settings)
     if authenticator is not None:
         app.add_middleware(Audit)
+    app.add_middleware(Page, files=PageFiles.load())  # before whoever asks for a token
     app.add_middleware(RequestGate, only_loopback=authenticator is None)
     return app
 

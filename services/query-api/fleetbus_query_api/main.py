@@ -80,6 +80,7 @@ async def run(
             ):
                 app = create_app(
                     reader=reader,
+                    redis=redis,
                     settings=settings,
                     access=guard.access,
                     authenticator=guard.authenticator,

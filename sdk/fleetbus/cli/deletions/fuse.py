@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.hub import Hub, resolve_hub, run_on_hub
@@ -15,58 +14,15 @@ from fleetbus.cli.store import connect_store
 from fleetbus.cli.table import render_table
 from fleetbus.cli.target import resolve_target
 from fleetbus.deletions.budget import WINDOW, DeletionBudget, allowance, objects_on_record
+from fleetbus.deletions.held import FLEET_BUDGET, Held, find_held
 from fleetbus.errors import ConfigError, KubeError, StoreError
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
 from fleetbus.process.access.store import StoreAccess
 
 RESOURCE: Final = "fleetbus.dev/v1alpha1/multiclusterresources"
-FLEET_BUDGET: Final = "FleetBudget"
-"""The reason of deletions held by the budget of the whole fleet."""
 _HEAD: Final = ("NAMESPACE", "NAME", "OBJECTS", "CLUSTERS", "REASON", "PLAN")
 _NAMED: Final = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """The held deletions of one MultiClusterResource, from its status."""
-
-    namespace: str
-    name: str
-    reason: str
-    objects: int
-    clusters: Sequence[str]
-    plan_hash: str
-    message: str
-    is_confirmed: bool
-
-    @classmethod
-    def of(cls, resource: Object) -> Self | None:
-        """Read them from a MultiClusterResource; None if it holds nothing."""
-        metadata: Object = resource["metadata"]
-        status: Object = resource.get("status", {})
-        found: Object = status.get("held", {})
-        if not found:
-            return None
-        conditions: list[Object] = status.get("conditions", [])
-        messages = [
-            str(one.get("message", "")) for one in conditions if one.get("type") == "DeletionHeld"
-        ]
-        plan_hash = str(found.get("planHash", ""))
-        annotations: Object = metadata.get("annotations", {})
-        return cls(
-            namespace=metadata["namespace"],
-            name=metadata["name"],
-            reason=str(found.get("reason", "")),
-            objects=int(found.get("objects", 0)),
-            clusters=list(map(str, found.get("clusters", []))),
-            plan_hash=plan_hash,
-            message=messages[0] if messages else "",
-            is_confirmed=annotations.get(CONFIRM_PRUNE_ANNOTATION) == plan_hash,
-        )
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 def run_fuse(words: Sequence[str], *, output: str, hub: Hub, redis_url: str | None) -> int:
@@ -112,20 +68,15 @@ def _check(verb: str, names: Sequence[str]) -> None:
 
 async def _show(client: KubeClient, store: StoreAccess, output: str) -> int:
     resources = await client.list(RESOURCE)
-    held = _held(resources)
+    held = find_held(resources)
     budget = {
         "used": await _used(store),
         "allowed": allowance(sum(objects_on_record(one.get("status") or {}) for one in resources)),
         "windowSeconds": int(WINDOW.total_seconds()),
     }
-    shown = {"budget": budget, "held": [_describe(one) for one in held]}
+    shown = {"budget": budget, "held": [one.describe() for one in held]}
     print(render_json(shown) if output == "json" else _render(budget, held))
     return 0
-
-
-def _held(resources: Sequence[Object]) -> list[Held]:
-    found = [one for one in map(Held.of, resources) if one is not None]
-    return sorted(found, key=str)
 
 
 async def _used(store: StoreAccess) -> int | None:
@@ -145,19 +96,6 @@ async def _budget(store: StoreAccess) -> AsyncGenerator[DeletionBudget]:
         yield DeletionBudget(redis)
     finally:
         await redis.aclose()
-
-
-def _describe(held: Held) -> dict[str, Any]:
-    return {
-        "namespace": held.namespace,
-        "name": held.name,
-        "reason": held.reason,
-        "objects": held.objects,
-        "clusters": list(held.clusters),
-        "planHash": held.plan_hash,
-        "confirmed": held.is_confirmed,
-        "message": held.message,
-    }
 
 
 def _render(budget: Mapping[str, Any], held: Sequence[Held]) -> str:
@@ -218,7 +156,7 @@ async def _confirm(client: KubeClient, held: Held) -> bool:
 
 
 async def _release(client: KubeClient, store: StoreAccess) -> int:
-    chosen = [one for one in _held(await client.list(RESOURCE)) if one.reason == FLEET_BUDGET]
+    chosen = [one for one in find_held(await client.list(RESOURCE)) if one.reason == FLEET_BUDGET]
     confirmed = [await _confirm(client, one) for one in chosen]
     async with _budget(store) as budget:
         await budget.refill()

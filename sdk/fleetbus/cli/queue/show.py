@@ -8,9 +8,10 @@ from redis.asyncio import Redis
 
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.queue.queues import run_on_store, unknown_controller
-from fleetbus.cli.queue.tables import SHOWN, describe, describe_items, render
+from fleetbus.cli.queue.tables import SHOWN, describe_items, render
 from fleetbus.errors import ConfigError
 from fleetbus.workqueue.controllers import list_controllers
+from fleetbus.workqueue.describe import describe
 from fleetbus.workqueue.redis import RedisQueue
 
 

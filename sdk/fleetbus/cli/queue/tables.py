@@ -1,21 +1,19 @@
-"""Describes a controller's queue, and renders it as tables."""
+"""Renders queues as tables, and describes the items of one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from redis.asyncio import Redis
 
 from fleetbus.cli.table import render_table
 from fleetbus.intake.last_runs import LastRun, LastRuns
 from fleetbus.process.human_time import render_duration, render_time
-from fleetbus.reconcile import Request
+from fleetbus.workqueue.describe import View
 from fleetbus.workqueue.items import MOST, STATES, Item, list_items
-from fleetbus.workqueue.queue import Breaker, Priority, Queue, Stats
-
-View: TypeAlias = dict[str, Any]
+from fleetbus.workqueue.queue import Priority
 
 _CLUSTERS: Final = (
     *("CONTROLLER", "CLUSTER", "LIVE", "RETRY", "INITIAL", "OLDEST", "QUARANTINED", "BREAKER"),
@@ -26,39 +24,6 @@ _LONG_WAIT: Final = timedelta(seconds=5)
 SHOWN: Final = 20
 """Items listed of each state by default."""
 _ITEMS: Final = ("STATE", "CLUSTER", "NAMESPACE", "NAME", "WHEN", "FAILURES", "LAST ERROR")
-
-
-async def describe(queue: Queue, controller: str) -> View:
-    """Describe a queue; durations are in seconds."""
-    stats = await queue.stats()
-    processing = [
-        {
-            **_names(one.request),
-            "worker": one.worker,
-            "fence": one.fence,
-            "leaseSeconds": one.remaining.total_seconds(),
-        }
-        for one in await queue.processing()
-    ]
-    quarantined = [
-        {
-            **_names(one.request),
-            "times": one.times,
-            "nextTrySeconds": one.remaining.total_seconds(),
-        }
-        for one in await queue.quarantined()
-    ]
-    return {
-        "controller": controller,
-        "ready": sum(stats.depth.values()),
-        "delayed": stats.delayed,
-        "processing": stats.processing,
-        "quarantined": stats.quarantined,
-        "oldestSeconds": stats.oldest.total_seconds() if stats.oldest is not None else None,
-        "clusters": _clusters(stats),
-        "processingItems": processing,
-        "quarantinedItems": quarantined,
-    }
 
 
 def render(views: Sequence[View]) -> str:
@@ -90,36 +55,6 @@ def render(views: Sequence[View]) -> str:
     if any(view[count] for view in views for count in ("ready", "delayed", "processing")):
         blocks.append("`fleetbus queue CONTROLLER` lists the items, with their last errors.")
     return "\n\n".join(blocks)
-
-
-def _names(request: Request) -> View:
-    return {"cluster": request.cluster, "namespace": request.namespace, "name": request.name}
-
-
-def _clusters(stats: Stats) -> list[View]:
-    breakers = {breaker.cluster: breaker for breaker in stats.breakers}
-    names = {cluster for cluster, _ in stats.depth} | stats.kept.keys() | breakers.keys()
-    return [
-        {
-            "cluster": name,
-            **{band.name.lower(): stats.depth.get((name, band), 0) for band in Priority},
-            "oldestSeconds": stats.ages[name].total_seconds() if name in stats.ages else None,
-            "quarantined": stats.kept.get(name, 0),
-            "breaker": _breaker(breakers.get(name)),
-        }
-        for name in sorted(names)
-    ]
-
-
-def _breaker(breaker: Breaker | None) -> View | None:
-    if breaker is None:
-        return None
-    return {
-        "failures": breaker.failures,
-        "opened": breaker.opened,
-        "probing": breaker.is_probing,
-        "nextProbeSeconds": breaker.remaining.total_seconds(),
-    }
 
 
 def _summary(view: View) -> str:

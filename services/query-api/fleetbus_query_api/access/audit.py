@@ -26,6 +26,7 @@ _SHOWN: Final = 10
 """How many denied clusters a line names."""
 _LONGEST: Final = 500
 _CLUSTERS: Final = "clusters"
+_HUB: Final = "the hub"
 _UNAUTHENTICATED: Final = "unauthenticated"
 _ALLOWED: Final = "allowed"
 _DENIED: Final = "denied"
@@ -71,13 +72,19 @@ class AuditedAccess:
             asked.denied |= set(clusters) - set(allowed)
         return allowed
 
+    async def is_allowed_on_hub(self, user: User, right: Right) -> bool:
+        """Whether the user has a right on the hub itself; see `Access`."""
+        is_allowed = await self._access.is_allowed_on_hub(user, right)
+        note_on_hub(right, is_allowed=is_allowed)
+        return is_allowed
 
-def note_write(right: Right, *, is_allowed: bool) -> None:
-    """Note the decision about a join or an unjoin, which the hub makes."""
+
+def note_on_hub(right: Right, *, is_allowed: bool) -> None:
+    """Note a decision about the hub itself: about a join or an unjoin, or what it holds."""
     if asked := _ASKED.get():
         asked.rights.append(right)
         asked.allowed += is_allowed
-        asked.denied |= set() if is_allowed else {right.name}
+        asked.denied |= set() if is_allowed else {right.name or _HUB}
 
 
 class Audit:

@@ -70,6 +70,16 @@ class Right:
         """The name of the resource as in RBAC on the hub: `pods`, `deployments.apps`."""
         return self.plural if self.group == CORE else f"{self.plural}.{self.group}"
 
+    def attributes(self) -> Attributes:
+        """The right as the API server that has the objects is asked for it."""
+        return Attributes(
+            verb=self.verb,
+            group="" if self.group == CORE else self.group,
+            resource=self.plural,
+            namespace=self.namespace,
+            name=self.name,
+        )
+
 
 class Access(Protocol):
     """Decides what a user may read."""
@@ -81,6 +91,14 @@ class Access(Protocol):
         self, user: User, right: Right, clusters: Collection[str]
     ) -> Collection[str]:
         """Those of the clusters in which the user has a right.
+
+        Raises:
+            UnavailableProblem: the hub does not decide.
+        """
+        ...
+
+    async def is_allowed_on_hub(self, user: User, right: Right) -> bool:
+        """Whether the user has a right on the hub itself: on its own objects, not on its fleet's.
 
         Raises:
             UnavailableProblem: the hub does not decide.
@@ -99,6 +117,11 @@ class OpenAccess:
         """All of the clusters."""
         del user, right
         return clusters
+
+    async def is_allowed_on_hub(self, user: User, right: Right) -> bool:
+        """Yes."""
+        del user, right
+        return True
 
 
 class _Case(NamedTuple):
@@ -208,6 +231,10 @@ class HubAccess:
             {name: self._decide(user, attributes) for name, attributes in asked.items()}
         )
 
+    async def is_allowed_on_hub(self, user: User, right: Right) -> bool:
+        """Whether the user has a right on the hub itself; see `Access`."""
+        return await self._decide(user, right.attributes())
+
     async def _decide(self, user: User, attributes: Attributes) -> bool:
         try:
             return await self._decisions.decide(lambda: self._hub, _Case("", user, attributes))
@@ -248,14 +275,12 @@ class MemberAccess:
             return await self._hub.authorise(user, right, clusters)
         # First: else the time that an answer takes would tell which clusters there are (rule A2).
         visible = await self._hub.authorise(user, Right("get"), clusters)
-        attributes = Attributes(
-            verb=right.verb,
-            group="" if right.group == CORE else right.group,
-            resource=right.plural,
-            namespace=right.namespace,
-            name=right.name,
-        )
+        attributes = right.attributes()
         return await _granted({name: self._decide(user, name, attributes) for name in visible})
+
+    async def is_allowed_on_hub(self, user: User, right: Right) -> bool:
+        """Whether the user has a right on the hub itself; see `Access`."""
+        return await self._hub.is_allowed_on_hub(user, right)
 
     async def _decide(self, user: User, cluster: str, attributes: Attributes) -> bool:
         is_hub = bool(cluster) and cluster == self._clusters.hub

@@ -120,7 +120,8 @@ class ListParameters(BaseModel):
     view: Literal["objects", "table"] = Field(
         default="objects",
         description="`table` streams the columns of kubectl as JSON lines: first the columns, then "
-        "an array of strings for each object, last `end`. It has no pages: `limit` is for all.",
+        "an array of strings for each object, last `end`. Without `limit` these are all objects; "
+        "with it, `end` has `continue` for the rows after them.",
     )
     wide: bool = Field(
         default=False, description="With `view=table`: the columns of `-o wide` too."

@@ -5,7 +5,7 @@ Below /v1 it is that of multi_resource_operator, below /kube the Status of Kuber
 Problem
 ├── BadRequestProblem         400: the request is invalid
 ├── UnauthorizedProblem       401: there is no token, or it is not accepted (rule A3)
-├── ForbiddenProblem          403: a join or unjoin without the rights, or from another site
+├── ForbiddenProblem          403: without the rights on the hub, or from another site
 ├── NotFoundProblem           404: no such resource, cluster or object
 ├── MethodNotAllowedProblem   405: anything but GET, join and unjoin (rule A7)
 ├── ConflictProblem           409: the name of a cluster that joins is taken
@@ -84,7 +84,7 @@ class UnauthorizedProblem(Problem):
 
 
 class ForbiddenProblem(Problem):
-    """The caller may not write to the hub, or is a page of another site (rule A7)."""
+    """The caller lacks a right on the hub, or is a page of another site (rule A7)."""
 
     status = 403
 

@@ -16,7 +16,7 @@ from fleetbus.clusters.providers.cluster import CLUSTERS
 from fleetbus.errors import AlreadyExists, FleetbusError, Forbidden, Unauthorized
 from fleetbus.kube.client import KubeClient
 from fleetbus_proto.subjects import check_cluster
-from fleetbus_query_api.access.audit import note_write
+from fleetbus_query_api.access.audit import note_on_hub
 from fleetbus_query_api.access.authorise import Right
 from fleetbus_query_api.access.user import RequestUser, User
 from fleetbus_query_api.answers.parameters import check_repeats
@@ -149,9 +149,9 @@ class Membership:
                 yield hub
         except (FleetbusError, TimeoutError) as e:
             problem = e if isinstance(e, Problem) else self._translate(e)
-            note_write(right, is_allowed=not isinstance(problem, ForbiddenProblem))
+            note_on_hub(right, is_allowed=not isinstance(problem, ForbiddenProblem))
             raise problem from None
-        note_write(right, is_allowed=True)
+        note_on_hub(right, is_allowed=True)
 
     def _translate(self, error: Exception) -> Problem:
         if isinstance(error, Unauthorized):

@@ -69,14 +69,14 @@ class TableListing:
         """Stream the objects of a resource as rows.
 
         Raises:
-            BadRequestProblem: a selector has too many requirements, or there is a continue token.
+            BadRequestProblem: a selector has too many requirements, or there are `fields`.
             InvalidName: the resource name is malformed.
             InvalidSelector: a selector is malformed.
+            InvalidToken: the continue token is malformed, or of another question.
+            ExpiredToken: the continue token is of a lost store.
             NotFoundProblem: no cluster has this resource, or the user may list it in none.
             HistoryError, BusError, UnavailableProblem: as `ObjectListing.source`.
         """
-        if asked.continue_token:
-            raise BadRequestProblem("a table has no pages: leave `continue` out")
         if asked.fields:
             raise BadRequestProblem("a table has the columns of kubectl: leave `fields` out")
         sort = parse_sort(asked.sort)
@@ -100,6 +100,7 @@ class TableListing:
             name=asked.name or None,
             labels=labels or None,
             limit=_PAGE,
+            continue_token=asked.continue_token,
             count=False,
         )
         rows = _Rows(columns, is_namespaced=known.namespaced, show_labels=asked.show_labels)
@@ -147,6 +148,7 @@ class TableListing:
         end = {
             "rows": rows.count,
             "hasMore": bool(token),
+            "continue": token,
             "resourceVersion": str(version),
             "undecided": undecided,
             "degraded": rows.degraded,

@@ -1,0 +1,73 @@
+"""Describes the queues of controllers, for `fleetbus queue` and the query API."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from fleetbus.reconcile import Request
+from fleetbus.workqueue.queue import Breaker, Priority, Queue, Stats
+
+View: TypeAlias = dict[str, Any]
+
+
+async def describe(queue: Queue, controller: str) -> View:
+    """Describe a queue; durations are in seconds."""
+    stats = await queue.stats()
+    processing = [
+        {
+            **_names(one.request),
+            "worker": one.worker,
+            "fence": one.fence,
+            "leaseSeconds": one.remaining.total_seconds(),
+        }
+        for one in await queue.processing()
+    ]
+    quarantined = [
+        {
+            **_names(one.request),
+            "times": one.times,
+            "nextTrySeconds": one.remaining.total_seconds(),
+        }
+        for one in await queue.quarantined()
+    ]
+    return {
+        "controller": controller,
+        "ready": sum(stats.depth.values()),
+        "delayed": stats.delayed,
+        "processing": stats.processing,
+        "quarantined": stats.quarantined,
+        "oldestSeconds": stats.oldest.total_seconds() if stats.oldest is not None else None,
+        "clusters": _clusters(stats),
+        "processingItems": processing,
+        "quarantinedItems": quarantined,
+    }
+
+
+def _names(request: Request) -> View:
+    return {"cluster": request.cluster, "namespace": request.namespace, "name": request.name}
+
+
+def _clusters(stats: Stats) -> list[View]:
+    breakers = {breaker.cluster: breaker for breaker in stats.breakers}
+    names = {cluster for cluster, _ in stats.depth} | stats.kept.keys() | breakers.keys()
+    return [
+        {
+            "cluster": name,
+            **{band.name.lower(): stats.depth.get((name, band), 0) for band in Priority},
+            "oldestSeconds": stats.ages[name].total_seconds() if name in stats.ages else None,
+            "quarantined": stats.kept.get(name, 0),
+            "breaker": _breaker(breakers.get(name)),
+        }
+        for name in sorted(names)
+    ]
+
+
+def _breaker(breaker: Breaker | None) -> View | None:
+    if breaker is None:
+        return None
+    return {
+        "failures": breaker.failures,
+        "opened": breaker.opened,
+        "probing": breaker.is_probing,
+        "nextProbeSeconds": breaker.remaining.total_seconds(),
+    }

@@ -1,0 +1,1 @@
+"""The running of the fleet itself: workqueues, and deletions that wait for a person."""

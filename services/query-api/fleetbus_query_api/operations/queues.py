@@ -1,0 +1,62 @@
+"""Lists the workqueues of controllers, as `fleetbus queue` does."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+from redis.asyncio import Redis
+
+from fleetbus.errors import StoreError
+from fleetbus.process.human_time import render_time
+from fleetbus.store.connection import store_errors
+from fleetbus.workqueue.controllers import list_controllers
+from fleetbus.workqueue.describe import View, describe
+from fleetbus.workqueue.errors import QueueUnavailableError
+from fleetbus.workqueue.redis import RedisQueue
+from fleetbus_query_api.access.authorise import Access, Right
+from fleetbus_query_api.access.user import User
+from fleetbus_query_api.operations.hub_rights import require_on_hub
+
+QUEUES: Final = Right("list", "fleetbus.dev", "queues")
+"""Queues are no objects: this resource exists in roles only."""
+_FAILURE: Final = "the queues cannot be read"
+
+
+class QueueListing:
+    """Answers requests for queues, as JSON.
+
+    Args:
+        redis: holds the queues.
+        access: decides who may see them.
+    """
+
+    def __init__(self, *, redis: Redis, access: Access) -> None:
+        self._redis = redis
+        self._access = access
+
+    async def list(self, user: User) -> bytes:
+        """List the queue of each controller, by name, as it is now; durations are in seconds.
+
+        Raises:
+            ForbiddenProblem: the user may not list queues on the hub.
+            StoreError: the store does not answer.
+            UnavailableProblem: the hub does not decide.
+        """
+        await require_on_hub(self._access, user, QUEUES)
+        try:
+            with store_errors(_FAILURE):
+                seconds, microseconds = await self._redis.time()
+                items = await self._describe()
+        except QueueUnavailableError as e:
+            raise StoreError(f"{_FAILURE}: {e}") from e
+        asked_at = render_time(seconds + microseconds / 1e6)
+        return msgspec.json.encode({"items": items, "askedAt": asked_at})
+
+    async def _describe(self) -> list[View]:
+        found: list[View] = []
+        for name in await list_controllers(self._redis):
+            found.append(await describe(RedisQueue(self._redis, name), name))
+            await asyncio.sleep(0)  # let others run
+        return found

@@ -1,0 +1,37 @@
+"""The routes of queues and held deletions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from starlette.responses import Response
+
+from fleetbus_query_api.access.user import RequestUser
+from fleetbus_query_api.answers.openapi import describe_answers
+from fleetbus_query_api.answers.parameters import NoParameters, refuse_repeats
+from fleetbus_query_api.answers.render import json_response
+from fleetbus_query_api.operations.held_deletions import HeldDeletions
+from fleetbus_query_api.operations.models import HeldDeletionsModel, QueueListModel
+from fleetbus_query_api.operations.queues import QueueListing
+
+_None = Annotated[NoParameters, Query()]
+
+
+def operations_router(*, queues: QueueListing, held: HeldDeletions) -> APIRouter:
+    """Build the routes."""
+    router = APIRouter(
+        prefix="/fleet/v1", tags=["operations"], dependencies=[Depends(refuse_repeats)]
+    )
+
+    @router.get("/queues", responses=describe_answers(QueueListModel, 403))
+    async def list_queues(user: RequestUser, _: _None) -> Response:
+        """List the workqueue of each controller: what waits, what runs, what is in quarantine."""
+        return json_response(await queues.list(user))
+
+    @router.get("/held-deletions", responses=describe_answers(HeldDeletionsModel, 403, 404))
+    async def list_held_deletions(user: RequestUser, _: _None) -> Response:
+        """List the deletions that wait for a person, and the fleet's budget of deletions."""
+        return json_response(await held.list(user))
+
+    return router

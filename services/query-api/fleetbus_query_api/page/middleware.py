@@ -1,0 +1,67 @@
+"""Sends the files of the page to whoever asks: they hold no data, so they take no token.
+
+It stands before authentication and answers exactly the paths of these files by itself; nothing is
+let through, so no other path can become open by a mistake here (rule A1).
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fleetbus_query_api.page.files import PROTECTION, PageFile, PageFiles
+
+_PACKING: Final = "gzip"
+
+
+class Page:
+    """An ASGI middleware that answers requests for the page.
+
+    Args:
+        app: the application behind it, which answers everything else.
+        files: of the page.
+    """
+
+    def __init__(self, app: ASGIApp, files: PageFiles) -> None:
+        self._app = app
+        self._files = files
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with a file, or pass the request on."""
+        found = self._files.by_path.get(scope["path"]) if scope["type"] == "http" else None
+        if found is None or scope["method"] != "GET":
+            await self._app(scope, receive, send)
+            return
+        await _answer(found, scope)(scope, receive, send)
+
+
+def _answer(found: PageFile, scope: Scope) -> Response:
+    headers = {
+        **PROTECTION,
+        "Cache-Control": found.caching,
+        "ETag": found.etag,
+        "Vary": "Accept-Encoding",
+    }
+    known = {one.strip().removeprefix("W/") for one in _header(scope, b"if-none-match").split(",")}
+    if found.etag in known:
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    if not _takes_gzip(_header(scope, b"accept-encoding")):
+        return Response(found.body, headers=headers, media_type=found.media_type)
+    headers["Content-Encoding"] = _PACKING
+    return Response(found.packed, headers=headers, media_type=found.media_type)
+
+
+def _takes_gzip(accepted: str) -> bool:
+    """Whether a client takes gzip; it may refuse it with `q=0`."""
+    for one in accepted.lower().split(","):
+        name, _, weight = one.replace(" ", "").partition(";q=")
+        if name == _PACKING:
+            return weight.strip("0.") != "" or not weight
+    return False
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")

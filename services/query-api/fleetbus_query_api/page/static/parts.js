@@ -1,0 +1,175 @@
+// What several views show: commands, freshness, problems, filters.
+import { announce, badge, fill, h } from "./dom.js";
+import { ago, clock, names, plural, span } from "./format.js";
+
+const SAFE = /^[A-Za-z0-9_./:=,@%+-]+$/;
+
+/** A word of a shell. */
+export function quoted(word) {
+  return SAFE.test(word) ? word : `'${String(word).replaceAll("'", "'\\''")}'`;
+}
+
+/** A command of words; options without a value are left out. */
+export function commandOf(words, options = []) {
+  const found = words.filter((word) => word !== "").map(quoted);
+  for (const [name, value] of options) {
+    if (value === true) found.push(name);
+    else if (value) found.push(name, quoted(value));
+  }
+  return found.join(" ");
+}
+
+/** Shows the commands that give the same answer. */
+export function commands(...list) {
+  const rows = list.filter(Boolean).map((text) => {
+    const button = h("button", { type: "button", class: "quiet", "aria-label": `Copy: ${text}` }, "copy");
+    button.addEventListener("click", async () => {
+      try {
+        await navigator.clipboard.writeText(text);
+        button.textContent = "copied";
+        announce("The command is copied.");
+      } catch {
+        getSelection()?.selectAllChildren(button.previousElementSibling);
+        button.textContent = "press Ctrl-C";
+      }
+    });
+    return h("div", { class: "command" }, h("span", { "aria-hidden": "true", class: "prompt" }, "$"), h("code", {}, text), button);
+  });
+  return h("div", { class: "commands", role: "group", "aria-label": "The same in a terminal" }, rows);
+}
+
+/** Shows how fresh an answer is, and which clusters may lack something. */
+export function freshnessLine(answer, { at = new Date(), about = "" } = {}) {
+  const known = answer.freshness ?? {};
+  const clusters = Object.keys(known);
+  const incomplete = answer.incomplete ?? [];
+  const ages = clusters.map((name) => known[name].ageSeconds).filter((age) => age !== null);
+  const oldest = ages.length ? Math.max(...ages) : null;
+  const head = clusters.length
+    ? `${plural(clusters.length, "cluster")}, ${clusters.length - incomplete.length} complete`
+    : "no cluster";
+  const parts = [
+    badge(incomplete.length ? "incomplete" : "complete", incomplete.length ? "warn" : "good"),
+    about ? h("b", {}, ` ${about}`) : null,
+    ` ${head}`,
+    oldest === null ? "" : ` · oldest answer of an API server ${span(oldest)} ago`,
+    ` · asked at ${at.toTimeString().slice(0, 8)}`,
+  ];
+  if (!incomplete.length) return h("p", { class: "freshness" }, parts);
+  const rows = incomplete.map((name) => h("li", {}, h("b", {}, name), ": ", reasonOf(known[name])));
+  return h(
+    "details",
+    { class: "freshness", open: incomplete.length <= 3 },
+    h("summary", {}, parts, ` · may lack something: ${names(incomplete, 4)}`),
+    h("ul", {}, rows),
+  );
+}
+
+function reasonOf(one) {
+  if (!one) return "not in this answer";
+  const age = one.ageSeconds === null ? "it never answered" : `it answered ${span(one.ageSeconds)} ago`;
+  return one.reason ? `${one.reason} (${age})` : age;
+}
+
+/** Shows the window of an answer about the past, and its gaps. */
+export function windowLine(window) {
+  if (!window) return null;
+  const gaps = window.gaps ?? [];
+  const text = `History since ${ago(window.from)}`;
+  if (!gaps.length) return h("p", { class: "freshness" }, badge("no gap", "good"), ` ${text}`);
+  const rows = gaps.map((gap) =>
+    h("li", {}, h("b", {}, gap.cluster ?? "all clusters"), `: ${gap.from ? clock(gap.from) : "unknown"} to ${clock(gap.to)}: ${gap.reason}`),
+  );
+  return h(
+    "details",
+    { class: "freshness", open: gaps.length <= 3 },
+    h("summary", {}, badge(plural(gaps.length, "gap"), "warn"), ` ${text}`),
+    h("ul", {}, rows),
+  );
+}
+
+/** Shows why there is no answer. */
+export function problemBox(error) {
+  const title = error.status ? `${error.status}: ${error.message}` : String(error.message ?? error);
+  return h("div", { class: "problem", role: "alert" }, title, adviceOf(error));
+}
+
+function adviceOf(error) {
+  if (error.status === 404) return h("p", {}, "What you may not read is answered like what does not exist.");
+  if (error.status === 429) return h("p", {}, "The API limits the requests of one user. Try again in a moment.");
+  return null;
+}
+
+/** Runs a job, and shows its problem in a place if it fails. */
+export async function shown(place, signal, job) {
+  try {
+    await job();
+    return true;
+  } catch (error) {
+    if (signal.aborted) return false;
+    fill(place, problemBox(error));
+    return false;
+  }
+}
+
+/** Runs a job now and then while the page is seen and the view is open. */
+export async function repeat(seconds, signal, job) {
+  while (!signal.aborted) {
+    if (!document.hidden) await job();
+    await new Promise((resolve) => {
+      const timer = setTimeout(resolve, seconds * 1000);
+      signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
+    });
+  }
+}
+
+/**
+ * A form of filters; what is entered goes into the address.
+ * @param {{name: string, label: string, placeholder?: string, list?: string, wide?: boolean,
+ *   choices?: string[], check?: boolean}[]} fields
+ */
+export function filters(fields, params, apply) {
+  const inputs = fields.map((field) => h("label", { class: field.wide ? "wide" : "" }, h("span", {}, field.label), inputOf(field, params)));
+  const form = h("form", { class: "filters", role: "search" }, inputs, h("button", { type: "submit" }, "Show"));
+  const submit = () => {
+    const values = {};
+    for (const field of fields) {
+      const input = form.elements.namedItem(field.name);
+      values[field.name] = field.check ? input.checked : input.value.trim();
+    }
+    apply(values);
+  };
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    submit();
+  });
+  form.addEventListener("change", submit);
+  return form;
+}
+
+function inputOf(field, params) {
+  const value = params.get(field.name) ?? field.value ?? "";
+  if (field.check) return h("input", { type: "checkbox", name: field.name, checked: value === "1" });
+  if (field.choices) {
+    const options = field.choices.map(([key, text]) => h("option", { value: key, selected: key === value }, text));
+    return h("select", { name: field.name }, options);
+  }
+  return h("input", {
+    name: field.name,
+    value,
+    placeholder: field.placeholder,
+    list: field.list,
+    autocomplete: "off",
+    autocapitalize: "off",
+    spellcheck: "false",
+  });
+}
+
+/** The colour of a word that Kubernetes or fleetbus uses for a state. */
+export function toneOf(word) {
+  const text = String(word).toLowerCase();
+  if (/fail|error|crash|evict|conflict|unreachable|degraded|oom|backoff|deleted|missing|stale/.test(text)) return "bad";
+  if (/pending|wait|progress|held|drift|paused|terminating|unknown|listing|delet|open\b|notready|incomplete/.test(text)) return "warn";
+  if (/running|applied|ready|active|bound|complete|succeed|success|passed|synced|true|healthy|added|available/.test(text)) return "good";
+  return "plain";
+}
