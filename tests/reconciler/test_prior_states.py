@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -31,6 +31,18 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"{PRIOR}.{name}", timedelta(milliseconds=20))
 
 
+async def settled(rig: ProjectorRig) -> None:
+    """Wait until all that there is counts as not changed for long."""
+    keys = SnapshotKeys()
+    held: Any = await rig.redis.get(keys.counter(0))
+
+    async def is_settled() -> bool:
+        version: Any = await rig.redis.get(keys.settled_version(0))
+        return int(version or 0) >= int(held)
+
+    await eventually(is_settled)
+
+
 async def published(rig: ProjectorRig, name: str) -> PriorState | None:
     subject = prior_subject("eu1", "core", "pods", "prod", name)
     messages = await last_messages(rig.bus, PRIOR_STREAM, [subject])
@@ -41,12 +53,7 @@ async def test_a9_the_replaced_state_of_a_settled_object_is_on_its_stream(rig: P
     await rig.started("eu1")
     await rig.publish(EU1.added("web", 200, body=pod("web", 200, "a")))
     await eventually(rig.is_through)
-    counter = int(await rig.redis.get(SnapshotKeys().counter(0)))
-
-    async def is_settled() -> bool:
-        return int(await rig.redis.get(SnapshotKeys().settled_version(0)) or 0) >= counter
-
-    await eventually(is_settled)
+    await settled(rig)
     await rig.publish(EU1.modified("web", 201, body=pod("web", 201, "b")))
     found = await eventually(lambda: published(rig, "web"))
     assert found is not None
@@ -63,12 +70,7 @@ async def test_a9_a_state_that_left_the_stream_of_events_is_known_all_the_same(r
     """The event that brought it is never on the stream here, as after a day."""
     await rig.started("eu1")
     await rig.snapshot.apply(EU1.added("web", 200, body=pod("web", 200, "a")))
-    counter = int(await rig.redis.get(SnapshotKeys().counter(0)))
-
-    async def is_settled() -> bool:
-        return int(await rig.redis.get(SnapshotKeys().settled_version(0)) or 0) >= counter
-
-    await eventually(is_settled)
+    await settled(rig)
     at = datetime.now(UTC)
     await rig.publish(EU1.modified("web", 201, body=pod("web", 201, "b")))
     await eventually(lambda: published(rig, "web"))
