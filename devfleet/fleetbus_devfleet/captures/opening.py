@@ -104,6 +104,7 @@ async def open_capture(
     *,
     admin_url: str,
     kubeconfig: Path,
+    suspended: bool = False,
     report: Callable[[int], None] = nothing,
 ) -> Opened:
     """Load every object of a capture; the clusters must run, and be empty.
@@ -112,13 +113,14 @@ async def open_capture(
         capture: it is read three times, and never held in memory.
         admin_url: of the emulated clusters.
         kubeconfig: with a context per cluster.
+        suspended: suspend the MultiClusterResources.
         report: called with the number of objects so far.
 
     Raises:
         CaptureError: an emulated cluster refused everything.
     """
     opened = Opened()
-    preparation = Preparation(capture)
+    preparation = Preparation(capture, suspended=suspended)
     await _drop_simulated_nodes(capture, kubeconfig)
     try:
         async with AdminClient(admin_url) as admin:

@@ -26,6 +26,7 @@ JsonObject = dict[str, Any]
 DEFINITIONS: Final = "apiextensions.k8s.io/customresourcedefinitions"
 NAMESPACES: Final = "core/namespaces"
 CLUSTERS: Final = "fleetbus.dev/clusters"
+TEMPLATES: Final = "fleetbus.dev/multiclusterresources"
 _OWNERS: Final = b'"ownerReferences"'
 _BUILTIN: Final = frozenset(f"{one.group or CORE}/{one.plural}" for one in BUILTIN_TYPES)
 _ANYTHING: Final[JsonObject] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -62,13 +63,18 @@ class Contents:
 class Preparation:
     """Prepares the objects of a capture.
 
+    Args:
+        capture: the capture.
+        suspended: suspend its MultiClusterResources, so that the distributor leaves them alone.
+
     Attributes:
         without_body: how many objects cannot be loaded because their content is unknown.
         owners_dropped: how many objects lost a reference to an owner that was not captured.
     """
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Capture, *, suspended: bool = False) -> None:
         self._capture = capture
+        self._suspended = suspended
         self._contents = {one.name: Contents() for one in capture.header.clusters}
         for found in capture.objects():
             self._contents[found.cluster].note(found)
@@ -84,6 +90,8 @@ class Preparation:
             if body is None:
                 self.without_body[str(found.type)] += 1
             else:
+                if self._suspended and found.type.key == TEMPLATES:
+                    body = _suspended(body)
                 yield _line(found.type, self._with_known_owners(cluster, body))
 
     def missing(self, cluster: str) -> Iterator[bytes]:
@@ -111,6 +119,13 @@ class Preparation:
         self.owners_dropped += 1
         meta["ownerReferences"] = known
         return orjson.dumps(tree)
+
+
+def _suspended(body: bytes) -> bytes:
+    tree: JsonObject = orjson.loads(body)
+    spec = cast("JsonObject", tree.get("spec") or {})
+    policy = cast("JsonObject", spec.get("policy") or {})
+    return orjson.dumps({**tree, "spec": {**spec, "policy": {**policy, "suspend": True}}})
 
 
 def _line(resource: Resource, body: bytes) -> bytes:

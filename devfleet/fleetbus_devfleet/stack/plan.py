@@ -121,6 +121,7 @@ class StackPlan:
         progress_interval: how often the clusters' stores report progress, see `Cluster`.
         instant: Pods start and stop at once, instead of as in a small cluster.
         capture: a file whose objects are loaded into the clusters before anything watches them.
+        suspended: its MultiClusterResources are suspended.
         pool: one watcher for all clusters, instead of one for each.
         api: run the query API, too.
 
@@ -135,6 +136,7 @@ class StackPlan:
     progress_interval: timedelta | None = None
     instant: bool = False
     capture: Path | None = None
+    suspended: bool = False
     pool: bool = False
     api: bool = True
 

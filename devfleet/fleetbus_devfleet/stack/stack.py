@@ -266,7 +266,10 @@ class Stack:
     async def _open(self, path: Path) -> None:
         self._report(CAPTURE, False)
         opened = await open_capture(
-            Capture.open(path), admin_url=self.admin_url, kubeconfig=self.kubeconfig
+            Capture.open(path),
+            admin_url=self.admin_url,
+            kubeconfig=self.kubeconfig,
+            suspended=self.plan.suspended,
         )
         opened.write(self.plan.layout.opened)
         self._tell_ready(CAPTURE)
