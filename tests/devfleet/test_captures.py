@@ -7,7 +7,10 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import sysconfig
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,9 @@ from typing import Any
 import orjson
 import pytest
 
+from fleetbus.cli.app import app
 from fleetbus.cli.capture.reading import Capture
+from fleetbus.cli.main import main
 from fleetbus.cli.unknown import UnknownName
 from fleetbus.errors import CaptureError, ConfigError
 from fleetbus.kube.client import KubeClient
@@ -28,7 +33,7 @@ from fleetbus_devfleet.rehearsal.outcome import ClusterResult, Result, WaveResul
 from fleetbus_emulator.apiserver.admin import AdminClient
 from fleetbus_emulator.files import admin_port_file, kubeconfig_file
 from support.eventually import eventually
-from support.processes.programs import program
+from support.processes.in_process_commands import one_line, status_of
 from support.wire import captures
 
 _FLEETBUS = Path(sysconfig.get_path("scripts"), "fleetbus")
@@ -64,6 +69,17 @@ def owned_by(name: str, uid: str) -> dict[str, Any]:
     return {"ownerReferences": [owner]}
 
 
+@contextmanager
+def emulator(folder: Path) -> Generator[None]:
+    command = [sys.executable, "-m", "fleetbus_emulator", "--clusters", ",".join(FLEET)]
+    process = subprocess.Popen([*command, "--dir", str(folder)], stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
 # --- opening --------------------------------------------------------------------------------------
 
 
@@ -95,7 +111,7 @@ async def test_a_capture_is_opened_with_uids_owners_and_custom_resources(tmp_pat
         ],
     )
     folder = tmp_path / "clusters"
-    with program("fleetbus_emulator", "--clusters", "hub,eu1,us1", "--dir", str(folder)):
+    with emulator(folder):
         await eventually(kubeconfig_file(folder).exists)
         url = f"http://127.0.0.1:{admin_port_file(folder).read_text()}"
         opened = await open_capture(
@@ -115,7 +131,7 @@ async def test_a_capture_is_opened_with_uids_owners_and_custom_resources(tmp_pat
     assert widget["spec"] == {"any": [1]}
     assert hub.uid == "uid-Namespace-kube-system"
     assert opened.owners_dropped == 1
-    assert opened.objects["eu1"] == 4 + 3, "a definition and two namespaces were made up"
+    assert opened.objects["eu1"] == 4 + 4, "two definitions and two namespaces were made up"
     assert (opened.not_served, opened.refused) == ({}, [])
     opened.write(tmp_path / "opened.json")
     assert read_opened(tmp_path / "opened.json") == opened
@@ -133,18 +149,26 @@ async def test_a_capture_is_opened_with_uids_owners_and_custom_resources(tmp_pat
         ("eu1 dies", (FaultKind.DIES, "", "", None)),
         ("eu1 dies in wave 2", (FaultKind.DIES, "", "2", None)),
         ("eu1  returns after 10s", (FaultKind.RETURNS, "", "", timedelta(seconds=10))),
-        ("eu1 refuses deploy in wave canary", (FaultKind.REFUSES, "deployments.apps", "canary", None)),
+        (
+            "eu1 refuses deploy in wave canary",
+            (FaultKind.REFUSES, "deployments.apps", "canary", None),
+        ),
         ("eu1 is slow", (FaultKind.SLOW, "", "", None)),
         ("eu1 never becomes healthy", (FaultKind.UNHEALTHY, "", "", None)),
     ],
 )
 def test_a_fault_is_read(text: str, expected: tuple[Any, ...]):
     found = Fault.read(text)
-    assert (found.cluster, found.kind, found.resource, found.wave, found.after) == ("eu1", *expected)
+    assert (found.cluster, found.kind, found.resource, found.wave, found.after) == (
+        "eu1",
+        *expected,
+    )
     found.check(["hub", "eu1"], ["canary"])
 
 
-@pytest.mark.parametrize("text", ["", "eu1", "eu1 explodes", "eu1 dies in wave", "eu1 dies after 5"])
+@pytest.mark.parametrize(
+    "text", ["", "eu1", "eu1 explodes", "eu1 dies in wave", "eu1 dies after 5"]
+)
 def test_another_fault_is_refused_with_the_grammar(text: str):
     with pytest.raises(ConfigError, match=r"is not of the form CLUSTER dies\|returns\|refuses"):
         Fault.read(text)
@@ -248,6 +272,7 @@ def test_a_rehearsal_runs_the_real_rollout_on_copies_and_contacts_nobody_else(tm
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+@pytest.mark.full
 def test_an_interrupted_rehearsal_leaves_nothing(tmp_path: Path):
     fleet = captures.write(tmp_path / "fleet.gz", FLEET)
     manifest = tmp_path / "mcr.yaml"
@@ -269,24 +294,23 @@ def test_an_interrupted_rehearsal_leaves_nothing(tmp_path: Path):
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_bad_input_is_one_line_with_status_1_and_leaves_nothing(tmp_path: Path):
+def test_bad_input_is_one_line_with_status_1_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     fleet = captures.write(tmp_path / "fleet.gz", FLEET)
     foreign = tmp_path / "foreign.gz"
     foreign.write_bytes(orjson.dumps({"format": "other"}))
     manifest = tmp_path / "mcr.yaml"
     manifest.write_text(MANIFEST)
-    (tmp_path / "tmp").mkdir()
-    env = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    monkeypatch.setattr(app, "registered_groups", [])
+    before = sorted(tmp_path.iterdir())
     rehearse = ["rehearse", "-f", str(manifest), "--from"]
     for words, message in (
         ([*rehearse, str(foreign)], "is not a capture of fleetbus"),
         ([*rehearse, str(fleet), "--fault", "eu9 dies"], "cluster 'eu9' is not in the fleet"),
         (["dev", "up", "--dir", str(tmp_path / "dev"), "--from", str(foreign)], "is not a capture"),
     ):
-        ended = subprocess.run(
-            [str(_FLEETBUS), *words], capture_output=True, text=True, env=env, check=False
-        )
-        assert (ended.returncode, ended.stderr.count("\n")) == (1, 1), ended.stderr
-        assert message in ended.stderr
-    assert list((tmp_path / "tmp").iterdir()) == []
-    assert not (tmp_path / "dev").exists()
+        monkeypatch.setattr(sys, "argv", ["fleetbus", *words])
+        assert status_of(main) == 1
+        assert message in one_line(capsys)
+    assert sorted(tmp_path.iterdir()) == before
