@@ -2,10 +2,11 @@
 
     python tests/run.py bench.capture [--objects 20000] [--json]
 
-The snapshot is in a real Valkey and holds realistic objects with their status. Memory is the peak
-of a `fleetbus capture`, beside one that captures definitions and namespaces only. Baselines of the same run: for the capture, gzip of the
-same bodies without reading them from anywhere; for opening, the same objects created one after the
-other through the API of the emulated server, scaled up from some hundred.
+The snapshot is in a real Valkey and holds realistic objects with their status. Baselines of the
+same run: for the capture, gzip of the same bodies without reading them from anywhere; for its
+memory, the peak of a `fleetbus capture` of definitions and namespaces only; for opening, the same
+objects created one after the other through the API of the emulated server, scaled up from some
+hundred.
 """
 
 from __future__ import annotations

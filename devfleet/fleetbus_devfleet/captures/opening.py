@@ -57,7 +57,7 @@ class Opened:
         return sum(self.objects.values())
 
     def notes(self) -> list[str]:
-        """What is not as it was captured, for people."""
+        """Describe what is not as it was captured, for people."""
         found: list[str] = []
         for kind, reason in (
             (self.not_served, "the emulated clusters do not serve"),

@@ -61,7 +61,7 @@ class Tell(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What is rehearsed.
+    """The subject of a rehearsal.
 
     Attributes:
         capture: the fleet.
