@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,7 +165,7 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
 
 
 @contextmanager
-def _emulator(folder: Path) -> Iterator[None]:
+def _emulator(folder: Path) -> Generator[None]:
     command = [sys.executable, "-m", "fleetbus_emulator", "--clusters", CLUSTER]
     process = subprocess.Popen([*command, "--dir", str(folder)], stdout=subprocess.DEVNULL)
     try:
