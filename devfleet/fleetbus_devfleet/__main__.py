@@ -11,7 +11,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fleetbus.cli.capture.reading import Capture
+from fleetbus.errors import CaptureError
 from fleetbus.kube.connection.config import import_light
+from fleetbus_devfleet.captures.fleet import MOST_WATCHERS, clusters_of
 from fleetbus_devfleet.stack.plan import Layout, PlanError, StackPlan, fleet_of
 
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     try:
         return _supervise(read_plan(arguments))
-    except (PlanError, OSError) as error:
+    except (PlanError, CaptureError, OSError) as error:
         print(f"fleetbus-devfleet: {error}", file=sys.stderr)  # noqa: T201
         return 2 if isinstance(error, PlanError) else 1
     except KeyboardInterrupt:
@@ -32,9 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def read_plan(arguments: Sequence[str] | None = None) -> StackPlan:
     """The stack of a command line; None reads that of this process."""
     given = _parser().parse_args(arguments)
+    capture: Path | None = given.capture
+    clusters = fleet_of(given.clusters) if capture is None else clusters_of(Capture.open(capture))
     return StackPlan(
         layout=Layout(root=given.dir.absolute()),
-        clusters=fleet_of(given.clusters),
+        clusters=clusters,
+        capture=capture,
+        pool=capture is not None and len(clusters) > MOST_WATCHERS,
         record=given.record,
         progress_interval=given.progress_interval,
     )
@@ -42,7 +49,9 @@ def read_plan(arguments: Sequence[str] | None = None) -> StackPlan:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fleetbus-devfleet", description=__doc__)
-    parser.add_argument("--clusters", type=int, required=True, help="how many")
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("--clusters", type=int, help="how many")
+    chosen.add_argument("--from", type=Path, dest="capture", help="those of a capture")
     parser.add_argument("--dir", type=Path, required=True, help="the folder of the stack")
     parser.add_argument("--record", action="store_true", help="write the ground truth to DIR/truth")
     parser.add_argument("--progress-interval", type=_seconds, help="of the stores, in seconds")

@@ -17,7 +17,7 @@ from fleetbus_emulator.manifests import read_manifests
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Collection, Generator, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Sequence
     from pathlib import Path
 
     from fleetbus_emulator.apiserver import (
@@ -103,6 +103,18 @@ class EmulatedCluster:
             ApiError: an object was refused.
         """
         return [self._create_document(document) for document in read_manifests(path)]
+
+    def restore(self, objects: Iterable[tuple[str, JsonObject]]) -> int:
+        """Store complete objects with uids and status, and leave them alone; see `Simulator.load`.
+
+        Returns how many. Types come before their objects, namespaces before what is in them.
+        """
+        every = list(objects)
+
+        async def work() -> int:
+            return self._simulator.load(every)
+
+        return self._loop.run(work(), STUCK + len(every) * _PER_OBJECT)
 
     def fill(
         self,

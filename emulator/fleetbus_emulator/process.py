@@ -25,6 +25,7 @@ from fleetbus_emulator.files import (
     lock_file,
 )
 from fleetbus_emulator.generate.endpoint import fill_routes
+from fleetbus_emulator.loading import load_routes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -115,9 +116,10 @@ async def _serve(options: Options) -> None:
         if options.record:
             _record(clusters, ground_truth_folder(options.folder), exits)
         timing = Timing() if options.instant else _TIMING
-        await exits.enter_async_context(simulate(clusters, timing=timing, seed=_SEED))
+        simulators = await exits.enter_async_context(simulate(clusters, timing=timing, seed=_SEED))
+        more = [*fill_routes(servers), *load_routes(simulators)]
         admin = await exits.enter_async_context(
-            serve_admin(servers, port=options.admin_port, more=fill_routes(servers))
+            serve_admin(servers, port=options.admin_port, more=more)
         )
         kubeconfig = kubeconfig_file(options.folder)
         port = admin.rpartition(":")[2]

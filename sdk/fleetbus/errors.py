@@ -2,6 +2,7 @@
 
 FleetbusError
 ├── ConfigError            the configuration is wrong; the message names file and field
+├── CaptureError           a capture cannot be written, read or opened
 ├── CredentialsError       a file with credentials is unusable; names setting and file
 ├── ClusterNotFound        the cluster left the fleet, or never was in it
 ├── NotEngaged             the cluster is in the fleet but not usable yet
@@ -39,6 +40,10 @@ class FleetbusError(Exception):
 
 class ConfigError(FleetbusError):
     """The configuration is wrong; the message names the file and the field."""
+
+
+class CaptureError(FleetbusError):
+    """A capture cannot be written, read or opened; the message names the file and says why."""
 
 
 class CredentialsError(FleetbusError):

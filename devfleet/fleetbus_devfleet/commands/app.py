@@ -7,6 +7,7 @@ runs.
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,9 +66,20 @@ ProgressInterval = Annotated[
 ]
 
 
+FromCapture = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="FILE",
+        help="Emulate the clusters of a file of `fleetbus capture`, with all their objects.",
+    ),
+]
+
+
 @dev.command()
 def up(
     clusters: ClusterCount = None,
+    capture: FromCapture = None,
     folder: Folder = DEFAULT_FOLDER,
     record: Record = False,
     objects: Objects = 0,
@@ -87,15 +99,21 @@ def up(
     if seed is not None and not objects:
         raise typer.BadParameter("--seed chooses objects: say how many with --objects")
     interval = _read_interval(progress_interval)
+    if capture is not None:
+        _check_capture(capture, clusters=clusters, objects=objects)
     with folder_errors(layout, report.print_failure):
         state = lifecycle.running_state(layout)
     if state is not None and state.phase == lifecycle.RUNNING:
+        if capture is not None:
+            report.print_failure("a fleet already runs; stop it with `dev down` first")
+            raise typer.Exit(1)
         other = lifecycle.difference(state, clusters, record=record, progress_interval=interval)
         _show_running(state, layout, other, objects=objects)
         return
-    state = _start(layout, wanted, record=record, progress_interval=interval)
+    state = _start(layout, wanted, capture, record=record, progress_interval=interval)
     create_mro_config(state.api_url)
     report.print_running(state, layout, title="The fleet runs")
+    report.print_opened(layout)
     if objects:
         fill_clusters(ALL, {"objects": objects, "seed": seed or 0}, folder)
 
@@ -107,8 +125,27 @@ def _check_count(clusters: int) -> None:
         raise typer.BadParameter(str(error)) from error
 
 
+def _check_capture(capture: Path, *, clusters: int | None, objects: int) -> None:
+    """Check a capture before anything is started.
+
+    Raises:
+        CaptureError: it cannot be opened as a fleet.
+    """
+    from fleetbus.cli.capture.reading import Capture
+    from fleetbus_devfleet.captures.fleet import clusters_of
+
+    if clusters is not None or objects:
+        raise typer.BadParameter("--from has its own clusters and objects")
+    clusters_of(Capture.open(capture))
+
+
 def _start(
-    layout: Layout, clusters: int, *, record: bool, progress_interval: timedelta | None
+    layout: Layout,
+    clusters: int,
+    capture: Path | None = None,
+    *,
+    record: bool,
+    progress_interval: timedelta | None,
 ) -> StackState:
     """Start the fleet, or end the command."""
     from fleetbus_devfleet.commands import lifecycle, report
@@ -118,6 +155,7 @@ def _start(
             return lifecycle.start(
                 layout,
                 clusters=clusters,
+                capture=None if capture is None else capture.absolute(),
                 record=record,
                 progress_interval=progress_interval,
                 console=report.console(),

@@ -27,6 +27,7 @@ from fleetbus_devfleet.stack.state import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from rich.console import Console
 
@@ -48,6 +49,7 @@ def start(
     layout: Layout,
     *,
     clusters: int,
+    capture: Path | None = None,
     record: bool,
     progress_interval: timedelta | None,
     console: Console,
@@ -59,6 +61,7 @@ def start(
     Args:
         layout: where.
         clusters: how many.
+        capture: the clusters of this file instead, with its objects.
         record: write the ground truth of each cluster to a file.
         progress_interval: how often the clusters' stores report progress; None for all the time.
         console: shows the progress.
@@ -71,8 +74,9 @@ def start(
     with (layout.root / "starting").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         state = _settled_state(layout)
+        chosen = ["--clusters", str(clusters)] if capture is None else ["--from", str(capture)]
         options = [*(["--record"] if record else []), *progress_option(progress_interval)]
-        return state or _start(layout, ["--clusters", str(clusters), *options], console=console)
+        return state or _start(layout, [*chosen, *options], console=console)
 
 
 def _start(layout: Layout, options: Sequence[str], *, console: Console) -> StackState:

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleetbus.kube.connection.config import read_kube_config, server_of
+from fleetbus_devfleet.captures.opening import read_opened
 from fleetbus_devfleet.commands.options import DEFAULT_FOLDER, EnvOutput
 from fleetbus_devfleet.stack.plan import fleet_settings
 
@@ -51,6 +52,17 @@ def print_running(state: StackState, layout: Layout, *, title: str) -> None:
         command = escape(hint.command.ljust(_HINT_WIDTH))
         out.print(f"  [cyan]{command}[/]  [dim]# {escape(hint.meaning)}[/]")
     out.print(f"[dim]{_addresses(state)}[/]")
+
+
+def print_opened(layout: Layout) -> None:
+    """Print what came of the capture that the stack was made from, if it was."""
+    opened = read_opened(layout.opened)
+    if opened is None:
+        return
+    out = console()
+    out.print(f"{opened.total:,} objects of the capture are in its clusters.")
+    for note in opened.notes():
+        out.print(f"[yellow]note:[/] {escape(note)}")
 
 
 def print_status(state: StackState, parts: Sequence[PartStatus]) -> None:

@@ -68,6 +68,11 @@ class Layout:
         return self.root / "valkey"
 
     @property
+    def opened(self) -> Path:
+        """The outcome of loading a capture, where the stack was made from one."""
+        return self.root / "opened.json"
+
+    @property
     def run(self) -> Path:
         """The files in which services write their ports."""
         return self.root / "run"
@@ -115,6 +120,10 @@ class StackPlan:
         record: write the ground truth of each cluster to a file.
         progress_interval: how often the clusters' stores report progress, see `Cluster`.
         instant: Pods start and stop at once, instead of as in a small cluster.
+        capture: a file whose objects are loaded into the clusters before anything watches them.
+        suspended: its MultiClusterResources are suspended.
+        pool: one watcher for all clusters, instead of one for each.
+        api: run the query API, too.
 
     Raises:
         PlanError: a name is not a DNS label or is listed twice, or a module is missing.
@@ -126,6 +135,10 @@ class StackPlan:
     record: bool = False
     progress_interval: timedelta | None = None
     instant: bool = False
+    capture: Path | None = None
+    suspended: bool = False
+    pool: bool = False
+    api: bool = True
 
     def __post_init__(self) -> None:
         if not self.clusters:
@@ -212,10 +225,10 @@ def services(plan: StackPlan, *, nats_url: str, redis_url: str, api_port: int) -
         "FLEETBUS_QUERY_API_PORT_FILE": str(api_port_file(plan.layout)),
     }
     return [
-        *(_watcher(plan, name, shared) for name in plan.names),
+        *_watchers(plan, shared),
         _part(plan.layout, "reconciler", ["fleetbus-reconciler"], shared),
         _part(plan.layout, "distributor", ["fleetbus-distributor"], shared),
-        _query_api(plan.layout, shared),
+        *([_query_api(plan.layout, shared)] if plan.api else []),
     ]
 
 
@@ -246,6 +259,12 @@ def watcher_of(cluster: str) -> str:
 def clean_environment() -> dict[str, str]:
     """Our environment without settings of fleetbus: a stray one must not reach the stack."""
     return {name: value for name, value in os.environ.items() if not name.startswith("FLEETBUS_")}
+
+
+def _watchers(plan: StackPlan, shared: Mapping[str, str]) -> list[Part]:
+    if plan.pool:
+        return [_part(plan.layout, "watcher-pool", ["fleetbus-watcher", "--pool"], shared)]
+    return [_watcher(plan, name, shared) for name in plan.names]
 
 
 def _watcher(plan: StackPlan, cluster: str, shared: Mapping[str, str]) -> Part:

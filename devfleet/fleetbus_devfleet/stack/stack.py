@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Self
 
 import aiohttp
 
+from fleetbus.cli.capture.reading import Capture
 from fleetbus.errors import KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import read_kube_config, server_of
+from fleetbus_devfleet.captures.opening import open_capture
 from fleetbus_devfleet.processes.children import Child, ChildError, stop_children
 from fleetbus_devfleet.processes.servers import (
     NatsServer,
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 NATS = "nats"
 VALKEY = "valkey"
+CAPTURE = "capture"
+"""Not a part: the objects that the clusters begin with."""
 
 _READY_PATIENCE = timedelta(seconds=60)
 _APISERVER_PATIENCE = timedelta(seconds=20)
@@ -91,6 +95,7 @@ class Stack:
         Raises:
             ChildError: a part ended or did not become ready; the message has its last words.
             PlanError: the CRDs of fleetbus are missing.
+            CaptureError: the capture of the plan cannot be opened.
         """
         self._clean_folder()
         self._start_servers()
@@ -104,6 +109,8 @@ class Stack:
         # Most of a start is Python importing, so what can be side by side is.
         self._start_services(needs_clusters=False)
         await self._start_apiserver()
+        if self.plan.capture is not None:
+            await self._open(self.plan.capture)
         await register_clusters(self.plan)
         self._start_services(needs_clusters=True)
         await self._wait_ready(parts)
@@ -227,7 +234,8 @@ class Stack:
         stale = (layout.nats, layout.valkey, layout.run, layout.truth, layout.root / "logs")
         for folder in stale:
             shutil.rmtree(folder, ignore_errors=True)
-        layout.kubeconfig.unlink(missing_ok=True)
+        for file in (layout.kubeconfig, layout.opened):
+            file.unlink(missing_ok=True)
         layout.run.mkdir(parents=True)
 
     def _start_servers(self) -> None:
@@ -266,6 +274,17 @@ class Stack:
             async with KubeClient(read_kube_config(self.kubeconfig, name)) as cluster:
                 await _wait_answers(cluster, child)
         self._tell_ready(APISERVER)
+
+    async def _open(self, path: Path) -> None:
+        self._report(CAPTURE, False)
+        opened = await open_capture(
+            Capture.open(path),
+            admin_url=self.admin_url,
+            kubeconfig=self.kubeconfig,
+            suspended=self.plan.suspended,
+        )
+        opened.write(self.plan.layout.opened)
+        self._tell_ready(CAPTURE)
 
     def _start_services(self, *, needs_clusters: bool) -> None:
         for part in self._parts.values():

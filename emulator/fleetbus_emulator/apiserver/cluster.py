@@ -366,16 +366,20 @@ class Cluster:
         target = Target(served, self._namespace(served, namespace), name)
         delete(self._state, target, DeleteOptions(policy=policy, grace=grace))
 
-    def restore(self, objects: Iterable[tuple[str, JsonObject]]) -> int:
+    def restore(self, objects: Iterable[tuple[str, JsonObject]], *, replace: bool = False) -> int:
         """Store complete objects as they are, as from a backup; returns how many.
 
         Nothing is defaulted or validated; status, owners, managedFields, uids and dates stay. Each
         comes with its type, owners and namespaces first; nobody may change them afterwards.
 
+        Args:
+            objects: Types and objects.
+            replace: Replace an object that exists, whatever its uid.
+
         Raises:
             ApiError: One exists, or lacks its namespace; what came before it is stored.
         """
-        return restore(self._state, self.served, objects)
+        return restore(self._state, self.served, objects, replace=replace)
 
     def serves(self, gvr: str) -> bool:
         """Whether there is the type."""

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from fleetbus.cli import completion
+from fleetbus.cli.capture import commands as captures
 from fleetbus.cli.clusters import commands as clusters
 from fleetbus.cli.clusters import join_commands as members
 from fleetbus.cli.deletions import commands as deletions
@@ -39,6 +40,7 @@ app = typer.Typer(
 app.command()(objects.get)
 app.command()(objects.describe)
 app.command()(objects.api_resources)
+app.command()(captures.capture)
 app.command()(completion.completion)
 app.command()(events.events)
 app.command()(events.explain)
@@ -80,6 +82,7 @@ _PACKAGES: Final = {
     "demo": "fleetbus-devfleet",
     "dev": "fleetbus-devfleet",
     "plan": "fleetbus-distributor",
+    "rehearse": "fleetbus-devfleet",
     "rollout": "fleetbus-distributor",
 }
 """Commands that other packages bring."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
-from fleetbus.errors import ConfigError, FleetbusError
+from fleetbus.errors import CaptureError, ConfigError, FleetbusError
 
 if TYPE_CHECKING:
     from fleetbus.bus.connection import Bus
@@ -20,8 +20,8 @@ class UnknownName(ConfigError):
 
 
 def exit_status(error: FleetbusError) -> int:
-    """Return 1 for an unknown name, 2 for other bad input."""
-    return 1 if isinstance(error, UnknownName) else 2
+    """Return 1 for an unknown name or an unusable capture, 2 for other bad input."""
+    return 1 if isinstance(error, (UnknownName, CaptureError)) else 2
 
 
 def unknown(message: str, name: str, known: Collection[str]) -> UnknownName:

@@ -28,6 +28,7 @@ from fleetbus_proto.resources import parse_resource
 from support.processes.in_process_commands import status_of
 from support.rigs.fleet import Rig
 from support.stores.snapshot import Source
+from support.wire import captures
 
 OpenRig = Callable[..., Awaitable[Rig]]
 Ended = tuple[int, str, str]
@@ -454,3 +455,42 @@ def test_r9_a_replay_knows_finalizers_and_the_status(tmp_path: pathlib.Path, cal
         "a patch v1/configmaps/status default/x",
         "a patch v1/configmaps default/y",
     ]
+
+
+def test_r9_a_capture_is_replayed_from_its_state_through_its_events(
+    call: Call, tmp_path: pathlib.Path, valkey_url: str
+) -> None:
+    """An object that changed in the window comes with its events; the others are there first."""
+
+    def tree(event: Event) -> dict[str, Any]:
+        return cast("dict[str, Any]", json.loads(event.object or b""))
+
+    old = tree(config_map("listed", "old", 5, "1"))
+    copied = tree(config_map("listed", "old", 6, "1", cluster="b"))
+    last = tree(config_map("modified", "x", 12, "2"))
+    events = [config_map("added", "x", 11, "1"), config_map("modified", "x", 12, "2")]
+    events.append(config_map("deleted", "y", 13))
+    path = captures.write(
+        tmp_path / "fleet.gz",
+        {"a": {"region": "eu"}, "b": {}},
+        [("a", MAPS, old), ("a", MAPS, last), ("b", MAPS, copied)],
+        events,
+        hub="a",
+    )
+    replay = ("replay", "--from", str(path), module(tmp_path), "--store", valkey_url)
+    status, out, err = call(*replay)
+    assert status == 0, err
+    assert writes(out) == [
+        "b apply v1/configmaps default/old",
+        "b apply v1/configmaps default/x",
+        "b apply v1/configmaps default/x",
+    ]
+    assert "5 events" in err
+    assert "labels" not in err
+
+    path.write_bytes(path.read_bytes()[:-9])
+    status, _, err = call(*replay)
+    assert (status, err.count("\n")) == (1, 1)
+    assert "is truncated" in err
+    status, _, err = call(*replay, "--since", "1h")
+    assert (status, "or a capture with --from FILE" in err) == (2, True)

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from fleetbus.errors import ConfigError
 from fleetbus.kube.list_watch.listing import read_map
+from fleetbus.kube.redaction_paths import MARK, Cut, cut_members, parse_path
 from fleetbus.process.settings import load_settings
 from fleetbus_watcher.main import main
 from fleetbus_watcher.settings import WatcherSettings
-from fleetbus_watcher.transform.paths import MARK, Cut, cut_members, parse_path
 from fleetbus_watcher.transform.rules import Rule, matches
 from fleetbus_watcher.transform.transform import VERSION, transform_of
 from support.eventually import eventually

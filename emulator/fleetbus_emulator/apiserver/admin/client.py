@@ -21,7 +21,7 @@ from fleetbus_emulator.apiserver.http.partition import Partition
 from fleetbus_emulator.apiserver.storage.ground_truth import commit_from_json
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 
     from fleetbus_emulator.apiserver.faults import Action
     from fleetbus_emulator.apiserver.storage.ground_truth import Commit
@@ -211,11 +211,21 @@ class AdminClient:
             async for line in answer.content:
                 yield commit_from_json(line)
 
-    async def stream(self, cluster: str, verb: str, body: JsonObject) -> AsyncGenerator[JsonObject]:
-        """The lines that a route answers which the process added to its endpoint."""
+    async def change(self, cluster: str, verb: str, body: JsonObject) -> JsonObject:
+        """The answer of a route that the process added to its endpoint."""
+        return await self._ask("POST", _path(cluster, verb), body)
+
+    async def stream(
+        self, cluster: str, verb: str, body: JsonObject | AsyncIterable[bytes]
+    ) -> AsyncGenerator[JsonObject]:
+        """The lines that a route answers which the process added to its endpoint.
+
+        The body may be lines of JSON, too.
+        """
         url = self._url + _path(cluster, verb)
-        headers = {"Content-Type": "application/json"}
-        data = orjson.dumps(body)
+        is_document = isinstance(body, dict)
+        headers = {"Content-Type": "application/json" if is_document else "application/x-ndjson"}
+        data = orjson.dumps(body) if is_document else body
         async with self._opened().post(url, data=data, headers=headers) as answer:
             if answer.status >= FIRST_ERROR:
                 raise AdminError(answer.status, _document(await answer.read()))

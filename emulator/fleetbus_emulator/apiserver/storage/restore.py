@@ -22,7 +22,11 @@ JsonObject = dict[str, Any]
 
 
 def restore(
-    state: State, served: Callable[[str], Served], objects: Iterable[tuple[str, JsonObject]]
+    state: State,
+    served: Callable[[str], Served],
+    objects: Iterable[tuple[str, JsonObject]],
+    *,
+    replace: bool = False,
 ) -> int:
     """Store objects; returns how many.
 
@@ -31,6 +35,7 @@ def restore(
         served: Finds the type that a string like `apps/v1/deployments` names.
         objects: Types and objects, owners and namespaces first. Parts of objects may be shared
             among them; nobody may change them afterwards.
+        replace: replace an object that exists, whatever its uid.
 
     Raises:
         ApiError: 409, an object exists; 404, its namespace does not; 422, it has no name. What
@@ -43,12 +48,12 @@ def restore(
         found = types.get(gvr)
         if found is None:
             found = types[gvr] = served(gvr)
-        _restore_one(state, found, obj)
+        _restore_one(state, found, obj, replace=replace)
         count += 1
     return count
 
 
-def _restore_one(state: State, served: Served, obj: JsonObject) -> None:
+def _restore_one(state: State, served: Served, obj: JsonObject, *, replace: bool) -> None:
     rtype = served.rtype
     stored = to_storage(served, obj)
     meta = stored["metadata"] = dict(obj["metadata"])
@@ -59,9 +64,9 @@ def _restore_one(state: State, served: Served, obj: JsonObject) -> None:
             name or "",
             [errors.Cause("metadata", "Required value: name and namespace", "FieldValueRequired")],
         )
-    store = state.store(rtype)
     key = rtype.key(namespace, name)
-    if store.get(key) is not None:
+    old = state.store(rtype).get(key)
+    if old is not None and not replace:
         raise errors.already_exists(rtype, name, deleting=False)
     if rtype.namespaced and state.store(NAMESPACES).get(("", namespace or "")) is None:
         raise errors.namespace_not_found(namespace or "")
@@ -69,4 +74,4 @@ def _restore_one(state: State, served: Served, obj: JsonObject) -> None:
         meta["uid"] = state.new_uid()
     if not meta.get("creationTimestamp"):
         meta["creationTimestamp"] = state.timestamp()
-    state.put(rtype, key, stored, None)
+    state.put(rtype, key, stored, old)

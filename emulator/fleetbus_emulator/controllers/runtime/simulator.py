@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from random import Random
+from typing import Any
 
 import structlog
 
@@ -29,6 +30,7 @@ from fleetbus_emulator.controllers.runtime.world import (
 from fleetbus_emulator.controllers.selection import EVERYTHING, Setup, build
 from fleetbus_emulator.controllers.workloads.cronjob import CronJobController
 
+JsonObject = dict[str, Any]
 log = structlog.get_logger()
 TURN = 20  # objects looked at before others have their turn; a number, so that runs are repeatable
 FIRST_RETRY_SECONDS = 0.05
@@ -90,6 +92,9 @@ class Simulator:
         self._failures: dict[Item, int] = {}
         self._retries: dict[Item, Timer] = {}
         self._last_rv = 0
+        self._ignores = False  # only within `load`, which nothing interrupts
+        self._may_work = asyncio.Event()
+        self._may_work.set()
         self._begun = asyncio.Event()
         self._at_rest = asyncio.Event()
 
@@ -130,6 +135,30 @@ class Simulator:
                 pass
         await self._at_rest.wait()
 
+    def load(self, objects: Iterable[tuple[str, JsonObject]]) -> int:
+        """Store complete objects as `Cluster.restore` does, and leave them as they are.
+
+        Objects that exist are replaced. A controller acts on a loaded object only when it, or what
+        it depends on, changes later: a captured state is not mended, owners may come after their
+        dependents, and no ReplicaSet makes up for pods that come after it. Returns how many.
+
+        Raises:
+            ApiError: One lacks its name or namespace; what came before it is stored.
+        """
+        self._ignores = True
+        try:
+            return self.cluster.restore(objects, replace=True)
+        finally:
+            self._ignores = False
+
+    def pause(self) -> None:
+        """Let no controller act: nothing starts, becomes ready or ends until `resume`."""
+        self._may_work.clear()
+
+    def resume(self) -> None:
+        """End a pause; what changed meanwhile is looked at."""
+        self._may_work.set()
+
     def trigger(self, namespace: str, name: str) -> str | None:
         """Start a Job of a CronJob as if its time had come.
 
@@ -160,6 +189,8 @@ class Simulator:
         ref = self._view.apply(change)
         if change.type == "DELETED":
             self._forget(ref)
+        if self._ignores:
+            return
         for controller in self._listeners_of(ref):
             self._enqueue(controller, change, ref)
 
@@ -221,6 +252,7 @@ class Simulator:
             self._at_rest.set()
         await asyncio.sleep(0)  # also with a full queue, others shall have their turn
         await self._queue.wait()
+        await self._may_work.wait()
 
     def _may_recover(self) -> bool:
         """Whether a retry may still succeed; what keeps being refused is left out of account."""

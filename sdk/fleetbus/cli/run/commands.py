@@ -46,6 +46,12 @@ _FilesAndModules = Annotated[
 _Since = Annotated[
     str, typer.Option("--since", help="Replay this last period of the stream, like 10m or 2h.")
 ]
+_From = Annotated[
+    pathlib.Path | None,
+    typer.Option(
+        "--from", metavar="FILE", help="A file of `fleetbus capture`: its objects, then its events."
+    ),
+]
 _Clusters = Annotated[
     list[str] | None,
     typer.Option(
@@ -115,6 +121,7 @@ def run(
 def replay(
     names: _FilesAndModules,
     since: _Since = "",
+    capture: _From = None,
     cluster: _Clusters = None,
     hub: _Hub = "",
     resource: _Resources = None,
@@ -133,6 +140,7 @@ def replay(
     options = ReplayOptions.read(
         names,
         since=since,
+        capture=capture,
         clusters=cluster or [],
         hub=hub,
         resources=resource or [],

@@ -20,11 +20,12 @@ from typing import Any, Final, Self
 from redis.exceptions import RedisError
 
 from fleetbus.archive.lines import to_line
+from fleetbus.cli.capture.reading import Capture
 from fleetbus.cli.documents import render_yaml, without_managed_fields
 from fleetbus.cli.events.events import parse_duration
 from fleetbus.cli.events.history import read_events
-from fleetbus.cli.events.recording import read_recording
 from fleetbus.cli.nats import connect_nats
+from fleetbus.cli.run.recordings import CapturedRecording, Recording
 from fleetbus.cli.run.run import run_settings
 from fleetbus.cli.store import connect_store
 from fleetbus.cli.target import resolve_target
@@ -63,6 +64,7 @@ class ReplayOptions:
     """The checked arguments."""
 
     files: Sequence[str]
+    capture: pathlib.Path | None
     modules: Sequence[str]
     since: timedelta | None
     clusters: dict[str, dict[str, str]]
@@ -81,6 +83,7 @@ class ReplayOptions:
         names: Sequence[str],
         *,
         since: str,
+        capture: pathlib.Path | None = None,
         clusters: Sequence[str],
         resources: Sequence[str],
         output: str,
@@ -95,14 +98,18 @@ class ReplayOptions:
         modules = [name for name in names if name not in files]
         if not modules:
             raise ConfigError("no module given: name a Python file or module with controllers")
-        if bool(files) == bool(since):
-            raise ConfigError("give either recordings (FILE.jsonl) or --since, like --since 1h")
+        if [bool(files), bool(since), capture is not None].count(True) != 1:
+            raise ConfigError(
+                "give either recordings (FILE.jsonl), or a capture with --from FILE, or --since,"
+                " like --since 1h"
+            )
         try:
             found = [parse_resource(text) for text in resources]
         except InvalidName as e:
             raise ConfigError(f"--resource: {e}") from e
         return cls(
             files=files,
+            capture=capture,
             modules=modules,
             since=parse_duration(since) if since else None,
             clusters=dict(map(_labelled, clusters)),
@@ -137,34 +144,13 @@ def run_replay(options: ReplayOptions) -> int:
     return ended or (_FAILED if failed else 0)
 
 
-class _Recording:
-    """Events that can be read more than once."""
-
-    def __init__(self, parts: Sequence[tuple[str, Sequence[str] | pathlib.Path]]) -> None:
-        self._parts = parts
-
-    def events(self) -> Iterator[Event]:
-        """Yield all of them in order.
-
-        Raises:
-            ConfigError: a file cannot be read, or a line is not an event.
-        """
-        for name, part in self._parts:
-            if not isinstance(part, pathlib.Path):
-                yield from read_recording(name, part)
-                continue
-            try:
-                with part.open(encoding="utf-8") as lines:
-                    yield from read_recording(name, lines)
-            except OSError as e:
-                raise ConfigError(f"{name}: {e.strerror}") from e
-
-
-async def _recording(options: ReplayOptions) -> _Recording:
+async def _recording(options: ReplayOptions) -> Recording:
+    if options.capture is not None:
+        return CapturedRecording(Capture.open(options.capture))
     if options.since:
         lines = await _record(options, datetime.now(UTC) - options.since)
-        return _Recording([("the stream", lines)])
-    return _Recording(
+        return Recording([("the stream", lines)])
+    return Recording(
         [(name, list(sys.stdin) if name == "-" else pathlib.Path(name)) for name in options.files]
     )
 
@@ -180,10 +166,10 @@ async def _record(options: ReplayOptions, start: datetime) -> list[str]:
 # --- the replay itself ------------------------------------------------------------------------
 
 
-async def _replay(options: ReplayOptions, recording: _Recording) -> int:
+async def _replay(options: ReplayOptions, recording: Recording) -> int:
     """Run the controllers on the events; return how many requests kept failing."""
     controllers = load_controllers(list(options.modules))
-    known = await _known_clusters(options) if options.since else ()
+    known = await _known_clusters(options) if options.since else recording.known
     fleet = _RecordedFleet(recording, options, controllers, known)
     printer = _Printer(options.output)
     async with AsyncExitStack() as stack:
@@ -267,7 +253,7 @@ class _RecordedFleet:
 
     def __init__(
         self,
-        recording: _Recording,
+        recording: Recording,
         options: ReplayOptions,
         controllers: Sequence[Controller],
         known: Sequence[ClusterRecord],
@@ -275,12 +261,15 @@ class _RecordedFleet:
         self.events = 0
         self.unlabelled: set[str] = set()
         """Clusters without known labels whose labels were asked for."""
+        self._known = frozenset(one.name for one in known)
         self._labels = {one.name: one.labels for one in known} | options.clusters
         self._hub = options.hub or next((one.name for one in known if one.hub), "")
         self._names = {name for name in (*self._labels, self._hub) if name}
         self._resources: dict[str, tuple[Resource, str, bool]] = {}
         for one in [*options.resources, *_watched(controllers)]:
             self._resources.setdefault(one.key, (one, "", True))
+        for one in recording.resources:
+            self._resources[one.resource.key] = (one.resource, one.kind, one.namespaced)
         for event in recording.events():
             self.events += 1
             self._names.add(event.cluster)
@@ -292,7 +281,7 @@ class _RecordedFleet:
         infos = [
             ClusterInfo(
                 name=name,
-                labels=self._labels.get(name) or _UnknownLabels(name, self.unlabelled),
+                labels=self._labels_of(name),
                 hub=name == self._hub,
                 provider="replay",
                 config=KubeConfig("", source="replay"),
@@ -300,6 +289,11 @@ class _RecordedFleet:
             for name in sorted(self._names)
         ]
         return Clusters([StaticProvider(infos)], make_client=make_client)
+
+    def _labels_of(self, name: str) -> Mapping[str, str]:
+        if found := self._labels.get(name):
+            return found
+        return {} if name in self._known else _UnknownLabels(name, self.unlabelled)
 
     async def announce(self, runner: ControllerRunner) -> None:
         """Mark every resource as synced: what the recording lacks does not exist (rule P14)."""

@@ -12,8 +12,8 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_settings import NoDecode
 
+from fleetbus.kube.redaction_paths import fits, parse_path
 from fleetbus.process.settings import read_settings_file
-from fleetbus_watcher.transform.paths import fits, parse_path
 
 _PATTERN: Final = re.compile(r"\*|[a-z0-9*][-.a-z0-9*]*/[a-z0-9*][-a-z0-9*]*")
 

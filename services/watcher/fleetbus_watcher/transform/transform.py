@@ -17,8 +17,8 @@ from typing import Final
 import msgspec
 
 from fleetbus.kube.list_watch.listing import RawObject, read_map
+from fleetbus.kube.redaction_paths import MARK, Cut, Path, cut_members, parse_path
 from fleetbus.process.redact import MARK_OF_BYTES
-from fleetbus_watcher.transform.paths import MARK, Cut, Path, cut_members, parse_path
 from fleetbus_watcher.transform.rules import Rule, matches
 from fleetbus_watcher.transform.secret_redaction import (
     RESOURCE_OF_TEMPLATES,

@@ -11,9 +11,10 @@ the server sent.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -23,6 +24,8 @@ from fleetbus.process import redact
 Path = tuple[str, ...]
 """One pattern for each level; `*` in it matches any characters, or any index of a list."""
 
+Mark: TypeAlias = "msgspec.Raw | Callable[[msgspec.Raw], msgspec.Raw]"
+"""The replacement of a value, or a function that makes it from the value."""
 MARK: Final = msgspec.Raw(f'"{redact.MARK}"'.encode())
 """Replaces a redacted value."""
 
@@ -102,7 +105,7 @@ class Cut:
     """
 
     is_dropped: bool = False
-    mark: msgspec.Raw | None = None
+    mark: Mark | None = None
     named: dict[str, Cut] = field(default_factory=dict[str, "Cut"])
     patterns: dict[str, Cut] = field(default_factory=dict[str, "Cut"])
 
@@ -196,7 +199,7 @@ def _cut_list(raw: msgspec.Raw, cut: Cut) -> msgspec.Raw:
     return msgspec.Raw(_encoder.encode(kept))
 
 
-def _masked(raw: msgspec.Raw, mark: msgspec.Raw) -> msgspec.Raw:
+def _masked(raw: msgspec.Raw, mark: Mark) -> msgspec.Raw:
     """Replace each value at and below this place with the mark; names, lengths and null stay."""
     kind = _kind_of(raw)
     if kind == _MAP:
@@ -205,7 +208,9 @@ def _masked(raw: msgspec.Raw, mark: msgspec.Raw) -> msgspec.Raw:
     if kind == _LIST:
         items = _list_decoder.decode(raw)
         return msgspec.Raw(_encoder.encode([_masked(item, mark) for item in items]))
-    return raw if kind == _NULL else mark
+    if kind == _NULL:
+        return raw
+    return mark if isinstance(mark, msgspec.Raw) else mark(raw)
 
 
 def _kind_of(raw: msgspec.Raw) -> int:

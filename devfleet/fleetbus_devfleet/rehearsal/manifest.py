@@ -1,0 +1,138 @@
+"""The MultiClusterResource that is rehearsed, with its timers scaled."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import yaml
+
+from fleetbus.errors import CaptureError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JsonObject = dict[str, Any]
+RESOURCE: Final = "fleetbus.dev/v1alpha1/multiclusterresources"
+_KIND: Final = "MultiClusterResource"
+_API_VERSION: Final = "fleetbus.dev/v1alpha1"
+_DURATION: Final = re.compile(r"([0-9]+(?:[.][0-9]+)?)(ms|s|m|h)")
+_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+_DEFAULT_TIMEOUT: Final = "10m"
+_SHORTEST: Final = 5.0
+"""Seconds; a loaded machine needs them to make anything healthy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A MultiClusterResource of a file.
+
+    Attributes:
+        document: as it will be written to the emulated hub.
+        scaled: the timers that are shorter than in the file, for people.
+    """
+
+    document: JsonObject
+    scaled: list[str] = field(default_factory=list[str])
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace."""
+        return str(self.document["metadata"]["namespace"])
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.document["metadata"]["name"])
+
+    @property
+    def spec(self) -> JsonObject:
+        """Its spec."""
+        return cast("JsonObject", self.document["spec"])
+
+    @property
+    def waves(self) -> list[str]:
+        """The names of the waves that it declares."""
+        waves = _map(self.spec.get("rollout")).get("waves")
+        return [str(_map(one).get("name")) for one in cast("list[Any]", waves or [])]
+
+    @property
+    def templates(self) -> list[JsonObject]:
+        """Its templates, one or several."""
+        several = cast("list[Any]", self.spec.get("templates") or [])
+        return [_map(one) for one in [*several, self.spec.get("template")] if one]
+
+
+def read_manifest(path: Path, namespace: str, *, speed: float) -> Manifest:
+    """Read a file with one MultiClusterResource, and divide the timers of its rollout by `speed`.
+
+    Raises:
+        CaptureError: the file cannot be read, is invalid YAML, or holds something else.
+    """
+    try:
+        documents = [one for one in yaml.safe_load_all(path.read_text(encoding="utf-8")) if one]
+    except OSError as e:
+        raise CaptureError(f"{path}: {e.strerror}") from e
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as e:
+        raise CaptureError(f"{path}: invalid YAML: {' '.join(str(e).split())}") from e
+    if len(documents) != 1:
+        raise CaptureError(f"{path}: has {len(documents)} documents, not one {_KIND}")
+    document = _map(documents[0])
+    if (document.get("apiVersion"), document.get("kind")) != (_API_VERSION, _KIND):
+        found = f"{document.get('kind')} of {document.get('apiVersion')}"
+        raise CaptureError(f"{path}: is not a {_KIND} of {_API_VERSION}, but {found}")
+    metadata = _map(document.get("metadata"))
+    if not isinstance(metadata.get("name"), str) or not isinstance(document.get("spec"), dict):
+        raise CaptureError(f"{path}: a {_KIND} needs metadata.name and spec")
+    placed = {"namespace": namespace, **metadata}
+    spec, scaled = _scaled(cast("JsonObject", document["spec"]), speed)
+    kept = {"apiVersion": _API_VERSION, "kind": _KIND, "metadata": placed, "spec": spec}
+    return Manifest(document=kept, scaled=scaled)
+
+
+def _scaled(spec: JsonObject, speed: float) -> tuple[JsonObject, list[str]]:
+    """The spec with shorter timers, and what was changed; what is malformed stays as it is."""
+    rollout = spec.get("rollout")
+    if not isinstance(rollout, dict) or speed == 1:
+        return spec, []
+    scaled: list[str] = []
+    changed = dict(cast("JsonObject", rollout))
+    gate = dict(_map(changed.get("healthGate")))
+    gate.setdefault("timeout", _DEFAULT_TIMEOUT)
+    changed["healthGate"] = _shortened(gate, "healthGate", speed, scaled)
+    changed |= _gates(changed, "", speed, scaled)
+    if isinstance(waves := changed.get("waves"), list):
+        changed["waves"] = [
+            {**_map(one), **_gates(_map(one), f"{_map(one).get('name')}.", speed, scaled)}
+            for one in cast("list[Any]", waves)
+        ]
+    return {**spec, "rollout": changed}, scaled
+
+
+def _gates(holder: JsonObject, place: str, speed: float, scaled: list[str]) -> JsonObject:
+    gates = holder.get("gates")
+    if not isinstance(gates, list):
+        return {}
+    found = [_map(one) for one in cast("list[Any]", gates)]
+    return {
+        "gates": [_shortened(one, f"{place}gate {one.get('name')}", speed, scaled) for one in found]
+    }
+
+
+def _shortened(holder: JsonObject, place: str, speed: float, scaled: list[str]) -> JsonObject:
+    changed = dict(holder)
+    for name in ("timeout", "period"):
+        found = _DURATION.fullmatch(str(holder.get(name, "")))
+        if found is None:
+            continue
+        seconds = float(found[1]) * _SECONDS[found[2]]
+        shorter = min(seconds, max(seconds / speed, _SHORTEST))
+        if shorter < seconds:
+            changed[name] = f"{shorter:g}s"
+            scaled.append(f"{place} {name} {holder[name]} → {shorter:g}s")
+    return changed
+
+
+def _map(found: Any) -> JsonObject:
+    return cast("JsonObject", found) if isinstance(found, dict) else {}
