@@ -12,6 +12,7 @@ from rich.markup import escape
 from fleetbus_devfleet.demo.census import HUB_NAMESPACE, NAME, NAMESPACE, ORDERS
 from fleetbus_devfleet.demo.checks import Checks
 from fleetbus_devfleet.demo.narrator import ClaimError, spell
+from fleetbus_devfleet.demo.past import PastScene
 from fleetbus_devfleet.demo.stage import (
     CONFIGMAPS,
     CUSTOMIZED,
@@ -69,6 +70,7 @@ class Scenes:
         await self.follow_events()
         latencies = await self.time_changes()
         await self.crash_a_watcher()
+        await PastScene(self._stage).play()
         await self.clean_up()
         return [*latencies, drift]
 

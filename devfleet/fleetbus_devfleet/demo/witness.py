@@ -80,6 +80,13 @@ class FleetApi:
         path = f"/fleet/v1/objects/{cluster}/{resource}/{namespace}/{name}"
         return bool(await self._get(path, or_none=True))
 
+    async def timeline(
+        self, cluster: str, resource: str, namespace: str, name: str
+    ) -> list[dict[str, Any]]:
+        """The entries of the timeline of one object, the latest last."""
+        path = f"/fleet/v1/timeline/{cluster}/{resource}/{namespace}/{name}"
+        return list((await self._get(path))["entries"])
+
     async def _get(
         self, path: str, asked: dict[str, str] | None = None, *, or_none: bool = False
     ) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from fleetbus.process.clock import rfc3339
 _PAGE: Final = 1_000
 _PAGE_BYTES: Final = 4 * 1024**2
 """Of a page; a larger message comes alone."""
+_MOST_BYTES: Final = 32 * 1024**2
+"""Of the last messages of a subject; fewer are returned if they are larger."""
 _HALVINGS: Final = 24
 _ENOUGH: Final = 8
 """Times as many messages as are wanted may be read."""
@@ -123,10 +125,14 @@ async def read_last(
             high = middle - 1
         else:
             low, pending = middle, following
-    last: deque[StoredMessage] = deque(maxlen=most)
+    last = deque(page if low == page[-1].sequence + 1 else ())
+    size = sum(len(message.body) for message in last)
     async for messages in read_messages(bus, stream, subject, start=low):
         last.extend(messages)
-    return list(last) if len(last) == most else (page + list(last))[-most:], True
+        size += sum(len(message.body) for message in messages)
+        while len(last) > most or (size > _MOST_BYTES and len(last) > 1):
+            size -= len(last.popleft().body)
+    return list(last), True
 
 
 async def _first(

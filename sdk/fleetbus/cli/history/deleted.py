@@ -110,12 +110,16 @@ def _print(found: Deleted, output: str) -> None:
 
 
 def _row(item: Mapping[str, Any]) -> list[str]:
-    by = item["deletedBy"]
     return [
         item["cluster"],
         item["namespace"],
         item["name"],
         f"{render_age(item['deletedAt'])} ago{', or earlier' if item['foundByList'] else ''}",
-        f"{by['kind']} {by['namespace']}/{by['name']}" if by else "",
+        name_cause(item["deletedBy"]),
         "yes" if item["existsAgain"] else "no",
     ]
+
+
+def name_cause(cause: Mapping[str, str] | None) -> str:
+    """Who deleted an object, like `MultiClusterResource shop/web`; empty if that is unknown."""
+    return f"{cause['kind']} {cause['namespace']}/{cause['name']}" if cause else ""

@@ -63,6 +63,7 @@ class DeletedObject:
     Attributes:
         resource: the resource key.
         tree: its last state; None if it is unknown.
+        deleted_by: who did it, if that is known.
         version: the API version that it was watched in, such as `apps/v1`.
         refusal: why it is not put back; empty if it can be.
     """
@@ -75,6 +76,7 @@ class DeletedObject:
     version: str
     deleted_at: str
     tree: Object | None
+    deleted_by: str = ""
     refusal: str = ""
     owners: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from fleetbus.cli.api_client import ApiClient, ApiFailed
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.history.caller_clients import CallerClients
-from fleetbus.cli.history.deleted import Deleted, read_deleted
+from fleetbus.cli.history.deleted import Deleted, name_cause, read_deleted
 from fleetbus.cli.history.restorable import (
     DeletedObject,
     missing_owners,
@@ -33,7 +33,7 @@ from fleetbus.errors import AlreadyExists, ConfigError, KubeError, NotFound
 from fleetbus.kube.client import KubeClient
 from fleetbus.process.human_time import render_age
 
-_HEAD: Final = ("CLUSTER", "TYPE", "NAMESPACE", "NAME", "DELETED", "RESULT")
+_HEAD: Final = ("CLUSTER", "TYPE", "NAMESPACE", "NAME", "DELETED", "BY", "RESULT")
 _MANAGER: Final = "fleetbus-restore"
 RESTORED, WOULD_RESTORE, LEFT_OUT, FAILED = "restored", "would be restored", "left out", "failed"
 
@@ -76,6 +76,7 @@ class Outcome:
             "namespace": one.namespace,
             "name": one.name,
             "deletedAt": one.deleted_at,
+            "deletedBy": one.deleted_by,
             "result": self.result,
             "reason": self.reason,
         }
@@ -156,6 +157,7 @@ def _object(item: Mapping[str, Any], found: Deleted) -> DeletedObject:
         uid=item["uid"],
         version=str(next(iter(resource["versions"]), "v1")),
         deleted_at=item["deletedAt"],
+        deleted_by=name_cause(item["deletedBy"]),
         tree=item["object"],
     )
 
@@ -242,6 +244,7 @@ def _print(outcomes: Sequence[Outcome]) -> None:
             one.deleted.namespace,
             one.deleted.name,
             f"{render_age(one.deleted.deleted_at)} ago",
+            one.deleted.deleted_by,
             f"{one.result}: {one.reason}" if one.reason else one.result,
         )
         for one in outcomes

@@ -7,6 +7,7 @@ one group: "in 38 of 40 clusters the image went from a to b".
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from fleetbus_query_api.answers.render import render_freshness
 from fleetbus_query_api.fields.bodies import UnreadableBody, decode
 from fleetbus_query_api.fields.variants import reduce_tree
 from fleetbus_query_api.history.parameters import ChangesParameters
-from fleetbus_query_api.history.window import Windows, render_window
+from fleetbus_query_api.history.window import Asked, Windows, render_window
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.relations.readable_types import ReadableTypes, TypeReader
 
@@ -38,6 +39,10 @@ _STEP: Final = 1_000
 """Objects whose states are read at a time."""
 _MAX_OBJECTS: Final = 50_000
 """Objects that are compared; the answer says if there are more."""
+_MAX_GROUPS: Final = 5_000
+"""Changes that are told apart; further ones are counted as objects only."""
+_AT_A_TIME: Final = 2
+"""Questions whose objects are compared side by side, of all users: each may hold 50 MB."""
 _MAX_UNDETERMINED: Final = 100
 """Objects that are named because their state is unknown."""
 _MODIFIED: Final = "modified"
@@ -105,6 +110,7 @@ class FleetChanges:
         self._types = types
         self._windows = windows
         self._slices = slices
+        self._turns = asyncio.Semaphore(_AT_A_TIME)
 
     async def list(self, user: User, asked: ChangesParameters) -> bytes:
         """Compare the fleet at two points in time.
@@ -121,20 +127,8 @@ class FleetChanges:
         freshness = await self._types.freshness(user, readable, named=asked.cluster)
         past = await self._windows.ask(asked.since)
         until = self._windows.end(asked.until, past)
-        states = PastStates(bus=past.bus, reader=self._reader)
-        found = _Compared()
-        async for refs in self._candidates(readable, past.bus, past.at, asked, found):
-            before = await states.at(refs, past.at)
-            after = await (states.at(refs, until) if asked.until else states.present(refs))
-
-            def take(
-                ref: ObjectRef,
-                before: Mapping[ObjectRef, PastState] = before,
-                after: Mapping[ObjectRef, PastState] = after,
-            ) -> None:
-                _take(found, ref, before[ref], after[ref])
-
-            await self._slices.run(take, refs)
+        async with self._turns:
+            found = await self._compare(readable, past, until, asked)
         groups = sorted(found.groups.items(), key=lambda one: (-len(one[1].clusters), one[0]))
         shown = groups[: asked.limit]
         others = await self._elsewhere(readable, [kind.name for kind, _ in shown])
@@ -154,6 +148,25 @@ class FleetChanges:
                 **render_freshness(freshness),
             }
         )
+
+    async def _compare(
+        self, readable: ReadableTypes, past: Asked, until: datetime, asked: ChangesParameters
+    ) -> _Compared:
+        states = PastStates(bus=past.bus, reader=self._reader)
+        found = _Compared()
+        async for refs in self._candidates(readable, past.bus, past.at, asked, found):
+            before = await states.at(refs, past.at)
+            after = await (states.at(refs, until) if asked.until else states.present(refs))
+
+            def take(
+                ref: ObjectRef,
+                before: Mapping[ObjectRef, PastState] = before,
+                after: Mapping[ObjectRef, PastState] = after,
+            ) -> None:
+                _take(found, ref, before[ref], after[ref])
+
+            await self._slices.run(take, refs)
+        return found
 
     async def _candidates(
         self,
@@ -246,8 +259,11 @@ def _take(found: _Compared, ref: ObjectRef, before: PastState, after: PastState)
         return
     found.count += 1
     name = _Name(ref.resource, ref.namespace, ref.name)
-    group = found.groups.setdefault(_Kind(name, change, _digest(differences)), _Group(differences))
-    group.clusters.append(ref.cluster)
+    kind = _Kind(name, change, _digest(differences))
+    if kind not in found.groups and len(found.groups) >= _MAX_GROUPS:
+        found.is_cut = True
+        return
+    found.groups.setdefault(kind, _Group(differences)).clusters.append(ref.cluster)
 
 
 def _compare(resource: str, before: PastState, after: PastState) -> tuple[str, Differences]:

@@ -28,6 +28,7 @@ from fleetbus_query_api.answers.problem import NotFoundProblem
 from fleetbus_query_api.answers.readable import Selection
 from fleetbus_query_api.answers.render import render_freshness, render_item, render_list, render_one
 from fleetbus_query_api.fields.bodies import UnreadableBody
+from fleetbus_query_api.fields.pages import MAX_PAGE_BYTES
 from fleetbus_query_api.fields.selection import matches_entry
 from fleetbus_query_api.history.parameters import DeletedParameters
 from fleetbus_query_api.history.window import Asked, Windows
@@ -45,6 +46,28 @@ class _Deletion:
     kind: str
     is_found_late: bool
     """Found by a list: it may have happened earlier."""
+
+
+class _LastDeletions:
+    """The last ones of many, in a bounded number of bytes.
+
+    Args:
+        most: how many, at most.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = 0
+        self.kept = deque[_Deletion]()
+        self.total = 0
+
+    def add(self, deletion: _Deletion) -> None:
+        """Add one; the first ones go."""
+        self.total += 1
+        self.kept.append(deletion)
+        self._size += len(deletion.entry.body)
+        while len(self.kept) > self._most or (self._size > MAX_PAGE_BYTES and len(self.kept) > 1):
+            self._size -= len(self.kept.popleft().entry.body)
 
 
 class DeletedObjects:
@@ -78,8 +101,7 @@ class DeletedObjects:
         freshness = await self._listing.freshness(readable, asked.namespace)
         clusters, key = members_of(readable), readable.known.key
         past = await self._windows.ask_since(asked.since)
-        found = deque[_Deletion](maxlen=asked.limit)
-        total = 0
+        found = _LastDeletions(asked.limit)
         undecided: dict[str, int] = {}
         async for stored in _read(past, clusters, key, asked):
             deletion = _deletion(stored)
@@ -89,16 +111,15 @@ class DeletedObjects:
             except UnreadableBody:
                 undecided[deletion.entry.cluster] = undecided.get(deletion.entry.cluster, 0) + 1
                 continue
-            total += 1
-            found.append(deletion)
-        latest = sorted(found, key=lambda one: one.at, reverse=True)
+            found.add(deletion)
+        latest = sorted(found.kept, key=lambda one: one.at, reverse=True)
         causes = await self._causes(user, past.bus, past.at) if latest else {}
         present = await self._present(key, latest)
         return render_list(
             _joined([_render(one, causes, present) for one in latest]),
             {
                 "since": rfc3339(past.since),
-                "remaining": total - len(latest),
+                "remaining": found.total - len(latest),
                 "undecided": undecided,
                 "window": await self._windows.describe(past, clusters, key),
                 "resource": describe_resource(readable.known),

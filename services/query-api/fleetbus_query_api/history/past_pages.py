@@ -21,6 +21,7 @@ from fleetbus.snapshot import Entry, ListQuery, SnapshotReader
 from fleetbus.snapshot.reads.entries import member_of
 from fleetbus.snapshot.reads.paging import Position, write_token
 from fleetbus_proto.keys import split_object_key
+from fleetbus_query_api.answers.problem import BadRequestProblem
 from fleetbus_query_api.fields.bodies import UnreadableBody
 from fleetbus_query_api.fields.paging import digest_question
 from fleetbus_query_api.fields.selection import matches_entry
@@ -39,6 +40,8 @@ _MAX_READ: Final = 20_000
 """Candidates of one page; the next page continues there."""
 _MAX_BYTES: Final = 16 * 1024 * 1024
 """Bodies per page, as of other lists (rule A8)."""
+_MAX_DELETED: Final = 200_000
+"""Names of deleted objects that a page has to sort."""
 _MAX_UNDETERMINED: Final = 100
 """Objects per page that are named because their state is unknown."""
 
@@ -93,6 +96,7 @@ class PastPages:
             InvalidToken: the continue token is malformed, or of another question.
             ExpiredToken: the continue token is of a lost store.
             OutsideWindow: the time of the continue token has left the window.
+            BadRequestProblem: too many objects were deleted since then.
             BusError: the stream cannot be read.
         """
         mark = _digest(query, fields)
@@ -160,6 +164,11 @@ class PastPages:
             place = _Place(event.cluster, member_of(event.namespace, event.name))
             if after is None or place > (after.cluster, after.key):
                 found.add(place)
+            if len(found) > _MAX_DELETED:
+                raise BadRequestProblem(
+                    f"more than {_MAX_DELETED:,} objects were deleted since then: name a cluster or"
+                    " a namespace, or a later time"
+                )
         return sorted(found)
 
     async def _candidates(

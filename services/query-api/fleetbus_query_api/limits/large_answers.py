@@ -30,6 +30,9 @@ _LIST_PATHS: Final = (
     "/fleet/v1/where",
     "/fleet/v1/children/",
     "/fleet/v1/outliers/",
+    "/fleet/v1/changes",
+    "/fleet/v1/deleted/",
+    "/fleet/v1/timeline/",
     "/v1/list",
 )
 
