@@ -44,7 +44,7 @@ from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import Verb
 from support.eventually import eventually
-from support.processes.programs import installed
+from support.processes.programs import installed, module
 
 CLUSTER, MAPS, TARGET_SECONDS = "hub", "v1/configmaps", 15
 _BATCH = 500
@@ -110,20 +110,14 @@ def _event(gvr: str, obj: dict[str, Any]) -> Event:
     )
 
 
-_WAIT = (
-    "import os, subprocess, sys; one = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL);"
-    "_, status, used = os.wait4(one.pid, 0); print(used.ru_maxrss); sys.exit(status)"
-)
-
-
 def peak_mib(url: str, path: Path, *words: str) -> float:
     """The peak memory of a command that captures.
 
     A small process starts it: the figure would include what this one had before.
     """
     command = installed("fleetbus", "capture", "-o", str(path), "--since", "0s", *words)
-    words = (sys.executable, "-c", _WAIT, *command, "--redis-url", url)
-    return int(subprocess.run(words, capture_output=True, check=True).stdout) / 1024
+    program = module("bench.programs.peak_memory", *command, "--redis-url", url)
+    return int(subprocess.run(program, capture_output=True, check=True).stdout) / 1024
 
 
 def no_progress(objects: int, events: int) -> None:

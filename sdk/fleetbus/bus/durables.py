@@ -337,7 +337,7 @@ async def ensure_consumer(
     start: int = 0,
     shards: int = 1,
     stream: str = STREAM,
-    ack_wait: timedelta = ACK_WAIT,
+    ack_wait: timedelta | None = None,
     max_ack_pending: int = _MAX_ACK_PENDING,
 ) -> None:
     """Create a durable, or check the configuration of the one that exists (rule B12).
@@ -353,7 +353,7 @@ async def ensure_consumer(
         shards: of the snapshot: the messages of one that is away wait, and may not keep those of
             the others from being delivered.
         stream: that of events, or of distribution.
-        ack_wait: when a message that was not acknowledged is delivered again.
+        ack_wait: when a message that was not acknowledged is delivered again; None for `ACK_WAIT`.
         max_ack_pending: how many may be without an acknowledgement, for each shard.
 
     Raises:
@@ -362,7 +362,7 @@ async def ensure_consumer(
     wanted: dict[str, Any] = {
         "durable_name": durable,
         "ack_policy": "explicit",
-        "ack_wait": round(ack_wait.total_seconds() * _SECOND_NS),
+        "ack_wait": round((ack_wait or ACK_WAIT).total_seconds() * _SECOND_NS),
         "max_ack_pending": max_ack_pending * shards,
         "max_deliver": -1,
         "filter_subjects": _as_filters(filters),

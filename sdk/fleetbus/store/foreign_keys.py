@@ -22,10 +22,12 @@ _FLEET: Final = "fleet:"
 """Of the shards of the snapshot."""
 _SNAPSHOT: Final = {
     **dict.fromkeys(("generation", "counter", "feed-generation", "replay"), "string"),
+    "settled-version": "string",
     **dict.fromkeys(("clusters", "resources", "bodies", "guards", "tombstones"), "hash"),
     **dict.fromkeys(("epochs", "audit", "store", "offset-checkpoint"), "hash"),
     **dict.fromkeys(("scopes", "labels", "owners", "audits"), "set"),
-    **dict.fromkeys(("deleted", "deletion-times", "order", "audits-due"), "zset"),
+    **dict.fromkeys(("deleted", "deletion-times", "order", "audits-due", "clock"), "zset"),
+    "prior-states": "list",
     "feed": "stream",
 }
 """Types of the snapshot's keys by the word after the prefix; see `fleetbus_proto.keys`."""

@@ -28,7 +28,7 @@ from support.rigs.worker import FIRST, POLICY, Notes, working
 from support.stores.snapshot import Snapshot, Source
 
 DELAYED = keys.queue("copier", "delayed")
-KINDS = {"STRING", "HASH", "SET", "ZSET", "STREAM"}
+KINDS = {"STRING", "HASH", "SET", "ZSET", "STREAM", "LIST"}
 
 
 @pytest.fixture
