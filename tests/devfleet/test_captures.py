@@ -227,6 +227,7 @@ def test_a_cluster_of_a_later_wave_that_was_written_is_a_failure():
 # --- a rehearsal ----------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_rehearsal_runs_the_real_rollout_on_copies_and_contacts_nobody_else(tmp_path: Path):
     """The hub's Cluster and kubeconfig name an address that listens: nobody connects to it."""
     with socket.create_server(("127.0.0.1", 0)) as real:

@@ -330,6 +330,7 @@ def test_dev_up_that_is_interrupted_says_so_and_leaves_no_process(layout: Layout
     assert not is_owned(layout)
 
 
+@pytest.mark.timeout(180)  # it starts processes, and starts them again, beside other tests
 async def test_dev_up_leaves_a_fleet_that_mends_and_whose_hints_work_until_down(layout: Layout):
     command = [str(_FLEETBUS), "dev", "up", "--clusters", "2", "--dir", str(layout.root)]
     # Two at the same time: one starts the fleet, and the other waits for it.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 
 from support.processes.query_api import memory_of
 from support.stores.snapshot import Source
@@ -24,6 +25,7 @@ MOST = 52
 """MiB; the program itself takes 40, however many rows there are: 100,000 of pods, too."""
 
 
+@pytest.mark.full
 async def test_t19_a_long_table_is_printed_in_bounded_memory(api: QueryApi, tmp_path: Path):
     await api.add_cluster("c1", "core/configmaps")
     source = Source(cluster="c1", resource="configmaps")

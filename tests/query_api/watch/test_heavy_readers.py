@@ -241,6 +241,8 @@ async def fleet(redis: Redis, valkey_url: str, tmp_path: Path) -> AsyncGenerator
         held.release()
 
 
+@pytest.mark.full
+@pytest.mark.timeout(180)
 async def test_a8_many_clients_that_list_and_watch_everything_are_served_and_so_are_others(
     fleet: Fleet,
 ):
