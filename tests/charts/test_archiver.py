@@ -55,6 +55,26 @@ def test_nothing_of_it_is_rendered_unless_it_is_enabled():
     assert environment(projector)["FLEETBUS_RECONCILER_ARCHIVER"] == "true"
 
 
+def test_a9_the_query_api_reads_the_bucket_with_a_secret_of_its_own_if_it_has_one():
+    def query_api(values: Object) -> Object:
+        return find(render(values), "Deployment", "fb-fleetbus-query-api")["spec"]
+
+    def secrets(spec: Object) -> dict[str, str]:
+        volumes = spec["template"]["spec"]["volumes"]
+        return {one["name"]: one["secret"]["secretName"] for one in volumes if "secret" in one}
+
+    spec = query_api(IN_BUCKET)
+    archiver = IN_BUCKET["archiver"]
+    assert environment(spec)["FLEETBUS_QUERY_API_ARCHIVE_URL"] == archiver["url"]
+    assert secrets(spec)["archive-credentials"] == archiver["credentialsSecret"]
+    own = {**IN_BUCKET, "queryApi": {"archiveCredentialsSecret": "reader"}}
+    assert secrets(query_api(own))["archive-credentials"] == "reader"
+    assert secrets(deployment(own))["archive-credentials"] == archiver["credentialsSecret"]
+    for values in (ON_VOLUME, {}):
+        assert "FLEETBUS_QUERY_API_ARCHIVE_URL" not in environment(query_api(values))
+        assert "archive-credentials" not in secrets(query_api(values))
+
+
 def test_one_process_archives_and_the_next_begins_when_it_has_ended():
     for values in (IN_BUCKET, ON_VOLUME):
         spec = deployment(values)

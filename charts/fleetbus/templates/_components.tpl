@@ -188,6 +188,19 @@ clusters: whether it reads the members' kubeconfigs. */}}
     FLEETBUS_QUERY_API_TLS_CERT_FILE: /etc/fleetbus/tls/tls.crt
     FLEETBUS_QUERY_API_TLS_KEY_FILE: /etc/fleetbus/tls/tls.key
     {{- end }}
+    {{- if and $.Values.archiver.enabled $.Values.archiver.url }}
+    {{- with $.Values.archiver }}
+    FLEETBUS_QUERY_API_ARCHIVE_URL: {{ .url | quote }}
+    FLEETBUS_QUERY_API_ARCHIVE_ENDPOINT: {{ .endpoint | quote }}
+    FLEETBUS_QUERY_API_ARCHIVE_REGION: {{ .region | quote }}
+    {{- if include "fleetbus.archiveCredentials" (list $ "query-api") }}
+    FLEETBUS_QUERY_API_ARCHIVE_CREDENTIALS_DIR: /etc/fleetbus/archive
+    {{- end }}
+    {{- if .caSecret }}
+    FLEETBUS_QUERY_API_ARCHIVE_CA_FILE: /etc/fleetbus/archive-ca/ca.crt
+    {{- end }}
+    {{- end }}
+    {{- end }}
   # It reads the past, and the last runs of controllers.
   nats:
     publish:
@@ -265,4 +278,17 @@ clusters: whether it reads the members' kubeconfigs. */}}
 - "~fleetbus:{q:{{ . }}}:*"
 - "&fleetbus:{q:{{ . }}}:*"
 {{- end }}
+{{- end -}}
+
+{{/* The Secret with the credentials of the bucket of the archive. Takes [context, component]; empty for none. */}}
+{{- define "fleetbus.archiveCredentials" -}}
+{{- $ := index . 0 -}}
+{{- $own := ternary $.Values.queryApi.archiveCredentialsSecret "" (eq (index . 1) "query-api") -}}
+{{- default $.Values.archiver.credentialsSecret $own -}}
+{{- end -}}
+
+{{/* Whether a component uses the bucket of the archive. Takes [context, component]; empty for no. */}}
+{{- define "fleetbus.usesBucket" -}}
+{{- $archiver := (index . 0).Values.archiver -}}
+{{- if and $archiver.enabled $archiver.url (has (index . 1) (list "archiver" "query-api")) -}}true{{- end -}}
 {{- end -}}

@@ -113,26 +113,24 @@
     secretName: {{ $c.values.kubeconfigSecret.name }}
     defaultMode: 0440
 {{- end }}
-{{- if eq $c.id "archiver" }}
-{{- with $.Values.archiver }}
-{{- if not .url }}
+{{- if and (eq $c.id "archiver") (not $.Values.archiver.url) }}
 - name: archive
   persistentVolumeClaim:
-    claimName: {{ default (include "fleetbus.name" (list $ "archive")) .persistence.existingClaim }}
+    claimName: {{ default (include "fleetbus.name" (list $ "archive")) $.Values.archiver.persistence.existingClaim }}
 {{- end }}
-{{- if and .url .credentialsSecret }}
+{{- if include "fleetbus.usesBucket" (list $ $c.id) }}
+{{- with include "fleetbus.archiveCredentials" (list $ $c.id) }}
 - name: archive-credentials
   secret:
-    secretName: {{ .credentialsSecret }}
+    secretName: {{ . }}
     defaultMode: 0440
 {{- end }}
-{{- if and .url .caSecret }}
+{{- with $.Values.archiver.caSecret }}
 - name: archive-ca
   secret:
-    secretName: {{ .caSecret }}
+    secretName: {{ . }}
     items: [{key: ca.crt, path: ca.crt}]
     defaultMode: 0440
-{{- end }}
 {{- end }}
 {{- end }}
 {{- if and (eq $c.id "query-api") (not $.Values.queryApi.tls.terminated) }}
