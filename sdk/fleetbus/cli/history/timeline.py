@@ -69,15 +69,23 @@ def _describe(entry: Mapping[str, Any]) -> str:
 
 def _describe_change(entry: Mapping[str, Any]) -> str:
     late = ", found by a list: it may have been earlier" if entry["foundByList"] else ""
-    delay = render_duration(max(0.0, entry["storedAfterSeconds"]))
+    delay = _render_delay(entry["storedAfterSeconds"])
     return (
-        f"{entry['verb']} to version {entry['resourceVersion']}, on the bus {delay} after the"
+        f"{entry['verb']}, version {entry['resourceVersion']}, on the bus {delay} after the"
         f" watcher saw it{late}"
     )
 
 
+def _render_delay(seconds: float) -> str:
+    """Render a delay, in milliseconds below a second."""
+    milliseconds = max(0.0, seconds) * 1000
+    if milliseconds < 1:
+        return "<1 ms"
+    return render_duration(seconds) if seconds >= 1 else f"{milliseconds:.0f} ms"
+
+
 def _describe_run(entry: Mapping[str, Any]) -> str:
-    waited, ran = (render_duration(entry[name]) for name in ("waitedSeconds", "ranSeconds"))
+    waited, ran = (_render_delay(entry[name]) for name in ("waitedSeconds", "ranSeconds"))
     request = entry["request"]
     name = "/".join(filter(None, (request["cluster"], request["namespace"], request["name"])))
     error = f": {entry['error']}" if entry["error"] else ""

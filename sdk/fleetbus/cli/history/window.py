@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final
 
+from fleetbus.history.times import parse_point
+
 _NAMED: Final = 5
+_ROUNDING: Final = timedelta(seconds=1)
+
+
+def lacks(answer: Mapping[str, Any], cluster: str) -> bool:
+    """Whether an answer knows nothing of a cluster: it may not be in the fleet."""
+    return answer["freshness"].get(cluster, {}).get("state", "unknown") == "unknown"
 
 
 def note_window(window: Mapping[str, Any]) -> None:
@@ -14,6 +23,19 @@ def note_window(window: Mapping[str, Any]) -> None:
     for gap in window["gaps"][:_NAMED]:
         where = f"{gap['cluster']}, " if gap["cluster"] else ""
         print(f"note: {where}up to {gap['to'][:19]}Z: {gap['reason']}", file=sys.stderr)
+
+
+def note_beginning(answer: Mapping[str, Any], asked: str) -> None:
+    """Say that the answer begins later than was asked for, if so.
+
+    Args:
+        answer: has `since` and `window`.
+        asked: the time as the user wrote it.
+    """
+    now, since = (datetime.fromisoformat(one) for one in (answer["window"]["to"], answer["since"]))
+    if parse_point(asked, now=now) < since - _ROUNDING:
+        begin = answer["since"][:19]
+        print(f"note: nothing is known of the time before {begin}Z", file=sys.stderr)
 
 
 def warn_undetermined(objects: Sequence[Mapping[str, str]]) -> None:
