@@ -38,6 +38,7 @@ from support.wire import captures
 
 _FLEETBUS = Path(sysconfig.get_path("scripts"), "fleetbus")
 MAPS, DEPLOYMENTS, WIDGETS = "v1/configmaps", "apps/v1/deployments", "example.com/v1/widgets"
+LONG = timedelta(minutes=5)
 MCR = "fleetbus.dev/v1alpha1/multiclusterresources"
 FLEET = {"hub": {"role": "hub"}, "eu1": {"role": "member"}, "us1": {"role": "member"}}
 MANIFEST = """
@@ -163,7 +164,7 @@ def test_a_fault_is_read(text: str, expected: tuple[Any, ...]):
         "eu1",
         *expected,
     )
-    found.check(["hub", "eu1"], ["canary"])
+    found.check(["hub", "eu1"], ["canary"], LONG)
 
 
 @pytest.mark.parametrize(
@@ -176,9 +177,11 @@ def test_another_fault_is_refused_with_the_grammar(text: str):
 
 def test_a_fault_of_an_unknown_cluster_or_wave_is_refused():
     with pytest.raises(UnknownName, match="cluster 'eu2' is not in the fleet; did you mean 'eu1'"):
-        Fault.read("eu2 dies").check(["hub", "eu1"], [])
+        Fault.read("eu2 dies").check(["hub", "eu1"], [], LONG)
     with pytest.raises(ConfigError, match="its waves are canary, remaining, or 1 to 2"):
-        Fault.read("eu1 dies in wave 3").check(["eu1"], ["canary"])
+        Fault.read("eu1 dies in wave 3").check(["eu1"], ["canary"], LONG)
+    with pytest.raises(ConfigError, match="the rehearsal ends after 300s: --timeout"):
+        Fault.read("eu1 dies after 5m").check(["eu1"], ["canary"], LONG)
 
 
 @pytest.mark.parametrize(
@@ -308,6 +311,7 @@ def test_bad_input_is_one_line_with_status_1_and_leaves_nothing(
     for words, message in (
         ([*rehearse, str(foreign)], "is not a capture of fleetbus"),
         ([*rehearse, str(fleet), "--fault", "eu9 dies"], "cluster 'eu9' is not in the fleet"),
+        ([*rehearse, str(fleet), "--fault", "eu1 refuses deploymnets"], "mean 'deployments'?"),
         (["dev", "up", "--dir", str(tmp_path / "dev"), "--from", str(foreign)], "is not a capture"),
     ):
         monkeypatch.setattr(sys, "argv", ["fleetbus", *words])

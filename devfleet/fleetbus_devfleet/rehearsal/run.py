@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.cli.capture.reading import Capture
+from fleetbus.cli.unknown import unknown
 from fleetbus.errors import CaptureError, FleetbusError, KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import read_kube_config
+from fleetbus.kube.resource_names import built_in_plurals
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus_devfleet.captures.fleet import clusters_of
@@ -82,12 +84,26 @@ class Script:
 
         Raises:
             CaptureError: the capture lacks the hub.
-            UnknownName: it lacks a cluster of a fault.
-            ConfigError: the rollout lacks the wave of a fault.
+            UnknownName: it lacks a cluster or a resource of a fault.
+            ConfigError: the rollout lacks the wave of a fault, or ends before a fault.
         """
         names = [one.name for one in clusters_of(self.capture)]
         for fault in self.faults:
-            fault.check(names, self.manifest.waves)
+            fault.check(names, self.manifest.waves, self.timeout)
+            plural = fault.resource.partition(".")[0]
+            if plural and plural not in (known := _plurals(self.capture)):
+                raise unknown(f"--fault {fault.text!r}: no cluster has {plural!r}", plural, known)
+
+
+def _plurals(capture: Capture) -> set[str]:
+    """The plurals of what the emulated clusters serve."""
+    found = {one.plural for cluster in capture.header.clusters for one in cluster.resources}
+    defined = {
+        one.name.partition(".")[0]
+        for one in capture.objects()
+        if one.resource == "customresourcedefinitions"
+    }
+    return {*built_in_plurals(), *found, *defined}
 
 
 async def rehearse(script: Script, folder: Path, tell: Tell) -> Rehearsal:
