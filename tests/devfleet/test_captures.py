@@ -29,7 +29,7 @@ from fleetbus_devfleet.captures.fleet import clusters_of
 from fleetbus_devfleet.captures.opening import Opened, open_capture, read_opened
 from fleetbus_devfleet.rehearsal.faults import Fault, FaultKind
 from fleetbus_devfleet.rehearsal.manifest import read_manifest
-from fleetbus_devfleet.rehearsal.outcome import ClusterResult, Result, WaveResult, decide
+from fleetbus_devfleet.rehearsal.outcome import ClusterResult, Follower, Result, WaveResult, decide
 from fleetbus_emulator.apiserver.admin import AdminClient
 from fleetbus_emulator.files import admin_port_file, kubeconfig_file
 from support.eventually import eventually
@@ -225,6 +225,26 @@ def test_a_cluster_of_a_later_wave_that_was_written_is_a_failure():
     written = ClusterResult("us1", "two", state="Applied", changed=["core/configmaps default/x"])
     assert result(broken, written)[0] is Result.FAILED
     assert result(broken, ClusterResult("us1", "two"), breaks="us1")[0] is Result.FAILED
+
+
+def test_a_held_deletion_is_unfinished_and_not_a_failure():
+    """It waits for a person, as docs/capture.md says."""
+    status = {"held": {"objects": 1, "clusters": ["eu1"]}, "rollout": {"phase": "Complete"}}
+    clusters = [
+        ClusterResult("us1", state="Applied", health="Healthy"),
+        ClusterResult("eu1", state="Held", health="Healthy"),
+    ]
+    result, why = decide(status, [], clusters, set(), is_late=False)
+    assert result is Result.UNFINISHED
+    assert why == "the deletion of 1 object is held until you confirm it"
+    other = ClusterResult("ap1", state="Conflict")
+    assert decide(status, [], [*clusters, other], set(), is_late=False)[0] is Result.FAILED
+
+
+def test_a_rollout_that_is_taken_away_is_no_news():
+    follower = Follower()
+    assert follower.see({"rollout": {"phase": "Complete"}}, 0.0) == ["the rollout is complete"]
+    assert follower.see({}, 1.0) == []
 
 
 # --- a rehearsal ----------------------------------------------------------------------------------

@@ -166,6 +166,7 @@ class _Run:
         self._follower = Follower()
         self._status: JsonObject = {}
         self._uid = ""
+        self._generation = 0
         self._since: dict[str, int] = {}
         self._edited = self._changed = 0.0
         self._seconds = 0.0
@@ -181,10 +182,10 @@ class _Run:
         first = [*self._script.manifest.waves, "all"][0]
         for fault in await self._injection.begin(first):
             self._tell(fault.text)
-        generation = await self._edit()
+        self._generation = await self._edit()
         self._edited = self._changed = time.monotonic()
         self._tell("the edit is on the hub", 0.0)
-        while not self._is_over(generation):
+        while not self._is_over():
             if self._at > self._script.timeout.total_seconds():
                 self._is_late = True
                 break
@@ -203,8 +204,9 @@ class _Run:
             status = dict((found or {}).get("status") or {})
             if status != self._status:
                 self._status, self._changed = status, time.monotonic()
-        for text in self._follower.see(self._status, self._at):
-            self._tell(text, self._at)
+        if self._status.get("observedGeneration") == self._generation:  # not that before the edit
+            for text in self._follower.see(self._status, self._at):
+                self._tell(text, self._at)
         for fault in await self._injection.follow(self._waves(), self._at):
             self._changed = time.monotonic()
             self._tell(fault.text, self._at)
@@ -242,8 +244,8 @@ class _Run:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def _is_over(self, generation: int) -> bool:
-        if self._status.get("observedGeneration") != generation or self._injection.is_timed:
+    def _is_over(self) -> bool:
+        if self._status.get("observedGeneration") != self._generation or self._injection.is_timed:
             return False
         quiet = time.monotonic() - self._changed
         rollout = cast("JsonObject", self._status.get("rollout") or {})
