@@ -87,9 +87,7 @@ class Fault:
             after=after,
         )
 
-    def check(
-        self, clusters: Collection[str], waves: Sequence[str], timeout: timedelta
-    ) -> None:
+    def check(self, clusters: Collection[str], waves: Sequence[str], timeout: timedelta) -> None:
         """Check that its cluster, its wave and its time exist.
 
         Args:

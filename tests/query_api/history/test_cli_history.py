@@ -170,8 +170,18 @@ async def test_a9_a_timeline_is_readable(past_api: PastApi, run: Run):
     assert "added, version 10, on the bus" in first
     assert "modified, version 11" in second
     assert change.strip() == "spec.containers[0].image: a → b"
+    ready = {**json.loads(pod("web", 12, "b")), "status": {"phase": "Running"}}
+    await past_api.past.record(EU1.modified("web", 12, body=msgspec.json.encode(ready)))
+    assert "status" in (await run("timeline", "eu1", "pods", "prod/web")).out
+    short = await run("timeline", "eu1", "pods", "prod/web", "--no-status")
+    assert short.out == found.out
+    assert "only the status changed: 1." in short.err
     missing = await run("timeline", "eu1", "pods", "prod/none")
     assert (missing.status, "no such object" in missing.err) == (1, True)
+    bare = await run("timeline", "eu1", "pods", "web")
+    assert "an object in a namespace is named NAMESPACE/NAME" in bare.err
+    other = await run("timeline", "eu", "pods", "prod/web")
+    assert "eu is not in the fleet, does not watch it, or you may not read it there" in other.err
     with pytest.raises(ConfigError, match="neither NAMESPACE/NAME"):
         await run("timeline", "eu1", "pods", "a/b/c")
 

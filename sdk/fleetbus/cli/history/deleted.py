@@ -83,7 +83,9 @@ def show_deleted(
                     limit=query.limit,
                 )
                 found = read_deleted(api, wanted, since)
-                require_clusters(api, [name for name in query.clusters if lacks(found.answer, name)])
+                require_clusters(
+                    api, [name for name in query.clusters if lacks(found.answer, name)]
+                )
                 prefix = resource_prefix(found.resource) if is_mixed else ""
                 _print(found, output, since, prefix=prefix)
             except ApiFailed as e:

@@ -121,7 +121,7 @@ def restore_objects(query: RestoreQuery, flags: ApiFlags) -> int:
 
 @dataclass(slots=True)
 class _Read:
-    """What was deleted and is missing, of all types.
+    """Deleted objects that are missing, of all types.
 
     Attributes:
         cut: types of which not all of it was read.

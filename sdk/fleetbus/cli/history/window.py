@@ -26,7 +26,7 @@ def note_window(window: Mapping[str, Any]) -> None:
 
 
 def note_beginning(answer: Mapping[str, Any], asked: str) -> None:
-    """Say that the answer begins later than was asked for, if so.
+    """Note on stderr if the answer begins later than was asked for.
 
     Args:
         answer: has `since` and `window`.
