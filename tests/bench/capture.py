@@ -110,10 +110,7 @@ def _event(gvr: str, obj: dict[str, Any]) -> Event:
     )
 
 
-_WAIT = (
-    "import os, subprocess, sys; one = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL);"
-    "_, status, used = os.wait4(one.pid, 0); print(used.ru_maxrss); sys.exit(status)"
-)
+_PEAK = Path(__file__).parent / "programs" / "peak_memory.py"
 
 
 def peak_mib(url: str, path: Path, *words: str) -> float:
@@ -122,7 +119,7 @@ def peak_mib(url: str, path: Path, *words: str) -> float:
     A small process starts it: the figure would include what this one had before.
     """
     command = installed("fleetbus", "capture", "-o", str(path), "--since", "0s", *words)
-    words = (sys.executable, "-c", _WAIT, *command, "--redis-url", url)
+    words = (sys.executable, str(_PEAK), *command, "--redis-url", url)
     return int(subprocess.run(words, capture_output=True, check=True).stdout) / 1024
 
 
