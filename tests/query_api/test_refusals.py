@@ -99,7 +99,7 @@ async def test_an_unknown_cluster_is_404(fleet: QueryApi):
 
 
 async def test_an_unknown_path_is_404(fleet: QueryApi):
-    for path in ("/", "/nowhere", "/fleet", "/fleet/v1/clusters/", "/docs"):
+    for path in ("/nowhere", "/fleet", "/fleet/v1/clusters/", "/docs"):
         check_problem(await fleet.get(path), 404)
 
 

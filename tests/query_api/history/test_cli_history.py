@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from fleetbus.cli.app import app
+from fleetbus.cli.history.window import note_window
 from fleetbus.cli.unknown import UnknownName
 from fleetbus.errors import ConfigError
 from fleetbus.process.clock import rfc3339
@@ -157,6 +158,8 @@ async def test_diff_refuses_unknown_types_and_clusters(run: Run):
     assert "did you mean 'deployments'?" in typo.err
     with pytest.raises(UnknownName, match="did you mean 'eu1'"):
         await run("diff", "--cluster", "eu", "--since", "0s")
+    with pytest.raises(ConfigError, match="a/b/c/d"):
+        await run("diff", "a/b/c/d")
 
 
 @pytest.mark.usefixtures("eu1")
@@ -264,9 +267,21 @@ async def test_a9_restore_refuses_another_cluster_and_reports_what_is_refused(
     assert eu1.get("v1/configmaps", "prod", "lost") is None
     nothing = await run("restore", "deploy", *flags)
     assert nothing.status == 0
-    assert "Nothing that matches in the last 5m was deleted and is still missing" in nothing.err
+    assert "Nothing that matches was deleted in the last 5m and is still missing" in nothing.err
     assert "nothing is known" in (await run("restore", "deploy", *flags, "--since", "2d")).err
     with pytest.raises(UnknownName, match="did you mean 'eu1'"):
         await run("restore", "cm", *flags, "--cluster", "eu")
     with pytest.raises(ConfigError, match="is not like CLUSTER=CONTEXT"):
         await run("restore", "cm", *flags, "--context", "eu1")
+
+
+def test_a9_gaps_of_many_clusters_are_one_line(capsys: pytest.CaptureFixture[str]):
+    gaps = [
+        {"cluster": f"c{n}", "to": f"2026-01-02T15:04:0{n}.5Z", "reason": "x"} for n in range(7)
+    ]
+    hole = {"cluster": None, "to": "2026-01-01T00:00:00Z", "reason": "missing"}
+    note_window({"gaps": [hole, *gaps]})
+    assert capsys.readouterr().err.splitlines() == [
+        "note: up to 2026-01-01T00:00:00Z: missing",
+        "note: c0, c1, c2, c3, c4 and 2 more, up to 2026-01-02T15:04:06Z: x",
+    ]

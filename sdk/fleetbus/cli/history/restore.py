@@ -103,7 +103,7 @@ def restore_objects(query: RestoreQuery, flags: ApiFlags) -> int:
         return 1
     found, cut = select_restorable(read.deleted), read.cut
     if not found:
-        print(f"Nothing {_asked(query)}was deleted and is still missing.", file=sys.stderr)
+        print(f"Nothing {_asked(query)} and is still missing.", file=sys.stderr)
         read.note(query.since)
         return 0
     outcomes = asyncio.run(_restore(api, found, query))
@@ -160,8 +160,8 @@ class _Read:
 def _asked(query: RestoreQuery) -> str:
     """Words for what was asked for, where that was not everything."""
     is_chosen = query.chosen or query.clusters or query.namespace or query.selector
-    since = f"since {query.since} " if "-" in query.since else f"in the last {query.since} "
-    return f"{'that matches ' if is_chosen else ''}{since}"
+    since = f"since {query.since}" if "-" in query.since else f"in the last {query.since}"
+    return f"{'that matches ' if is_chosen else ''}was deleted {since}"
 
 
 def _read(api: ApiClient, query: RestoreQuery, progress: Progress) -> _Read:

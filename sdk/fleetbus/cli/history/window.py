@@ -19,10 +19,17 @@ def lacks(answer: Mapping[str, Any], cluster: str) -> bool:
 
 
 def note_window(window: Mapping[str, Any]) -> None:
-    """Say where the past has gaps."""
-    for gap in window["gaps"][:_NAMED]:
-        where = f"{gap['cluster']}, " if gap["cluster"] else ""
-        print(f"note: {where}up to {gap['to'][:19]}Z: {gap['reason']}", file=sys.stderr)
+    """Say where the past has gaps: those of clusters with the same reason in one line."""
+    alike: dict[str, list[Mapping[str, Any]]] = {}
+    for number, gap in enumerate(window["gaps"]):
+        key = str(gap["reason"]) if gap["cluster"] else f"{number}"
+        alike.setdefault(key, []).append(gap)
+    for gaps in [*alike.values()][:_NAMED]:
+        names = [str(gap["cluster"]) for gap in gaps if gap["cluster"]]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        where = f"{', '.join(names[:_NAMED])}{more}, " if names else ""
+        end = max(str(gap["to"]) for gap in gaps)[:19]
+        print(f"note: {where}up to {end}Z: {gaps[0]['reason']}", file=sys.stderr)
 
 
 def note_beginning(answer: Mapping[str, Any], asked: str) -> None:
