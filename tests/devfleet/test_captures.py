@@ -29,7 +29,7 @@ from fleetbus_devfleet.captures.fleet import clusters_of
 from fleetbus_devfleet.captures.opening import Opened, open_capture, read_opened
 from fleetbus_devfleet.rehearsal.faults import Fault, FaultKind
 from fleetbus_devfleet.rehearsal.manifest import read_manifest
-from fleetbus_devfleet.rehearsal.outcome import ClusterResult, Result, WaveResult, decide
+from fleetbus_devfleet.rehearsal.outcome import ClusterResult, Follower, Result, WaveResult, decide
 from fleetbus_emulator.apiserver.admin import AdminClient
 from fleetbus_emulator.files import admin_port_file, kubeconfig_file
 from support.eventually import eventually
@@ -38,6 +38,7 @@ from support.wire import captures
 
 _FLEETBUS = Path(sysconfig.get_path("scripts"), "fleetbus")
 MAPS, DEPLOYMENTS, WIDGETS = "v1/configmaps", "apps/v1/deployments", "example.com/v1/widgets"
+LONG = timedelta(minutes=5)
 MCR = "fleetbus.dev/v1alpha1/multiclusterresources"
 FLEET = {"hub": {"role": "hub"}, "eu1": {"role": "member"}, "us1": {"role": "member"}}
 MANIFEST = """
@@ -163,7 +164,7 @@ def test_a_fault_is_read(text: str, expected: tuple[Any, ...]):
         "eu1",
         *expected,
     )
-    found.check(["hub", "eu1"], ["canary"])
+    found.check(["hub", "eu1"], ["canary"], LONG)
 
 
 @pytest.mark.parametrize(
@@ -176,9 +177,11 @@ def test_another_fault_is_refused_with_the_grammar(text: str):
 
 def test_a_fault_of_an_unknown_cluster_or_wave_is_refused():
     with pytest.raises(UnknownName, match="cluster 'eu2' is not in the fleet; did you mean 'eu1'"):
-        Fault.read("eu2 dies").check(["hub", "eu1"], [])
+        Fault.read("eu2 dies").check(["hub", "eu1"], [], LONG)
     with pytest.raises(ConfigError, match="its waves are canary, remaining, or 1 to 2"):
-        Fault.read("eu1 dies in wave 3").check(["eu1"], ["canary"])
+        Fault.read("eu1 dies in wave 3").check(["eu1"], ["canary"], LONG)
+    with pytest.raises(ConfigError, match="the rehearsal ends after 300s: --timeout"):
+        Fault.read("eu1 dies after 5m").check(["eu1"], ["canary"], LONG)
 
 
 @pytest.mark.parametrize(
@@ -222,6 +225,26 @@ def test_a_cluster_of_a_later_wave_that_was_written_is_a_failure():
     written = ClusterResult("us1", "two", state="Applied", changed=["core/configmaps default/x"])
     assert result(broken, written)[0] is Result.FAILED
     assert result(broken, ClusterResult("us1", "two"), breaks="us1")[0] is Result.FAILED
+
+
+def test_a_held_deletion_is_unfinished_and_not_a_failure():
+    """It waits for a person, as docs/capture.md says."""
+    status = {"held": {"objects": 1, "clusters": ["eu1"]}, "rollout": {"phase": "Complete"}}
+    clusters = [
+        ClusterResult("us1", state="Applied", health="Healthy"),
+        ClusterResult("eu1", state="Held", health="Healthy"),
+    ]
+    result, why = decide(status, [], clusters, set(), is_late=False)
+    assert result is Result.UNFINISHED
+    assert why == "the deletion of 1 object is held until you confirm it"
+    other = ClusterResult("ap1", state="Conflict")
+    assert decide(status, [], [*clusters, other], set(), is_late=False)[0] is Result.FAILED
+
+
+def test_a_rollout_that_is_taken_away_is_no_news():
+    follower = Follower()
+    assert follower.see({"rollout": {"phase": "Complete"}}, 0.0) == ["the rollout is complete"]
+    assert follower.see({}, 1.0) == []
 
 
 # --- a rehearsal ----------------------------------------------------------------------------------
@@ -309,6 +332,7 @@ def test_bad_input_is_one_line_with_status_1_and_leaves_nothing(
     for words, message in (
         ([*rehearse, str(foreign)], "is not a capture of fleetbus"),
         ([*rehearse, str(fleet), "--fault", "eu9 dies"], "cluster 'eu9' is not in the fleet"),
+        ([*rehearse, str(fleet), "--fault", "eu1 refuses deploymnets"], "mean 'deployments'?"),
         (["dev", "up", "--dir", str(tmp_path / "dev"), "--from", str(foreign)], "is not a capture"),
     ):
         monkeypatch.setattr(sys, "argv", ["fleetbus", *words])

@@ -37,7 +37,7 @@ dev = typer.Typer(
 )
 dev.add_typer(fault)
 dev.command()(fill)
-demo = typer.Typer(name="demo", invoke_without_command=True)
+demo = typer.Typer(name="demo", invoke_without_command=True, subcommand_metavar="")
 
 
 ClusterCount = Annotated[

@@ -9,7 +9,7 @@ import typer
 
 from fleetbus.cli.options import NatsUrl, RedisUrl, output_option
 
-rehearse = typer.Typer(name="rehearse", invoke_without_command=True)
+rehearse = typer.Typer(name="rehearse", invoke_without_command=True, subcommand_metavar="")
 
 
 @rehearse.callback()

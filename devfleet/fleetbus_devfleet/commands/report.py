@@ -196,6 +196,7 @@ def _questions(state: StackState, layout: Layout) -> Iterator[Hint]:
     yield Hint("fleetbus get deployments -o wide", "the same for any other resource")
     yield Hint("kubectl-multicluster list pods", "with the columns of multi_resource_operator")
     yield Hint("fleetbus events -f", "every change of every cluster, live")
+    yield Hint("fleetbus diff --since 10m", "what changed, in which clusters, and in which not")
     if _EXAMPLE.exists():
         yield Hint(
             f"fleetbus run {_shown(_EXAMPLE)}", "a reconciler that greets every Pod of the fleet"

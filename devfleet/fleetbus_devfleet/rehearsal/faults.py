@@ -87,19 +87,23 @@ class Fault:
             after=after,
         )
 
-    def check(self, clusters: Collection[str], waves: Sequence[str]) -> None:
-        """Check that its cluster and its wave exist.
+    def check(self, clusters: Collection[str], waves: Sequence[str], timeout: timedelta) -> None:
+        """Check that its cluster, its wave and its time exist.
 
         Args:
             clusters: of the fleet.
             waves: the names of the waves that the spec declares, in their order.
+            timeout: when the rehearsal ends at the latest.
 
         Raises:
             UnknownName: the fleet has no such cluster.
-            ConfigError: the rollout has no such wave.
+            ConfigError: the rollout has no such wave, or the rehearsal has ended by then.
         """
         if self.cluster not in clusters:
             raise unknown_cluster(self.cluster, clusters)
+        if self.after is not None and self.after >= timeout:
+            limit = f"{timeout.total_seconds():g}s"
+            raise ConfigError(f"--fault {self.text!r}: the rehearsal ends after {limit}: --timeout")
         # Clusters that no wave chooses come last, in a wave that is not declared.
         last = "remaining" if waves else "all"
         numbers = {str(number) for number in range(1, len(waves) + 2)}

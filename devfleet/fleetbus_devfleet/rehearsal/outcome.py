@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 JsonObject = dict[str, Any]
+_HELD: Final = "Held"
 _APPLIED: Final = "Applied"
 _HEALTHY: Final = ("Healthy", "")
 _CONFLICT: Final = "Conflict"
@@ -159,8 +160,14 @@ class Follower:
         if phase != self.phase:
             self.phase = phase
             more = f": {rollout['message']}" if rollout.get("message") else ""
-            news.append(f"the rollout is {phase.lower()}{more}")
+            news += [f"the rollout is {phase.lower()}{more}"] if phase else []
         return news
+
+
+def count_held(held: Mapping[str, Any]) -> str:
+    """The number of objects whose deletion is held, for people."""
+    count = held.get("objects")
+    return f"{count} object{'' if count == 1 else 's'}"
 
 
 def cluster_results(
@@ -189,11 +196,13 @@ def decide(
     phase = str(cast("JsonObject", status.get("rollout") or {}).get("phase", "Complete"))
     reached = [one for one in clusters if not _is_waiting(one)]
     troubled = [one for one in reached if not one.is_ready]
-    failure = _failure(status, waves, clusters, [one for one in troubled if one.name not in broken])
-    if failure:
+    held = cast("JsonObject", status.get("held") or {})
+    expected = {*broken, *(one.name for one in troubled if held and one.state == _HELD)}
+    unexpected = [one for one in troubled if one.name not in expected]
+    if failure := _failure(status, waves, clusters, unexpected):
         return Result.FAILED, failure
-    if held := cast("JsonObject", status.get("held") or {}):
-        return Result.UNFINISHED, f"the deletion of {held.get('objects')} objects is held"
+    if held:
+        return Result.UNFINISHED, f"the deletion of {count_held(held)} is held until you confirm it"
     if not troubled and phase == "Complete" and len(reached) == len(clusters):
         return Result.COMPLETED, f"all {len(clusters)} clusters have it, and it is healthy"
     if not troubled or (is_late and phase == "Progressing"):

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fleetbus_devfleet.rehearsal.outcome import count_held
+
 if TYPE_CHECKING:
     from fleetbus_devfleet.rehearsal.outcome import ClusterResult, Rehearsal
 
@@ -35,7 +37,7 @@ def print_rehearsal(found: Rehearsal) -> None:
     if found.held:
         held = found.held
         clusters = ", ".join(held.get("clusters") or [])
-        out.print(f"held: the deletion of {held.get('objects')} objects in {escape(clusters)}")
+        out.print(f"held: the deletion of {count_held(held)} in {escape(clusters)}")
     for text, at in found.faults:
         out.print(f"fault: {escape(text)}, at {at:.1f} s")
     for text in found.missed:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.cli.capture.reading import Capture
+from fleetbus.cli.unknown import unknown
 from fleetbus.errors import CaptureError, FleetbusError, KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import read_kube_config
+from fleetbus.kube.resource_names import built_in_plurals
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus_devfleet.captures.fleet import clusters_of
@@ -82,12 +84,26 @@ class Script:
 
         Raises:
             CaptureError: the capture lacks the hub.
-            UnknownName: it lacks a cluster of a fault.
-            ConfigError: the rollout lacks the wave of a fault.
+            UnknownName: it lacks a cluster or a resource of a fault.
+            ConfigError: the rollout lacks the wave of a fault, or ends before a fault.
         """
         names = [one.name for one in clusters_of(self.capture)]
         for fault in self.faults:
-            fault.check(names, self.manifest.waves)
+            fault.check(names, self.manifest.waves, self.timeout)
+            plural = fault.resource.partition(".")[0]
+            if plural and plural not in (known := _plurals(self.capture)):
+                raise unknown(f"--fault {fault.text!r}: no cluster has {plural!r}", plural, known)
+
+
+def _plurals(capture: Capture) -> set[str]:
+    """The plurals of what the emulated clusters serve."""
+    found = {one.plural for cluster in capture.header.clusters for one in cluster.resources}
+    defined = {
+        one.name.partition(".")[0]
+        for one in capture.objects()
+        if one.resource == "customresourcedefinitions"
+    }
+    return {*built_in_plurals(), *found, *defined}
 
 
 async def rehearse(script: Script, folder: Path, tell: Tell) -> Rehearsal:
@@ -150,6 +166,7 @@ class _Run:
         self._follower = Follower()
         self._status: JsonObject = {}
         self._uid = ""
+        self._generation = 0
         self._since: dict[str, int] = {}
         self._edited = self._changed = 0.0
         self._seconds = 0.0
@@ -165,10 +182,10 @@ class _Run:
         first = [*self._script.manifest.waves, "all"][0]
         for fault in await self._injection.begin(first):
             self._tell(fault.text)
-        generation = await self._edit()
+        self._generation = await self._edit()
         self._edited = self._changed = time.monotonic()
         self._tell("the edit is on the hub", 0.0)
-        while not self._is_over(generation):
+        while not self._is_over():
             if self._at > self._script.timeout.total_seconds():
                 self._is_late = True
                 break
@@ -187,8 +204,9 @@ class _Run:
             status = dict((found or {}).get("status") or {})
             if status != self._status:
                 self._status, self._changed = status, time.monotonic()
-        for text in self._follower.see(self._status, self._at):
-            self._tell(text, self._at)
+        if self._status.get("observedGeneration") == self._generation:  # not that before the edit
+            for text in self._follower.see(self._status, self._at):
+                self._tell(text, self._at)
         for fault in await self._injection.follow(self._waves(), self._at):
             self._changed = time.monotonic()
             self._tell(fault.text, self._at)
@@ -226,8 +244,8 @@ class _Run:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def _is_over(self, generation: int) -> bool:
-        if self._status.get("observedGeneration") != generation or self._injection.is_timed:
+    def _is_over(self) -> bool:
+        if self._status.get("observedGeneration") != self._generation or self._injection.is_timed:
             return False
         quiet = time.monotonic() - self._changed
         rollout = cast("JsonObject", self._status.get("rollout") or {})

@@ -39,6 +39,12 @@ def render_row(cells: Sequence[str], widths: Sequence[int]) -> str:
     return _GAP.join(padded).rstrip()
 
 
+def resource_prefix(resource: Mapping[str, Any]) -> str:
+    """The prefix that kubectl gives names where several resources are shown: `deployment.apps/`."""
+    kind, group = str(resource["kind"] or resource["plural"]).lower(), resource["group"]
+    return f"{kind}/" if group == "core" else f"{kind}.{group}/"
+
+
 def warn_incomplete(
     freshness: Mapping[str, Any], incomplete: Sequence[str], *, named: Sequence[str] = ()
 ) -> None:

@@ -105,6 +105,11 @@ def names_of(key: str) -> Sequence[str]:
     return _NAMES.get(key, ())
 
 
+def built_in_plurals() -> Collection[str]:
+    """The plurals of Kubernetes' own resources and ours."""
+    return {key.rpartition("/")[2] for key in _NAMES}
+
+
 def with_plural(name: ResourceName) -> ResourceName:
     """The same resource by its plural, and by its group if the name is unique.
 

@@ -10,6 +10,8 @@ import msgspec
 import pytest
 
 from fleetbus.cli.app import app
+from fleetbus.cli.history.window import note_window
+from fleetbus.cli.unknown import UnknownName
 from fleetbus.errors import ConfigError
 from fleetbus.process.clock import rfc3339
 from fleetbus_emulator.apiserver import Cluster, serve
@@ -94,6 +96,12 @@ async def test_a9_get_as_of_a_time_and_get_deleted(past_api: PastApi, run: Run):
     assert gone.rows[0][:3] == ["CLUSTER", "NAMESPACE", "NAME"]
     assert [row[:3] for row in gone.rows[1:]] == [["eu1", "prod", "web"]]
     assert (await run("get", "pods", "--deleted", "-o", "name")).out == "pods/web\n"
+    assert "nothing is known" not in (await run("get", "pods", "--deleted", "--since", "0s")).err
+    long = await run("get", "pods,cm", "--deleted", "--since", "2d")
+    assert "note: nothing is known of the time before" in long.err
+    assert ["eu1", "prod", "pod/web"] in [row[:3] for row in long.rows], long.out
+    with pytest.raises(UnknownName, match="did you mean 'eu1'"):
+        await run("get", "pods", "--deleted", "--cluster", "eu")
     early = await run("get", "pods", "--as-of", "1d")
     assert early.status == 1
     assert "the stream was created at" in early.err
@@ -123,8 +131,35 @@ async def test_a9_diff_says_in_how_many_clusters_what_changed(past_api: PastApi,
     ]
     nothing = await run("diff", "--since", "0s")
     assert "Nothing changed since" in nothing.err
+    full = await run("diff", "apps/v1/deployments", "--since", rfc3339(start))
+    assert full.out == found.out
     groups = json.loads((await run("diff", "--since", rfc3339(start), "-o", "json")).out)["groups"]
     assert len(groups) == 2
+
+
+@pytest.mark.usefixtures("eu1")
+async def test_a9_diff_of_a_time_before_the_window_shows_what_changed_since_it_begins(
+    past_api: PastApi, run: Run
+):
+    await past_api.past.record(EU1.added("web", 10, body=pod("web", 10)))
+    found = await run("diff", "--since", "1d")
+    assert found.status == 0
+    assert found.out == "Pod prod/web added in eu1\n"
+    assert "the stream was created at" in found.err
+    assert "this is what changed since then" in found.err
+    late = await run("diff", "--since", "2d", "--until", "1d")
+    assert (late.status, late.out) == (1, "")
+
+
+@pytest.mark.usefixtures("eu1")
+async def test_diff_refuses_unknown_types_and_clusters(run: Run):
+    typo = await run("diff", "deploymnets")
+    assert (typo.status, typo.out) == (1, "")
+    assert "did you mean 'deployments'?" in typo.err
+    with pytest.raises(UnknownName, match="did you mean 'eu1'"):
+        await run("diff", "--cluster", "eu", "--since", "0s")
+    with pytest.raises(ConfigError, match="a/b/c/d"):
+        await run("diff", "a/b/c/d")
 
 
 @pytest.mark.usefixtures("eu1")
@@ -135,11 +170,21 @@ async def test_a9_a_timeline_is_readable(past_api: PastApi, run: Run):
     )
     found = await run("timeline", "eu1", "pods", "prod/web")
     first, second, change = found.out.splitlines()
-    assert "added to version 10, on the bus" in first
-    assert "modified to version 11" in second
+    assert "added, version 10, on the bus" in first
+    assert "modified, version 11" in second
     assert change.strip() == "spec.containers[0].image: a → b"
+    ready = {**json.loads(pod("web", 12, "b")), "status": {"phase": "Running"}}
+    await past_api.past.record(EU1.modified("web", 12, body=msgspec.json.encode(ready)))
+    assert "status" in (await run("timeline", "eu1", "pods", "prod/web")).out
+    short = await run("timeline", "eu1", "pods", "prod/web", "--no-status")
+    assert short.out == found.out
+    assert "only the status changed: 1." in short.err
     missing = await run("timeline", "eu1", "pods", "prod/none")
     assert (missing.status, "no such object" in missing.err) == (1, True)
+    bare = await run("timeline", "eu1", "pods", "web")
+    assert "an object in a namespace is named NAMESPACE/NAME" in bare.err
+    other = await run("timeline", "eu", "pods", "prod/web")
+    assert "eu is not in the fleet, does not watch it, or you may not read it there" in other.err
     with pytest.raises(ConfigError, match="neither NAMESPACE/NAME"):
         await run("timeline", "eu1", "pods", "a/b/c")
 
@@ -190,6 +235,19 @@ async def test_a9_restore_is_a_dry_run_and_then_puts_back(
     assert "it exists again" in again.out
 
 
+async def test_a9_restore_of_a_namespace_begins_with_the_namespace_itself(
+    past_api: PastApi, run: Run, eu1: Cluster, tmp_path: Path
+):
+    await deleted(past_api, "core/namespaces", "prod", namespace="")
+    await deleted(past_api, "core/namespaces", "other", namespace="")
+    await deleted(past_api, "core/configmaps", "base", data={"a": "b"})
+    flags = ("--since", "5m", "--kubeconfig", str(tmp_path / "kubeconfig"), "--apply")
+    found = await run("restore", "-n", "prod", *flags)
+    assert found.status == 0, found.out
+    assert eu1.get("v1/configmaps", "prod", "base") is not None
+    assert eu1.get("v1/namespaces", None, "other") is None
+
+
 async def test_a9_restore_refuses_another_cluster_and_reports_what_is_refused(
     past_api: PastApi, run: Run, eu1: Cluster, tmp_path: Path
 ):
@@ -198,6 +256,7 @@ async def test_a9_restore_refuses_another_cluster_and_reports_what_is_refused(
     refused = await run("restore", "cm", *flags)
     assert refused.status == 1
     assert 'namespaces "prod" not found' in refused.out
+    assert "restore namespaces/prod with it" in refused.out
     tree = {"metadata": {"name": "kube-system", "uid": "another"}}
     await past_api.add_body(
         "eu1", "core/namespaces", "kube-system", msgspec.json.encode(tree), namespace=""
@@ -207,6 +266,22 @@ async def test_a9_restore_refuses_another_cluster_and_reports_what_is_refused(
     assert "another cluster than 'eu1' answers there" in wrong.out
     assert eu1.get("v1/configmaps", "prod", "lost") is None
     nothing = await run("restore", "deploy", *flags)
-    assert (nothing.status, "Nothing was deleted" in nothing.err) == (0, True)
+    assert nothing.status == 0
+    assert "Nothing that matches was deleted in the last 5m and is still missing" in nothing.err
+    assert "nothing is known" in (await run("restore", "deploy", *flags, "--since", "2d")).err
+    with pytest.raises(UnknownName, match="did you mean 'eu1'"):
+        await run("restore", "cm", *flags, "--cluster", "eu")
     with pytest.raises(ConfigError, match="is not like CLUSTER=CONTEXT"):
         await run("restore", "cm", *flags, "--context", "eu1")
+
+
+def test_a9_gaps_of_many_clusters_are_one_line(capsys: pytest.CaptureFixture[str]):
+    gaps = [
+        {"cluster": f"c{n}", "to": f"2026-01-02T15:04:0{n}.5Z", "reason": "x"} for n in range(7)
+    ]
+    hole = {"cluster": None, "to": "2026-01-01T00:00:00Z", "reason": "missing"}
+    note_window({"gaps": [hole, *gaps]})
+    assert capsys.readouterr().err.splitlines() == [
+        "note: up to 2026-01-01T00:00:00Z: missing",
+        "note: c0, c1, c2, c3, c4 and 2 more, up to 2026-01-02T15:04:06Z: x",
+    ]

@@ -107,4 +107,8 @@ async def test_a9_a_time_before_the_window_is_said_and_the_rest_is_shown(
     await page.until(shows("prod/web"))
     await page.open(f"{past_api.url}/changes?since=2020-01-01T00:00:00Z&until=2020-01-02T00:00:00Z")
     await page.until("document.querySelector('[role=alert]')?.innerText.startsWith('410')")
+    address = "/object?resource=deployments.apps&namespace=prod&name=web&asOf=2020-01-01T00:00:00Z"
+    await page.open(f"{past_api.url}{address}")
+    await page.until("document.querySelector('[role=alert]')?.innerText.startsWith('410')")
+    assert await page.evaluate("document.querySelector('[name=asOf]').value.startsWith('2020')")
     page.errors = [one for one in page.errors if "410" not in one]

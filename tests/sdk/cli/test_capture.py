@@ -227,6 +227,10 @@ def test_data_and_paths_are_hidden_on_request() -> None:
     assert base64.b64decode(found["binaryData"]["b"]).startswith(b"redacted-")
     assert found["spec"]["host"].startswith("redacted-")
     assert "spec.host" in redactor.describe()
+    assert redactor.unmet() == []
+    misspelt = Redactor(paths=[HiddenPath.read("core/configmaps:data[kk]")])
+    redacted(misspelt, _MAP, tree)
+    assert misspelt.unmet() == ["core/configmaps:data[kk]"]
 
 
 def test_templates_that_may_have_secrets_are_dropped() -> None:

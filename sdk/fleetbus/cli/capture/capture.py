@@ -110,6 +110,8 @@ def run_capture(
         _say(f"{e}; nothing was written")
         return 1
     _summarize(options.out, header)
+    for text in options.redactor.unmet():
+        _say(f"warning: --redact {text} has hidden nothing: is it misspelt?")
     return 0
 
 

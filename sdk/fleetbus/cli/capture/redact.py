@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, Self, cast
@@ -83,6 +83,7 @@ class Redactor:
     values: bool = False
     paths: Sequence[HiddenPath] = ()
     _salt: bytes = field(default_factory=lambda: secrets.token_bytes(_SALT_BYTES))
+    _met: set[str] = field(default_factory=set[str])
     _cuts: dict[str, Cut | None] = field(default_factory=dict[str, "Cut | None"])
 
     def describe(self) -> list[str]:
@@ -91,6 +92,10 @@ class Redactor:
         shown = found if self.env or self.values else []
         more = ["data of ConfigMaps"] if self.values else []
         return [*shown, *more, *(one.text for one in self.paths)]
+
+    def unmet(self) -> list[str]:
+        """The paths that have hidden nothing so far: they may be misspelt."""
+        return [one.text for one in self.paths if one.text not in self._met]
 
     def apply(self, resource: Resource, body: bytes) -> bytes:
         """Return the bytes of an object with its values hidden; the same if nothing is.
@@ -134,7 +139,7 @@ class Redactor:
             root.at(("binaryData",)).mark = self._digest_of_bytes
         for one in self.paths:
             if fits(one.resources, key):
-                root.at(one.path).mark = self._digest_of
+                root.at(one.path).mark = self._counted(one)
         for name in dropped:
             root.at(("spec", name)).is_dropped = True
         return root if root.named or root.patterns else None
@@ -180,6 +185,15 @@ class Redactor:
             if isinstance(value, str) and value and value != MARK_TEXT:
                 one["value"], is_changed = self._digest(value.encode()), True
         return is_changed
+
+    def _counted(self, path: HiddenPath) -> Callable[[msgspec.Raw], msgspec.Raw]:
+        """A mark that is a digest, and notes that its path was there."""
+
+        def digest(raw: msgspec.Raw) -> msgspec.Raw:
+            self._met.add(path.text)
+            return self._digest_of(raw)
+
+        return digest
 
     def _digest_of(self, raw: msgspec.Raw) -> msgspec.Raw:
         return msgspec.Raw(_encode(self._digest(bytes(raw))))

@@ -71,6 +71,9 @@ def timeline(
     name: Annotated[str, typer.Argument(metavar="[NAMESPACE/]NAME")],
     since: _Since = "1d",
     limit: Annotated[int, typer.Option("--limit", min=1, max=500, help="Changes, at most.")] = 100,
+    no_status: Annotated[
+        bool, typer.Option("--no-status", help="Leave out the status, and what changed only that.")
+    ] = False,
     output: TableOrJson = "table",
     api_url: ApiUrl = None,
     token: ApiTokenText = None,
@@ -88,7 +91,7 @@ def timeline(
     api = ApiFlags(url=api_url, token=token, token_file=token_file, ca_file=ca_file)
     path = (cluster, resource, namespace, last)
     asked = {"since": since, "limit": str(limit)}
-    raise typer.Exit(show_timeline(path, asked, output, api))
+    raise typer.Exit(show_timeline(path, asked, output, api, with_status=not no_status))
 
 
 def restore(

@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from fleetbus.cli.api_client import ApiClient, ApiFailed
 from fleetbus.cli.documents import render_json, render_yaml
-from fleetbus.cli.history.window import note_window
+from fleetbus.cli.history.window import lacks, note_beginning, note_window
 from fleetbus.cli.objects.arguments import Chosen
 from fleetbus.cli.objects.query import ObjectQuery
-from fleetbus.cli.table import render_table, warn_incomplete
+from fleetbus.cli.table import render_table, resource_prefix, warn_incomplete
 from fleetbus.cli.target import ApiFlags
+from fleetbus.cli.unknown import require_clusters
 from fleetbus.errors import ConfigError
 from fleetbus.process.human_time import render_age
 
@@ -60,12 +61,16 @@ def show_deleted(
 
     Raises:
         ConfigError: no query API address is set, or the output form has no deletions.
+        UnknownName: a cluster is not in the fleet.
     """
     if output not in FORMS:
         raise ConfigError(f"--deleted goes with --output {', '.join(FORMS)} only")
     api = ApiClient(flags.resolve())
     status = 0
-    for one in chosen:
+    is_mixed = len(chosen) > 1
+    for number, one in enumerate(chosen):
+        if number and output == "table":
+            print()
         for name in one.names or ("",):
             try:
                 wanted = ObjectQuery(
@@ -77,14 +82,19 @@ def show_deleted(
                     clusters=query.clusters,
                     limit=query.limit,
                 )
-                _print(read_deleted(api, wanted, since), output)
+                found = read_deleted(api, wanted, since)
+                require_clusters(
+                    api, [name for name in query.clusters if lacks(found.answer, name)]
+                )
+                prefix = resource_prefix(found.resource) if is_mixed else ""
+                _print(found, output, since, prefix=prefix)
             except ApiFailed as e:
                 print(f"fleetbus: {e}", file=sys.stderr)
                 status = 1
     return status
 
 
-def _print(found: Deleted, output: str) -> None:
+def _print(found: Deleted, output: str, since: str, *, prefix: str) -> None:
     if output == "json":
         print(render_json(found.answer))
         return
@@ -99,21 +109,22 @@ def _print(found: Deleted, output: str) -> None:
         for item in found.items:
             print(f"{found.resource['plural']}/{item['name']}")
     elif found.items:
-        print(render_table(_HEAD, [_row(item) for item in found.items]))
+        print(render_table(_HEAD, [_row(item, prefix) for item in found.items]))
     if not found.items:
-        since = found.answer["since"][:19]
-        print(f"No {found.resource['plural']} were deleted since {since}Z.", file=sys.stderr)
+        begin = found.answer["since"][:19]
+        print(f"No {found.resource['plural']} were deleted since {begin}Z.", file=sys.stderr)
     if found.remaining:
         print(f"{found.remaining} earlier deletions are left out.", file=sys.stderr)
+    note_beginning(found.answer, since)
     note_window(found.answer["window"])
     warn_incomplete(found.answer["freshness"], found.answer["incomplete"])
 
 
-def _row(item: Mapping[str, Any]) -> list[str]:
+def _row(item: Mapping[str, Any], prefix: str) -> list[str]:
     return [
         item["cluster"],
         item["namespace"],
-        item["name"],
+        f"{prefix}{item['name']}",
         f"{render_age(item['deletedAt'])} ago{', or earlier' if item['foundByList'] else ''}",
         name_cause(item["deletedBy"]),
         "yes" if item["existsAgain"] else "no",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, Final
 
 from fleetbus.cli.api_client import ApiClient, ApiFailed
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.history.differences import print_differences
-from fleetbus.cli.history.window import note_window, warn_undetermined
+from fleetbus.cli.history.window import lacks, note_window, warn_undetermined
 from fleetbus.cli.progress import Progress
 from fleetbus.cli.table import warn_incomplete
 from fleetbus.cli.target import ApiFlags
+from fleetbus.cli.unknown import require_clusters
 
 _NAMED: Final = 8
 """Clusters that a line names."""
@@ -31,13 +33,15 @@ def show_changes(
 
     Raises:
         ConfigError: no query API address is set, or the query is malformed.
+        UnknownName: a cluster is not in the fleet.
     """
     api = ApiClient(flags.resolve())
     query: dict[str, str | Sequence[str]] = {name: value for name, value in asked.items() if value}
     query |= {"cluster": clusters} if clusters else {}
     try:
         with Progress("comparing the fleet at two points in time"):
-            found = api.get("/fleet/v1/changes", query)
+            found = _ask(api, query)
+        require_clusters(api, [name for name in clusters if lacks(found, name)])
     except ApiFailed as e:
         print(f"fleetbus: {e}", file=sys.stderr)
         return 1
@@ -46,6 +50,23 @@ def show_changes(
         return 0
     _print(found)
     return 0
+
+
+def _ask(api: ApiClient, query: Mapping[str, str | Sequence[str]]) -> Mapping[str, Any]:
+    """Ask for the changes; of a time before the window, for those since the window begins.
+
+    Raises:
+        ApiFailed: no answer, no such type, or the whole period is before the window.
+    """
+    try:
+        return api.get("/fleet/v1/changes", query)
+    except ApiFailed as e:
+        if e.status != HTTPStatus.GONE or query.get("until"):
+            raise
+        begin = api.get("/fleet/v1/history")["window"]["from"]
+        found = api.get("/fleet/v1/changes", {**query, "since": begin})
+        print(f"warning: {e}; this is what changed since then", file=sys.stderr)
+        return found
 
 
 def _print(found: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ import pathlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from fleetbus.cli.api_client import ApiClient, ApiFailed
@@ -24,16 +24,20 @@ from fleetbus.cli.history.restorable import (
     restored_tree,
     select_restorable,
 )
+from fleetbus.cli.history.window import lacks, note_beginning, note_window
 from fleetbus.cli.objects.arguments import Chosen
 from fleetbus.cli.objects.query import ObjectQuery
 from fleetbus.cli.progress import Progress
-from fleetbus.cli.table import render_table
+from fleetbus.cli.table import render_table, warn_incomplete
 from fleetbus.cli.target import ApiFlags
+from fleetbus.cli.unknown import require_clusters
 from fleetbus.errors import AlreadyExists, ConfigError, KubeError, NotFound
 from fleetbus.kube.client import KubeClient
 from fleetbus.process.human_time import render_age
 
 _HEAD: Final = ("CLUSTER", "TYPE", "NAMESPACE", "NAME", "DELETED", "BY", "RESULT")
+_NAMESPACES: Final = "v1/namespaces"
+_KEPT: Final = ("since", "window", "freshness", "incomplete")
 _MANAGER: Final = "fleetbus-restore"
 RESTORED, WOULD_RESTORE, LEFT_OUT, FAILED = "restored", "would be restored", "left out", "failed"
 
@@ -87,22 +91,27 @@ def restore_objects(query: RestoreQuery, flags: ApiFlags) -> int:
 
     Raises:
         ConfigError: no query API or no kubeconfig is set, or the query is malformed.
+        UnknownName: a cluster is not in the fleet.
     """
     api = ApiClient(flags.resolve())
     try:
         with Progress("reading what was deleted") as progress:
-            found, cut = _read(api, query, progress)
+            read = _read(api, query, progress)
+        require_clusters(api, [name for name in query.clusters if read.lacks(name)])
     except ApiFailed as e:
         print(f"fleetbus: {e}", file=sys.stderr)
         return 1
+    found, cut = select_restorable(read.deleted), read.cut
     if not found:
-        print(f"Nothing was deleted since {query.since} that is still missing.", file=sys.stderr)
+        print(f"Nothing {_asked(query)} and is still missing.", file=sys.stderr)
+        read.note(query.since)
         return 0
     outcomes = asyncio.run(_restore(api, found, query))
     if query.output == "json":
         print(render_json({"items": [one.render() for one in outcomes], "incomplete": cut}))
     else:
         _print(outcomes)
+    read.note(query.since)
     for plural in cut:
         print(f"warning: more {plural} were deleted than one answer has", file=sys.stderr)
     if not query.is_applied and any(one.result == WOULD_RESTORE for one in outcomes):
@@ -110,24 +119,64 @@ def restore_objects(query: RestoreQuery, flags: ApiFlags) -> int:
     return int(any(one.result == FAILED for one in outcomes))
 
 
-def _read(
-    api: ApiClient, query: RestoreQuery, progress: Progress
-) -> tuple[list[DeletedObject], list[str]]:
-    """Read what was deleted and is missing; and of which types not all of it."""
-    deleted: list[DeletedObject] = []
-    cut: list[str] = []
+@dataclass(slots=True)
+class _Read:
+    """Deleted objects that are missing, of all types.
+
+    Attributes:
+        cut: types of which not all of it was read.
+        answers: without their objects.
+    """
+
+    deleted: list[DeletedObject] = field(default_factory=list[DeletedObject])
+    cut: list[str] = field(default_factory=list[str])
+    answers: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+
+    def add(self, found: Deleted) -> None:
+        """Add the deletions of a type."""
+        self.deleted += [_object(one, found) for one in found.items if not one["existsAgain"]]
+        self.cut += [str(found.resource["plural"])] if found.remaining else []
+        self.answers.append({name: found.answer[name] for name in _KEPT})
+
+    def lacks(self, cluster: str) -> bool:
+        """Whether no answer knows anything of a cluster."""
+        return all(lacks(answer, cluster) for answer in self.answers)
+
+    def note(self, since: str) -> None:
+        """Say what the answers may lack (rules A4, A9), each thing once."""
+        if not self.answers:
+            return
+        note_beginning(self.answers[0], since)
+        gaps = {(gap["cluster"], gap["reason"]): gap for gap in self._gaps()}
+        note_window({"gaps": list(gaps.values())})
+        stale = {name: one["freshness"][name] for one in self.answers for name in one["incomplete"]}
+        warn_incomplete(stale, sorted(stale))
+
+    def _gaps(self) -> list[Mapping[str, Any]]:
+        gaps = [gap for answer in self.answers for gap in answer["window"]["gaps"]]
+        return sorted(gaps, key=lambda gap: str(gap["to"]))
+
+
+def _asked(query: RestoreQuery) -> str:
+    """Words for what was asked for, where that was not everything."""
+    is_chosen = query.chosen or query.clusters or query.namespace or query.selector
+    since = f"since {query.since}" if "-" in query.since else f"in the last {query.since}"
+    return f"{'that matches ' if is_chosen else ''}was deleted {since}"
+
+
+def _read(api: ApiClient, query: RestoreQuery, progress: Progress) -> _Read:
+    """Read what was deleted and is missing."""
+    read = _Read()
     is_named = bool(query.chosen)
     for wanted in _queries(api, query):
         progress.show(wanted.resource)
         try:
-            found = read_deleted(api, wanted, query.since)
+            read.add(read_deleted(api, wanted, query.since))
         except ApiFailed:
             if is_named:
                 raise
-            continue  # a type of the list that has gone meanwhile
-        deleted += [_object(item, found) for item in found.items if not item["existsAgain"]]
-        cut += [str(found.resource["plural"])] if found.remaining else []
-    return select_restorable(deleted), cut
+            # a type of the list that has gone meanwhile
+    return read
 
 
 def _queries(api: ApiClient, query: RestoreQuery) -> Iterator[ObjectQuery]:
@@ -142,6 +191,8 @@ def _queries(api: ApiClient, query: RestoreQuery) -> Iterator[ObjectQuery]:
             for name in one.names or ("",):
                 yield replace(base, resource=one.resource, name=name)
         return
+    if query.namespace and not query.selector:  # it comes first, if it is gone with its content
+        yield replace(base, resource=_NAMESPACES, namespace="", name=query.namespace)
     for known in api.get("/fleet/v1/resources")["items"]:
         group = "" if known["group"] == "core" else f".{known['group']}"
         yield replace(base, resource=f"{known['plural']}{group}")
@@ -233,6 +284,9 @@ async def _create(
 def _failed(one: DeletedObject, error: Exception) -> Outcome:
     if isinstance(error, AlreadyExists):
         return Outcome(one, LEFT_OUT, "it exists again")
+    if isinstance(error, NotFound) and one.namespace:
+        hint = f"if it was deleted too, restore namespaces/{one.namespace} with it"
+        return Outcome(one, FAILED, f"{error}: {hint}")
     return Outcome(one, FAILED, str(error))
 
 

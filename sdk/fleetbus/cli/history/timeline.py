@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import urllib.parse
 from collections.abc import Mapping
-from typing import Any
+from http import HTTPStatus
+from typing import Any, Final
 
 from fleetbus.cli.api_client import ApiClient, ApiFailed
 from fleetbus.cli.documents import render_json
@@ -15,9 +17,16 @@ from fleetbus.cli.table import warn_incomplete
 from fleetbus.cli.target import ApiFlags
 from fleetbus.process.human_time import render_duration
 
+_STATUS: Final = re.compile(r"status($|[.\[])")
+
 
 def show_timeline(
-    path: tuple[str, str, str, str], asked: Mapping[str, str], output: str, flags: ApiFlags
+    path: tuple[str, str, str, str],
+    asked: Mapping[str, str],
+    output: str,
+    flags: ApiFlags,
+    *,
+    with_status: bool,
 ) -> int:
     """Print a timeline; return the exit status.
 
@@ -26,6 +35,7 @@ def show_timeline(
         asked: query parameters.
         output: `table` or `json`.
         flags: where the query API is.
+        with_status: else fields of the status are left out, and changes of nothing else.
 
     Raises:
         ConfigError: no query API address is set, or the query is malformed.
@@ -36,22 +46,38 @@ def show_timeline(
     try:
         found = api.get(where, asked)
     except ApiFailed as e:
-        print(f"fleetbus: {e}", file=sys.stderr)
+        is_bare = e.status == HTTPStatus.NOT_FOUND and not namespace
+        hint = "; an object in a namespace is named NAMESPACE/NAME" if is_bare else ""
+        print(f"fleetbus: {e}{hint}", file=sys.stderr)
         return 1
+    everything: list[Mapping[str, Any]] = found["entries"]
+    entries = everything if with_status else [*filter(None, map(_without_status, everything))]
     if output == "json":
-        print(render_json(found))
+        print(render_json({**found, "entries": entries}))
         return 0
+    if left_out := len(everything) - len(entries):
+        print(f"Left out, because only the status changed: {left_out}.", file=sys.stderr)
     if found["hasMore"]:
         print("Earlier changes are left out: --limit shows more.", file=sys.stderr)
-    for entry in found["entries"]:
+    for entry in entries:
         print(f"{entry['time'][:23]}Z  {_describe(entry)}")
         if entry["stage"] == "change":
             print_differences(entry, " " * 26)
-    if not found["entries"]:
+    if not everything:
         print(f"It has not changed since {found['since'][:19]}Z.", file=sys.stderr)
     note_window(found["window"])
     warn_incomplete(found["freshness"], found["incomplete"])
     return 0
+
+
+def _without_status(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """An entry without fields of the status; None if there were no others."""
+    if entry["stage"] != "change" or not entry["differences"]:
+        return entry
+    others = [one for one in entry["differences"] if not _STATUS.match(one["path"])]
+    if not others and not entry["moreDifferences"]:
+        return None
+    return {**entry, "differences": others}
 
 
 def _describe(entry: Mapping[str, Any]) -> str:
@@ -69,15 +95,23 @@ def _describe(entry: Mapping[str, Any]) -> str:
 
 def _describe_change(entry: Mapping[str, Any]) -> str:
     late = ", found by a list: it may have been earlier" if entry["foundByList"] else ""
-    delay = render_duration(max(0.0, entry["storedAfterSeconds"]))
+    delay = _render_delay(entry["storedAfterSeconds"])
     return (
-        f"{entry['verb']} to version {entry['resourceVersion']}, on the bus {delay} after the"
+        f"{entry['verb']}, version {entry['resourceVersion']}, on the bus {delay} after the"
         f" watcher saw it{late}"
     )
 
 
+def _render_delay(seconds: float) -> str:
+    """Render a delay, in milliseconds below a second."""
+    milliseconds = max(0.0, seconds) * 1000
+    if milliseconds < 1:
+        return "<1 ms"
+    return render_duration(seconds) if seconds >= 1 else f"{milliseconds:.0f} ms"
+
+
 def _describe_run(entry: Mapping[str, Any]) -> str:
-    waited, ran = (render_duration(entry[name]) for name in ("waitedSeconds", "ranSeconds"))
+    waited, ran = (_render_delay(entry[name]) for name in ("waitedSeconds", "ranSeconds"))
     request = entry["request"]
     name = "/".join(filter(None, (request["cluster"], request["namespace"], request["name"])))
     error = f": {entry['error']}" if entry["error"] else ""

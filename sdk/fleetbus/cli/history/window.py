@@ -4,16 +4,45 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final
 
+from fleetbus.history.times import parse_point
+
 _NAMED: Final = 5
+_ROUNDING: Final = timedelta(seconds=1)
+
+
+def lacks(answer: Mapping[str, Any], cluster: str) -> bool:
+    """Whether an answer knows nothing of a cluster: it may not be in the fleet."""
+    return answer["freshness"].get(cluster, {}).get("state", "unknown") == "unknown"
 
 
 def note_window(window: Mapping[str, Any]) -> None:
-    """Say where the past has gaps."""
-    for gap in window["gaps"][:_NAMED]:
-        where = f"{gap['cluster']}, " if gap["cluster"] else ""
-        print(f"note: {where}up to {gap['to'][:19]}Z: {gap['reason']}", file=sys.stderr)
+    """Say where the past has gaps: those of clusters with the same reason in one line."""
+    alike: dict[str, list[Mapping[str, Any]]] = {}
+    for number, gap in enumerate(window["gaps"]):
+        key = str(gap["reason"]) if gap["cluster"] else f"{number}"
+        alike.setdefault(key, []).append(gap)
+    for gaps in [*alike.values()][:_NAMED]:
+        names = [str(gap["cluster"]) for gap in gaps if gap["cluster"]]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        where = f"{', '.join(names[:_NAMED])}{more}, " if names else ""
+        end = max(str(gap["to"]) for gap in gaps)[:19]
+        print(f"note: {where}up to {end}Z: {gaps[0]['reason']}", file=sys.stderr)
+
+
+def note_beginning(answer: Mapping[str, Any], asked: str) -> None:
+    """Note on stderr if the answer begins later than was asked for.
+
+    Args:
+        answer: has `since` and `window`.
+        asked: the time as the user wrote it.
+    """
+    now, since = (datetime.fromisoformat(one) for one in (answer["window"]["to"], answer["since"]))
+    if parse_point(asked, now=now) < since - _ROUNDING:
+        begin = answer["since"][:19]
+        print(f"note: nothing is known of the time before {begin}Z", file=sys.stderr)
 
 
 def warn_undetermined(objects: Sequence[Mapping[str, str]]) -> None:

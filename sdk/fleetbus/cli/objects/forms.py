@@ -22,7 +22,7 @@ from fleetbus.cli.objects.server_table import ServerTable
 from fleetbus.cli.objects.table_output import print_rows
 from fleetbus.cli.objects.templates import CustomColumn, list_of, parse_columns, with_cluster
 from fleetbus.cli.progress import Progress
-from fleetbus.cli.table import warn_incomplete
+from fleetbus.cli.table import resource_prefix, warn_incomplete
 from fleetbus.cli.unknown import require_clusters
 from fleetbus.kube.jsonpath import JsonPathTemplate
 
@@ -118,7 +118,7 @@ class _Table(Form):
         first = next(rows, None)
         if first is None:
             return 0
-        prefix = _prefix(table.resource) if self.has_several else ""
+        prefix = resource_prefix(table.resource) if self.has_several else ""
         if self.has_several and self._shown and not self._output.no_headers:
             print()
         at = table.name_column
@@ -224,12 +224,6 @@ def _cut(rows: Iterator[list[str]], limit: int) -> Iterator[list[str]]:
 def _chain(first: list[str], rest: Iterator[list[str]]) -> Iterator[list[str]]:
     yield first
     yield from rest
-
-
-def _prefix(resource: Mapping[str, Any]) -> str:
-    """The prefix that kubectl gives names where several resources are shown: `deployment.apps/`."""
-    kind, group = str(resource["kind"] or resource["plural"]).lower(), resource["group"]
-    return f"{kind}/" if group == "core" else f"{kind}.{group}/"
 
 
 def check_clusters(api: ApiClient, query: ObjectQuery, found: Found) -> None:

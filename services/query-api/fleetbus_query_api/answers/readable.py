@@ -87,7 +87,7 @@ class ReadableResources:
             if self._access.is_open:
                 raise
             await self._review_unknown(user, wanted, fleet, asked)
-            raise _no_resource(wanted) from None
+            raise no_resource(wanted) from None
         right = wanted.right_to(known.group, known.plural)
         allowed = set(await self._access.authorise(user, right, asked))
         if not self._access.is_open:
@@ -112,7 +112,7 @@ class ReadableResources:
             NotFoundProblem: they may read it in none, or it has not that name there.
         """
         if not allowed:
-            raise _no_resource(wanted)
+            raise no_resource(wanted)
         seen = fleet.within(known, allowed)
         if seen is None:  # other clusters have it, of which the user may not know
             right = wanted.right_to(known.group, known.plural)
@@ -120,7 +120,7 @@ class ReadableResources:
                 known, await self._access.authorise(user, right, sorted(fleet.clusters))
             )
         if seen is None or not (wanted.is_key or seen.is_named(wanted.resource)):
-            raise _no_resource(wanted)
+            raise no_resource(wanted)
         return seen
 
     async def _review_unknown(
@@ -136,7 +136,7 @@ class ReadableResources:
             await self._access.authorise(user, right, sorted(fleet.clusters))
 
 
-def _no_resource(wanted: Selection) -> NotFoundProblem:
+def no_resource(wanted: Selection) -> NotFoundProblem:
     """One answer for an unknown resource and for one that the user may not read."""
     where = "" if wanted.namespace else "; if you have rights in one namespace only, name it"
     return NotFoundProblem(

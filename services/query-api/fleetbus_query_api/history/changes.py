@@ -116,6 +116,8 @@ class FleetChanges:
         """Compare the fleet at two points in time.
 
         Raises:
+            InvalidName: the name of the type is malformed.
+            NotFoundProblem: no cluster has the type, or the user may list it in none.
             HistoryError: a time is malformed, or they are in the wrong order.
             OutsideWindow: the first one is before the window.
             UnavailableProblem: there is no connection to NATS.
@@ -124,6 +126,7 @@ class FleetChanges:
         readable = await self._types.find(
             user, asked.namespace, kind=asked.resource, clusters=asked.cluster
         )
+        self._types.require(readable, asked.resource, asked.namespace)
         freshness = await self._types.freshness(user, readable, named=asked.cluster)
         past = await self._windows.ask(asked.since)
         until = self._windows.end(asked.until, past)

@@ -76,7 +76,7 @@ def history_router(
         path = ObjectPath(cluster, resource, "" if namespace == "-" else namespace, name)
         return await while_connected(request, timelines.show(user, path, asked))
 
-    @router.get("/changes", responses=describe_answers(ChangesModel, 410))
+    @router.get("/changes", responses=describe_answers(ChangesModel, 404, 410))
     async def list_changes(
         request: Request, user: RequestUser, asked: Annotated[ChangesParameters, Query()]
     ) -> Response:

@@ -93,7 +93,11 @@ class Timelines:
         readable = await self._listing.find(user, wanted)
         freshness = await self._listing.freshness(readable, path.namespace)
         if not members_of(readable):
-            raise NotFoundProblem("no such object", **render_freshness(freshness))
+            raise NotFoundProblem(
+                f"no such object: {path.cluster[:200]} is not in the fleet, does not watch it, or"
+                " you may not read it there",
+                **render_freshness(freshness),
+            )
         ref = ObjectRef(path.cluster, readable.known.key, path.namespace, path.name)
         past = await self._windows.ask_since(asked.since)
         changes = await _last_changes(past, ref, asked.limit)

@@ -13,7 +13,7 @@ from fleetbus_query_api.access.authorise import Access, Right
 from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.catalog import Catalog, KnownFleet, KnownResource
 from fleetbus_query_api.answers.cluster_listing import cluster_freshness
-from fleetbus_query_api.answers.readable import UNREADABLE
+from fleetbus_query_api.answers.readable import UNREADABLE, Selection, no_resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,11 @@ class TypeReader:
         Args:
             user: who asks.
             namespace: the only one; empty for a right in all namespaces.
-            kind: only resources of this kind or name.
+            kind: only resources of this kind or name, `deploy` or `apps/v1/deployments` too.
             clusters: only these.
 
         Raises:
+            InvalidName: `kind` is not a resource name.
             StoreEmpty: the fleet is unknown (rule P13).
             UnavailableProblem: the hub does not decide.
             TooManyRequestsProblem: it takes too many reviews.
@@ -92,6 +93,18 @@ class TypeReader:
         )
         found = {known.key: names for known, names in zip(wanted, allowed, strict=True) if names}
         return ReadableTypes(fleet, found, asked)
+
+    def require(self, readable: ReadableTypes, kind: str, namespace: str) -> None:
+        """Refuse a type that no cluster has, or that the user may list in none (rule A2).
+
+        Raises:
+            NotFoundProblem: there is none; where everybody may read everything, with a suggestion.
+        """
+        if not kind or readable.clusters:
+            return
+        if self._access.is_open:
+            readable.fleet.find(kind)
+        raise no_resource(Selection(verb="list", resource=kind, namespace=namespace))
 
     async def freshness(
         self, user: User, readable: ReadableTypes, *, named: Collection[str]
@@ -126,5 +139,4 @@ class TypeReader:
 
 
 def _is_of(known: KnownResource, kind: str) -> bool:
-    names = {known.kind.lower(), known.plural, known.name, known.singular, *known.short_names}
-    return not kind or kind in names
+    return not kind or known.is_named(kind)

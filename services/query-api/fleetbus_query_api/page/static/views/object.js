@@ -2,7 +2,7 @@
 import { get } from "../api.js";
 import { badge, fill, h, table } from "../dom.js";
 import { ago, clock, names, plural, resourceName, titleOf } from "../format.js";
-import { commandOf, commands, freshnessLine, shown, windowLine } from "../parts.js";
+import { commandOf, commands, freshnessLine, problemBox, shown, windowLine } from "../parts.js";
 import { toYaml } from "../trees.js";
 import { drawCompare, groupVariants } from "./compare.js";
 import { openTimeline, timeControl } from "./timeline.js";
@@ -19,7 +19,12 @@ export function openObject(main, context) {
   shown(place, signal, async () => {
     const path = `/fleet/v1/resources/${encodeURI(asked.resource)}`;
     const question = { namespace: asked.namespace, name: asked.name, limit: MOST, asOf: params.get("asOf") };
-    const answer = await get(path, question, { signal });
+    const answer = await get(path, question, { signal }).catch((error) => {
+      if (signal.aborted || !question.asOf) throw error;
+      // The moment stays at hand: it is what has to be changed.
+      fill(place, h("h1", {}, titleOf(asked.namespace, asked.name)), timeControl(context, asked, params.get("cluster")), problemBox(error));
+    });
+    if (!answer) return;
     // Without a namespace the API lists those of all: only an object without one is meant then.
     const items = answer.items.filter((item) => asked.namespace || !namespaceOf(item));
     draw(place, context, asked, { ...answer, items });
