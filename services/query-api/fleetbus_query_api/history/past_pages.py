@@ -7,7 +7,7 @@ decides. They come in the order of other lists, by cluster, namespace and name.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -40,6 +40,8 @@ _MAX_READ: Final = 20_000
 """Candidates of one page; the next page continues there."""
 _MAX_BYTES: Final = 16 * 1024 * 1024
 """Bodies per page, as of other lists (rule A8)."""
+_PORTIONS: Final = 20
+"""Parts of the fleet at most, whose deletions are read one after the other."""
 _MAX_DELETED: Final = 200_000
 """Names of deleted objects that a page has to sort."""
 _MAX_UNDETERMINED: Final = 100
@@ -124,6 +126,24 @@ class PastPages:
         after: PastPosition | None,
     ) -> tuple[str, _Place] | None:
         """Add objects until the page is full; where it ends, or None if nothing is left."""
+        for clusters in _portions(query.clusters):
+            if after is not None and clusters[-1] < after.cluster:
+                continue
+            part = replace(query, clusters=clusters)
+            end = await self._fill_part(page, part, fields, asked, after)
+            if end is not None:
+                return end
+        return None
+
+    async def _fill_part(
+        self,
+        page: PastPage,
+        query: ListQuery,
+        fields: FieldSelector,
+        asked: Asked,
+        after: PastPosition | None,
+    ) -> tuple[str, _Place] | None:
+        """The same for some clusters, whose deletions are read together."""
         states = PastStates(bus=asked.bus, reader=self._reader)
         deleted = await self._deleted(query, replace(asked, at=page.at), after)
         async with aclosing(self._candidates(query, after, deleted)) as batches:
@@ -195,6 +215,14 @@ class PastPages:
             rest = rest[cut:]
             for first in range(0, len(ordered), _STEP):
                 yield listed.generation, ordered[first : first + _STEP]
+
+
+def _portions(clusters: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Divide clusters, in their order: a page mostly ends in one of the first."""
+    ordered = sorted(clusters)
+    size = -(-len(ordered) // _PORTIONS) or 1
+    for start in range(0, len(ordered), size):
+        yield ordered[start : start + size]
 
 
 def _take(
