@@ -260,9 +260,9 @@ def created_at(body: bytes) -> datetime | None:
     """The creation time of an object, in whole seconds; None if it is unknown."""
     try:
         found = _created.decode(body).metadata.creation_timestamp
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return found.astimezone(UTC) if found is not None and found.tzinfo is not None else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):
         return None
-    return found.astimezone(UTC) if found is not None and found.tzinfo is not None else None
 
 
 def _before(first: StoredEvent | None, time: datetime) -> PastState:

@@ -69,11 +69,11 @@ def _describe(entry: Mapping[str, Any]) -> str:
 
 def _describe_change(entry: Mapping[str, Any]) -> str:
     late = ", found by a list: it may have been earlier" if entry["foundByList"] else ""
-    delay = render_duration(max(0.0, entry["storedAfterSeconds"]))
-    return (
-        f"{entry['verb']} to version {entry['resourceVersion']}, on the bus {delay} after the"
-        f" watcher saw it{late}"
-    )
+    text = f"{entry['verb']} to version {entry['resourceVersion']}, on the bus"
+    delay = entry["storedAfterSeconds"]
+    if delay is not None:
+        text += f" {render_duration(max(0.0, delay))} after the watcher saw it"
+    return f"{text}{late}"
 
 
 def _describe_run(entry: Mapping[str, Any]) -> str:

@@ -8,7 +8,6 @@ one group: "in 38 of 40 clusters the image went from a to b".
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -217,7 +216,7 @@ class FleetChanges:
             bus, places=readable.places, since=since, namespace=asked.namespace
         ):
             ref = ref_of(stored.event)
-            if ref in known:  # its tombstone was there
+            if ref in known:  # it exists again
                 continue
             known.add(ref)
             if not asked.owned and _is_owned(stored.event.object):
@@ -259,7 +258,7 @@ def _take(found: _Compared, ref: ObjectRef, before: PastState, after: PastState)
         return
     found.count += 1
     name = _Name(ref.resource, ref.namespace, ref.name)
-    kind = _Kind(name, change, _digest(differences))
+    kind = _Kind(name, change, differences.digest)
     if kind not in found.groups and len(found.groups) >= _MAX_GROUPS:
         found.is_cut = True
         return
@@ -279,10 +278,6 @@ def _compare(resource: str, before: PastState, after: PastState) -> tuple[str, D
         return _MODIFIED, UNREADABLE
     differences = compare_trees(*trees)
     return _MODIFIED, differences if differences.shown else NONE
-
-
-def _digest(differences: Differences) -> bytes:
-    return hashlib.blake2b(msgspec.msgpack.encode(differences), digest_size=8).digest()
 
 
 def _is_owned(body: bytes | None) -> bool:

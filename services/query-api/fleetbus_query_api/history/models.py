@@ -91,7 +91,8 @@ class TimelineChangeModel(AnswerModel):
     """By the watcher."""
     storedAt: str  # noqa: N815 -- as in the answer
     """In the stream."""
-    storedAfterSeconds: float  # noqa: N815 -- as in the answer
+    storedAfterSeconds: float | None  # noqa: N815 -- as in the answer
+    """None if the watcher's time is malformed."""
     foundByList: bool  # noqa: N815 -- as in the answer
     degraded: str
     differences: list[ChangedFieldModel]
