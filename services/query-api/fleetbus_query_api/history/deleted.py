@@ -44,6 +44,8 @@ class _Deletion:
     entry: Entry
     at: datetime
     kind: str
+    cluster_uid: str
+    """UID of the namespace kube-system of the cluster that it was deleted from."""
     is_found_late: bool
     """Found by a list: it may have happened earlier."""
 
@@ -218,7 +220,9 @@ def _deletion(stored: StoredEvent) -> _Deletion:
         event.degraded,
         event.incarnation.number,
     )
-    return _Deletion(entry, stored.stored_at, event.kind, event.final_state_unknown)
+    return _Deletion(
+        entry, stored.stored_at, event.kind, event.incarnation.uid, event.final_state_unknown
+    )
 
 
 def _render(
@@ -229,6 +233,7 @@ def _render(
     entry = deletion.entry
     more: dict[str, Any] = {
         "deletedAt": rfc3339(deletion.at),
+        "clusterUid": deletion.cluster_uid,
         "foundByList": deletion.is_found_late,
         "deletedBy": causes.get((entry.cluster, deletion.text)),
         "existsAgain": (entry.cluster, entry.namespace, entry.name) in present,

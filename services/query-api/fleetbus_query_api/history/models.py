@@ -46,6 +46,8 @@ class DeletedItemModel(ItemModel):
 
     deletedAt: str  # noqa: N815 -- as in the answer
     """When the event was stored."""
+    clusterUid: str  # noqa: N815 -- as in the answer
+    """UID of the namespace kube-system of the cluster that it was deleted from."""
     foundByList: bool  # noqa: N815 -- as in the answer
     """A list found that it was gone: it may have been deleted earlier."""
     deletedBy: CauseModel | None  # noqa: N815 -- as in the answer
