@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,8 +27,8 @@ from fleetbus_query_api.answers.object_listing import (
 from fleetbus_query_api.answers.readable import Selection
 from fleetbus_query_api.answers.render import render_freshness, render_item, render_list, render_one
 from fleetbus_query_api.fields.bodies import UnreadableBody
-from fleetbus_query_api.fields.pages import MAX_PAGE_BYTES
 from fleetbus_query_api.fields.selection import matches_entry
+from fleetbus_query_api.history.latest import Latest
 from fleetbus_query_api.history.parameters import DeletedParameters
 from fleetbus_query_api.history.window import Asked, Windows
 from fleetbus_query_api.operations.held_deletions import MULTI_CLUSTER_RESOURCES
@@ -55,28 +54,6 @@ class _Deletion:
         entry = self.entry
         place = f"{entry.namespace}/{entry.name}" if entry.namespace else entry.name
         return f"{self.kind} {place}"
-
-
-class _LastDeletions:
-    """The last ones of many, in a bounded number of bytes.
-
-    Args:
-        most: how many, at most.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._size = 0
-        self.kept = deque[_Deletion]()
-        self.total = 0
-
-    def add(self, deletion: _Deletion) -> None:
-        """Add one; the first ones go."""
-        self.total += 1
-        self.kept.append(deletion)
-        self._size += len(deletion.entry.body)
-        while len(self.kept) > self._most or (self._size > MAX_PAGE_BYTES and len(self.kept) > 1):
-            self._size -= len(self.kept.popleft().entry.body)
 
 
 class DeletedObjects:
@@ -114,7 +91,7 @@ class DeletedObjects:
         freshness = await self._listing.freshness(readable, asked.namespace)
         clusters, key = members_of(readable), readable.known.key
         past = await self._windows.ask_since(asked.since)
-        found = _LastDeletions(asked.limit)
+        found = Latest[_Deletion](asked.limit, size_of=lambda one: len(one.entry.body))
         undecided: dict[str, int] = {}
         async for stored in _read(past, clusters, key, asked):
             deletion = _deletion(stored)

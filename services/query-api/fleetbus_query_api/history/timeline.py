@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +10,6 @@ from typing import Any
 import msgspec
 
 from fleetbus.archive import EventFilter
-from fleetbus.bus.connection import Bus
 from fleetbus.bus.stream_reads import read_last
 from fleetbus.errors import MalformedOwner
 from fleetbus.history.differences import NONE, Differences, compare_bodies
@@ -28,6 +26,7 @@ from fleetbus_query_api.answers.readable import Selection
 from fleetbus_query_api.answers.render import render_freshness
 from fleetbus_query_api.fields.bodies import UnreadableBody, decode
 from fleetbus_query_api.history.actions import Actions
+from fleetbus_query_api.history.latest import Latest
 from fleetbus_query_api.history.parameters import TimelineParameters
 from fleetbus_query_api.history.window import Asked, Windows
 from fleetbus_query_api.limits.time_slices import TimeSlices
@@ -98,7 +97,7 @@ class Timelines:
             raise NotFoundProblem(
                 "no such object, now or since then", **render_freshness(freshness)
             )
-        entries = await self._describe(past.bus, ref, changes)
+        entries = await self._describe(past, ref, changes)
         owner = _owner(body or _last_body(changes.events))
         entries += await self._actions.find(user, past, ref, owner)
         entries.sort(key=lambda entry: entry["time"])
@@ -119,12 +118,16 @@ class Timelines:
             }
         )
 
-    async def _describe(self, bus: Bus, ref: ObjectRef, changes: _Changes) -> list[dict[str, Any]]:
+    async def _describe(
+        self, past: Asked, ref: ObjectRef, changes: _Changes
+    ) -> list[dict[str, Any]]:
         """Describe changes, each with its differences to the one before."""
         events = changes.events
         before = b""
-        if events and events[0].event.verb in (Verb.MODIFIED, Verb.LISTED):
-            states = PastStates(bus=bus, reader=self._reader)
+        # Of what is older than the stream only the archive knows, and it has no index of states.
+        is_known = bool(events) and events[0].stored_at >= past.window.start
+        if is_known and events[0].event.verb in (Verb.MODIFIED, Verb.LISTED):
+            states = PastStates(bus=past.bus, reader=self._reader)
             before = (await states.at([ref], events[0].stored_at))[ref].body
         found: list[dict[str, Any]] = []
 
@@ -152,11 +155,12 @@ async def _last_changes(past: Asked, ref: ObjectRef, limit: int) -> _Changes:
     events = list(filter(None, map(read_event, messages)))
     if past.older is None or has_more or len(events) >= limit:
         return _Changes(events, has_more)
-    older, count = deque[StoredEvent](maxlen=limit - len(events)), 0
+    older = Latest[StoredEvent](
+        limit - len(events), size_of=lambda one: len(one.event.object or b"")
+    )
     async for stored in past.older.read(_filter_of(ref)):
-        older.append(stored)
-        count += 1
-    return _Changes([*older, *events], count > len(older))
+        older.add(stored)
+    return _Changes([*older.kept, *events], older.total > len(older.kept))
 
 
 def _filter_of(ref: ObjectRef) -> EventFilter:
