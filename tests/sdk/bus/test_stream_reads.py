@@ -90,3 +90,18 @@ async def test_without_a_stream_there_is_an_error(bus: Bus):
         await last_messages(bus, "NONE", ["s.a"])
     with pytest.raises(NoStream):
         _ = [page async for page in read_messages(bus, "NONE", "s.a", start=1)]
+
+
+async def test_the_last_messages_come_in_parts_where_they_are_large(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+):
+    """A server cuts an answer at 64 MiB, and says how many messages it has left out."""
+    monkeypatch.setattr("fleetbus.bus.stream_reads._MULTI_BYTES", 2 * 1024**2)
+    subjects = [f"s.{number}" for number in range(12)]
+    await fill(bus, *subjects, size=900_000)
+    until = datetime.now(UTC) + timedelta(milliseconds=1)
+    await fill(bus, *subjects[:6], size=10)
+    old = await last_messages(bus, "S", subjects, until=until)
+    assert sorted(one.sequence for one in old) == list(range(1, 13))
+    new = await last_messages(bus, "S", ["s.*"])
+    assert sorted(one.sequence for one in new) == list(range(7, 19))
