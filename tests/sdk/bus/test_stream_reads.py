@@ -9,6 +9,7 @@ import pytest
 
 from fleetbus.bus.connection import Bus, NoStream, connected
 from fleetbus.bus.stream_reads import last_messages, read_last, read_messages
+from support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -99,7 +100,8 @@ async def test_the_last_messages_come_in_parts_where_they_are_large(
     monkeypatch.setattr("fleetbus.bus.stream_reads._MULTI_BYTES", 2 * 1024**2)
     subjects = [f"s.{number}" for number in range(12)]
     await fill(bus, *subjects, size=900_000)
-    until = datetime.now(UTC) + timedelta(milliseconds=1)
+    until = datetime.now(UTC) + timedelta(milliseconds=2)
+    await eventually(lambda: datetime.now(UTC) > until)
     await fill(bus, *subjects[:6], size=10)
     old = await last_messages(bus, "S", subjects, until=until)
     assert sorted(one.sequence for one in old) == list(range(1, 13))
