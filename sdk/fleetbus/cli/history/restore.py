@@ -230,7 +230,7 @@ class _Restoring:
             await asyncio.sleep(_AGAIN_SECONDS)
 
     def _waits_for(self, one: DeletedObject) -> str:
-        """What a dry run lacks that would be there by then; empty for nothing."""
+        """The prerequisite that a dry run lacks, and that would exist by then; empty for none."""
         if (one.cluster, one.resource) in self._types:
             return "after its definition"
         return "after its namespace" if (one.cluster, one.namespace) in self._namespaces else ""

@@ -1,4 +1,4 @@
-"""What controllers and the distributor did about an object, as far as a user may know it.
+"""Finds what controllers and the distributor did about an object, as far as a user may know it.
 
 The mark that names an owner is an annotation, which anybody may write who may write the object: so
 whatever is about the owner takes the right to get the owner (rule A1).

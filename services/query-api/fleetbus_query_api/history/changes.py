@@ -39,7 +39,7 @@ _STEP: Final = 1_000
 _MAX_OBJECTS: Final = 50_000
 """Objects that are compared; the answer says if there are more."""
 _MAX_GROUPS: Final = 5_000
-"""Changes that are told apart; further ones are counted as objects only."""
+"""Different changes that are shown; further ones are counted as objects only."""
 _AT_A_TIME: Final = 2
 """Questions whose objects are compared side by side, of all users: each may hold 50 MB."""
 _MAX_UNDETERMINED: Final = 100
