@@ -25,7 +25,7 @@ NAMES = "ab"
 
 
 def changes(dice: random.Random) -> list[tuple[int, str, str, str]]:
-    """What happens in a cluster: version, name, verb and UID."""
+    """The changes in a cluster: version, name, verb and UID."""
     version, living = 10, dict[str, str]()
     found: list[tuple[int, str, str, str]] = []
     for _ in range(dice.randrange(8, 20)):
@@ -40,7 +40,7 @@ def changes(dice: random.Random) -> list[tuple[int, str, str, str]]:
 
 
 def sessions(dice: random.Random, resource: str) -> list[Event | EpochEnd]:
-    """What consecutive watchers publish of it: lists, and some of the events after each."""
+    """The messages of consecutive watchers: lists, and some of the events after each."""
     history = changes(dice)
     cuts = sorted(dice.sample(range(len(history) + 1), 3))
     found: list[Event | EpochEnd] = []
