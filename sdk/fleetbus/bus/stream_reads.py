@@ -24,6 +24,8 @@ from fleetbus.process.clock import rfc3339
 _PAGE: Final = 1_000
 _PAGE_BYTES: Final = 4 * 1024**2
 """Of a page; a larger message comes alone."""
+_MULTI_BYTES: Final = 16 * 1024**2
+"""Of one answer with the last messages of many subjects; a server cuts it at 64 MiB anyway."""
 _MOST_BYTES: Final = 32 * 1024**2
 """Of the last messages of a subject; fewer are returned if they are larger."""
 _HALVINGS: Final = 24
@@ -181,25 +183,37 @@ async def last_messages(
 async def _last_of(
     bus: Bus, stream: str, subjects: Sequence[str], until: datetime | None
 ) -> list[StoredMessage]:
-    request: dict[str, Any] = {"multi_last": list(subjects), "batch": 2 * _PAGE}
+    request: dict[str, Any] = {
+        "multi_last": list(subjects),
+        "batch": 2 * _PAGE,
+        "max_bytes": _MULTI_BYTES,
+    }
     if until is not None:
         # A server looks for the first message at or after this time, and takes what is before it.
         request["up_to_time"] = rfc3339(until)
     found: list[StoredMessage] = []
-    end = await direct_get(
-        bus,
-        stream,
-        request,
-        f"the last messages of {len(subjects)} subjects",
-        lambda message, headers: found.append(_stored(message, headers)),
-        within=_LONGEST,
-    )
-    if end.get("Status") == _TOO_MANY and len(subjects) > 1:
-        half = len(subjects) // 2
-        first = await _last_of(bus, stream, subjects[:half], until)
-        return first + await _last_of(bus, stream, subjects[half:], until)
-    has_more(stream, end)
-    return found
+    while True:
+        before = len(found)
+        end = await direct_get(
+            bus,
+            stream,
+            request,
+            f"the last messages of {len(subjects)} subjects",
+            lambda message, headers: found.append(_stored(message, headers)),
+            within=_LONGEST,
+        )
+        if end.get("Status") == _TOO_MANY and len(subjects) > 1:
+            half = len(subjects) // 2
+            first = await _last_of(bus, stream, subjects[:half], until)
+            return first + await _last_of(bus, stream, subjects[half:], until)
+        if not has_more(stream, end):
+            return found
+        if len(found) == before:
+            raise BusError(f"a batched get of {stream} returned nothing of what is left")
+        # The rest, up to where the first answer looked: the last messages of then.
+        request.pop("up_to_time", None)
+        request["seq"] = found[-1].sequence + 1
+        request["up_to_seq"] = int(end["Nats-UpTo-Sequence"])
 
 
 def _parts(subjects: Sequence[str]) -> Iterator[Sequence[str]]:

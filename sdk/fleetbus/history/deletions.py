@@ -24,10 +24,12 @@ async def read_deletions(
     since: datetime,
     namespace: str = "",
     name: str = "",
+    also_left: bool = False,
 ) -> AsyncGenerator[StoredEvent]:
     """Yield the deletions since a point in time, in the order of the stream within a resource.
 
-    What only left the selection of a watcher is none: it may still exist (rule W6).
+    What only left the selection of a watcher is none, unless it is asked for: it may still exist
+    (rule W6).
 
     Args:
         bus: a connection.
@@ -35,6 +37,7 @@ async def read_deletions(
         since: when the first one was stored.
         namespace: only this one; empty for all.
         name: only this one; empty for all.
+        also_left: also what left the selection of a watcher.
 
     Raises:
         BusError: the stream cannot be read.
@@ -49,7 +52,7 @@ async def read_deletions(
             async for page in read_messages(bus, STREAM, subject, start=since):
                 for stored in filter(None, map(read_event, page)):
                     place = stored.event.cluster, stored.event.resource_key
-                    if place in wanted and is_deletion(stored.event):
+                    if place in wanted and (also_left or is_deletion(stored.event)):
                         yield stored
 
 

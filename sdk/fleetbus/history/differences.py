@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, cast
 
 import msgspec
 
 MOST: Final = 50
 """Differences that are shown; further ones are counted."""
+COUNTED: Final = 1_000
+"""Differences that are counted, with those that are shown: two large lists have half a million."""
 _SHOWN: Final = 200
 """Characters of a value."""
+_LONGEST_PATH: Final = 1_000
+"""Characters of a path: names of fields may be as long as the object."""
 _DEEPEST: Final = 60
 _VERSIONS: Final = frozenset({"resourceVersion", "managedFields", "generation"})
 """Of the metadata: they change with every change."""
@@ -37,10 +43,16 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """The first differences, and how many more there are."""
+    """The first differences, and how many more there are.
+
+    Attributes:
+        more: of those that were counted.
+        digest: of all of them with their whole values: it is equal only for equal changes.
+    """
 
     shown: tuple[Difference, ...]
     more: int = 0
+    digest: bytes = b""
 
     def render(self) -> dict[str, Any]:
         """As in the answers of the query API."""
@@ -65,14 +77,22 @@ def compare_bodies(before: bytes, after: bytes) -> Differences:
 
 def compare_trees(before: Mapping[str, Any], after: Mapping[str, Any]) -> Differences:
     """Compare two decoded objects."""
-    shown: list[Difference] = []
-    more = 0
-    for path, old, new in _walk(before, after, "", 0):
-        if len(shown) < MOST:
-            shown.append(Difference(path, _render(old), _render(new)))
-        else:
-            more += 1
-    return Differences(tuple(shown), more)
+    found = list(islice(_walk(before, after, "", 0), COUNTED))
+    shown = tuple(
+        Difference(_cut(path, _LONGEST_PATH), _render(old), _render(new))
+        for path, old, new in found[:MOST]
+    )
+    whole = [("", before, after)] if len(found) == COUNTED else []
+    return Differences(shown, len(found) - len(shown), _digest([*found, *whole]))
+
+
+def _digest(found: Sequence[tuple[str, Any, Any]]) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for path, *values in found:
+        texts = [b"" if one is _ABSENT else msgspec.json.encode(one) for one in values]
+        for part in (path.encode(), *texts):
+            digest.update(b"%d:%b" % (len(part), part))
+    return digest.digest() if found else b""
 
 
 def _decode(body: bytes) -> dict[str, Any]:
@@ -112,6 +132,8 @@ def _pair(before: Any, after: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _below(path: str, name: str) -> str:
+    if len(path) > _LONGEST_PATH:
+        return path
     if name and all(sign not in name for sign in "./[]'"):
         return f"{path}.{name}" if path else name
     return f"{path}['{name}']"
@@ -123,4 +145,8 @@ def _render(value: Any) -> str | float | bool | None:
     if isinstance(value, bool | int | float):
         return value
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return _cut(text, _SHOWN)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"

@@ -29,6 +29,7 @@ from fleetbus.process.clock import now_ms
 from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_proto.admission import admit
+from fleetbus_proto.admission import subject_of as event_subject_of
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import Event
 from fleetbus_proto.prior import PriorState, decode_prior_state
@@ -42,7 +43,11 @@ from fleetbus_proto.subjects import (
 from fleetbus_proto.versions import version_key
 
 _AT_A_TIME: Final = 8
-"""Objects whose first later event is looked up side by side."""
+"""Subjects that are read one by one, side by side."""
+_MOST_HIDDEN: Final = 10_000
+"""Events of one verb that are read because the last one of them may hide another."""
+_MOST_MALFORMED: Final = 1_000
+"""Events that are passed over before the first valid one."""
 
 
 class Existence(StrEnum):
@@ -124,13 +129,39 @@ class PastStates:
     async def _last_events(
         self, refs: Sequence[ObjectRef], *, until: datetime | None = None
     ) -> dict[ObjectRef, list[StoredEvent]]:
-        """The last event of each verb, of the objects that have any."""
+        """The last event of each verb, of the objects that have any.
+
+        Of a verb whose last event came late, or is malformed, the newest one, too.
+        """
         subjects = [subject_of(ref) for ref in refs]
         found: dict[ObjectRef, list[StoredEvent]] = {}
+        hidden: list[str] = []
         for message in await last_messages(self._bus, STREAM, subjects, until=until):
             if (stored := read_event(message)) is not None:
                 found.setdefault(ref_of(stored.event), []).append(stored)
+            else:
+                hidden.append(message.subject)
+        for events in found.values():
+            hidden += [event_subject_of(one.event) for one in _late(events)]
+        turns = asyncio.Semaphore(_AT_A_TIME)
+        newest = await asyncio.gather(*(self._newest(one, until, turns) for one in hidden))
+        for stored in filter(None, newest):
+            found.setdefault(ref_of(stored.event), []).append(stored)
         return found
+
+    async def _newest(
+        self, subject: str, until: datetime | None, turns: asyncio.Semaphore
+    ) -> StoredEvent | None:
+        """The newest event of one verb of an object, in whatever order they were stored."""
+        best: StoredEvent | None = None
+        async with turns:
+            async for page in read_messages(self._bus, STREAM, subject, start=1, most=_MOST_HIDDEN):
+                known = [one for one in page if until is None or one.stored_at < until]
+                events = [one for one in map(read_event, known) if one is not None]
+                best = max(events if best is None else [best, *events], key=_order, default=None)
+                if len(known) < len(page):
+                    break
+        return best
 
     async def present(self, refs: Sequence[ObjectRef]) -> dict[ObjectRef, PastState]:
         """Read the states of the moment, from the snapshot.
@@ -160,10 +191,7 @@ class PastStates:
 
         async def first(ref: ObjectRef) -> StoredEvent | None:
             async with turns:
-                pages = read_messages(self._bus, STREAM, subject_of(ref), start=time, most=1)
-                async for page in pages:
-                    return read_event(page[0])
-            return None
+                return await self._first_event(subject_of(ref), time)
 
         events = await asyncio.gather(*map(first, refs))
         known = {ref: _before(event, time) for ref, event in zip(refs, events, strict=True)}
@@ -173,6 +201,17 @@ class PastStates:
             if event is not None and known[ref].existence is Existence.UNKNOWN
         }
         return known | await self._recorded(unknown)
+
+    async def _first_event(self, subject: str, time: datetime) -> StoredEvent | None:
+        """The first valid event after a time."""
+        start: datetime | int = time
+        for most in (1, _MOST_MALFORMED):
+            async for page in read_messages(self._bus, STREAM, subject, start=start, most=most):
+                found = next(filter(None, map(read_event, page)), None)
+                if found is not None:
+                    return found
+                start = page[-1].sequence + 1
+        return None
 
     async def _recorded(
         self, changes: Mapping[ObjectRef, StoredEvent]
@@ -243,7 +282,21 @@ def state_of(events: Iterable[StoredEvent]) -> PastState:
     )
 
 
-def _order(stored: StoredEvent) -> tuple[int, tuple[int, str], bool, int]:
+def _late(events: Sequence[StoredEvent]) -> list[StoredEvent]:
+    """Those that were stored after a newer one.
+
+    A sweep publishes what a list has shown to be gone, when the object may be back and gone again;
+    and a watcher that was replaced may publish for a while. Such an event is the last one of its
+    verb, and hides a newer one.
+    """
+    return [
+        one
+        for one in events
+        if any(each.sequence < one.sequence and _order(each) > _order(one) for each in events)
+    ]
+
+
+def _order(stored: StoredEvent) -> tuple[int, tuple[int, str], int, int]:
     """Newer events are greater (rule P2).
 
     A list that holds an object is as new as the list itself: it disproves an earlier deletion.
@@ -252,17 +305,19 @@ def _order(stored: StoredEvent) -> tuple[int, tuple[int, str], bool, int]:
     version = version_key(event.resource_version)
     if event.verb is Verb.LISTED:
         version = max(version, version_key(event.epoch.resource_version))
-    is_deletion = event.verb is Verb.DELETED
-    return event.incarnation.number, version, is_deletion, stored.sequence
+    # What left one selection at this version may be in another (rule W6).
+    is_deletion = event.verb is Verb.DELETED and not event.left_selection
+    is_left = event.verb is Verb.DELETED and event.left_selection
+    return event.incarnation.number, version, is_deletion - is_left, stored.sequence
 
 
 def created_at(body: bytes) -> datetime | None:
     """The creation time of an object, in whole seconds; None if it is unknown."""
     try:
         found = _created.decode(body).metadata.creation_timestamp
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return found.astimezone(UTC) if found is not None and found.tzinfo is not None else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):
         return None
-    return found.astimezone(UTC) if found is not None and found.tzinfo is not None else None
 
 
 def _before(first: StoredEvent | None, time: datetime) -> PastState:

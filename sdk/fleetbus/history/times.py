@@ -23,10 +23,12 @@ def parse_point(text: str, *, now: datetime) -> datetime:
         HistoryError: it is neither, or it is in the future.
     """
     found = _DURATION.fullmatch(text)
-    if found is not None:
-        return now - timedelta(**{_UNITS[found[2]]: int(found[1])})
     try:
+        if found is not None:
+            return now - timedelta(**{_UNITS[found[2]]: int(found[1])})
         at = datetime.fromisoformat(text)
+    except OverflowError:
+        raise HistoryError(f"{text[:80]!r} is out of range") from None
     except ValueError:
         at = None
     if at is None or at.tzinfo is None:

@@ -98,11 +98,12 @@ class PriorStates:
 
 def _read(raw: bytes) -> PriorState:
     fields = raw.split(SEP.encode(), _FIELDS - 1)
-    cluster, resource, incarnation, uid, version, replaced_by, key = (
+    cluster, resource, incarnation, uid, version, replaced_by, length = (
         field.decode() for field in fields[:-1]
     )
+    key, body = fields[-1][: int(length)], fields[-1][int(length) :]
     group, _, plural = resource.rpartition("/")
-    namespace, name = split_object_key(key)
+    namespace, name = split_object_key(key.decode())
     return PriorState(
         cluster=cluster,
         incarnation=int(incarnation),
@@ -113,5 +114,5 @@ def _read(raw: bytes) -> PriorState:
         uid=uid,
         resource_version=version,
         replaced_by=replaced_by,
-        object=fields[-1],
+        object=body,
     )

@@ -41,6 +41,7 @@ from fleetbus_query_api.fields.outliers import FieldOutliers
 from fleetbus_query_api.fields.pages import FieldPages
 from fleetbus_query_api.fields.source import FieldSource
 from fleetbus_query_api.fields.tables import FieldTables
+from fleetbus_query_api.history.actions import Actions
 from fleetbus_query_api.history.changes import FleetChanges
 from fleetbus_query_api.history.connection import History
 from fleetbus_query_api.history.deleted import DeletedObjects
@@ -176,9 +177,13 @@ def create_app(
     app.include_router(
         history_router(
             windows=windows,
-            deleted=DeletedObjects(reader=reader, listing=listing, windows=windows),
+            deleted=DeletedObjects(reader=reader, listing=listing, windows=windows, access=access),
             timelines=Timelines(
-                reader=reader, listing=listing, windows=windows, runs=history.runs, slices=slices
+                reader=reader,
+                listing=listing,
+                windows=windows,
+                actions=Actions(access=access, catalog=known, runs=history.runs),
+                slices=slices,
             ),
             changes=FleetChanges(
                 reader=reader,

@@ -15,6 +15,7 @@ from fleetbus.cli.unknown import UnknownName
 from fleetbus.errors import ConfigError
 from fleetbus.process.clock import rfc3339
 from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_proto.events import Incarnation
 from support.rigs.query_api import Ended
 from support.stores.recorded_past import pod
 from support.stores.snapshot import Source
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     Run = Callable[..., Awaitable[Ended]]
 
 EU1 = Source()
+ANY = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+UIDS: dict[str, str] = {}
+"""Of the namespace kube-system, by cluster."""
 TYPES = ("core/configmaps", "core/namespaces", "core/pods", "core/secrets", "apps/deployments")
 
 
@@ -61,6 +65,9 @@ async def eu1(past_api: PastApi, tmp_path: Path) -> AsyncGenerator[Cluster]:
         await past_api.add_cluster(name, *TYPES)
     async with serve([cluster]) as servers:
         servers.write_kubeconfig(tmp_path / "kubeconfig")
+        kube_system = cluster.get("v1/namespaces", None, "kube-system")
+        assert kube_system is not None
+        UIDS["eu1"] = kube_system["metadata"]["uid"]
         yield cluster
 
 
@@ -75,12 +82,17 @@ async def deleted(
     api: PastApi, resource: str, name: str, *, cluster: str = "eu1", **parts: Any
 ) -> None:
     """Record that an object was deleted that had existed."""
+    uid = parts.pop("cluster_uid", UIDS.get(cluster, "other"))
     group, _, plural = resource.partition("/")
     source = Source(cluster=cluster, group=group, resource=plural)
     namespace = parts.get("namespace", "prod")
     known = body(name, 10, **parts)
-    await api.past.record(source.added(name, 10, body=known, namespace=namespace))
-    await api.past.record(source.deleted(name, 11, body=known, namespace=namespace))
+    for event in (
+        source.added(name, 10, body=known, namespace=namespace),
+        source.deleted(name, 11, body=known, namespace=namespace),
+    ):
+        origin = Incarnation(event.incarnation.number, uid)
+        await api.past.record(msgspec.structs.replace(event, incarnation=origin))
 
 
 @pytest.mark.usefixtures("eu1")
@@ -257,14 +269,11 @@ async def test_a9_restore_refuses_another_cluster_and_reports_what_is_refused(
     assert refused.status == 1
     assert 'namespaces "prod" not found' in refused.out
     assert "restore namespaces/prod with it" in refused.out
-    tree = {"metadata": {"name": "kube-system", "uid": "another"}}
-    await past_api.add_body(
-        "eu1", "core/namespaces", "kube-system", msgspec.json.encode(tree), namespace=""
-    )
+    await deleted(past_api, "core/configmaps", "theirs", cluster_uid="another")
     wrong = await run("restore", "cm", *flags)
     assert wrong.status == 1
     assert "another cluster than 'eu1' answers there" in wrong.out
-    assert eu1.get("v1/configmaps", "prod", "lost") is None
+    assert eu1.get("v1/configmaps", "prod", "theirs") is None
     nothing = await run("restore", "deploy", *flags)
     assert nothing.status == 0
     assert "Nothing that matches was deleted in the last 5m and is still missing" in nothing.err
@@ -285,3 +294,52 @@ def test_a9_gaps_of_many_clusters_are_one_line(capsys: pytest.CaptureFixture[str
         "note: up to 2026-01-01T00:00:00Z: missing",
         "note: c0, c1, c2, c3, c4 and 2 more, up to 2026-01-02T15:04:06Z: x",
     ]
+
+
+async def test_w13_restore_writes_only_to_the_cluster_that_lost_the_object(
+    past_api: PastApi, run: Run, eu1: Cluster, tmp_path: Path
+):
+    """The context of us1 leads to eu1, as in a kubeconfig that was copied."""
+    eu1.create("v1/namespaces", {"metadata": {"name": "prod"}})
+    await deleted(past_api, "core/configmaps", "theirs", cluster="us1")
+    flags = ("--since", "5m", "--kubeconfig", str(tmp_path / "kubeconfig"), "--apply")
+    wrong = await run("restore", "cm", *flags, "--context", "us1=eu1")
+    assert wrong.status == 1
+    assert "another cluster than 'us1' answers there" in wrong.out
+    assert eu1.get("v1/configmaps", "prod", "theirs") is None
+
+
+async def test_s1_restore_leaves_out_what_was_not_published_whole(
+    past_api: PastApi, run: Run, eu1: Cluster, tmp_path: Path
+):
+    eu1.create("v1/namespaces", {"metadata": {"name": "prod"}})
+    await deleted(past_api, "core/configmaps", "cut", data={"a": ["b", {"c": "<redacted>"}]})
+    await deleted(past_api, "core/configmaps", "shown", metadata={"name": "written"})
+    flags = ("--since", "5m", "--kubeconfig", str(tmp_path / "kubeconfig"), "--apply")
+    found = (await run("restore", "cm", *flags)).out
+    assert "some of its values were redacted" in found
+    assert "its last state is that of another object" in found
+    assert eu1.get("v1/configmaps", "prod", "cut") is None
+    assert eu1.get("v1/configmaps", "prod", "written") is None
+
+
+async def test_a9_restore_puts_back_objects_of_a_definition_that_was_deleted(
+    past_api: PastApi, run: Run, eu1: Cluster, tmp_path: Path
+):
+    definitions = "apiextensions.k8s.io/customresourcedefinitions"
+    for name in ("eu1", "us1"):
+        await past_api.add_cluster(name, *TYPES, definitions, "example.com/widgets")
+    eu1.create("v1/namespaces", {"metadata": {"name": "prod"}})
+    spec = {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {"plural": "widgets", "singular": "widget", "kind": "Widget"},
+        "versions": [{"name": "v1", "served": True, "storage": True, "schema": ANY}],
+    }
+    await deleted(past_api, "example.com/widgets", "w", apiVersion="example.com/v1", kind="Widget")
+    await deleted(past_api, definitions, "widgets.example.com", namespace="", spec=spec)
+    flags = ("--since", "5m", "--kubeconfig", str(tmp_path / "kubeconfig"))
+    dry = (await run("restore", *flags)).out
+    assert "would be restored: after its definition" in dry
+    assert (await run("restore", *flags, "--apply")).status == 0
+    assert eu1.get("example.com/v1/widgets", "prod", "w") is not None

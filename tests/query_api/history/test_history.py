@@ -81,6 +81,18 @@ async def test_a9_a_list_as_of_a_time_has_what_was_there(past_api: PastApi):
     assert answer["window"]["from"] < answer["asOf"] < answer["window"]["to"]
 
 
+async def test_w6_a_list_as_of_a_time_has_what_left_the_selection_since(past_api: PastApi):
+    chosen = Source(scope="chosen")
+    at = await past_api.past.record(chosen.added("web", 10, body=pod("web", 10)))
+    start = rfc3339(at)
+    await past_api.past.record(chosen.deleted("web", 11, body=pod("web", 11), left_selection=True))
+    assert await past_api.names() == []
+    assert await as_of(past_api, at) == ["eu1/web"]
+    assert (await past_api.get("/fleet/v1/deleted/pods", since=start)).json()["items"] == []
+    found = (await past_api.get("/fleet/v1/changes", since=start)).json()
+    assert found["groups"] == [], "it may still exist as it was"
+
+
 async def test_a9_all_pages_are_of_the_same_time(past_api: PastApi):
     names = [f"pod-{number}" for number in range(9)]
     at = await past_api.past.record(

@@ -70,6 +70,34 @@ async def test_a9_a_timeline_goes_on_in_the_archive(api: PastApi):
     assert few["hasMore"]
 
 
+async def test_a9_what_a_first_change_in_the_archive_changed_is_not_guessed(
+    api: PastApi, files: ArchiveFiles
+):
+    """The first event of the stream is a deletion, with a later state."""
+    changed = EU1.modified("late", 6, body=pod("late", 6, "a"))
+    await files.chunk(6, 6, events=[changed])
+    await api.past.record(EU1.deleted("late", 12, body=pod("late", 11, "z")))
+    path = "/fleet/v1/timeline/eu1/pods/prod/late"
+    first, last = (await api.get(path, since=rfc3339(at(-1)))).json()["entries"]
+    assert (first["resourceVersion"], first["differences"]) == ("6", [])
+    assert [one["after"] for one in last["differences"]] == ["z"]
+
+
+async def test_a8_a_timeline_of_large_states_is_bounded(api: PastApi, files: ArchiveFiles):
+    large = "x" * 900_000
+    await files.chunk(
+        7,
+        36,
+        events=[EU1.modified("huge", n, body=pod("huge", n, f"{n}{large}")) for n in range(7, 37)],
+    )
+    path = "/fleet/v1/timeline/eu1/pods/prod/huge"
+    await api.past.record(EU1.modified("huge", 40, body=pod("huge", 40)))
+    answer = (await api.get(path, since=rfc3339(at(-1)))).json()
+    assert answer["hasMore"]
+    assert len(answer["entries"]) < 25
+    assert answer["entries"][-1]["resourceVersion"] == "40"
+
+
 async def test_a9_deletions_go_on_in_the_archive(api: PastApi):
     await api.past.record(EU1.deleted("web", 11, body=pod("web", 10)))
     answer = (await api.get("/fleet/v1/deleted/pods", since=rfc3339(at(-1)))).json()

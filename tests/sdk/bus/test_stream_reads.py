@@ -9,6 +9,7 @@ import pytest
 
 from fleetbus.bus.connection import Bus, NoStream, connected
 from fleetbus.bus.stream_reads import last_messages, read_last, read_messages
+from support.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -90,3 +91,19 @@ async def test_without_a_stream_there_is_an_error(bus: Bus):
         await last_messages(bus, "NONE", ["s.a"])
     with pytest.raises(NoStream):
         _ = [page async for page in read_messages(bus, "NONE", "s.a", start=1)]
+
+
+async def test_the_last_messages_come_in_parts_where_they_are_large(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+):
+    """A server cuts an answer at 64 MiB, and says how many messages it has left out."""
+    monkeypatch.setattr("fleetbus.bus.stream_reads._MULTI_BYTES", 2 * 1024**2)
+    subjects = [f"s.{number}" for number in range(12)]
+    await fill(bus, *subjects, size=900_000)
+    until = datetime.now(UTC) + timedelta(milliseconds=2)
+    await eventually(lambda: datetime.now(UTC) > until)
+    await fill(bus, *subjects[:6], size=10)
+    old = await last_messages(bus, "S", subjects, until=until)
+    assert sorted(one.sequence for one in old) == list(range(1, 13))
+    new = await last_messages(bus, "S", ["s.*"])
+    assert sorted(one.sequence for one in new) == list(range(7, 19))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fleetbus.bus.jetstream import ensure_prior_states
 from fleetbus.history.states import Existence, PastState
 from fleetbus.run.current import ObjectRef
+from fleetbus_proto.admission import subject_of
 from fleetbus_proto.prior import PriorState, encode_prior_state
 from fleetbus_proto.subjects import prior_subject
 from support.stores.recorded_past import LIMITS, RecordedPast, pod
@@ -100,6 +101,37 @@ async def test_p2_an_event_that_was_stored_late_is_not_the_last_one(past: Record
     restored = Source(incarnation=2)
     at = await past.record(restored.modified("web", 3, body=pod("web", 3, "restored")))
     assert (await state(past, "web", at)).body == pod("web", 3, "restored")
+
+
+async def test_p6_a_late_deletion_of_a_sweep_hides_none_that_a_watch_saw(past: RecordedPast):
+    swept = Source(rank=(26, 2))
+    await past.record(EU1.added("web", 19), swept.added("web", 28))
+    there = await past.record(EU1.added("other", 29))
+    await past.record(swept.deleted("web", 30))
+    late = await past.record(swept.deleted("web", 26, final_state_unknown=True))
+    assert (await state(past, "web", there)).is_present
+    assert (await state(past, "web", late)).existence is Existence.ABSENT
+    assert await past.snapshot.version("web") == ""
+    back = await past.record(swept.added("web", 31), swept.deleted("web", 27))
+    assert (await state(past, "web", back)).is_present
+
+
+async def test_w6_what_left_one_selection_may_be_in_another(past: RecordedPast):
+    chosen = Source(scope="chosen")
+    await past.record(EU1.added("web", 19), chosen.added("web", 19))
+    left = chosen.deleted("web", 20, left_selection=True)
+    at = await past.record(EU1.modified("web", 20), left)
+    assert (await state(past, "web", at)).is_present
+    assert await past.snapshot.version("web") == "20"
+
+
+async def test_a9_a_malformed_event_hides_no_later_one(past: RecordedPast):
+    at = await past.now()
+    event = EU1.deleted("web", 10, body=pod("web", 9))
+    name = {"Nats-Msg-Id": "malformed"}
+    await past.bus.request(subject_of(event), b"garbage", headers=name)
+    await past.record(event)
+    assert (await state(past, "web", at)).body == pod("web", 9)
 
 
 async def test_a9_many_objects_of_many_clusters_are_read_together(past: RecordedPast):

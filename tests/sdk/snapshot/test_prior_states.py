@@ -113,3 +113,12 @@ async def test_a9_what_changed_since_a_time_is_found_by_the_clock(snapshot: Snap
     assert await changed(later) == [], "the version was the last one before, too"
     await states.note_clock(0, later + DAYS, kept=timedelta(hours=1))
     assert len(await changed(later)) == 3, "what is no longer noted is not known"
+
+
+async def test_a9_odd_names_are_kept_as_they_are(snapshot: Snapshot):
+    """Names of roles may have any character but a slash and a percent sign."""
+    names = ["a\x1fb", "\x1f", "\x00", "|", "\u2028", "x" * 5000]
+    await snapshot.apply(*(EU1.added(name, 1, uid="u", body=b"{}") for name in names))
+    states = await settle(snapshot)
+    await snapshot.apply(*(EU1.modified(name, 5, uid="u", body=b"{ }") for name in names))
+    assert await kept(states) == [(name, "1", "5", b"{}") for name in names]

@@ -6,11 +6,9 @@ import os
 import pathlib
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from typing import Any
 
-from fleetbus.cli.api_client import ApiClient, ApiFailed
 from fleetbus.cli.target import resolve_target
-from fleetbus.errors import ConfigError
+from fleetbus.errors import ConfigError, Forbidden
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig, by_context, load_kube_config
 from fleetbus.process.settings import allow_loopback
@@ -20,7 +18,6 @@ class CallerClients:
     """Makes a client for each cluster, from a kubeconfig with a context of its name.
 
     Args:
-        api: tells the UID by which a cluster is recognised, if it watches namespaces.
         kubeconfig: the file; None for that of the dev fleet, KUBECONFIG, or the usual one.
         contexts: `CLUSTER=CONTEXT` each, for contexts of other names.
         stack: closes the clients.
@@ -31,26 +28,39 @@ class CallerClients:
 
     def __init__(
         self,
-        api: ApiClient,
         *,
         kubeconfig: pathlib.Path | None,
         contexts: Sequence[str],
         stack: AsyncExitStack,
     ) -> None:
-        self._api = api
         self._stack = stack
         self._file = str(kubeconfig or _usual_kubeconfig())
         self._configs = by_context(load_kube_config(self._file))
         self._named = dict(map(_split, contexts))
         self._clients: dict[str, KubeClient | ConfigError] = {}
+        self._uids: dict[str, str] = {}
 
-    async def get(self, cluster: str) -> KubeClient:
+    async def get(self, cluster: str, uid: str) -> KubeClient:
         """The client of a cluster.
+
+        Args:
+            cluster: its name.
+            uid: of its namespace kube-system, when the objects were deleted from it.
 
         Raises:
             ConfigError: there is no context for it, or another cluster answers there.
             KubeError: it does not answer.
         """
+        client = await self._client(cluster)
+        found = await self._uid(cluster, client)
+        if found and found != uid:
+            raise ConfigError(
+                f"another cluster than {cluster!r} answers there: the UID of its namespace"
+                f" kube-system is {found}, and not {uid or 'known'}"
+            )
+        return client
+
+    async def _client(self, cluster: str) -> KubeClient:
         held = self._clients.get(cluster)
         if held is None:
             try:
@@ -72,23 +82,25 @@ class CallerClients:
             )
         client = await self._stack.enter_async_context(KubeClient(config))
         client.cluster = cluster
-        await self._check_identity(client, cluster)
         return client
 
-    async def _check_identity(self, client: KubeClient, cluster: str) -> None:
-        """Refuse to write to another cluster than the one that the objects were deleted from."""
-        try:
-            known = self._api.get(f"/fleet/v1/objects/{cluster}/v1/namespaces/-/kube-system")
-        except ApiFailed:
-            return  # its namespaces are not watched, or may not be read
-        found = await client.kube_system_uid()
-        tree: Any = known.get("object") or {}
-        expected = str(tree.get("metadata", {}).get("uid", ""))
-        if expected and found != expected:
-            raise ConfigError(
-                f"another cluster than {cluster!r} answers there: the UID of its namespace"
-                f" kube-system is {found}, and not {expected}"
-            )
+    async def _uid(self, cluster: str, client: KubeClient) -> str:
+        """The UID of the cluster that answers; empty if the caller vouches for the context.
+
+        Raises:
+            ConfigError: the caller may not read it, and has not named the context.
+        """
+        if cluster not in self._uids:
+            try:
+                self._uids[cluster] = await client.kube_system_uid()
+            except Forbidden:
+                if cluster not in self._named:
+                    raise ConfigError(
+                        "you may not get the namespace kube-system, so it is unknown which cluster"
+                        f" answers there: vouch for the context with --context {cluster}=CONTEXT"
+                    ) from None
+                self._uids[cluster] = ""
+        return self._uids[cluster]
 
 
 def _usual_kubeconfig() -> str:

@@ -13,9 +13,11 @@ from typing import Any, Final, cast
 
 from fleetbus.errors import MalformedOwner
 from fleetbus.ownership import owner_of
+from fleetbus.process.redact import MARK, MARK_OF_BYTES
 
+_DEFINITIONS: Final = "apiextensions.k8s.io/customresourcedefinitions"
 _FIRST: Final = (
-    "apiextensions.k8s.io/customresourcedefinitions",
+    _DEFINITIONS,
     "core/namespaces",
     "scheduling.k8s.io/priorityclasses",
     "storage.k8s.io/storageclasses",
@@ -52,6 +54,7 @@ _JOB_LABELS: Final = (
     *("job-name", "batch.kubernetes.io/job-name"),
 )
 _TOKENS: Final = "kube-api-access-"
+_REDACTED: Final = (MARK, MARK_OF_BYTES)
 
 Object = dict[str, Any]
 
@@ -63,6 +66,7 @@ class DeletedObject:
     Attributes:
         resource: the resource key.
         tree: its last state; None if it is unknown.
+        cluster_uid: of the namespace kube-system of its cluster.
         deleted_by: who did it, if that is known.
         version: the API version that it was watched in, such as `apps/v1`.
         refusal: why it is not put back; empty if it can be.
@@ -76,6 +80,7 @@ class DeletedObject:
     version: str
     deleted_at: str
     tree: Object | None
+    cluster_uid: str = ""
     deleted_by: str = ""
     refusal: str = ""
     owners: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
@@ -106,10 +111,23 @@ def select_restorable(deleted: Iterable[DeletedObject]) -> list[DeletedObject]:
 
 
 def _refusal(one: DeletedObject, by_uid: Mapping[tuple[str, str], DeletedObject]) -> str:
+    return _why_unknown(one) or _who_decides(one, by_uid)
+
+
+def _why_unknown(one: DeletedObject) -> str:
+    """Why the content of an object is not known whole; empty if it is."""
     if one.tree is None:
         return "its last state is unknown: it did not fit into its event"
+    metadata = _map(one.tree.get("metadata"))
+    if (metadata.get("namespace") or "", metadata.get("name")) != (one.namespace, one.name):
+        return "its last state is that of another object"
     if one.resource == "core/secrets":
         return "the values of Secrets are never published, so they cannot be put back"
+    return "some of its values were redacted before publication" if _is_redacted(one.tree) else ""
+
+
+def _who_decides(one: DeletedObject, by_uid: Mapping[tuple[str, str], DeletedObject]) -> str:
+    """Who else makes the object again, or decides whether to; empty for nobody."""
     controller = next((each for each in one.owners if each.get("controller")), None)
     if controller is not None:
         name = f"{controller.get('kind', '?')} {controller.get('name', '?')}"
@@ -117,13 +135,35 @@ def _refusal(one: DeletedObject, by_uid: Mapping[tuple[str, str], DeletedObject]
         again = " once that is back" if is_back else ""
         return f"its controller makes it again{again}: {name}"
     try:
-        owner = owner_of(one.tree)
+        owner = owner_of(one.tree or {})
     except MalformedOwner:
         owner = None
-    if owner is not None:
-        name = f"{owner.kind} {owner.namespace}/{owner.name} in {owner.cluster_name}"
-        return f"it belongs to another cluster's object, which decides about it: {name}"
-    return ""
+    if owner is None:
+        return ""
+    name = f"{owner.kind} {owner.namespace}/{owner.name} in {owner.cluster_name}"
+    return f"it belongs to another cluster's object, which decides about it: {name}"
+
+
+def _is_redacted(tree: Object) -> bool:
+    """Whether a watcher has replaced a value, by a rule or because it may be of a Secret."""
+    waiting: list[Any] = [tree]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            waiting += cast("Object", one).values()
+        elif isinstance(one, list):
+            waiting += cast("list[Any]", one)
+        elif one in _REDACTED:
+            return True
+    return False
+
+
+def defined_type(one: DeletedObject) -> tuple[str, str] | None:
+    """The cluster and the resource key of what a definition defines; None for anything else."""
+    if one.resource != _DEFINITIONS:
+        return None
+    spec = _map((one.tree or {}).get("spec"))
+    return one.cluster, f"{spec.get('group')}/{_map(spec.get('names')).get('plural')}"
 
 
 def _owners(tree: Object | None) -> list[Mapping[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import pathlib
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from fleetbus.cli.history.caller_clients import CallerClients
 from fleetbus.cli.history.deleted import Deleted, name_cause, read_deleted
 from fleetbus.cli.history.restorable import (
     DeletedObject,
+    defined_type,
     missing_owners,
     restored_tree,
     select_restorable,
@@ -38,6 +40,10 @@ from fleetbus.process.human_time import render_age
 _HEAD: Final = ("CLUSTER", "TYPE", "NAMESPACE", "NAME", "DELETED", "BY", "RESULT")
 _NAMESPACES: Final = "v1/namespaces"
 _KEPT: Final = ("since", "window", "freshness", "incomplete")
+_NOT_FOUND: Final = 404
+_SERVED_WITHIN_SECONDS: Final = 10.0
+"""An API server serves a new type some moments after its definition."""
+_AGAIN_SECONDS: Final = 0.5
 _MANAGER: Final = "fleetbus-restore"
 RESTORED, WOULD_RESTORE, LEFT_OUT, FAILED = "restored", "would be restored", "left out", "failed"
 
@@ -106,7 +112,7 @@ def restore_objects(query: RestoreQuery, flags: ApiFlags) -> int:
         print(f"Nothing {_asked(query)} and is still missing.", file=sys.stderr)
         read.note(query.since)
         return 0
-    outcomes = asyncio.run(_restore(api, found, query))
+    outcomes = asyncio.run(_restore(found, query))
     if query.output == "json":
         print(render_json({"items": [one.render() for one in outcomes], "incomplete": cut}))
     else:
@@ -172,10 +178,10 @@ def _read(api: ApiClient, query: RestoreQuery, progress: Progress) -> _Read:
         progress.show(wanted.resource)
         try:
             read.add(read_deleted(api, wanted, query.since))
-        except ApiFailed:
-            if is_named:
+        except ApiFailed as e:
+            if is_named or e.status != _NOT_FOUND:
                 raise
-            # a type of the list that has gone meanwhile
+            # a type of the list that has gone meanwhile, or that nobody may list
     return read
 
 
@@ -210,42 +216,75 @@ def _object(item: Mapping[str, Any], found: Deleted) -> DeletedObject:
         deleted_at=item["deletedAt"],
         deleted_by=name_cause(item["deletedBy"]),
         tree=item["object"],
+        cluster_uid=item["clusterUid"],
     )
 
 
-async def _restore(
-    api: ApiClient, found: Sequence[DeletedObject], query: RestoreQuery
-) -> list[Outcome]:
+async def _restore(found: Sequence[DeletedObject], query: RestoreQuery) -> list[Outcome]:
     """Put objects back, in order; one that is refused stops none of the others."""
-    outcomes: list[Outcome] = []
-    new_uids: dict[tuple[str, str], str] = {}
-    namespaces = {(one.cluster, one.name) for one in found if one.resource == "core/namespaces"}
     async with AsyncExitStack() as stack:
-        clients = CallerClients(
-            api, kubeconfig=query.kubeconfig, contexts=query.contexts, stack=stack
-        )
-        for one in found:
-            if one.refusal:
-                outcomes.append(Outcome(one, LEFT_OUT, one.refusal))
-                continue
+        clients = CallerClients(kubeconfig=query.kubeconfig, contexts=query.contexts, stack=stack)
+        restoring = _Restoring(found, clients, is_applied=query.is_applied)
+        return [await restoring.put_back(one) for one in found]
+
+
+class _Restoring:
+    """Puts objects back one after another.
+
+    Args:
+        found: all of them.
+        clients: of their clusters.
+        is_applied: else nothing is written.
+    """
+
+    def __init__(
+        self, found: Sequence[DeletedObject], clients: CallerClients, *, is_applied: bool
+    ) -> None:
+        self._clients = clients
+        self._is_applied = is_applied
+        self._new_uids: dict[tuple[str, str], str] = {}
+        self._namespaces = {
+            (one.cluster, one.name) for one in found if one.resource == "core/namespaces"
+        }
+        self._types = set(filter(None, map(defined_type, found)))
+
+    async def put_back(self, one: DeletedObject) -> Outcome:
+        """Put an object back, or try."""
+        if one.refusal:
+            return Outcome(one, LEFT_OUT, one.refusal)
+        try:
+            client = await self._clients.get(one.cluster, one.cluster_uid)
+            await _find_living_owners(client, one, self._new_uids)
+            if missing := missing_owners(one, self._new_uids):
+                return Outcome(one, LEFT_OUT, f"its owner is gone: {', '.join(missing)}")
+            uid = await self._create(client, one)
+        except AlreadyExists:
+            return Outcome(one, LEFT_OUT, "it exists again")
+        except NotFound as e:
+            what = self._waits_for(one) if not self._is_applied else ""
+            return Outcome(one, WOULD_RESTORE, what) if what else _failed(one, e)
+        except (KubeError, ConfigError) as e:
+            return Outcome(one, FAILED, str(e))
+        self._new_uids[one.cluster, one.uid] = uid or one.uid
+        return Outcome(one, RESTORED if self._is_applied else WOULD_RESTORE)
+
+    async def _create(self, client: KubeClient, one: DeletedObject) -> str:
+        """Create an object; a type that was just defined again may take a moment."""
+        is_new = self._is_applied and (one.cluster, one.resource) in self._types
+        ends = time.monotonic() + _SERVED_WITHIN_SECONDS
+        while True:
             try:
-                client = await clients.get(one.cluster)
-                await _find_living_owners(client, one, new_uids)
-                if missing := missing_owners(one, new_uids):
-                    reason = f"its owner is gone: {', '.join(missing)}"
-                    outcomes.append(Outcome(one, LEFT_OUT, reason))
-                    continue
-                uid = await _create(client, one, new_uids, is_dry_run=not query.is_applied)
-            except (KubeError, ConfigError) as e:
-                is_first = not query.is_applied and (one.cluster, one.namespace) in namespaces
-                if isinstance(e, NotFound) and is_first:
-                    outcomes.append(Outcome(one, WOULD_RESTORE, "after its namespace"))
-                else:
-                    outcomes.append(_failed(one, e))
-                continue
-            new_uids[one.cluster, one.uid] = uid or one.uid
-            outcomes.append(Outcome(one, RESTORED if query.is_applied else WOULD_RESTORE))
-    return outcomes
+                return await _create(client, one, self._new_uids, is_dry_run=not self._is_applied)
+            except NotFound:
+                if not is_new or time.monotonic() > ends:
+                    raise
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    def _waits_for(self, one: DeletedObject) -> str:
+        """The prerequisite that a dry run lacks, and that would exist by then; empty for none."""
+        if (one.cluster, one.resource) in self._types:
+            return "after its definition"
+        return "after its namespace" if (one.cluster, one.namespace) in self._namespaces else ""
 
 
 async def _find_living_owners(
@@ -282,8 +321,6 @@ async def _create(
 
 
 def _failed(one: DeletedObject, error: Exception) -> Outcome:
-    if isinstance(error, AlreadyExists):
-        return Outcome(one, LEFT_OUT, "it exists again")
     if isinstance(error, NotFound) and one.namespace:
         hint = f"if it was deleted too, restore namespaces/{one.namespace} with it"
         return Outcome(one, FAILED, f"{error}: {hint}")

@@ -95,11 +95,11 @@ def _describe(entry: Mapping[str, Any]) -> str:
 
 def _describe_change(entry: Mapping[str, Any]) -> str:
     late = ", found by a list: it may have been earlier" if entry["foundByList"] else ""
-    delay = _render_delay(entry["storedAfterSeconds"])
-    return (
-        f"{entry['verb']}, version {entry['resourceVersion']}, on the bus {delay} after the"
-        f" watcher saw it{late}"
-    )
+    text = f"{entry['verb']}, version {entry['resourceVersion']}, on the bus"
+    delay = entry["storedAfterSeconds"]
+    if delay is not None:
+        text += f" {_render_delay(delay)} after the watcher saw it"
+    return f"{text}{late}"
 
 
 def _render_delay(seconds: float) -> str:

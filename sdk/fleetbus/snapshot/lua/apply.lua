@@ -264,7 +264,7 @@ local function keep_prior(lineage, entry, event)
   if not body or body == event.body or redis.call('LLEN', PRIOR) >= PRIOR_MOST then return end
   redis.call('RPUSH', PRIOR, table.concat({
     lineage.cluster, lineage.resource, entry.incarnation, entry.uid, entry.version, event.version,
-    event.key, body,
+    #event.key, event.key .. body, -- a name may have any character, also SEP
   }, SEP))
 end
 

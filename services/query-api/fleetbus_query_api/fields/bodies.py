@@ -9,20 +9,23 @@ import msgspec
 BROKEN: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """Errors of a body that cannot be decoded, as for a number beyond a double."""
 
+_object: Final = msgspec.json.Decoder(dict[str, Any])
+
 
 class UnreadableBody(Exception):
     """The body is missing or cannot be decoded, so that nobody knows what is in its fields."""
 
 
-def decode(body: bytes) -> Any:
+def decode(body: bytes) -> dict[str, Any]:
     """Decode a whole object.
 
     Raises:
-        UnreadableBody: there is none, or it is malformed, like a number beyond a double.
+        UnreadableBody: there is none, or it is malformed, like a number beyond a double; or it is
+            no object.
     """
     if not body:
         raise UnreadableBody
     try:
-        return msgspec.json.decode(body)
+        return _object.decode(body)
     except BROKEN as e:
         raise UnreadableBody from e

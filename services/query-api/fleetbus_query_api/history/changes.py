@@ -8,7 +8,6 @@ one group: "in 38 of 40 clusters the image went from a to b".
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -40,7 +39,7 @@ _STEP: Final = 1_000
 _MAX_OBJECTS: Final = 50_000
 """Objects that are compared; the answer says if there are more."""
 _MAX_GROUPS: Final = 5_000
-"""Different changes that are kept; further ones are counted as objects only."""
+"""Different changes that are shown; further ones are counted as objects only."""
 _AT_A_TIME: Final = 2
 """Questions whose objects are compared side by side, of all users: each may hold 50 MB."""
 _MAX_UNDETERMINED: Final = 100
@@ -220,7 +219,7 @@ class FleetChanges:
             bus, places=readable.places, since=since, namespace=asked.namespace
         ):
             ref = ref_of(stored.event)
-            if ref in known:  # its tombstone was there
+            if ref in known:  # it exists again
                 continue
             known.add(ref)
             if not asked.owned and _is_owned(stored.event.object):
@@ -262,7 +261,7 @@ def _take(found: _Compared, ref: ObjectRef, before: PastState, after: PastState)
         return
     found.count += 1
     name = _Name(ref.resource, ref.namespace, ref.name)
-    kind = _Kind(name, change, _digest(differences))
+    kind = _Kind(name, change, differences.digest)
     if kind not in found.groups and len(found.groups) >= _MAX_GROUPS:
         found.is_cut = True
         return
@@ -282,10 +281,6 @@ def _compare(resource: str, before: PastState, after: PastState) -> tuple[str, D
         return _MODIFIED, UNREADABLE
     differences = compare_trees(*trees)
     return _MODIFIED, differences if differences.shown else NONE
-
-
-def _digest(differences: Differences) -> bytes:
-    return hashlib.blake2b(msgspec.msgpack.encode(differences), digest_size=8).digest()
 
 
 def _is_owned(body: bytes | None) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +16,7 @@ from fleetbus.process.clock import rfc3339
 from fleetbus.snapshot import Entry, SnapshotReader
 from fleetbus_proto.distribution import DistributionEvent, decode_distribution_event
 from fleetbus_proto.subjects import DISTRIBUTION_STREAM, DistributionVerb
+from fleetbus_query_api.access.authorise import Access
 from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.object_listing import (
     ObjectListing,
@@ -24,17 +24,16 @@ from fleetbus_query_api.answers.object_listing import (
     members_of,
     read_selectors,
 )
-from fleetbus_query_api.answers.problem import NotFoundProblem
 from fleetbus_query_api.answers.readable import Selection
 from fleetbus_query_api.answers.render import render_freshness, render_item, render_list, render_one
 from fleetbus_query_api.fields.bodies import UnreadableBody
-from fleetbus_query_api.fields.pages import MAX_PAGE_BYTES
 from fleetbus_query_api.fields.selection import matches_entry
+from fleetbus_query_api.history.latest import Latest
 from fleetbus_query_api.history.parameters import DeletedParameters
 from fleetbus_query_api.history.window import Asked, Windows
+from fleetbus_query_api.operations.held_deletions import MULTI_CLUSTER_RESOURCES
 
 _DELETIONS: Final = f"fleetbus.distribution.*.*.*.{DistributionVerb.DELETED}"
-_DISTRIBUTED: Final = "multiclusterresources.fleetbus.dev"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +43,17 @@ class _Deletion:
     entry: Entry
     at: datetime
     kind: str
+    cluster_uid: str
+    """UID of the namespace kube-system of the cluster that it was deleted from."""
     is_found_late: bool
     """Found by a list: it may have happened earlier."""
 
-
-class _LastDeletions:
-    """The last ones of many, in a bounded number of bytes.
-
-    Args:
-        most: how many, at most.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._size = 0
-        self.kept = deque[_Deletion]()
-        self.total = 0
-
-    def add(self, deletion: _Deletion) -> None:
-        """Add one; the first ones go."""
-        self.total += 1
-        self.kept.append(deletion)
-        self._size += len(deletion.entry.body)
-        while len(self.kept) > self._most or (self._size > MAX_PAGE_BYTES and len(self.kept) > 1):
-            self._size -= len(self.kept.popleft().entry.body)
+    @property
+    def text(self) -> str:
+        """The object as the distributor names it, like `ConfigMap shop/flags`."""
+        entry = self.entry
+        place = f"{entry.namespace}/{entry.name}" if entry.namespace else entry.name
+        return f"{self.kind} {place}"
 
 
 class DeletedObjects:
@@ -77,12 +63,16 @@ class DeletedObjects:
         reader: the snapshot.
         listing: finds what a user may list.
         windows: check times.
+        access: decides who may know what deleted an object.
     """
 
-    def __init__(self, *, reader: SnapshotReader, listing: ObjectListing, windows: Windows) -> None:
+    def __init__(
+        self, *, reader: SnapshotReader, listing: ObjectListing, windows: Windows, access: Access
+    ) -> None:
         self._reader = reader
         self._listing = listing
         self._windows = windows
+        self._access = access
 
     async def list(self, user: User, resource: str, asked: DeletedParameters) -> Sequence[bytes]:
         """List the last deletions, the latest first.
@@ -101,7 +91,7 @@ class DeletedObjects:
         freshness = await self._listing.freshness(readable, asked.namespace)
         clusters, key = members_of(readable), readable.known.key
         past = await self._windows.ask_since(asked.since)
-        found = _LastDeletions(asked.limit)
+        found = Latest[_Deletion](asked.limit, size_of=lambda one: len(one.entry.body))
         undecided: dict[str, int] = {}
         async for stored in _read(past, clusters, key, asked):
             deletion = _deletion(stored)
@@ -113,7 +103,7 @@ class DeletedObjects:
                 continue
             found.add(deletion)
         latest = sorted(found.kept, key=lambda one: one.at, reverse=True)
-        causes = await self._causes(user, past.bus, past.at) if latest else {}
+        causes = await self._causes(user, past.bus, past.at, latest) if latest else {}
         present = await self._present(key, latest)
         return render_list(
             _joined([_render(one, causes, present) for one in latest]),
@@ -141,14 +131,14 @@ class DeletedObjects:
         return found
 
     async def _causes(
-        self, user: User, bus: Bus, since: datetime
+        self, user: User, bus: Bus, since: datetime, deletions: Sequence[_Deletion]
     ) -> dict[tuple[str, str], dict[str, str]]:
         """Which MultiClusterResource deleted an object, by cluster and object, if it says so."""
-        try:
-            # Its name is an object's name: whoever may not list them does not get to know it.
-            await self._listing.find(user, Selection(verb="list", resource=_DISTRIBUTED))
-        except NotFoundProblem:
+        # Its name is an object's name: whoever may not list them on the hub, where they are, does
+        # not get to know it.
+        if not await self._access.is_allowed_on_hub(user, MULTI_CLUSTER_RESOURCES):
             return {}
+        wanted = {(one.entry.cluster, one.text) for one in deletions}
         found: dict[tuple[str, str], dict[str, str]] = {}
         try:
             async for page in read_messages(bus, DISTRIBUTION_STREAM, _DELETIONS, start=since):
@@ -156,7 +146,8 @@ class DeletedObjects:
                     event = decode_distribution_event(message.body)
                     if event is not None:
                         cause = _render_cause(event)
-                        found |= {(event.cluster, one.object): cause for one in event.objects}
+                        places = {(event.cluster, one.object) for one in event.objects}
+                        found |= dict.fromkeys(places & wanted, cause)
         except NoStream:
             pass  # no distributor has run here
         return found
@@ -206,7 +197,9 @@ def _deletion(stored: StoredEvent) -> _Deletion:
         event.degraded,
         event.incarnation.number,
     )
-    return _Deletion(entry, stored.stored_at, event.kind, event.final_state_unknown)
+    return _Deletion(
+        entry, stored.stored_at, event.kind, event.incarnation.uid, event.final_state_unknown
+    )
 
 
 def _render(
@@ -215,11 +208,11 @@ def _render(
     present: set[tuple[str, str, str]],
 ) -> bytes:
     entry = deletion.entry
-    place = f"{entry.namespace}/{entry.name}" if entry.namespace else entry.name
     more: dict[str, Any] = {
         "deletedAt": rfc3339(deletion.at),
+        "clusterUid": deletion.cluster_uid,
         "foundByList": deletion.is_found_late,
-        "deletedBy": causes.get((entry.cluster, f"{deletion.kind} {place}")),
+        "deletedBy": causes.get((entry.cluster, deletion.text)),
         "existsAgain": (entry.cluster, entry.namespace, entry.name) in present,
     }
     if entry.body:

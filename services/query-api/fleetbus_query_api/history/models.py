@@ -46,6 +46,8 @@ class DeletedItemModel(ItemModel):
 
     deletedAt: str  # noqa: N815 -- as in the answer
     """When the event was stored."""
+    clusterUid: str  # noqa: N815 -- as in the answer
+    """UID of the namespace kube-system of the cluster that it was deleted from."""
     foundByList: bool  # noqa: N815 -- as in the answer
     """A list found that it was gone: it may have been deleted earlier."""
     deletedBy: CauseModel | None  # noqa: N815 -- as in the answer
@@ -91,7 +93,8 @@ class TimelineChangeModel(AnswerModel):
     """By the watcher."""
     storedAt: str  # noqa: N815 -- as in the answer
     """In the stream."""
-    storedAfterSeconds: float  # noqa: N815 -- as in the answer
+    storedAfterSeconds: float | None  # noqa: N815 -- as in the answer
+    """None if the watcher's time is malformed."""
     foundByList: bool  # noqa: N815 -- as in the answer
     degraded: str
     differences: list[ChangedFieldModel]

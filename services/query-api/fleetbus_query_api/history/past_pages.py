@@ -178,6 +178,7 @@ class PastPages:
             since=asked.at,
             namespace=query.namespace or "",
             name=query.name or "",
+            also_left=True,
         )
         async for stored in deletions:
             event = stored.event

@@ -13,7 +13,7 @@ from fleetbus.ownership import owner_of
 from fleetbus.snapshot import Entry, SnapshotReader
 from fleetbus_proto.keys import split_object_key
 from fleetbus_proto.resources import CORE
-from fleetbus_query_api.access.authorise import Access, Right
+from fleetbus_query_api.access.authorise import Access
 from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.catalog import Catalog, KnownFleet, KnownResource
 from fleetbus_query_api.answers.object_listing import (
@@ -26,6 +26,7 @@ from fleetbus_query_api.answers.problem import NotFoundProblem
 from fleetbus_query_api.answers.readable import Selection
 from fleetbus_query_api.answers.render import body_of, render_freshness
 from fleetbus_query_api.fields.bodies import UnreadableBody, decode
+from fleetbus_query_api.relations.owner_rights import right_to_get
 from fleetbus_query_api.relations.readable_types import ReadableTypes, TypeReader
 from fleetbus_query_api.relations.where import render_found
 
@@ -141,23 +142,15 @@ class Relations:
         self, user: User, fleet: KnownFleet, reference: _Reference
     ) -> tuple[KnownResource | None, Entry | None]:
         """The owner that a reference means, if it exists and the user may get it."""
-        known = next(
-            (
-                one
-                for one in fleet.resources
-                if one.group == reference.group and one.kind == reference.kind
-            ),
-            None,
+        known, right = right_to_get(
+            fleet, reference.group, reference.kind, reference.namespace, reference.name
         )
-        plural = known.plural if known is not None else f"{reference.kind.lower()}s"
-        namespace = reference.namespace
-        if known is not None and not known.namespaced:
-            namespace = ""
-        right = Right("get", reference.group, plural, namespace, reference.name)
         allowed = await self._access.authorise(user, right, [reference.cluster])
         if known is None or not allowed or reference.cluster not in fleet.clusters:
             return known, None
-        entry = await self._reader.get(reference.cluster, known.key, namespace, reference.name)
+        entry = await self._reader.get(
+            reference.cluster, known.key, right.namespace, reference.name
+        )
         known = fleet.within(known, allowed) or known  # not as other clusters have it (rule A2)
         return known, entry if entry is not None and entry.uid == reference.uid else None
 

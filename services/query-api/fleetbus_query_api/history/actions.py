@@ -1,0 +1,178 @@
+"""Finds what controllers and the distributor did about an object, as far as a user may know it.
+
+The mark that names an owner is an annotation, which anybody may write who may write the object: so
+whatever is about the owner takes the right to get the owner (rule A1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from fleetbus.bus.connection import NoStream
+from fleetbus.bus.stream_reads import read_messages
+from fleetbus.ownership import Owner
+from fleetbus.process.clock import rfc3339
+from fleetbus.run.current import ObjectRef
+from fleetbus_proto.distribution import DistributionEvent, decode_distribution_event
+from fleetbus_proto.errors import InvalidName
+from fleetbus_proto.subjects import DISTRIBUTION_STREAM, distribution_filter
+from fleetbus_query_api.access.authorise import Access, Right
+from fleetbus_query_api.access.user import User
+from fleetbus_query_api.answers.catalog import Catalog
+from fleetbus_query_api.history.runs import ControllerRun, RunReads
+from fleetbus_query_api.history.window import Asked
+from fleetbus_query_api.relations.owner_rights import right_to_get
+
+_MOST_REPORTS: Final = 100
+_GROUP: Final = "fleetbus.dev"
+_PLURAL: Final = "multiclusterresources"
+_KIND: Final = "MultiClusterResource"
+_OF_DISTRIBUTOR: Final = frozenset({"distributor", "distributor-targets"})
+"""Controllers whose requests name a MultiClusterResource of the hub, also those for a cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A key of requests.
+
+    Attributes:
+        is_distributed: whether it is of a MultiClusterResource, and not of another kind.
+    """
+
+    cluster: str
+    namespace: str
+    name: str
+    is_distributed: bool
+
+    def fits(self, one: ControllerRun) -> bool:
+        """Whether a run is for this key: one cluster, namespace and name may have many kinds."""
+        request = one.request
+        return (request.cluster, request.namespace, request.name) == (
+            self.cluster,
+            self.namespace,
+            self.name,
+        ) and (request.controller in _OF_DISTRIBUTOR) == self.is_distributed
+
+
+class Actions:
+    """Finds what was done about an object.
+
+    Args:
+        access: decides what a user may get.
+        catalog: resolves kinds.
+        runs: the last runs of controllers.
+    """
+
+    def __init__(self, *, access: Access, catalog: Catalog, runs: RunReads) -> None:
+        self._access = access
+        self._catalog = catalog
+        self._runs = runs
+
+    async def find(
+        self, user: User, past: Asked, ref: ObjectRef, owner: Owner | None
+    ) -> list[dict[str, Any]]:
+        """Describe the last runs of controllers, and the reports of the distributor.
+
+        Args:
+            user: may get the object.
+            past: since when reports are wanted.
+            ref: the object.
+            owner: the owner that the object names, which may not be its owner.
+
+        Raises:
+            StoreEmpty: the fleet is unknown (rule P13).
+            UnavailableProblem: the hub does not decide.
+            BusError: the stream cannot be read.
+            redis.exceptions.RedisError: the store is away.
+        """
+        is_own = ref.resource == f"{_GROUP}/{_PLURAL}"
+        places = [_Place(ref.cluster, ref.namespace, ref.name, is_own)]
+        if owner is None or not await self._may_get(user, owner):
+            return await self._describe_runs(places)
+        if not _is_distributed(owner):
+            places.append(_Place(owner.cluster_name, owner.namespace, owner.name, False))
+            return await self._describe_runs(places)
+        # The distributor works for its object on the hub, and for each cluster.
+        places += [
+            _Place(cluster, owner.namespace, owner.name, True)
+            for cluster in dict.fromkeys((owner.cluster_name, ref.cluster))
+        ]
+        runs = await self._describe_runs(places)
+        return runs + await _describe_reports(past, ref.cluster, owner)
+
+    async def _may_get(self, user: User, owner: Owner) -> bool:
+        if _is_distributed(owner):
+            # The hub decides: whatever cluster the mark names, the reports are of the hub's object.
+            right = Right("get", _GROUP, _PLURAL, owner.namespace, owner.name)
+            return await self._access.is_allowed_on_hub(user, right)
+        group = owner.api_version.rpartition("/")[0]
+        _, right = right_to_get(
+            await self._catalog.fleet(), group, owner.kind, owner.namespace, owner.name
+        )
+        return bool(await self._access.authorise(user, right, [owner.cluster_name]))
+
+    async def _describe_runs(self, places: Sequence[_Place]) -> list[dict[str, Any]]:
+        keys = dict.fromkeys((one.cluster, one.namespace, one.name) for one in places)
+        runs = await self._runs.last_runs(list(keys))
+        return [_run(one) for one in runs if any(place.fits(one) for place in places)]
+
+
+def _is_distributed(owner: Owner) -> bool:
+    return owner.kind == _KIND and owner.api_version.rpartition("/")[0] == _GROUP
+
+
+async def _describe_reports(past: Asked, cluster: str, owner: Owner) -> list[dict[str, Any]]:
+    """The last reports of the distributor about its object in a cluster."""
+    found: list[DistributionEvent] = []
+    try:
+        subject = distribution_filter(namespace=owner.namespace, name=owner.name, cluster=cluster)
+        async for page in read_messages(past.bus, DISTRIBUTION_STREAM, subject, start=past.at):
+            events = [decode_distribution_event(message.body) for message in page]
+            found += [event for event in events if event is not None]
+            found = found[-_MOST_REPORTS:]
+    except (InvalidName, NoStream):
+        return []  # no such object can exist, or no distributor has run here
+    return [_report(event) for event in found]
+
+
+def _run(one: ControllerRun) -> dict[str, Any]:
+    run = one.run
+    return {
+        "time": _time(run.ended),
+        "stage": "reconcile",
+        "controller": one.request.controller,
+        "request": {
+            "cluster": one.request.cluster,
+            "namespace": one.request.namespace,
+            "name": one.request.name,
+        },
+        "outcome": run.outcome.value,
+        "attempt": run.attempt,
+        "queuedAt": _time(run.queued),
+        "startedAt": _time(run.started),
+        "endedAt": _time(run.ended),
+        "waitedSeconds": round(max(0.0, run.started - run.queued), 6),
+        "ranSeconds": round(run.ended - run.started, 6),
+        "error": run.error,
+    }
+
+
+def _report(event: DistributionEvent) -> dict[str, Any]:
+    return {
+        "time": event.time,
+        "stage": "distribution",
+        "owner": {"kind": _KIND, "namespace": event.namespace, "name": event.name},
+        "event": event.event.value,
+        "revision": event.revision,
+        "wave": event.wave,
+        "objects": [one.object for one in event.objects],
+        "reason": event.reason,
+        "message": event.message,
+    }
+
+
+def _time(seconds: float) -> str:
+    return rfc3339(datetime.fromtimestamp(seconds, UTC))

@@ -1,0 +1,22 @@
+"""The right that it takes to get an owner, which objects name by group and kind (rule A1)."""
+
+from __future__ import annotations
+
+from fleetbus_proto.resources import CORE
+from fleetbus_query_api.access.authorise import Right
+from fleetbus_query_api.answers.catalog import KnownFleet, KnownResource
+
+
+def right_to_get(
+    fleet: KnownFleet, group: str, kind: str, namespace: str, name: str
+) -> tuple[KnownResource | None, Right]:
+    """The resource of a kind, if the fleet has it, and the right to get an object of it.
+
+    Of an unknown kind the right is a likely one: a review must be made all the same, because the
+    time of an answer must not tell what there is (rule A2).
+    """
+    group = group or CORE
+    known = next((one for one in fleet.resources if (one.group, one.kind) == (group, kind)), None)
+    if known is None:
+        return None, Right("get", group, f"{kind.lower()}s", namespace, name)
+    return known, Right("get", group, known.plural, namespace if known.namespaced else "", name)

@@ -1,0 +1,59 @@
+"""Differences of two states of an object, which may be as large and odd as an object can be."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import pytest
+
+from fleetbus.history.differences import COUNTED, MOST, compare_bodies, compare_trees
+
+
+def numbers(value: int, count: int = 500_000) -> bytes:
+    return b'{"x":[' + b",".join([b"%d" % value] * count) + b"]}"
+
+
+def test_a8_two_huge_lists_are_compared_in_a_moment():
+    before, after = numbers(1), numbers(2)
+    start = time.process_time()
+    found = compare_bodies(before, after)
+    assert time.process_time() - start < 0.3, "0.7 s, if every difference is counted"
+    assert (len(found.shown), found.more) == (MOST, COUNTED - MOST)
+
+
+def test_a8_long_names_of_fields_are_cut():
+    def body(value: int) -> bytes:
+        name = "k" * 16_000
+        tree: object = {str(at): value for at in range(60)}
+        for _ in range(20):
+            tree = {name: tree}
+        return msgspec.json.encode(tree)
+
+    found = compare_bodies(body(1), body(2))
+    assert len(msgspec.json.encode(found.render())) < 100_000
+    assert found.shown[0].path.endswith("k…")
+
+
+@pytest.mark.parametrize("large", [300, 100_000])
+def test_changes_with_equal_beginnings_have_other_digests(large: int):
+    base = "x" * large
+    before = {"data": {"a": base}}
+    first, second = ({"data": {"a": base + end}} for end in "ab")
+    assert compare_trees(before, first).shown == compare_trees(before, second).shown
+    assert compare_trees(before, first).digest != compare_trees(before, second).digest
+    assert compare_trees(before, first).digest == compare_trees(before, dict(first)).digest
+    absent, null = compare_trees({}, {"a": None}), compare_trees({"a": 1}, {"a": None})
+    assert absent.digest != null.digest
+
+
+def test_differences_that_are_not_counted_make_another_digest():
+    before = {"x": [1] * 2000}
+    first, second = {"x": [2] * 2000}, {"x": [2] * 1999 + [3]}
+    assert compare_trees(before, first).digest != compare_trees(before, second).digest
+    assert compare_trees(before, before).digest == b""
+
+
+def test_a_body_that_is_no_object_counts_as_empty():
+    whole = compare_bodies(b"[1]", b'{"a": 1}')
+    assert whole.shown == compare_bodies(b"", b'{"a": 1}').shown
