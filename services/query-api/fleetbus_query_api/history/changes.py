@@ -34,14 +34,17 @@ from fleetbus_query_api.history.window import Asked, Windows, render_window
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.relations.readable_types import ReadableTypes, TypeReader
 
-_STEP: Final = 1_000
-"""Objects whose states are read at a time."""
+_FIRST_STEP: Final = 32
+_MOST_STEP: Final = 1_000
+"""Objects whose states are read at a time, if they are small."""
+_SMALL_BYTES: Final = 8 * 1024**2
+_LARGE_BYTES: Final = 32 * 1024**2
 _MAX_OBJECTS: Final = 50_000
 """Objects that are compared; the answer says if there are more."""
 _MAX_GROUPS: Final = 5_000
 """Different changes that are shown; further ones are counted as objects only."""
 _AT_A_TIME: Final = 2
-"""Questions whose objects are compared side by side, of all users: each may hold 50 MB."""
+"""Questions whose objects are compared side by side, of all users: each holds a step in memory."""
 _MAX_UNDETERMINED: Final = 100
 """Objects that are named because their state is unknown."""
 _MODIFIED: Final = "modified"
@@ -90,6 +93,24 @@ class _Compared:
     owned: int = 0
     undetermined: list[tuple[ObjectRef, str]] = field(default_factory=list[tuple[ObjectRef, str]])
     is_cut: bool = False
+
+
+@dataclass(slots=True)
+class Step:
+    """How many objects to read at a time: few where the last ones were large.
+
+    Objects of one type in one cluster come one after another, and are of similar sizes.
+    """
+
+    size: int = _FIRST_STEP
+
+    def adapt(self, *states: Mapping[ObjectRef, PastState]) -> None:
+        """Choose the next size by the bodies of the last objects."""
+        read = sum(len(one.body) for found in states for one in found.values())
+        if read > _LARGE_BYTES:
+            self.size = max(1, self.size * _LARGE_BYTES // read)
+        elif read < _SMALL_BYTES:
+            self.size = min(_MOST_STEP, 2 * self.size)
 
 
 class FleetChanges:
@@ -155,10 +176,11 @@ class FleetChanges:
         self, readable: ReadableTypes, past: Asked, until: datetime, asked: ChangesParameters
     ) -> _Compared:
         states = PastStates(bus=past.bus, reader=self._reader)
-        found = _Compared()
-        async for refs in self._candidates(readable, past.bus, past.at, asked, found):
+        found, step = _Compared(), Step()
+        async for refs in self._candidates(readable, past, asked, found, step):
             before = await states.at(refs, past.at)
             after = await (states.at(refs, until) if asked.until else states.present(refs))
+            step.adapt(before, after)
 
             def take(
                 ref: ObjectRef,
@@ -173,25 +195,27 @@ class FleetChanges:
     async def _candidates(
         self,
         readable: ReadableTypes,
-        bus: Bus,
-        since: datetime,
+        past: Asked,
         asked: ChangesParameters,
         found: _Compared,
+        step: Step,
     ) -> AsyncGenerator[list[ObjectRef]]:
         """Yield all objects that may have changed, some at a time, each once."""
         batch: list[ObjectRef] = []
         seen = 0
-        async for refs in self._changed(readable, bus, since, asked, found):
+        async for refs in self._changed(readable, past.bus, past.at, asked, found):
             batch += refs
             seen += len(refs)
-            while len(batch) >= _STEP:
-                yield batch[:_STEP]
-                batch = batch[_STEP:]
+            while len(batch) >= (size := step.size):
+                yield batch[:size]
+                batch = batch[size:]
             if seen >= _MAX_OBJECTS:
                 found.is_cut = True
                 break
-        if batch:
-            yield batch
+        while batch:
+            size = step.size
+            yield batch[:size]
+            batch = batch[size:]
 
     async def _changed(
         self,
