@@ -234,8 +234,18 @@ class Controller:
     @property
     def own_resource(self) -> str:
         """The key of the resource that requests name objects of; empty if watches name several."""
-        watched = {w.resource.key for w in self._watches if w.is_identity and w.resource}
-        return watched.pop() if len(watched) == 1 else ""
+        watched = self.own_resources
+        return watched[0] if len(watched) == 1 else ""
+
+    @property
+    def own_resources(self) -> tuple[str, ...]:
+        """The keys of the resources whose changes are requests for the changed objects themselves.
+
+        What the requests of mapping functions and for owners name is not known.
+        """
+        return tuple(
+            sorted({w.resource.key for w in self._watches if w.is_identity and w.resource})
+        )
 
     @property
     def handles_secrets(self) -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fleetbus.workqueue.queue import Lease
 
 KEPT: Final = 10_000
-"""Requests per controller; each takes about 210 bytes in the store, and the error's text."""
+"""Requests per controller; each takes about 240 bytes in the store, and the error's text."""
 
 
 class LastRun(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -44,6 +44,8 @@ class LastRun(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     worker: str
     error: str = ""
     """In one line and without secrets; empty for a run that succeeded."""
+    resources: tuple[str, ...] = ()
+    """Of which the request names an object, as `Controller.own_resources`."""
 
 
 _decode: Final = msgspec.msgpack.Decoder(LastRun).decode
@@ -74,6 +76,7 @@ def describe_run(
         ended=time.time(),
         worker=worker_of(lease.fence),
         error=_text(controller, outcome, error),
+        resources=controller.own_resources,
     )
     return lease.request, run
 

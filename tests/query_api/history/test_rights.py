@@ -85,7 +85,9 @@ def marked(kind: str, api_version: str, cluster: str, namespace: str, name: str)
     return pod("web", 10, namespace="prod", annotations={"fleetbus.dev/owner": text})
 
 
-async def end_run(redis: Redis, controller: str, cluster: str, namespace: str, name: str) -> None:
+async def end_run(
+    redis: Redis, controller: str, cluster: str, namespace: str, name: str, *resources: str
+) -> None:
     run = LastRun(
         outcome=Outcome.RETRIED,
         attempt=1,
@@ -93,7 +95,8 @@ async def end_run(redis: Redis, controller: str, cluster: str, namespace: str, n
         started=2,
         ended=3,
         worker="w",
-        error=f"the error of {cluster}/{namespace}/{name}",
+        error=f"{controller}: {cluster}/{namespace}/{name}",
+        resources=resources,
     )
     rows = LastRuns(redis, controller).rows([(Request(controller, cluster, namespace, name), run)])
     await RedisQueue(redis, controller).done_recorded(Ending(runs=rows))
@@ -127,9 +130,12 @@ async def test_a1_a_forged_owner_shows_nothing_that_the_user_may_not_get(
     api: SecuredApi, redis: Redis, bus: Bus
 ):
     past = RecordedPast(bus, api.snapshot)
-    await end_run(redis, "copier", "eu1", "prod", "web")
-    await end_run(redis, "copier", "us1", "team", "secret")
-    await end_run(redis, "copier", "eu1", "team", "secret")
+    await end_run(redis, "copier", "eu1", "prod", "web", "core/pods")
+    # A ConfigMap of the same namespace and name as the pod is another object.
+    await end_run(redis, "keeper", "eu1", "prod", "web", "core/configmaps")
+    await end_run(redis, "mapper", "eu1", "prod", "web")
+    await end_run(redis, "copier", "us1", "team", "secret", "core/configmaps")
+    await end_run(redis, "copier", "eu1", "team", "secret", "core/configmaps")
     await end_run(redis, "distributor", "hub", "team", "all")
     await end_run(redis, "distributor-targets", "eu1", "team", "all")
     # A MultiClusterResource of the same namespace and name as the pod is another object.
@@ -147,14 +153,14 @@ async def test_a1_a_forged_owner_shows_nothing_that_the_user_may_not_get(
     ):
         version += 1
         await past.record(EU1.modified("web", version, body=marked(*owner)))
-        assert await entries(api, token) == {"the error of eu1/prod/web"}, owner
+        assert await entries(api, token) == {"copier: eu1/prod/web"}, owner
 
 
 async def test_a1_whoever_may_get_the_owner_sees_what_was_done_for_it(
     api: SecuredApi, redis: Redis, bus: Bus
 ):
     past = RecordedPast(bus, api.snapshot)
-    await end_run(redis, "copier", "us1", "team", "base")
+    await end_run(redis, "copier", "us1", "team", "base", "core/configmaps")
     await end_run(redis, "distributor", "hub", "team", "all")
     await end_run(redis, "distributor-targets", "eu1", "team", "all")
     await report(bus, "eu1", DistributionVerb.DELETED)
@@ -172,12 +178,12 @@ async def test_a1_whoever_may_get_the_owner_sees_what_was_done_for_it(
     await past.record(
         EU1.modified("web", 11, body=marked("ConfigMap", "v1", "us1", "team", "base"))
     )
-    assert await entries(api, token) == {"the error of us1/team/base"}
+    assert await entries(api, token) == {"copier: us1/team/base"}
     mark = marked("MultiClusterResource", FLEET, "hub", "team", "all")
     await past.record(EU1.modified("web", 12, body=mark))
     assert await entries(api, token) == {
-        "the error of hub/team/all",
-        "the error of eu1/team/all",
+        "distributor: hub/team/all",
+        "distributor-targets: eu1/team/all",
         "the message of team/all",
     }
 

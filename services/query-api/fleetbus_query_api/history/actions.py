@@ -29,6 +29,7 @@ from fleetbus_query_api.relations.owner_rights import right_to_get
 _MOST_REPORTS: Final = 100
 _GROUP: Final = "fleetbus.dev"
 _PLURAL: Final = "multiclusterresources"
+_DISTRIBUTED: Final = f"{_GROUP}/{_PLURAL}"
 _KIND: Final = "MultiClusterResource"
 _OF_DISTRIBUTOR: Final = frozenset({"distributor", "distributor-targets"})
 """Controllers whose requests name a MultiClusterResource of the hub, also those for a cluster."""
@@ -36,25 +37,33 @@ _OF_DISTRIBUTOR: Final = frozenset({"distributor", "distributor-targets"})
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A key of requests.
+    """An object that requests may name.
 
     Attributes:
-        is_distributed: whether it is of a MultiClusterResource, and not of another kind.
+        resource: such as `apps/deployments`.
     """
 
     cluster: str
     namespace: str
     name: str
-    is_distributed: bool
+    resource: str
 
     def fits(self, one: ControllerRun) -> bool:
-        """Whether a run is for this key: one cluster, namespace and name may have many kinds."""
+        """Whether a run is for this object, and not for another kind of the same name.
+
+        Of a request that a mapping function made it is unknown what it names.
+        """
         request = one.request
         return (request.cluster, request.namespace, request.name) == (
             self.cluster,
             self.namespace,
             self.name,
-        ) and (request.controller in _OF_DISTRIBUTOR) == self.is_distributed
+        ) and self._is_of(one)
+
+    def _is_of(self, one: ControllerRun) -> bool:
+        if one.request.controller in _OF_DISTRIBUTOR:
+            return self.resource == _DISTRIBUTED
+        return self.resource in one.run.resources
 
 
 class Actions:
@@ -88,31 +97,32 @@ class Actions:
             BusError: the stream cannot be read.
             redis.exceptions.RedisError: the store is away.
         """
-        is_own = ref.resource == f"{_GROUP}/{_PLURAL}"
-        places = [_Place(ref.cluster, ref.namespace, ref.name, is_own)]
-        if owner is None or not await self._may_get(user, owner):
+        places = [_Place(ref.cluster, ref.namespace, ref.name, ref.resource)]
+        if owner is None or not (resource := await self._readable(user, owner)):
             return await self._describe_runs(places)
-        if not _is_distributed(owner):
-            places.append(_Place(owner.cluster_name, owner.namespace, owner.name, False))
+        if resource != _DISTRIBUTED:
+            places.append(_Place(owner.cluster_name, owner.namespace, owner.name, resource))
             return await self._describe_runs(places)
         # The distributor works for its object on the hub, and for each cluster.
         places += [
-            _Place(cluster, owner.namespace, owner.name, True)
+            _Place(cluster, owner.namespace, owner.name, resource)
             for cluster in dict.fromkeys((owner.cluster_name, ref.cluster))
         ]
         runs = await self._describe_runs(places)
         return runs + await _describe_reports(past, ref.cluster, owner)
 
-    async def _may_get(self, user: User, owner: Owner) -> bool:
+    async def _readable(self, user: User, owner: Owner) -> str:
+        """The resource of an owner that the user may get; empty if there is none such."""
         if _is_distributed(owner):
             # The hub decides: whatever cluster the mark names, the reports are of the hub's object.
             right = Right("get", _GROUP, _PLURAL, owner.namespace, owner.name)
-            return await self._access.is_allowed_on_hub(user, right)
+            return _DISTRIBUTED if await self._access.is_allowed_on_hub(user, right) else ""
         group = owner.api_version.rpartition("/")[0]
-        _, right = right_to_get(
+        known, right = right_to_get(
             await self._catalog.fleet(), group, owner.kind, owner.namespace, owner.name
         )
-        return bool(await self._access.authorise(user, right, [owner.cluster_name]))
+        is_allowed = bool(await self._access.authorise(user, right, [owner.cluster_name]))
+        return f"{known.group}/{known.plural}" if known is not None and is_allowed else ""
 
     async def _describe_runs(self, places: Sequence[_Place]) -> list[dict[str, Any]]:
         keys = dict.fromkeys((one.cluster, one.namespace, one.name) for one in places)
