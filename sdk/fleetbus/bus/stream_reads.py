@@ -59,6 +59,8 @@ async def read_messages(
 ) -> AsyncGenerator[list[StoredMessage]]:
     """Yield the messages of a subject in pages, oldest first, up to the end of the stream.
 
+    Not more are read than there were at first, so a fast publisher cannot make it endless.
+
     Args:
         bus: a connection.
         stream: its name.
@@ -92,8 +94,10 @@ async def read_messages(
             yield page
         if not is_more or not page:
             return
+        if left is None:
+            left = len(page) + _pending_after(end)
         request = {"seq": page[-1].sequence + 1}
-        left = None if left is None else left - len(page)
+        left -= len(page)
 
 
 async def read_last(
@@ -151,7 +155,7 @@ async def _first(
         within=_LONGEST,
     )
     has_more(stream, end)
-    return page, int(end.get("Nats-Num-Pending", "0")) if page else 0
+    return page, _pending_after(end) if page else 0
 
 
 async def last_messages(
@@ -284,4 +288,9 @@ def has_more(stream: str, end: Mapping[str, str]) -> bool:
         raise NoStream(f"no responders for {stream}")
     if status != _END:
         raise BusError(f"a batched get of {stream} failed: {dict(end)}")
-    return int(end.get("Nats-Num-Pending", "0")) > 0
+    return _pending_after(end) > 0
+
+
+def _pending_after(end: Mapping[str, str]) -> int:
+    """How many messages match beyond those of an answer."""
+    return int(end.get("Nats-Num-Pending", "0"))

@@ -54,6 +54,16 @@ async def test_a_page_ends_early_where_messages_are_large(bus: Bus):
     assert len(pages) > 1
 
 
+async def test_what_arrives_during_the_reading_does_not_make_it_endless(bus: Bus):
+    await fill(bus, *(["s.a"] * 6), size=900_000)
+    read = 0
+    async for page in read_messages(bus, "S", "s.a", start=1):
+        read += len(page)
+        assert read <= 6
+        await fill(bus, *(["s.a"] * 6), size=900_000)
+    assert read == 6
+
+
 async def test_the_last_messages_of_a_busy_subject_are_found_by_halving(bus: Bus):
     await fill(bus, *(["s.busy"] * 3000), "s.rare", *(["s.busy"] * 500), "s.rare")
     assert await last(bus, "s.busy", 5, end=3502) == ([3496, 3497, 3498, 3499, 3500], True)
