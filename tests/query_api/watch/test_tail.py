@@ -12,8 +12,10 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from fleetbus.bus.durables import PROJECTOR
 from fleetbus.errors import StoreError
 from fleetbus.snapshot import SnapshotWriter
+from fleetbus.snapshot.offsets.checkpoint_store import Beside, CheckpointStore
 from fleetbus.snapshot.reads.feed import Feed
 from fleetbus.store.connection import StoreEmpty
 from fleetbus_devfleet.processes.servers import valkey_server
@@ -309,3 +311,25 @@ async def test_a5_a_store_that_stands_still_is_away_for_who_catches_up(
             finally:
                 server.process.send_signal(signal.SIGCONT)
             await tail.catch_up()
+
+
+async def test_p13_a_server_that_was_replaced_is_waited_for(
+    snapshot: Snapshot, tail: FeedTail, monkeypatch: pytest.MonkeyPatch
+):
+    keys = snapshot.keys
+    shard = keys.shard_of("us1")
+    store = CheckpointStore(snapshot.redis, keys, Beside.shard_of_snapshot(keys, shard, PROJECTOR))
+    await store.read(PROJECTOR)
+    await tail.catch_up()
+    await snapshot.redis.hset(keys.store(shard), "run", "another server")
+    waiting = asyncio.create_task(tail.catch_up())
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    await store.read(PROJECTOR)  # as the projector does when it has noticed
+    position = await waiting
+    await snapshot.redis.hset(keys.store(shard), "run", "a third one")
+    monkeypatch.setattr(tail_module, "_ANSWER_WITHIN", timedelta(seconds=0.1))
+    with pytest.raises(StoreError, match="another server"):
+        await tail.catch_up()
+    await store.read(PROJECTOR)
+    assert (await tail.catch_up()).version > position.version

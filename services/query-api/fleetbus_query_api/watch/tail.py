@@ -31,7 +31,7 @@ _SLOW_INTERVAL: Final = timedelta(seconds=1)
 """While there are only listeners for single resources, who catch up before they answer: it keeps
 what they then have to read short."""
 _ANSWER_WITHIN: Final = timedelta(seconds=5)
-_AWAY: Final = (redis.exceptions.RedisError, StoreError, ExpiredPosition, OSError, TimeoutError)
+_AWAY: Final = (redis.exceptions.RedisError, StoreError, OSError, TimeoutError)
 
 
 class Listener(Protocol):
@@ -117,8 +117,8 @@ class FeedTail:
 
         Raises:
             StoreEmpty: the store was emptied (rule P13).
-            ExpiredPosition: the server of the store was replaced, and nobody has noticed yet.
-            StoreError: the process stops, or the store does not answer in time.
+            StoreError: the process stops, the store does not answer in time, or its server was
+                replaced and no projector has noticed yet.
             redis.exceptions.RedisError: the store does not answer.
         """
         if self._has_ended:
@@ -201,8 +201,20 @@ class FeedTail:
         return position
 
     async def _find_end(self) -> Position:
-        async with asyncio.timeout(_ANSWER_WITHIN.total_seconds()):
-            return await self.feed.end()
+        """The end of the feed; one whose server was replaced has none until it begins anew."""
+        why = ""
+        try:
+            async with asyncio.timeout(_ANSWER_WITHIN.total_seconds()):
+                while True:
+                    try:
+                        return await self.feed.end()
+                    except ExpiredPosition as e:
+                        why = str(e)
+                    await asyncio.sleep(INTERVAL.total_seconds())
+        except TimeoutError as e:
+            if why:
+                raise StoreError(why) from e
+            raise
 
     def _is_needed(self) -> bool:
         """Whether somebody gets the changes."""
