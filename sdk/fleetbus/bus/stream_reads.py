@@ -78,24 +78,14 @@ async def read_messages(
     )
     left = most
     while left is None or left > 0:
-        page: list[StoredMessage] = []
         size = _PAGE if left is None else min(left, _PAGE)
-        limits = {"batch": size, "max_bytes": _PAGE_BYTES}
-        end = await direct_get(
-            bus,
-            stream,
-            {**request, "next_by_subj": subject, **limits},
-            subject,
-            lambda message, headers, to=page: to.append(_stored(message, headers)),
-            within=_LONGEST,
-        )
-        is_more = has_more(stream, end)
+        page, pending = await _read_page(bus, stream, subject, request, size)
         if page:
             yield page
-        if not is_more or not page:
+        if not pending:
             return
         if left is None:
-            left = len(page) + _pending_after(end)
+            left = len(page) + pending
         request = {"seq": page[-1].sequence + 1}
         left -= len(page)
 
@@ -118,7 +108,7 @@ async def read_last(
 
     Raises: as `read_messages`.
     """
-    page, pending = await _first(bus, stream, subject, {"start_time": rfc3339(start)}, most)
+    page, pending = await _read_page(bus, stream, subject, {"start_time": rfc3339(start)}, most)
     if not pending:
         return page, False
     low, high = page[-1].sequence + 1, end
@@ -126,7 +116,7 @@ async def read_last(
         if low >= high or pending <= _ENOUGH * most:
             break
         middle = (low + high + 1) // 2
-        _, following = await _first(bus, stream, subject, {"seq": middle}, 1)
+        _, following = await _read_page(bus, stream, subject, {"seq": middle}, 1)
         if following < most:
             high = middle - 1
         else:
@@ -141,10 +131,10 @@ async def read_last(
     return list(last), True
 
 
-async def _first(
+async def _read_page(
     bus: Bus, stream: str, subject: str, request: Mapping[str, Any], most: int
 ) -> tuple[list[StoredMessage], int]:
-    """The first messages of a request, and how many follow."""
+    """The first messages of a request, and how many follow; none follow an empty page."""
     page: list[StoredMessage] = []
     end = await direct_get(
         bus,
