@@ -139,10 +139,35 @@ class ListParameters(BaseModel):
         return self
 
 
-class CountParameters(BaseModel):
-    """Which objects of a resource to count, and by what."""
+class PlaceParameters(BaseModel):
+    """Where in the fleet to look."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cluster: Names = Field(
+        default=[], max_length=_MAX_CLUSTERS, description="Only these clusters, as in a list."
+    )
+    namespace: str = Field(
+        default="", max_length=253, pattern=_NAME, description="Only this namespace."
+    )
+
+
+class SelectionParameters(PlaceParameters):
+    """Which objects of a resource a question is about."""
+
+    name: str = Field(
+        default="", max_length=253, pattern=_NAME, description="Only objects of this name."
+    )
+    label_selector: str = Field(
+        default="", alias="labelSelector", max_length=MAX_SELECTOR, description="As in a list."
+    )
+    field_selector: str = Field(
+        default="", alias="fieldSelector", max_length=MAX_SELECTOR, description="As in a list."
+    )
+
+
+class CountParameters(SelectionParameters):
+    """Which objects of a resource to count, and by what."""
 
     by: str = Field(
         default="",
@@ -152,46 +177,14 @@ class CountParameters(BaseModel):
         "(`spec.containers[*].image`) is in the group of each. Without any only the total is "
         "counted.",
     )
-    cluster: Names = Field(
-        default=[], max_length=_MAX_CLUSTERS, description="Only these clusters, as in a list."
-    )
-    namespace: str = Field(
-        default="", max_length=253, pattern=_NAME, description="Only this namespace."
-    )
-    name: str = Field(
-        default="", max_length=253, pattern=_NAME, description="Only objects of this name."
-    )
-    label_selector: str = Field(
-        default="", alias="labelSelector", max_length=MAX_SELECTOR, description="As in a list."
-    )
-    field_selector: str = Field(
-        default="", alias="fieldSelector", max_length=MAX_SELECTOR, description="As in a list."
-    )
     limit: int = Field(
         default=100, ge=1, le=MAX_PAGE, description="Groups, at most; the largest ones."
     )
 
 
-class OutlierParameters(BaseModel):
+class OutlierParameters(SelectionParameters):
     """Which objects of a resource to compare between clusters."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    cluster: Names = Field(
-        default=[], max_length=_MAX_CLUSTERS, description="Only these clusters, as in a list."
-    )
-    namespace: str = Field(
-        default="", max_length=253, pattern=_NAME, description="Only this namespace."
-    )
-    name: str = Field(
-        default="", max_length=253, pattern=_NAME, description="Only objects of this name."
-    )
-    label_selector: str = Field(
-        default="", alias="labelSelector", max_length=MAX_SELECTOR, description="As in a list."
-    )
-    field_selector: str = Field(
-        default="", alias="fieldSelector", max_length=MAX_SELECTOR, description="As in a list."
-    )
     limit: int = Field(default=50, ge=1, le=100, description="Names per page, at most.")
     continue_token: str = Field(
         default="",
