@@ -33,7 +33,7 @@ def message(kind: str, name: str, rv: int, **more: Any) -> dict[str, Any]:
 
 
 def listed(name: str, rv: int, epoch: int, **more: Any) -> dict[str, Any]:
-    return message("listed", name, rv, rank=["50", epoch], **more)
+    return message("listed", name, rv, **({"rank": ["50", epoch]} | more))
 
 
 def end(rv: int, epoch: int, number: int = 1) -> dict[str, Any]:
@@ -85,6 +85,18 @@ def test_p2_a_newer_incarnation_wins_over_a_higher_version():
 
 def test_p4_what_is_older_than_a_complete_list_and_not_in_it_stays_away():
     stream = [message("added", "a", 7), end(50, 1), message("added", "b", 40)]
+    assert rules(check_stream(records(*stream))) == []
+
+
+def test_p4_an_old_object_of_a_later_list_shows_that_an_emptier_one_was_broken():
+    stream = [end(50, 1), listed("a", 7, 2, rank=["60", 2])]
+    assert rules(check_stream(records(*stream))) == []
+    assert rules(check_stream(records(end(70, 1), *stream))) == ["stream-lost"]  # an older list
+
+
+def test_p2_a_later_list_disproves_a_deletion_even_if_the_deletion_comes_again():
+    swept = message("deleted", "a", 50)
+    stream = [message("added", "a", 7), swept, listed("a", 7, 2, rank=["60", 2]), swept]
     assert rules(check_stream(records(*stream))) == []
 
 

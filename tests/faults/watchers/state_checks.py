@@ -50,16 +50,28 @@ class Fold:
             self._end(place, message)
             return
         row = (place, message["key"])
-        version = (message["number"], version_key(message["rv"]))
-        if message["type"] == "listed":
-            self.marks[row] = max(self.marks.get(row, (0,)), _rank(message))
-        held = self.rows.get(row)
-        if held is not None and version <= held[0]:
-            return
-        if held is None and version <= self.floors.get(place, (0,)):
+        if self._is_outdated(row, message):
             return
         is_alive = message["type"] != "deleted"
-        self.rows[row] = (version, message["uid"], message["rv"], is_alive)
+        self.rows[row] = (_version(message), message["uid"], message["rv"], is_alive)
+
+    def _is_outdated(self, row: tuple[Place, str], message: Json) -> bool:
+        """Whether the message says nothing new; the mark of a listed object is raised in any case."""
+        version, held = _version(message), self.rows.get(row)
+        is_held = held is not None and held[3]
+        floor = self.floors.get(row[0], (0,))
+        if message["type"] == "listed":
+            list_version = _rank(message)[:2]
+            if list_version < floor:
+                return True
+            self.marks[row] = max(self.marks.get(row, (0,)), _rank(message))
+            # A later list that holds the object disproves its deletion, however old the object is.
+            is_disproved = held is not None and not is_held and list_version > held[0]
+            return held is not None and version <= held[0] and not is_disproved
+        if not is_held:
+            return version <= max(floor, held[0] if held else (0,))
+        is_refuted = message["type"] == "deleted" and version < self.marks.get(row, (0,))[:2]
+        return version <= held[0] or is_refuted
 
     def _end(self, place: Place, end: Json) -> None:
         floor = (end["number"], version_key(end["rank"][0]))
@@ -77,6 +89,10 @@ class Fold:
             if is_alive:
                 found[place][key] = (uid, rv)
         return found
+
+
+def _version(message: Json) -> Any:
+    return (message["number"], version_key(message["rv"]))
 
 
 def _rank(message: Json) -> Any:
