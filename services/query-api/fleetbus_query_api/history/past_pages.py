@@ -34,8 +34,11 @@ from fleetbus_query_api.history.past_token import (
 from fleetbus_query_api.history.window import Asked
 from fleetbus_query_api.limits.time_slices import TimeSlices
 
-_STEP: Final = 250
-"""Objects whose states are read at a time."""
+_FIRST_STEP: Final = 250
+_MOST_STEP: Final = 1_000
+"""Objects whose states are read at a time: more of them while few match, as requests are dear."""
+_STEP_BYTES: Final = 8 * 1024 * 1024
+"""Of their present states; a larger object is read alone."""
 _MAX_READ: Final = 20_000
 """Candidates of one page; the next page continues there."""
 _MAX_BYTES: Final = 16 * 1024 * 1024
@@ -201,11 +204,12 @@ class PastPages:
             query,
             labels=None,  # those of today say nothing
             continue_token=write_token(start) if start is not None else "",
-            limit=_STEP,
-            max_bytes=None,
+            limit=_MOST_STEP,
+            max_bytes=_STEP_BYTES,
             count=False,
         )
         rest = list(deleted)
+        step = _FIRST_STEP
         async for listed in self._reader.pages(present):
             places = {_Place(e.cluster, member_of(e.namespace, e.name)) for e in listed.entries}
             cut = len(rest)
@@ -214,8 +218,11 @@ class PastPages:
                 cut = bisect_right(rest, bound)
             ordered = sorted(places.union(rest[:cut]))
             rest = rest[cut:]
-            for first in range(0, len(ordered), _STEP):
-                yield listed.generation, ordered[first : first + _STEP]
+            first = 0
+            while first < len(ordered):
+                yield listed.generation, ordered[first : first + step]
+                first += step
+                step = min(_MOST_STEP, 2 * step)
 
 
 def _portions(clusters: Sequence[str]) -> Iterator[Sequence[str]]:
