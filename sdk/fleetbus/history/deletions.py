@@ -8,7 +8,7 @@ from typing import Final
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.stream_reads import read_messages
-from fleetbus.history.states import StoredEvent, read_event
+from fleetbus.history.stored_events import StoredEvent, read_event
 from fleetbus.run.current import ObjectRef
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import STREAM, Verb, deletions_filter, event_subject

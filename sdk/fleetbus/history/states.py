@@ -24,20 +24,23 @@ from typing import Final
 import msgspec
 
 from fleetbus.bus.connection import Bus, NoStream
-from fleetbus.bus.stream_reads import StoredMessage, last_messages, read_messages
-from fleetbus.process.clock import now_ms
+from fleetbus.bus.stream_reads import last_messages, read_messages
+from fleetbus.history.stored_events import (
+    StoredEvent,
+    order_of,
+    read_event,
+    ref_of,
+    subject_of,
+)
 from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus_proto.admission import admit
 from fleetbus_proto.admission import subject_of as event_subject_of
-from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import Event
 from fleetbus_proto.prior import PriorState, decode_prior_state
 from fleetbus_proto.subjects import (
     PRIOR_STREAM,
     STREAM,
     Verb,
-    events_of_object,
     prior_subject,
 )
 from fleetbus_proto.versions import version_key
@@ -158,7 +161,7 @@ class PastStates:
             async for page in read_messages(self._bus, STREAM, subject, start=1, most=_MOST_HIDDEN):
                 known = [one for one in page if until is None or one.stored_at < until]
                 events = [one for one in map(read_event, known) if one is not None]
-                best = max(events if best is None else [best, *events], key=_order, default=None)
+                best = max(events if best is None else [best, *events], key=order_of, default=None)
                 if len(known) < len(page):
                     break
         return best
@@ -234,46 +237,15 @@ class PastStates:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEvent:
-    """An event with its place in the stream."""
-
-    event: Event
-    sequence: int
-    stored_at: datetime
-
-
-def read_event(message: StoredMessage) -> StoredEvent | None:
-    """The event of a message; None if it is invalid, and so was never applied."""
-    try:
-        found = admit(message.subject, message.headers, message.body, now_ms=now_ms())
-    except MalformedMessage:
-        return None
-    if not isinstance(found, Event):
-        return None
-    return StoredEvent(found, message.sequence, message.stored_at)
-
-
-def subject_of(ref: ObjectRef) -> str:
-    """The filter of all events of one object."""
-    group, _, plural = ref.resource.rpartition("/")
-    return events_of_object(ref.cluster, group, plural, ref.namespace, ref.name)
-
-
 def prior_of(ref: ObjectRef) -> str:
     """The subject of the recorded states of one object."""
     group, _, plural = ref.resource.rpartition("/")
     return prior_subject(ref.cluster, group, plural, ref.namespace, ref.name)
 
 
-def ref_of(event: Event) -> ObjectRef:
-    """The object of an event."""
-    return ObjectRef(event.cluster, event.resource_key, event.namespace, event.name)
-
-
 def state_of(events: Iterable[StoredEvent]) -> PastState:
     """The state after the last of some events of one object; at least one."""
-    newest = max(events, key=_order)
+    newest = max(events, key=order_of)
     event = newest.event
     if event.verb is Verb.DELETED:
         return PastState(Existence.ABSENT, since=newest.stored_at, event=event)
@@ -292,23 +264,8 @@ def _late(events: Sequence[StoredEvent]) -> list[StoredEvent]:
     return [
         one
         for one in events
-        if any(each.sequence < one.sequence and _order(each) > _order(one) for each in events)
+        if any(each.sequence < one.sequence and order_of(each) > order_of(one) for each in events)
     ]
-
-
-def _order(stored: StoredEvent) -> tuple[int, tuple[int, str], int, int]:
-    """Newer events are greater (rule P2).
-
-    A list that holds an object is as new as the list itself: it disproves an earlier deletion.
-    """
-    event = stored.event
-    version = version_key(event.resource_version)
-    if event.verb is Verb.LISTED:
-        version = max(version, version_key(event.epoch.resource_version))
-    # What left one selection at this version may be in another (rule W6).
-    is_deletion = event.verb is Verb.DELETED and not event.left_selection
-    is_left = event.verb is Verb.DELETED and event.left_selection
-    return event.incarnation.number, version, is_deletion - is_left, stored.sequence
 
 
 def created_at(body: bytes) -> datetime | None:

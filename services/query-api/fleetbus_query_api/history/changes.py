@@ -17,7 +17,8 @@ import msgspec
 
 from fleetbus.history.deletions import deletions_of_object, read_deletions
 from fleetbus.history.differences import NONE, Differences, compare_trees
-from fleetbus.history.states import Existence, PastState, PastStates, ref_of
+from fleetbus.history.states import Existence, PastState, PastStates
+from fleetbus.history.stored_events import ref_of
 from fleetbus.process.clock import rfc3339
 from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot import SnapshotReader

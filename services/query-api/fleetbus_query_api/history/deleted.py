@@ -11,7 +11,7 @@ from fleetbus.archive import EventFilter
 from fleetbus.bus.connection import Bus, NoStream
 from fleetbus.bus.stream_reads import read_messages
 from fleetbus.history.deletions import is_deletion, read_deletions
-from fleetbus.history.states import StoredEvent
+from fleetbus.history.stored_events import StoredEvent
 from fleetbus.process.clock import rfc3339
 from fleetbus.snapshot import Entry, SnapshotReader
 from fleetbus_proto.distribution import DistributionEvent, decode_distribution_event

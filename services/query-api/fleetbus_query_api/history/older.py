@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from fleetbus.archive import Archive, EventFilter, Hole
-from fleetbus.history.states import StoredEvent
+from fleetbus.history.stored_events import StoredEvent
 from fleetbus.history.window import Gap
 
 

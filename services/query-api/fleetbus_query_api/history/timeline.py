@@ -13,7 +13,8 @@ from fleetbus.archive import EventFilter
 from fleetbus.bus.stream_reads import read_last
 from fleetbus.errors import MalformedOwner
 from fleetbus.history.differences import NONE, Differences, compare_bodies
-from fleetbus.history.states import PastStates, StoredEvent, read_event, subject_of
+from fleetbus.history.states import PastStates
+from fleetbus.history.stored_events import StoredEvent, read_event, subject_of
 from fleetbus.ownership import Owner, owner_of
 from fleetbus.process.clock import rfc3339
 from fleetbus.run.current import ObjectRef
