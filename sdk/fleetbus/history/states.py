@@ -147,9 +147,17 @@ class PastStates:
         for events in found.values():
             hidden += [event_subject_of(one.event) for one in _late(events)]
         turns = asyncio.Semaphore(_AT_A_TIME)
-        newest = await asyncio.gather(*(self._newest(one, until, turns) for one in hidden))
-        for stored in filter(None, newest):
-            found.setdefault(ref_of(stored.event), []).append(stored)
+        read = set(hidden)
+        while hidden:
+            newest = await asyncio.gather(*(self._newest(one, until, turns) for one in hidden))
+            more: set[str] = set()
+            for stored in filter(None, newest):
+                events = found.setdefault(ref_of(stored.event), [])
+                events.append(stored)
+                # What was hidden may show that another one came late, too.
+                more.update(event_subject_of(one.event) for one in _late(events))
+            hidden = sorted(more - read)
+            read |= more
         return found
 
     async def _newest(
