@@ -15,7 +15,7 @@ and resourceVersion, not by the order in which they were stored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -25,6 +25,7 @@ import msgspec
 
 from fleetbus.bus.connection import Bus, NoStream
 from fleetbus.bus.stream_reads import last_messages, read_messages
+from fleetbus.history.refused import RefusedEvents
 from fleetbus.history.stored_events import (
     StoredEvent,
     order_of,
@@ -110,6 +111,7 @@ class PastStates:
     def __init__(self, *, bus: Bus, reader: SnapshotReader) -> None:
         self._bus = bus
         self._reader = reader
+        self._refused = RefusedEvents(bus=bus, reader=reader)
 
     async def at(self, refs: Sequence[ObjectRef], time: datetime) -> dict[ObjectRef, PastState]:
         """Read the states of objects at a point in time.
@@ -118,10 +120,10 @@ class PastStates:
             BusError: the stream cannot be read.
             redis.exceptions.RedisError: the snapshot cannot be read.
         """
-        found = {
-            ref: state_of(events)
-            for ref, events in (await self._last_events(refs, until=time)).items()
-        }
+        events = await self._last_events(refs, until=time)
+        last = {ref: max(some, key=order_of) for ref, some in events.items()}
+        applied = last | await self._refused.find_affected(events, time)
+        found = {ref: state_of(one) if one else ABSENT for ref, one in applied.items()}
         rest = [ref for ref in refs if ref not in found]
         if not rest:
             return found
@@ -251,14 +253,13 @@ def prior_of(ref: ObjectRef) -> str:
     return prior_subject(ref.cluster, group, plural, ref.namespace, ref.name)
 
 
-def state_of(events: Iterable[StoredEvent]) -> PastState:
-    """The state after the last of some events of one object; at least one."""
-    newest = max(events, key=order_of)
-    event = newest.event
+def state_of(stored: StoredEvent) -> PastState:
+    """The state after an event."""
+    event = stored.event
     if event.verb is Verb.DELETED:
-        return PastState(Existence.ABSENT, since=newest.stored_at, event=event)
+        return PastState(Existence.ABSENT, since=stored.stored_at, event=event)
     return PastState(
-        Existence.PRESENT, event.object or b"", event.degraded, newest.stored_at, event
+        Existence.PRESENT, event.object or b"", event.degraded, stored.stored_at, event
     )
 
 

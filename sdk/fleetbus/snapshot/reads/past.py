@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from fleetbus.snapshot.scripts import register
+from fleetbus_proto.events import Rank
 from fleetbus_proto.keys import split_object_key
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Collection, Mapping
     from datetime import datetime
 
     from redis.asyncio import Redis
@@ -30,6 +31,18 @@ class LastList(NamedTuple):
     resource_version: str
     epoch_id: int
     """About when it began, in ms since 1970; 0 if there was none."""
+
+
+class CompletedRank(NamedTuple):
+    """The last complete epoch of one scope of a resource.
+
+    Attributes:
+        incarnation: the latest one that was applied (rule P2).
+        rank: of the epoch; None if none of this incarnation is complete.
+    """
+
+    incarnation: int
+    rank: Rank | None
 
 
 class ChangedObject(NamedTuple):
@@ -70,6 +83,28 @@ class PastReads:
         for cluster, rank in zip(places, held, strict=True):
             version, _, epoch_id = (rank or b"").decode().partition(" ")
             found[cluster] = LastList(version, int(epoch_id or 0))
+        return found
+
+    async def completed_ranks(
+        self, scopes: Collection[tuple[str, str, str]]
+    ) -> dict[tuple[str, str, str], CompletedRank]:
+        """Read the last complete epochs of scopes, given as (cluster, resource, scope).
+
+        Those that nothing was applied of are omitted.
+
+        Raises:
+            redis.exceptions.RedisError: the snapshot cannot be read.
+        """
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for scope in scopes:
+                pipe.hmget(self._keys.epochs(*scope), "incarnation", "completed")
+            held = cast("list[list[bytes | None]]", await pipe.execute()) if scopes else []
+        found: dict[tuple[str, str, str], CompletedRank] = {}
+        for scope, (incarnation, completed) in zip(scopes, held, strict=True):
+            if incarnation:
+                version, _, epoch_id = (completed or b"").decode().partition(" ")
+                rank = Rank(version, int(epoch_id)) if version else None
+                found[scope] = CompletedRank(int(incarnation), rank)
         return found
 
     async def version_at(self, shard: int, time: datetime) -> int:
