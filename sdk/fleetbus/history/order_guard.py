@@ -4,7 +4,7 @@ The snapshot refuses an event that is older than what it has, and also one that 
 list has made obsolete. Which was complete at that moment follows from the ends of epochs before it
 in the stream, so the messages are given in the order in which they were stored.
 
-The end of an epoch is taken for that of a complete one: its watcher had stored all of the list. If a
+The end of an epoch counts as that of a complete list: its watcher had stored all of it. If a
 message of that list was lost, the snapshot has not raised its floor, and holds until the next list
 what is absent here. Floors that clean audits raise are not known here, nor that another object was
 the first one of a new incarnation.
