@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
+import orjson
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import StreamLimits, ensure_stream
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from fleetbus_proto.events import Event
+    from fleetbus.snapshot import EpochState
+    from fleetbus_proto.events import EpochEnd, Event
 
 LIMITS = StreamLimits(max_bytes=64 * 1024**2, max_age=timedelta(hours=1))
 
@@ -47,16 +49,22 @@ class RecordedPast:
         self.states = PastStates(bus=bus, reader=snapshot.reader)
 
     async def record(self, *events: Event) -> datetime:
-        """Publish events and apply them; returns a time after the last one."""
+        """Publish events and apply them, but for duplicates; returns a time after the last one."""
         for event in events:
-            await self.publish(event)
-            await self.snapshot.apply(event)
+            if await self.publish(event):
+                await self.snapshot.apply(event)
         return await self.now()
 
-    async def publish(self, event: Event) -> None:
-        """Publish an event only."""
-        body, head = codec.encode(event), headers.build(event, MESSAGE_KEY)
-        await self.bus.request(subject_of(event), body, headers=head)
+    async def record_end(self, end: EpochEnd) -> EpochState:
+        """Publish the end of an epoch and apply it."""
+        await self.publish(end)
+        return await self.snapshot.writer.end_epoch(end)
+
+    async def publish(self, message: Event | EpochEnd) -> bool:
+        """Publish a message only; False if the stream dropped it as a duplicate."""
+        body, head = codec.encode(message), headers.build(message, MESSAGE_KEY)
+        answer = await self.bus.request(subject_of(message), body, headers=head)
+        return not orjson.loads(answer.data).get("duplicate", False)
 
     async def now(self) -> datetime:
         """A time that nothing was stored at, neither before nor after."""
