@@ -70,20 +70,20 @@ def find_held(messages: Iterable[StoredEvent | StoredEnd]) -> StoredEvent | None
     scopes: dict[str, _Epochs] = {}
     held: _Held | None = None
     for message in messages:
-        told = message.end if isinstance(message, StoredEnd) else message.event
-        epochs = scopes.setdefault(told.scope, _Epochs())
-        if not epochs.begin(told.incarnation.number):
+        content = message.end if isinstance(message, StoredEnd) else message.event
+        epochs = scopes.setdefault(content.scope, _Epochs())
+        if not epochs.begin(content.incarnation.number):
             continue
         if isinstance(message, StoredEvent):
             held = _apply(epochs, held, message)
-        elif told.epoch.key > epochs.completed.key:
-            epochs.completed = told.epoch
-            epochs.floor = max(epochs.floor, told.epoch.resource_version, key=version_key)
+        elif content.epoch.key > epochs.completed.key:
+            epochs.completed = content.epoch
+            epochs.floor = max(epochs.floor, content.epoch.resource_version, key=version_key)
     return held.stored if held is not None else None
 
 
 def _apply(epochs: _Epochs, held: _Held | None, stored: StoredEvent) -> _Held | None:
-    """What is held after an event, which may be refused."""
+    """Apply an event, or refuse it; returns what is held then."""
     event = stored.event
     if _is_of_older_list(epochs, event):
         return held

@@ -34,7 +34,7 @@ async def list_all(past: RecordedPast, source: Source, **objects: int) -> None:
 
 
 async def versions(past: RecordedPast, at: datetime, *names: str) -> list[str]:
-    """What each object was; empty if it did not exist."""
+    """The version of each object at a time; empty if it did not exist."""
     refs = [ObjectRef("eu1", PODS, "prod", name) for name in names]
     found = await past.states.at(refs, at)
     events = [found[ref].event if found[ref].is_present else None for ref in refs]
