@@ -265,12 +265,19 @@ def _decode(
     start = run[0].offset
     for member in run:
         begin = member.offset - start
+        problem: Exception | None = None
         try:
-            for line in read_member(data[begin : begin + member.length]):
+            lines = read_member(data[begin : begin + member.length])
+        except ChunkDamaged as e:
+            problem, lines = e, []
+        for line in lines:
+            try:
                 _take(found, line, where, span, chunk.name.stream)
-        except (ChunkDamaged, msgspec.DecodeError) as e:
+            except msgspec.DecodeError as e:
+                problem = problem or e  # the other lines are of other events
+        if problem is not None:
             objects = " to ".join("/".join(key) for key in (member.first, member.last))
-            found.holes.append(_damage(chunk, f"{e}; objects {objects}"))
+            found.holes.append(_damage(chunk, f"{problem}; objects {objects}"))
     return found
 
 
