@@ -27,7 +27,7 @@ from fleetbus.archive.chunk import (
 from fleetbus.archive.coverage import Coverage, Hole, Reason, find_coverage
 from fleetbus.archive.filter import EventFilter, key_of
 from fleetbus.archive.lines import StoredEvent, read_line, read_place
-from fleetbus.archive.names import ROOT, ChunkName, folder_of, read_day, read_name
+from fleetbus.archive.names import ROOT, ChunkName, age_of, folder_of, read_day, read_name
 from fleetbus.archive.store import Access, ArchiveStore, ObjectGone, open_store
 
 _TAIL: Final = 32 * 1024
@@ -216,7 +216,11 @@ class Archive:
                 for path, size in await self._store.list(folder_of(stream, day)):
                     if (name := read_name(path)) is not None:
                         found.append(_Chunk(name, path, size))
-        return sorted(found, key=lambda one: (one.name.stream, one.name.first, one.name.last))
+        return sorted(found, key=_order)
+
+
+def _order(chunk: _Chunk) -> tuple[tuple[str, int], int, int]:
+    return age_of(chunk.name.stream), chunk.name.first, chunk.name.last
 
 
 def _days(folders: Sequence[str], start: datetime, end: datetime) -> list[date]:
