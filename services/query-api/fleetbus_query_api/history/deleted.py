@@ -25,8 +25,14 @@ from fleetbus_query_api.answers.object_listing import (
     read_selectors,
 )
 from fleetbus_query_api.answers.readable import Selection
-from fleetbus_query_api.answers.render import render_freshness, render_item, render_list, render_one
-from fleetbus_query_api.fields.bodies import UnreadableBody
+from fleetbus_query_api.answers.render import (
+    body_of,
+    render_freshness,
+    render_item,
+    render_list,
+    render_one,
+)
+from fleetbus_query_api.fields.bodies import UnreadableBody, why_degraded
 from fleetbus_query_api.fields.selection import matches_entry
 from fleetbus_query_api.history.latest import Latest
 from fleetbus_query_api.history.parameters import DeletedParameters
@@ -186,15 +192,16 @@ async def _read(
 
 def _deletion(stored: StoredEvent) -> _Deletion:
     event = stored.event
+    body = event.object or b""
     entry = Entry(
         event.cluster,
         event.namespace,
         event.name,
         event.uid,
         event.resource_version,
-        event.object or b"",
+        body,
         0,
-        event.degraded,
+        why_degraded(body, event.degraded),
         event.incarnation.number,
     )
     return _Deletion(
@@ -215,7 +222,7 @@ def _render(
         "deletedBy": causes.get((entry.cluster, deletion.text)),
         "existsAgain": (entry.cluster, entry.namespace, entry.name) in present,
     }
-    if entry.body:
+    if body_of(entry):
         more |= {"namespace": entry.namespace, "name": entry.name, "uid": entry.uid}
     return render_one(render_item(entry), more)
 

@@ -22,7 +22,7 @@ from fleetbus.snapshot.reads.entries import member_of
 from fleetbus.snapshot.reads.paging import Position, write_token
 from fleetbus_proto.keys import split_object_key
 from fleetbus_query_api.answers.problem import BadRequestProblem
-from fleetbus_query_api.fields.bodies import UnreadableBody
+from fleetbus_query_api.fields.bodies import UnreadableBody, why_degraded
 from fleetbus_query_api.fields.paging import digest_question
 from fleetbus_query_api.fields.selection import matches_entry
 from fleetbus_query_api.history.past_token import (
@@ -263,7 +263,7 @@ def _entry(ref: ObjectRef, state: PastState) -> Entry:
         event.resource_version if event is not None else "",
         state.body,
         0,
-        state.reason or ("" if state.body else "absent"),
+        why_degraded(state.body, state.reason or ("" if state.body else "absent")),
         event.incarnation.number if event is not None else 0,
     )
 
