@@ -6,8 +6,9 @@ decides. They come in the order of other lists, by cluster, namespace and name.
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -17,7 +18,7 @@ from fleetbus.history.deletions import read_deletions
 from fleetbus.history.states import Existence, PastState, PastStates
 from fleetbus.kube.selectors import FieldSelector
 from fleetbus.run.current import ObjectRef
-from fleetbus.snapshot import Entry, ListQuery, SnapshotReader
+from fleetbus.snapshot import Entry, InvalidToken, ListQuery, SnapshotReader
 from fleetbus.snapshot.reads.entries import member_of
 from fleetbus.snapshot.reads.paging import Position, write_token
 from fleetbus_proto.keys import split_object_key
@@ -31,15 +32,18 @@ from fleetbus_query_api.history.past_token import (
     read_past_token,
     write_past_token,
 )
+from fleetbus_query_api.history.steps import Step
 from fleetbus_query_api.history.window import Asked
 from fleetbus_query_api.limits.time_slices import TimeSlices
 
 _STEP: Final = 250
-"""Objects whose states are read at a time."""
+"""Objects whose states are read at a time, at most; fewer if they are large."""
+_AT_A_TIME: Final = 4
+"""Steps of all users at a time: each holds its states in memory."""
 _MAX_READ: Final = 20_000
 """Candidates of one page; the next page continues there."""
 _MAX_BYTES: Final = 16 * 1024 * 1024
-"""Bodies per page, as of other lists (rule A8)."""
+"""Bodies per page, as of other lists (rule A8); also of today's objects that are read at a time."""
 _PORTIONS: Final = 20
 """Parts of the fleet at most, whose deletions are read one after the other."""
 _MAX_DELETED: Final = 200_000
@@ -90,6 +94,7 @@ class PastPages:
     def __init__(self, *, reader: SnapshotReader, slices: TimeSlices) -> None:
         self._reader = reader
         self._slices = slices
+        self._turns = asyncio.Semaphore(_AT_A_TIME)
 
     async def find(self, query: ListQuery, fields: FieldSelector, asked: Asked) -> PastPage:
         """Find one page.
@@ -108,6 +113,8 @@ class PastPages:
             after = read_past_token(query.continue_token, mark)
             at = after.time
             asked.window.require(at)
+            if at > asked.window.end:
+                raise InvalidToken("the continue token is of a time that is still to come")
         page = PastPage(at)
         last = await self._fill(page, query, fields, asked, after)
         if last is not None:
@@ -146,26 +153,37 @@ class PastPages:
         """The same for some clusters, whose deletions are read together."""
         states = PastStates(bus=asked.bus, reader=self._reader)
         deleted = await self._deleted(query, replace(asked, at=page.at), after)
-        async with aclosing(self._candidates(query, after, deleted)) as batches:
+        step = Step(_STEP)
+        async with aclosing(self._candidates(query, after, deleted, step)) as batches:
             async for generation, places in batches:
                 if page.last is not None and _is_full(page, query):
                     return generation, page.last
-                refs = {place: _ref(query.resource, place) for place in places}
-                found = await states.at(list(refs.values()), page.at)
-
-                def take(
-                    place: _Place,
-                    refs: Mapping[_Place, ObjectRef] = refs,
-                    found: Mapping[ObjectRef, PastState] = found,
-                ) -> bool:
-                    page.last = place
-                    _take(page, refs[place], found[refs[place]], query, fields)
-                    return _is_full(page, query)
-
-                is_cut = await self._slices.run(take, places)
+                async with self._turns:
+                    is_cut = await self._take_step(page, query, fields, states, places, step)
                 if is_cut and page.last is not None and page.last != places[-1]:
                     return generation, page.last
         return None
+
+    async def _take_step(
+        self,
+        page: PastPage,
+        query: ListQuery,
+        fields: FieldSelector,
+        states: PastStates,
+        places: Sequence[_Place],
+        step: Step,
+    ) -> bool:
+        """Add those of some candidates that existed and match; whether the page is full."""
+        refs = {place: _ref(query.resource, place) for place in places}
+        found = await states.at(list(refs.values()), page.at)
+        step.adapt(found)
+
+        def take(place: _Place) -> bool:
+            page.last = place
+            _take(page, refs[place], found[refs[place]], query, fields)
+            return _is_full(page, query)
+
+        return await self._slices.run(take, places)
 
     async def _deleted(
         self, query: ListQuery, asked: Asked, after: PastPosition | None
@@ -193,7 +211,7 @@ class PastPages:
         return sorted(found)
 
     async def _candidates(
-        self, query: ListQuery, after: PastPosition | None, deleted: Sequence[_Place]
+        self, query: ListQuery, after: PastPosition | None, deleted: Sequence[_Place], step: Step
     ) -> AsyncGenerator[tuple[str, list[_Place]]]:
         """Yield candidates in the order of lists, and the generation of the snapshot."""
         start = Position(after.generation, 0, after.cluster, after.key) if after else None
@@ -202,7 +220,7 @@ class PastPages:
             labels=None,  # those of today say nothing
             continue_token=write_token(start) if start is not None else "",
             limit=_STEP,
-            max_bytes=None,
+            max_bytes=_MAX_BYTES,
             count=False,
         )
         rest = list(deleted)
@@ -214,8 +232,10 @@ class PastPages:
                 cut = bisect_right(rest, bound)
             ordered = sorted(places.union(rest[:cut]))
             rest = rest[cut:]
-            for first in range(0, len(ordered), _STEP):
-                yield listed.generation, ordered[first : first + _STEP]
+            while ordered:
+                size = step.size
+                yield listed.generation, ordered[:size]
+                ordered = ordered[size:]
 
 
 def _portions(clusters: Sequence[str]) -> Iterator[Sequence[str]]:
