@@ -206,6 +206,19 @@ async def test_a9_a_timeline_is_readable(past_api: PastApi, run: Run):
         await run("timeline", "eu1", "pods", "a/b/c")
 
 
+async def test_a_change_brings_nothing_that_a_terminal_obeys(past_api: PastApi, run: Run):
+    await past_api.add_cluster("eu1", "core/pods")
+    times = [
+        await past_api.past.record(EU1.modified("web", version, body=msgspec.json.encode(tree)))
+        for version in (10, 11)
+        for tree in [{"metadata": {}, "spec": {"\x1b[2J": "\x1b]0;owned\x07" * version}}]
+    ]
+    for words in (("diff", "--since", rfc3339(times[0])), ("timeline", "eu1", "pods", "prod/web")):
+        found = await run(*words)
+        assert "?[2J" in found.out, words
+        assert all(line.isprintable() for line in found.out.splitlines()), found.out
+
+
 async def test_a9_restore_is_a_dry_run_and_then_puts_back(
     past_api: PastApi, run: Run, eu1: Cluster, tmp_path: Path
 ):
