@@ -171,9 +171,7 @@ async def printed_name(command: asyncio.subprocess.Process) -> str:
 
 
 @pytest.mark.parametrize("output", ["table", "json"])
-async def test_an_event_brings_nothing_that_a_terminal_obeys(
-    nats_url: str, output: str
-) -> None:
+async def test_an_event_brings_nothing_that_a_terminal_obeys(nats_url: str, output: str) -> None:
     event = Source(cluster="a").added("x\x1b[2J\x9b2J", 7)
     hostile = msgspec.structs.replace(event, resource_version="\x1b]0;owned\x07", object=b"\x1b[2J")
     async with connected(nats_url, name="test") as bus:

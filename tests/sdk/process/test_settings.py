@@ -88,7 +88,7 @@ def test_what_is_no_duration_is_reported_with_examples(monkeypatch: pytest.Monke
 def test_a_duration_beyond_all_times_is_reported(monkeypatch: pytest.MonkeyPatch, text: str):
     """It ended the process with a traceback, at start or when it was subtracted from a time."""
     monkeypatch.setenv("FLEETBUS_WATCHER_EVERY", text)
-    with pytest.raises(ConfigError, match="EVERY.*longer than 100 years"):
+    with pytest.raises(ConfigError, match=r"EVERY.*longer than 100 years"):
         load_settings(_Own, cluster="eu1")
 
 

@@ -252,7 +252,8 @@ async def _restore(
         clients = CallerClients(kubeconfig=query.kubeconfig, contexts=query.contexts, stack=stack)
         restoring = _Restoring(found, clients, is_applied=query.is_applied)
         for one in found:
-            outcomes.append(await restoring.put_back(one))
+            outcome = await restoring.put_back(one)
+            outcomes.append(outcome)
 
 
 class _Restoring:
@@ -280,6 +281,14 @@ class _Restoring:
         if one.refusal:
             return Outcome(one, LEFT_OUT, one.refusal)
         try:
+            return await self._put_back(one)
+        except (KubeError, ConfigError) as e:
+            return Outcome(one, FAILED, str(e))
+        except RecursionError:
+            return Outcome(one, FAILED, "its last state is nested too deep")
+
+    async def _put_back(self, one: DeletedObject) -> Outcome:
+        try:
             client = await self._clients.get(one.cluster, one.cluster_uid)
             await _find_living_owners(client, one, self._new_uids)
             if missing := missing_owners(one, self._new_uids):
@@ -290,10 +299,6 @@ class _Restoring:
         except NotFound as e:
             what = self._waits_for(one) if not self._is_applied else ""
             return Outcome(one, WOULD_RESTORE, what) if what else _failed(one, e)
-        except (KubeError, ConfigError) as e:
-            return Outcome(one, FAILED, str(e))
-        except RecursionError:
-            return Outcome(one, FAILED, "its last state is nested too deep")
         self._new_uids[one.cluster, one.uid] = uid or one.uid
         return Outcome(one, RESTORED if self._is_applied else WOULD_RESTORE)
 
