@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -21,9 +21,13 @@ from fleetbus.bus.connection import REQUEST_TIMEOUT, Bus, NoAnswer, NoStream, su
 from fleetbus.errors import BusError
 from fleetbus.process.clock import rfc3339
 
-_PAGE: Final = 1_000
-_PAGE_BYTES: Final = 4 * 1024**2
+_FIRST_PAGE: Final = 1_000
+_FIRST_PAGE_BYTES: Final = 4 * 1024**2
 """Of a page; a larger message comes alone."""
+_PAGE: Final = 10_000
+_PAGE_BYTES: Final = 16 * 1024**2
+"""Of the pages that follow. A server counts for each page how many messages are left, which takes
+it longer than to send a thousand of them."""
 _MULTI_BYTES: Final = 16 * 1024**2
 """Of one answer with the last messages of many subjects; a server cuts it at 64 MiB anyway."""
 _MOST_BYTES: Final = 32 * 1024**2
@@ -35,7 +39,11 @@ _LONGEST: Final = timedelta(seconds=30)
 """A server that has to load many blocks of the stream takes seconds."""
 _AT_A_TIME: Final = 3
 """Requests for the last messages of many subjects: the server works while we decode."""
-_MOST_SUBJECTS: Final = 500
+_FIRST_SUBJECTS: Final = 250
+"""An object has four subjects, one for each verb, and a server returns 1,024 messages at most."""
+_MOST_SUBJECTS: Final = 1_000
+_WANTED_MESSAGES: Final = 900
+"""Of one answer: a server looks through its whole stream for each request, however few it names."""
 _MOST_SUBJECT_BYTES: Final = 256 * 1024
 """Of the subjects of one request: a server takes a message of 1 MiB at least."""
 _END: Final = "204"
@@ -76,10 +84,10 @@ async def read_messages(
     request: dict[str, Any] = (
         {"seq": max(start, 1)} if isinstance(start, int) else {"start_time": rfc3339(start)}
     )
-    left = most
+    left, size, size_bytes = most, _FIRST_PAGE, _FIRST_PAGE_BYTES
     while left is None or left > 0:
-        size = _PAGE if left is None else min(left, _PAGE)
-        page, pending = await _read_page(bus, stream, subject, request, size)
+        batch = size if left is None else min(left, size)
+        page, pending = await _read_page(bus, stream, subject, request, batch, size_bytes)
         if page:
             yield page
         if not pending:
@@ -88,6 +96,7 @@ async def read_messages(
             left = len(page) + pending
         request = {"seq": page[-1].sequence + 1}
         left -= len(page)
+        size, size_bytes = _PAGE, _PAGE_BYTES
 
 
 async def read_last(
@@ -132,14 +141,19 @@ async def read_last(
 
 
 async def _read_page(
-    bus: Bus, stream: str, subject: str, request: Mapping[str, Any], most: int
+    bus: Bus,
+    stream: str,
+    subject: str,
+    request: Mapping[str, Any],
+    most: int,
+    most_bytes: int = _FIRST_PAGE_BYTES,
 ) -> tuple[list[StoredMessage], int]:
     """The first messages of a request, and how many follow; none follow an empty page."""
     page: list[StoredMessage] = []
     end = await direct_get(
         bus,
         stream,
-        {**request, "next_by_subj": subject, "batch": most, "max_bytes": _PAGE_BYTES},
+        {**request, "next_by_subj": subject, "batch": most, "max_bytes": most_bytes},
         subject,
         lambda message, headers: page.append(_stored(message, headers)),
         within=_LONGEST,
@@ -164,14 +178,17 @@ async def last_messages(
         NoAnswer: no answer in time.
         BusError: the server refused, for instance because one of them matches too many.
     """
-    turns = asyncio.Semaphore(_AT_A_TIME)
+    found: list[StoredMessage] = []
+    parts = _Parts(subjects)
 
-    async def read(part: Sequence[str]) -> list[StoredMessage]:
-        async with turns:
-            return await _last_of(bus, stream, part, until)
+    async def read() -> None:
+        while part := parts.take():
+            messages = await _last_of(bus, stream, part, until)
+            parts.adapt(len(part), len(messages))
+            found.extend(messages)
 
-    found = await asyncio.gather(*map(read, _parts(subjects)))
-    return [message for part in found for message in part]
+    await asyncio.gather(*(read() for _ in range(_AT_A_TIME)))
+    return found
 
 
 async def _last_of(
@@ -179,7 +196,7 @@ async def _last_of(
 ) -> list[StoredMessage]:
     request: dict[str, Any] = {
         "multi_last": list(subjects),
-        "batch": 2 * _PAGE,
+        "batch": _PAGE,
         "max_bytes": _MULTI_BYTES,
     }
     if until is not None:
@@ -210,16 +227,30 @@ async def _last_of(
         request["up_to_seq"] = int(end["Nats-UpTo-Sequence"])
 
 
-def _parts(subjects: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Divide subjects into those of one request each."""
-    start, size = 0, 0
-    for at, subject in enumerate(subjects):
-        if at > start and (at - start >= _MOST_SUBJECTS or size > _MOST_SUBJECT_BYTES):
-            yield subjects[start:at]
-            start, size = at, 0
-        size += len(subject)
-    if start < len(subjects):
-        yield subjects[start:]
+class _Parts:
+    """Divides subjects into those of one request each, by how many messages the last ones had."""
+
+    def __init__(self, subjects: Sequence[str]) -> None:
+        self._subjects = subjects
+        self._start = 0
+        self._most = _FIRST_SUBJECTS
+
+    def take(self) -> Sequence[str]:
+        """The next subjects; none at the end."""
+        size, end = 0, self._start
+        for subject in self._subjects[self._start : self._start + self._most]:
+            size += len(subject)
+            if size > _MOST_SUBJECT_BYTES and end > self._start:
+                break
+            end += 1
+        part = self._subjects[self._start : end]
+        self._start = end
+        return part
+
+    def adapt(self, subjects: int, messages: int) -> None:
+        """Choose the size of the next part."""
+        fitting = subjects * _WANTED_MESSAGES // max(1, messages)
+        self._most = min(_MOST_SUBJECTS, max(_FIRST_SUBJECTS, fitting))
 
 
 def _stored(message: Msg, headers: Mapping[str, str]) -> StoredMessage:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Container
 from datetime import datetime
 from typing import Final
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.stream_reads import read_messages
 from fleetbus.history.states import StoredEvent, read_event
+from fleetbus.run.current import ObjectRef
 from fleetbus_proto.events import Event
-from fleetbus_proto.subjects import STREAM, Verb, deletions_filter
+from fleetbus_proto.subjects import STREAM, Verb, deletions_filter, event_subject
 
 _MOST_CLUSTERS: Final = 4
 """Up to so many are read one by one; more of them all at once."""
@@ -25,6 +26,7 @@ async def read_deletions(
     namespace: str = "",
     name: str = "",
     also_left: bool = False,
+    without: Container[str] = frozenset(),
 ) -> AsyncGenerator[StoredEvent]:
     """Yield the deletions since a point in time, in the order of the stream within a resource.
 
@@ -38,6 +40,7 @@ async def read_deletions(
         namespace: only this one; empty for all.
         name: only this one; empty for all.
         also_left: also what left the selection of a watcher.
+        without: subjects whose deletions are left out, looked up as the messages come.
 
     Raises:
         BusError: the stream cannot be read.
@@ -50,10 +53,17 @@ async def read_deletions(
                 cluster=cluster, group=group, resource=plural, namespace=namespace, name=name
             )
             async for page in read_messages(bus, STREAM, subject, start=since):
-                for stored in filter(None, map(read_event, page)):
+                wanted_ones = (one for one in page if one.subject not in without)
+                for stored in filter(None, map(read_event, wanted_ones)):
                     place = stored.event.cluster, stored.event.resource_key
                     if place in wanted and (also_left or is_deletion(stored.event)):
                         yield stored
+
+
+def deletions_of_object(ref: ObjectRef) -> str:
+    """The subject of all deletions of one object."""
+    group, _, plural = ref.resource.rpartition("/")
+    return event_subject(ref.cluster, group, plural, ref.namespace, ref.name, Verb.DELETED)
 
 
 def is_deletion(event: Event) -> bool:

@@ -10,8 +10,7 @@ import pytest
 
 from fleetbus.history.states import PastStates
 from fleetbus.process.clock import rfc3339
-from fleetbus.snapshot import ListQuery, SnapshotReader
-from fleetbus_query_api.history import steps
+from fleetbus_query_api.history import past_pages, steps
 from fleetbus_query_api.history.past_token import PastPosition, write_past_token
 from support.stores.recorded_past import pod
 from support.stores.snapshot import Source
@@ -34,32 +33,38 @@ async def clusters(past_api: PastApi) -> None:
 async def test_a8_few_large_objects_of_the_past_are_read_at_a_time(
     past_api: PastApi, monkeypatch: pytest.MonkeyPatch
 ):
-    """A step of 250 objects of 1 MiB was 250 MiB for each question, and as much of the present."""
-    monkeypatch.setattr(steps, "_SMALL_BYTES", 1024**2 // 4)
-    monkeypatch.setattr(steps, "_LARGE_BYTES", 1024**2)
+    """Each question held 250 objects of the past and of the present, of up to 1 MiB."""
+    monkeypatch.setattr(steps, "STEP_BYTES", 1024**2)
+    monkeypatch.setattr(past_pages, "STEP_BYTES", 1024**2)
+    monkeypatch.setattr(steps, "_LARGE_BYTES", 2 * 1024**2)
     sizes: list[int] = []
-    bounds: set[int | None] = set()
-    at, list_page = PastStates.at, SnapshotReader.list
+    at = PastStates.at
 
     async def count(self: PastStates, refs: Sequence[ObjectRef], time: Any) -> Any:
         sizes.append(len(refs))
         return await at(self, refs, time)
 
-    async def note(self: SnapshotReader, query: ListQuery) -> Any:
-        bounds.add(query.max_bytes)
-        return await list_page(self, query)
-
-    for number in range(80):
-        event = EU1.added(f"p{number}", number + 1, body=pod(f"p{number}", 1, note="x" * 100_000))
-        then = await past_api.past.record(event)
     monkeypatch.setattr(PastStates, "at", count)
-    monkeypatch.setattr(SnapshotReader, "list", note)
+    large = {"note": "x" * 100_000}
+    names = [f"{kind}{number:02}" for kind in ("gone", "shrunk", "still") for number in range(40)]
+    for number, name in enumerate(names):
+        event = EU1.added(name, number + 1, body=pod(name, number + 1, annotations=large))
+        await past_api.past.record(event)
+    then = await past_api.past.now()
+    for number, name in enumerate(names[:80]):
+        version = 1000 + number
+        if name.startswith("gone"):
+            body = pod(name, version, annotations=large)
+            await past_api.past.record(EU1.deleted(name, version, body=body))
+        else:
+            await past_api.past.record(EU1.modified(name, version, body=pod(name, version)))
     answer = await past_api.get(PATH, asOf=rfc3339(then), limit=1000)
-    assert len(answer.json()["items"]) == 80
-    assert sum(sizes) == 80
-    assert max(sizes) <= 32
-    assert max(sizes[1:]) <= 12
-    assert None not in bounds
+    assert [item["object"]["metadata"]["name"] for item in answer.json()["items"]] == names
+    assert sum(sizes) == 120
+    assert sizes[:4] == [10] * 4
+    # What has shrunk since is known only once it was read.
+    assert max(sizes) == sizes[4] <= 50
+    assert max(sizes[5:]) <= 10
 
 
 @pytest.mark.parametrize(
@@ -79,8 +84,8 @@ async def test_a9_a_token_that_somebody_has_made_up_is_refused_or_leads_nowhere(
     past_api: PastApi, made_up: dict[str, Any]
 ):
     for number in range(3):
-        event = EU1.added(f"p{number}", number + 1, body=pod(f"p{number}", 1))
-        then = await past_api.past.record(event)
+        await past_api.past.record(EU1.added(f"p{number}", number + 1, body=pod(f"p{number}", 1)))
+    then = await past_api.past.now()
     first = (await past_api.get(PATH, asOf=rfc3339(then), limit=1)).json()
     token = first["continue"]
     raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_")

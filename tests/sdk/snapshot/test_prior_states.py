@@ -107,6 +107,10 @@ async def test_a9_what_changed_since_a_time_is_found_by_the_clock(snapshot: Snap
         return sorted((one.name, one.is_owned) for page in pages for one in page)
 
     assert await changed(NOW) == [("new", False), ("pod", True)]
+    known = await snapshot.reader.known("eu1", PODS, [("prod", "new"), ("prod", "pod")])
+    async for page in past.changed_since("eu1", PODS, NOW):
+        for one in page:
+            assert one.size == len(known[one.namespace, one.name].entry.body)
     assert await changed(later) == []
     assert [name for name, _ in await changed(NOW - timedelta(minutes=1))] == ["new", "old", "pod"]
     await states.note_clock(0, later + timedelta(hours=1), kept=DAYS)

@@ -39,6 +39,8 @@ class ChangedObject(NamedTuple):
     name: str
     is_owned: bool
     """Whether it has an owner, by ownerReference or by our owner label."""
+    size: int
+    """Bytes of its present state."""
 
 
 class PastReads:
@@ -94,12 +96,13 @@ class PastReads:
         cursor = "0"
         while True:
             answer = await self._changed(
-                keys=[self._keys.guards(cluster, resource)], args=[cursor, _SCAN, version]
+                keys=[self._keys.guards(cluster, resource), self._keys.bodies(cluster, resource)],
+                args=[cursor, _SCAN, version],
             )
-            next_cursor, found = cast("tuple[bytes, list[bytes]]", answer)
+            next_cursor, found = cast("tuple[bytes, list[Any]]", answer)
             page = [
-                ChangedObject(*split_object_key(key.decode()), owners != b"")
-                for key, owners in zip(found[::2], found[1::2], strict=True)
+                ChangedObject(*split_object_key(key.decode()), owners != b"", size)
+                for key, owners, size in zip(found[::3], found[1::3], found[2::3], strict=True)
             ]
             if page:
                 yield page

@@ -8,15 +8,14 @@ one group: "in 38 of 40 clusters the image went from a to b".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from fleetbus.bus.connection import Bus
-from fleetbus.history.deletions import read_deletions
+from fleetbus.history.deletions import deletions_of_object, read_deletions
 from fleetbus.history.differences import NONE, Differences, compare_trees
 from fleetbus.history.states import Existence, PastState, PastStates, ref_of
 from fleetbus.process.clock import rfc3339
@@ -34,8 +33,8 @@ from fleetbus_query_api.history.window import Asked, Windows, render_window
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.relations.readable_types import ReadableTypes, TypeReader
 
-_FIRST_STEP: Final = 32
-_MOST_STEP: Final = 1_000
+_FIRST_STEP: Final = 1_000
+_MOST_STEP: Final = 4_000
 """Objects whose states are read at a time, if they are small."""
 _SMALL_BYTES: Final = 8 * 1024**2
 _LARGE_BYTES: Final = 32 * 1024**2
@@ -95,22 +94,43 @@ class _Compared:
     is_cut: bool = False
 
 
-@dataclass(slots=True)
-class Step:
-    """How many objects to read at a time: few where the last ones were large.
+class Candidate(NamedTuple):
+    """An object that may have changed.
 
-    Objects of one type in one cluster come one after another, and are of similar sizes.
+    Attributes:
+        size: bytes of its last known state.
     """
 
-    size: int = _FIRST_STEP
+    ref: ObjectRef
+    size: int
+
+
+@dataclass(slots=True)
+class Steps:
+    """Divides objects into those whose states are read at a time: few where they are large."""
+
+    most: int = _FIRST_STEP
+
+    def divide(self, candidates: Sequence[Candidate]) -> Iterator[list[ObjectRef]]:
+        """Yield all of them, in order."""
+        step: list[ObjectRef] = []
+        size = 0
+        for one in candidates:
+            if step and (len(step) >= self.most or size + one.size > _SMALL_BYTES):
+                yield step
+                step, size = [], 0
+            step.append(one.ref)
+            size += one.size
+        if step:
+            yield step
 
     def adapt(self, *states: Mapping[ObjectRef, PastState]) -> None:
-        """Choose the next size by the bodies of the last objects."""
+        """Choose the next number by the bodies that were read: they may have been larger then."""
         read = sum(len(one.body) for found in states for one in found.values())
         if read > _LARGE_BYTES:
-            self.size = max(1, self.size * _LARGE_BYTES // read)
+            self.most = max(1, len(states[0]) * _LARGE_BYTES // read)
         elif read < _SMALL_BYTES:
-            self.size = min(_MOST_STEP, 2 * self.size)
+            self.most = min(_MOST_STEP, 2 * self.most)
 
 
 class FleetChanges:
@@ -175,81 +195,62 @@ class FleetChanges:
     async def _compare(
         self, readable: ReadableTypes, past: Asked, until: datetime, asked: ChangesParameters
     ) -> _Compared:
+        found, steps = _Compared(), Steps()
         states = PastStates(bus=past.bus, reader=self._reader)
-        found, step = _Compared(), Step()
-        async for refs in self._candidates(readable, past, asked, found, step):
-            before = await states.at(refs, past.at)
-            after = await (states.at(refs, until) if asked.until else states.present(refs))
-            step.adapt(before, after)
+        changed, known = await self._changed(readable, past.at, asked, found)
 
-            def take(
-                ref: ObjectRef,
-                before: Mapping[ObjectRef, PastState] = before,
-                after: Mapping[ObjectRef, PastState] = after,
-            ) -> None:
-                _take(found, ref, before[ref], after[ref])
+        async def compare(candidates: Sequence[Candidate]) -> None:
+            for refs in steps.divide(candidates):
+                before = await states.at(refs, past.at)
+                after = await (states.at(refs, until) if asked.until else states.present(refs))
+                steps.adapt(before, after)
 
-            await self._slices.run(take, refs)
+                def take(
+                    ref: ObjectRef,
+                    before: Mapping[ObjectRef, PastState] = before,
+                    after: Mapping[ObjectRef, PastState] = after,
+                ) -> None:
+                    _take(found, ref, before[ref], after[ref])
+
+                await self._slices.run(take, refs)
+
+        # NATS looks for the deletions while others are compared.
+        reading = asyncio.create_task(
+            _deleted(readable, past, asked, found, known=known, most=_MAX_OBJECTS - len(changed)),
+            name="deletions",
+        )
+        try:
+            await compare(changed)
+            await compare(await reading)
+        finally:
+            reading.cancel()
         return found
 
-    async def _candidates(
-        self,
-        readable: ReadableTypes,
-        past: Asked,
-        asked: ChangesParameters,
-        found: _Compared,
-        step: Step,
-    ) -> AsyncGenerator[list[ObjectRef]]:
-        """Yield all objects that may have changed, some at a time, each once."""
-        batch: list[ObjectRef] = []
-        seen = 0
-        async for refs in self._changed(readable, past.bus, past.at, asked, found):
-            batch += refs
-            seen += len(refs)
-            while len(batch) >= (size := step.size):
-                yield batch[:size]
-                batch = batch[size:]
-            if seen >= _MAX_OBJECTS:
-                found.is_cut = True
-                break
-        while batch:
-            size = step.size
-            yield batch[:size]
-            batch = batch[size:]
-
     async def _changed(
-        self,
-        readable: ReadableTypes,
-        bus: Bus,
-        since: datetime,
-        asked: ChangesParameters,
-        found: _Compared,
-    ) -> AsyncGenerator[list[ObjectRef]]:
-        """Yield what the snapshot says has changed, and what was deleted meanwhile."""
+        self, readable: ReadableTypes, since: datetime, asked: ChangesParameters, found: _Compared
+    ) -> tuple[list[Candidate], set[str]]:
+        """Find what exists and may have changed, and the subjects of all their deletions."""
         places: dict[str, list[str]] = {}
         for cluster, resource in readable.places:
             places.setdefault(resource, []).append(cluster)
-        known: set[ObjectRef] = set()
+        candidates: list[Candidate] = []
+        known: set[str] = set()
         for resource, clusters in places.items():
             for cluster in clusters:
                 async for page in self._reader.past.changed_since(cluster, resource, since):
-                    rows = [row for row in page if asked.namespace in ("", row.namespace)]
-                    kept = [row for row in rows if asked.owned or not row.is_owned]
-                    found.owned += len(rows) - len(kept)
-                    refs = [ObjectRef(cluster, resource, row.namespace, row.name) for row in kept]
-                    known.update(refs)
-                    yield refs
-        async for stored in read_deletions(
-            bus, places=readable.places, since=since, namespace=asked.namespace
-        ):
-            ref = ref_of(stored.event)
-            if ref in known:  # it exists again
-                continue
-            known.add(ref)
-            if not asked.owned and _is_owned(stored.event.object):
-                found.owned += 1
-            else:
-                yield [ref]
+                    for row in page:
+                        if asked.namespace not in ("", row.namespace):
+                            continue
+                        ref = ObjectRef(cluster, resource, row.namespace, row.name)
+                        known.add(deletions_of_object(ref))
+                        if row.is_owned and not asked.owned:
+                            found.owned += 1
+                        else:
+                            candidates.append(Candidate(ref, row.size))
+                    if len(candidates) >= _MAX_OBJECTS:
+                        found.is_cut = True
+                        return candidates[:_MAX_OBJECTS], known
+        return candidates, known
 
     async def _elsewhere(
         self, readable: ReadableTypes, names: Sequence[_Name]
@@ -269,6 +270,45 @@ class FleetChanges:
                 if version is not None and version.is_live:
                     found[one].add(cluster)
         return found
+
+
+async def _deleted(
+    readable: ReadableTypes,
+    past: Asked,
+    asked: ChangesParameters,
+    found: _Compared,
+    *,
+    known: set[str],
+    most: int,
+) -> list[Candidate]:
+    """Find what was deleted meanwhile and does not exist now.
+
+    Args:
+        readable: what may be read.
+        past: since when.
+        asked: what is wanted.
+        found: takes how many were left out.
+        known: subjects of deletions that say nothing new; takes those that are found.
+        most: how many are wanted.
+    """
+    candidates: list[Candidate] = []
+    async for stored in read_deletions(
+        past.bus,
+        places=readable.places,
+        since=past.at,
+        namespace=asked.namespace,
+        without=known,
+    ):
+        ref = ref_of(stored.event)
+        known.add(deletions_of_object(ref))
+        if not asked.owned and _is_owned(stored.event.object):
+            found.owned += 1
+        elif len(candidates) < most:
+            candidates.append(Candidate(ref, len(stored.event.object or b"")))
+        else:
+            found.is_cut = True
+            break
+    return candidates
 
 
 def _take(found: _Compared, ref: ObjectRef, before: PastState, after: PastState) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -32,12 +32,13 @@ from fleetbus_query_api.history.past_token import (
     read_past_token,
     write_past_token,
 )
-from fleetbus_query_api.history.steps import Step
+from fleetbus_query_api.history.steps import STEP_BYTES, Step
 from fleetbus_query_api.history.window import Asked
 from fleetbus_query_api.limits.time_slices import TimeSlices
 
-_STEP: Final = 250
-"""Objects whose states are read at a time, at most; fewer if they are large."""
+_FIRST_STEP: Final = 250
+_MOST_STEP: Final = 1_000
+"""Objects whose states are read at a time: more of them while few match, as requests are dear."""
 _AT_A_TIME: Final = 4
 """Steps of all users at a time: each holds its states in memory."""
 _MAX_READ: Final = 20_000
@@ -153,7 +154,7 @@ class PastPages:
         """The same for some clusters, whose deletions are read together."""
         states = PastStates(bus=asked.bus, reader=self._reader)
         deleted = await self._deleted(query, replace(asked, at=page.at), after)
-        step = Step(_STEP)
+        step = Step(_FIRST_STEP, _MOST_STEP)
         async with aclosing(self._candidates(query, after, deleted, step)) as batches:
             async for generation, places in batches:
                 if page.last is not None and _is_full(page, query):
@@ -187,9 +188,9 @@ class PastPages:
 
     async def _deleted(
         self, query: ListQuery, asked: Asked, after: PastPosition | None
-    ) -> list[_Place]:
-        """The objects that were deleted since the time, in the order of lists."""
-        found: set[_Place] = set()
+    ) -> dict[_Place, int]:
+        """The objects that were deleted since the time, with the bytes of their last states."""
+        found: dict[_Place, int] = {}
         deletions = read_deletions(
             asked.bus,
             places=[(cluster, query.resource) for cluster in query.clusters],
@@ -202,16 +203,20 @@ class PastPages:
             event = stored.event
             place = _Place(event.cluster, member_of(event.namespace, event.name))
             if after is None or place > (after.cluster, after.key):
-                found.add(place)
+                found[place] = max(found.get(place, 0), len(event.object or b""))
             if len(found) > _MAX_DELETED:
                 raise BadRequestProblem(
                     f"more than {_MAX_DELETED:,} objects were deleted since then: name a cluster or"
                     " a namespace, or a later time"
                 )
-        return sorted(found)
+        return found
 
     async def _candidates(
-        self, query: ListQuery, after: PastPosition | None, deleted: Sequence[_Place], step: Step
+        self,
+        query: ListQuery,
+        after: PastPosition | None,
+        deleted: Mapping[_Place, int],
+        step: Step,
     ) -> AsyncGenerator[tuple[str, list[_Place]]]:
         """Yield candidates in the order of lists, and the generation of the snapshot."""
         start = Position(after.generation, 0, after.cluster, after.key) if after else None
@@ -219,23 +224,25 @@ class PastPages:
             query,
             labels=None,  # those of today say nothing
             continue_token=write_token(start) if start is not None else "",
-            limit=_STEP,
-            max_bytes=_MAX_BYTES,
+            limit=_MOST_STEP,
+            max_bytes=STEP_BYTES,
             count=False,
         )
-        rest = list(deleted)
+        rest = sorted(deleted)
         async for listed in self._reader.pages(present):
-            places = {_Place(e.cluster, member_of(e.namespace, e.name)) for e in listed.entries}
+            sizes = {
+                _Place(e.cluster, member_of(e.namespace, e.name)): len(e.body)
+                for e in listed.entries
+            }
             cut = len(rest)
             if listed.continue_token:
-                bound = max(places, default=_Place("", b""))
+                bound = max(sizes, default=_Place("", b""))
                 cut = bisect_right(rest, bound)
-            ordered = sorted(places.union(rest[:cut]))
+            ordered = sorted({*sizes, *rest[:cut]})
             rest = rest[cut:]
-            while ordered:
-                size = step.size
-                yield listed.generation, ordered[:size]
-                ordered = ordered[size:]
+            known = {one: max(sizes.get(one, 0), deleted.get(one, 0)) for one in ordered}
+            for batch in step.divide(ordered, known):
+                yield listed.generation, batch
 
 
 def _portions(clusters: Sequence[str]) -> Iterator[Sequence[str]]:
