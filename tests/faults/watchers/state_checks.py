@@ -56,7 +56,7 @@ class Fold:
         self.rows[row] = (_version(message), message["uid"], message["rv"], is_alive)
 
     def _is_outdated(self, row: tuple[Place, str], message: Json) -> bool:
-        """Whether the message says nothing new; the mark of a listed object is raised in any case."""
+        """Whether the message says nothing new; raises the mark of a listed object in any case."""
         version, held = _version(message), self.rows.get(row)
         is_held = held is not None and held[3]
         floor = self.floors.get(row[0], (0,))
@@ -68,7 +68,7 @@ class Fold:
             # A later list that holds the object disproves its deletion, however old the object is.
             is_disproved = held is not None and not is_held and list_version > held[0]
             return held is not None and version <= held[0] and not is_disproved
-        if not is_held:
+        if held is None or not is_held:
             return version <= max(floor, held[0] if held else (0,))
         is_refuted = message["type"] == "deleted" and version < self.marks.get(row, (0,))[:2]
         return version <= held[0] or is_refuted
