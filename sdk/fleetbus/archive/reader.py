@@ -200,7 +200,10 @@ class Archive:
         if not 0 <= position <= chunk.size - END_BYTES:
             raise ChunkDamaged("the position of its index is outside of it")
         data = await self._bytes(chunk, position, chunk.size, tail)
-        return read_index(data), tail
+        index = read_index(data)
+        if any(not _is_inside(one, position) for one in index.members):
+            raise ChunkDamaged("its index names a member outside of it")
+        return index, tail
 
     async def _bytes(self, chunk: _Chunk, begin: int, end: int, tail: bytes) -> bytes:
         known_from = chunk.size - len(tail)
@@ -244,6 +247,10 @@ def _groups(chunks: Sequence[_Chunk]) -> Iterator[list[_Chunk]]:
         last = max(last, one.name.last)
     if group:
         yield group
+
+
+def _is_inside(member: Member, end: int) -> bool:
+    return 0 <= member.offset < member.offset + member.length <= end
 
 
 def _runs(members: Sequence[Member]) -> Iterator[list[Member]]:

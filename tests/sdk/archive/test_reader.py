@@ -6,11 +6,12 @@ import gzip
 import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fleetbus.archive import Archive, EventFilter, Hole, Reason, open_archive
-from fleetbus.archive.chunk import Line, write_chunk
+from fleetbus.archive.chunk import Line, Member, write_chunk
 from fleetbus.archive.filter import key_of
 from fleetbus.archive.lines import to_archive_line
 from fleetbus.archive.names import stream_id
@@ -235,6 +236,33 @@ async def test_a_damaged_line_costs_its_event_only(files: ArchiveFiles, text: by
     sequences, (hole,) = await read(files.archive)
     assert sequences == [*range(1, 5), *range(6, 61)]
     assert (hole.reason, hole.first, hole.last) == (Reason.DAMAGED, 1, 60)
+
+
+@pytest.mark.parametrize("shift", [-1, 10**9])
+async def test_an_index_that_leads_out_of_its_chunk_is_damage(
+    files: ArchiveFiles, monkeypatch: pytest.MonkeyPatch, shift: int
+) -> None:
+    await files.chunk(1, 60)
+
+    def moved(offset: int, *rest: Any) -> Member:
+        return Member(offset + shift, *rest)
+
+    with monkeypatch.context() as hostile:
+        hostile.setattr("fleetbus.archive.chunk.Member", moved)
+        await files.chunk(61, 120)
+    sequences, (hole,) = await read(files.archive)
+    assert sequences == [*range(1, 61)]
+    assert "its index names a member outside of it" in hole.detail
+
+
+async def test_a_member_that_unpacks_to_more_than_any_chunk_has_is_damage(
+    files: ArchiveFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = await files.chunk(1, 1)
+    path.write_bytes(write_chunk([Line(key_of(pod(1)), 1, b" " * 3 * 1024**2)]))
+    monkeypatch.setattr("fleetbus.archive.chunk._MOST_UNPACKED", 1024**2)
+    _, (hole,) = await read(files.archive)
+    assert "unpacks to more than any chunk has" in hole.detail
 
 
 async def test_a_damaged_chunk_that_another_one_covers_is_no_hole(files: ArchiveFiles) -> None:
