@@ -5,22 +5,44 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from fleetbus.kube.selectors import FieldSelector
 from fleetbus_query_api.limits.time_slices import TimeSlices
-from support.event_loop import longest_turn
 from support.stores.snapshot import Source
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from support.rigs.past_api import PastApi
     from support.rigs.query_api import QueryApi
 
 _WIDE = msgspec.json.encode(
     {"metadata": {"name": "o"}, "spec": {f"field{n}": [n, "text", {}] for n in range(3_000)}}
 )
+
+
+@asynccontextmanager
+async def longest_turn() -> AsyncGenerator[list[float]]:
+    """The CPU time that the thread spent between two turns of the loop, at most, in seconds."""
+    longest = [0.0]
+
+    async def watch() -> None:
+        last = time.thread_time()
+        while True:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            longest[0] = max(longest[0], now - last)
+            last = now
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield longest
+    finally:
+        watching.cancel()
 
 
 async def test_a8_objects_are_looked_into_a_few_at_a_time(api: QueryApi):

@@ -366,7 +366,7 @@ async def test_a9_restore_puts_back_objects_of_a_definition_that_was_deleted(
 async def test_a9_restore_writes_nothing_if_the_deletions_of_one_type_cannot_be_read(
     past_api: PastApi, run: Run, eu1: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """What is missing may be the namespace, or the owner, of what is known."""
+    """The missing ones may be the namespace, or the owner, of the others."""
     eu1.create("v1/namespaces", {"metadata": {"name": "prod"}})
     await deleted(past_api, "core/configmaps", "base", data={"a": "b"})
 

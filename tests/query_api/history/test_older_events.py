@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fleetbus.archive import Archive
+from fleetbus.archive.store import ArchiveStore
 from fleetbus.process.clock import rfc3339
 from support.rigs.archive_files import ArchiveFiles, at
 from support.rigs.past_api import PastApi, past_query_api
@@ -131,7 +131,7 @@ async def test_a8_few_questions_read_whole_chunks_of_the_archive_at_a_time(
     api: PastApi, monkeypatch: pytest.MonkeyPatch
 ):
     running, most = 0, 0
-    read_chunk = Archive._read_chunk
+    read = ArchiveStore.read
 
     async def count(*args: Any) -> Any:
         nonlocal running, most
@@ -139,11 +139,11 @@ async def test_a8_few_questions_read_whole_chunks_of_the_archive_at_a_time(
         most = max(most, running)
         await asyncio.sleep(0.02)
         try:
-            return await read_chunk(*args)
+            return await read(*args)
         finally:
             running -= 1
 
-    monkeypatch.setattr(Archive, "_read_chunk", count)
+    monkeypatch.setattr(ArchiveStore, "read", count)
     asked = [api.get("/fleet/v1/deleted/pods", since=rfc3339(at(-1))) for _ in range(6)]
     answers = await asyncio.gather(*asked)
     assert {len(answer.json()["items"]) for answer in answers} == {2}

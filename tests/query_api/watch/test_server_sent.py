@@ -204,7 +204,7 @@ async def test_a5_a_reader_that_is_cut_within_the_present_state_gets_all_of_it(f
 @pytest.mark.parametrize(
     "body", [b'{"metadata":{}}}\n\nevent: added\ndata: {', b'{"metadata":{},"a":"\xff"}', b"[1]"]
 )
-async def test_w16_a_deletion_whose_body_is_no_object_is_told_without_it(
+async def test_w16_a_deletion_whose_body_is_no_object_is_sent_without_it(
     fleet: QueryApi, body: bytes
 ):
     async with streaming(fleet) as stream:
