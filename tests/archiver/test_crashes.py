@@ -108,3 +108,11 @@ async def test_a_killed_archiver_of_a_folder_leaves_no_unfinished_file_for_ever(
     rig.start()
     await rig.archived(named(5))
     assert not partial.exists()
+
+
+async def test_an_unfinished_file_that_cannot_be_removed_stops_nothing(rig: ArchiveRig) -> None:
+    day = rig.folder / "archive" / "v1" / "20261128T070000000000000Z" / "2026-11-28"
+    (day / "20261128T070000000Z-20261128T070000000Z-1-2.jsonl.gz#1").mkdir(parents=True)
+    await rig.publish(SOURCE.added("web", 1))
+    rig.start()
+    await rig.archived(["web"])

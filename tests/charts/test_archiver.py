@@ -124,6 +124,17 @@ def test_s9_it_reaches_nats_and_the_bucket_and_nothing_of_a_volume_but_nats():
     assert rule == {"ports": [{"port": 9000, "protocol": "TCP"}], "to": [minio]}
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("keep", "0.5h"), ("keep", "0d"), ("keep", "99999d"), ("chunkAge", "0s"), ("chunkAge", "48h")],
+)
+def test_a_value_that_the_archiver_would_refuse_is_refused_before(name: str, text: str):
+    """Else the pod of a release that was accepted would never start."""
+    values = {"archiver": {**IN_BUCKET["archiver"], name: text}}
+    with pytest.raises(Exception, match=f"{name}|pattern"):
+        render(values)
+
+
 def test_a_controller_and_a_subscriber_cannot_take_its_durable():
     with pytest.raises(Exception, match="belongs to somebody else"):
         render(

@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
@@ -27,6 +28,7 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import read_kube_config
 from fleetbus_devfleet.captures.fleet import clusters_of
 from fleetbus_devfleet.captures.opening import Opened, open_capture, read_opened
+from fleetbus_devfleet.captures.prepare import Preparation
 from fleetbus_devfleet.rehearsal.faults import Fault, FaultKind
 from fleetbus_devfleet.rehearsal.manifest import read_manifest
 from fleetbus_devfleet.rehearsal.outcome import ClusterResult, Follower, Result, WaveResult, decide
@@ -339,3 +341,33 @@ def test_bad_input_is_one_line_with_status_1_and_leaves_nothing(
         assert status_of(main) == 1
         assert message in one_line(capsys)
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'["ownerReferences"]',
+        b'{"metadata":5,"ownerReferences":1}',
+        b'{"metadata":{"ownerReferences":[5]},"spec":5}',
+        b'{"metadata":{"ownerReferences":{}},"spec":{"policy":[]}}',
+    ],
+)
+def test_an_object_that_somebody_has_made_up_breaks_no_preparation(tmp_path: Path, body: bytes):
+    path = tmp_path / "c.gz"
+    made = {"kind": "MultiClusterResource", "metadata": {"name": "m", "namespace": "a"}}
+    captures.write(
+        path, {"hub": {}}, [("hub", "fleetbus.dev/v1alpha1/multiclusterresources", made)]
+    )
+    preparation = Preparation(Capture.open(path), suspended=True)
+    (found,) = Capture.open(path).objects()
+    hostile = msgspec.structs.replace(found, object=msgspec.Raw(body))
+    (line,) = preparation.lines("hub", [hostile])
+    assert json.loads(line)["type"] == "fleetbus.dev/v1alpha1/multiclusterresources"
+
+
+def test_a_capture_with_an_object_of_an_unnamed_cluster_is_refused(tmp_path: Path):
+    path = tmp_path / "c.gz"
+    made = {"kind": "ConfigMap", "metadata": {"name": "m", "namespace": "a"}}
+    captures.write(path, {"hub": {}}, [("elsewhere", "v1/configmaps", made)])
+    with pytest.raises(CaptureError, match="lacks the cluster 'elsewhere' of an object"):
+        Preparation(Capture.open(path))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from fleetbus_query_api.answers import object_listing as listing
 from fleetbus_query_api.answers.openapi import ListModel, ObjectModel
 from fleetbus_query_api.fields import pages as pages_by_field
+from support.stores.snapshot import Source
 
 if TYPE_CHECKING:
     from support.rigs.query_api import QueryApi
@@ -140,8 +142,15 @@ async def test_an_object_too_large_for_the_bus_is_listed_without_a_body(fleet: Q
     ListModel.model_validate(answer.json())
 
 
-async def test_a_body_that_is_no_json_does_not_spoil_the_list(fleet: QueryApi):
-    await fleet.add_body("c1", PODS, "broken", b'{"metadata":')
+@pytest.mark.parametrize("reason", ["", "oversized"])
+@pytest.mark.parametrize(
+    "body", [b'{"metadata":', b'{"metadata":{}}},{"cluster":"c2"', b'{"metadata":{},"a":"\xff"}']
+)
+async def test_w16_a_body_that_is_no_json_does_not_spoil_the_list(
+    fleet: QueryApi, body: bytes, reason: str
+):
+    event = Source(cluster="c1").added("broken", 1000, body=body)
+    await fleet.snapshot.apply(msgspec.structs.replace(event, degraded=reason))
 
     answer = await fleet.get("/fleet/v1/resources/pods", namespace="prod", cluster="c1")
 

@@ -17,6 +17,7 @@ from support.stores.snapshot import Source
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from support.rigs.past_api import PastApi
     from support.rigs.query_api import QueryApi
 
 _WIDE = msgspec.json.encode(
@@ -52,6 +53,18 @@ async def test_a8_objects_are_looked_into_a_few_at_a_time(api: QueryApi):
     async with longest_turn() as longest:
         assert await api.names(fieldSelector=selector) == []
     assert longest[0] < 0.05
+
+
+async def test_a8_deletions_are_looked_into_a_few_at_a_time(past_api: PastApi):
+    await past_api.add_cluster("eu1", "core/pods")
+    source = Source(rank=(1, 1))
+    for number in range(60):
+        await past_api.past.publish(source.deleted(f"o{number}", 100 + number, body=_WIDE))
+    selector = ",".join(f"spec.field{n}!=c" for n in range(31)) + ",spec.x=none"
+    async with longest_turn() as longest:
+        answer = await past_api.get("/fleet/v1/deleted/pods", fieldSelector=selector)
+    assert answer.json()["items"] == []
+    assert longest[0] < 0.03
 
 
 def burn() -> None:

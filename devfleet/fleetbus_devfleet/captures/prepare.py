@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
+from fleetbus.errors import CaptureError
 from fleetbus_emulator.apiserver.types.builtin import BUILTIN_TYPES
 from fleetbus_proto.resources import CORE, Resource
 
@@ -70,6 +71,10 @@ class Preparation:
     Attributes:
         without_body: how many objects cannot be loaded because their content is unknown.
         owners_dropped: how many objects lost a reference to an owner that was not captured.
+
+    Raises:
+        CaptureError: an object is of a cluster that the header lacks; anybody may have made the
+            file.
     """
 
     def __init__(self, capture: Capture, *, suspended: bool = False) -> None:
@@ -77,7 +82,12 @@ class Preparation:
         self._suspended = suspended
         self._contents = {one.name: Contents() for one in capture.header.clusters}
         for found in capture.objects():
-            self._contents[found.cluster].note(found)
+            contents = self._contents.get(found.cluster)
+            if contents is None:
+                raise CaptureError(
+                    f"{capture.path}: lacks the cluster {found.cluster!r} of an object"
+                )
+            contents.note(found)
         self.without_body: Counter[str] = Counter()
         self.owners_dropped = 0
 
@@ -110,10 +120,11 @@ class Preparation:
     def _with_known_owners(self, cluster: str, body: bytes) -> bytes:
         if _OWNERS not in body:
             return body
-        tree: JsonObject = orjson.loads(body)
-        meta = cast("JsonObject", tree.get("metadata") or {})
-        owners = cast("list[JsonObject]", meta.get("ownerReferences") or [])
-        known = [one for one in owners if one.get("uid") in self._contents[cluster].uids]
+        tree = _tree(body)
+        meta = _map(tree.get("metadata"))
+        found: object = meta.get("ownerReferences")
+        owners = cast("list[object]", found) if isinstance(found, list) else []
+        known = [one for one in owners if _map(one).get("uid") in self._contents[cluster].uids]
         if len(known) == len(owners):
             return body
         self.owners_dropped += 1
@@ -122,10 +133,22 @@ class Preparation:
 
 
 def _suspended(body: bytes) -> bytes:
-    tree: JsonObject = orjson.loads(body)
-    spec = cast("JsonObject", tree.get("spec") or {})
-    policy = cast("JsonObject", spec.get("policy") or {})
+    tree = _tree(body)
+    spec = _map(tree.get("spec"))
+    policy = _map(spec.get("policy"))
     return orjson.dumps({**tree, "spec": {**spec, "policy": {**policy, "suspend": True}}})
+
+
+def _tree(body: bytes) -> JsonObject:
+    """An object; empty if it is none, which the emulated cluster refuses."""
+    try:
+        return _map(orjson.loads(body))
+    except orjson.JSONDecodeError:
+        return {}
+
+
+def _map(value: object) -> JsonObject:
+    return cast("JsonObject", value) if isinstance(value, dict) else {}
 
 
 def _line(resource: Resource, body: bytes) -> bytes:

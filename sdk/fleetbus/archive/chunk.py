@@ -30,6 +30,8 @@ MEMBER_BYTES: Final = 128 * 1024
 object."""
 END_BYTES: Final = 34
 _LEVEL: Final = 6
+_MOST_UNPACKED: Final = 64 * 1024**2
+"""Of a member or an index, which have a few megabytes: what is stored may be anything."""
 _PART: Final = 60_000
 """Of the index in one member; a subfield holds less than 64 KiB."""
 _EXTRA: Final = 4
@@ -114,8 +116,8 @@ def read_index(data: bytes) -> Index:
         packed += extra
         at += _member_length(extra)
     try:
-        index = _decoder.decode(zlib.decompress(packed))
-    except (zlib.error, msgspec.DecodeError) as e:
+        index = _decoder.decode(_unpack(packed, zlib.MAX_WBITS))
+    except (zlib.error, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
         raise ChunkDamaged(f"its index is damaged: {e}") from e
     if index.version != VERSION:
         raise ChunkDamaged(f"it has format version {index.version}; this reader knows {VERSION}")
@@ -128,14 +130,19 @@ def read_member(data: bytes) -> list[bytes]:
     Raises:
         ChunkDamaged: it is damaged.
     """
-    unpack = zlib.decompressobj(_GZIP)
     try:
-        text = unpack.decompress(data)
+        text = _unpack(data, _GZIP)
     except zlib.error as e:
         raise ChunkDamaged(f"a gzip member is damaged: {e}") from e
-    if not unpack.eof:
-        raise ChunkDamaged("a gzip member is cut")
     return text.split(b"\n")[:-1]
+
+
+def _unpack(data: bytes | bytearray, window: int) -> bytes:
+    unpack = zlib.decompressobj(window)
+    text = unpack.decompress(data, _MOST_UNPACKED)
+    if not unpack.eof:
+        raise ChunkDamaged("a part of it is cut, or unpacks to more than any chunk has")
+    return text
 
 
 def _groups(lines: Sequence[Line]) -> Iterator[list[Line]]:

@@ -20,6 +20,7 @@ SUFFIX: Final = ".jsonl.gz"
 _TIME: Final = "%Y%m%dT%H%M%S"
 _NAME: Final = re.compile(r"(\d{8}T\d{9}Z)-(\d{8}T\d{9}Z)-(\d{1,20})-(\d{1,20})\.jsonl\.gz")
 _CREATED: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?Z")
+_GENERATION: Final = re.compile(r"[0-9]{1,9}")
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -50,7 +51,7 @@ class ChunkName:
 
 
 def stream_id(created: str, generation: int = 1) -> str:
-    """The identity of a stream, which sorts by age.
+    """The identity of a stream; `age_of` sorts it by age.
 
     Args:
         created: when it was created, as NATS says it: RFC 3339 with nanoseconds, UTC.
@@ -62,6 +63,12 @@ def stream_id(created: str, generation: int = 1) -> str:
     year, month, day, hour, minute, second, fraction = found.groups(default="")
     text = f"{year}{month}{day}T{hour}{minute}{second}{fraction:0<9}Z"
     return text if generation == 1 else f"{text}.{generation}"
+
+
+def age_of(stream: str) -> tuple[str, int]:
+    """When a stream was created, as its identity says it, and its generation; sorts by age."""
+    created, _, generation = stream.partition(".")
+    return created, int(generation) if _GENERATION.fullmatch(generation) else 1
 
 
 def folder_of(stream: str, day: date) -> str:

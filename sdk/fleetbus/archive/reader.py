@@ -27,7 +27,7 @@ from fleetbus.archive.chunk import (
 from fleetbus.archive.coverage import Coverage, Hole, Reason, find_coverage
 from fleetbus.archive.filter import EventFilter, key_of
 from fleetbus.archive.lines import StoredEvent, read_line, read_place
-from fleetbus.archive.names import ROOT, ChunkName, folder_of, read_day, read_name
+from fleetbus.archive.names import ROOT, ChunkName, age_of, folder_of, read_day, read_name
 from fleetbus.archive.store import Access, ArchiveStore, ObjectGone, open_store
 
 _TAIL: Final = 32 * 1024
@@ -200,7 +200,10 @@ class Archive:
         if not 0 <= position <= chunk.size - END_BYTES:
             raise ChunkDamaged("the position of its index is outside of it")
         data = await self._bytes(chunk, position, chunk.size, tail)
-        return read_index(data), tail
+        index = read_index(data)
+        if any(not _is_inside(one, position) for one in index.members):
+            raise ChunkDamaged("its index names a member outside of it")
+        return index, tail
 
     async def _bytes(self, chunk: _Chunk, begin: int, end: int, tail: bytes) -> bytes:
         known_from = chunk.size - len(tail)
@@ -216,7 +219,11 @@ class Archive:
                 for path, size in await self._store.list(folder_of(stream, day)):
                     if (name := read_name(path)) is not None:
                         found.append(_Chunk(name, path, size))
-        return sorted(found, key=lambda one: (one.name.stream, one.name.first, one.name.last))
+        return sorted(found, key=_order)
+
+
+def _order(chunk: _Chunk) -> tuple[tuple[str, int], int, int]:
+    return age_of(chunk.name.stream), chunk.name.first, chunk.name.last
 
 
 def _days(folders: Sequence[str], start: datetime, end: datetime) -> list[date]:
@@ -242,6 +249,10 @@ def _groups(chunks: Sequence[_Chunk]) -> Iterator[list[_Chunk]]:
         yield group
 
 
+def _is_inside(member: Member, end: int) -> bool:
+    return 0 <= member.offset < member.offset + member.length <= end
+
+
 def _runs(members: Sequence[Member]) -> Iterator[list[Member]]:
     """Members that are read with one request."""
     run = list[Member]()
@@ -265,12 +276,19 @@ def _decode(
     start = run[0].offset
     for member in run:
         begin = member.offset - start
+        problem: Exception | None = None
         try:
-            for line in read_member(data[begin : begin + member.length]):
+            lines = read_member(data[begin : begin + member.length])
+        except ChunkDamaged as e:
+            problem, lines = e, []
+        for line in lines:
+            try:
                 _take(found, line, where, span, chunk.name.stream)
-        except (ChunkDamaged, msgspec.DecodeError) as e:
+            except msgspec.DecodeError as e:
+                problem = problem or e  # the other lines are of other events
+        if problem is not None:
             objects = " to ".join("/".join(key) for key in (member.first, member.last))
-            found.holes.append(_damage(chunk, f"{e}; objects {objects}"))
+            found.holes.append(_damage(chunk, f"{problem}; objects {objects}"))
     return found
 
 

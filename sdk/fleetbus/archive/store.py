@@ -171,9 +171,17 @@ class ArchiveStore:
             raise _translate("cannot delete", paths[0], e) from None
 
     async def remove_partial(self) -> None:
-        """Remove the unfinished files that a killed writer left in a folder."""
-        if self._folder is not None:
+        """Remove the unfinished files that a killed writer left in a folder.
+
+        Raises:
+            ArchiveError: one cannot be removed.
+        """
+        if self._folder is None:
+            return
+        try:
             await asyncio.to_thread(_remove_partial, self._folder)
+        except OSError as e:
+            raise ArchiveError(f"cannot remove an unfinished file: {e.strerror}") from e
 
 
 def open_store(access: Access, *, create: bool = False) -> ArchiveStore:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from fleetbus.cli.printable import printable
 from fleetbus.process.human_time import render_duration
 
 _GAP: Final = "   "
@@ -76,8 +77,4 @@ def _describe_reason(known: Mapping[str, Any]) -> str:
 
 
 def _plain(cell: str) -> str:
-    if not cell:
-        return "<none>"
-    if cell.isprintable():
-        return cell
-    return "".join(letter if letter.isprintable() else "?" for letter in cell)
+    return printable(cell) if cell else "<none>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias, cast
 
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
 
@@ -29,24 +29,27 @@ class Held:
 
     @classmethod
     def of(cls, resource: Object) -> Self | None:
-        """Read them from a MultiClusterResource; None if it holds nothing."""
-        metadata: Object = resource["metadata"]
-        status: Object = resource.get("status", {})
-        found: Object = status.get("held", {})
-        if not found:
+        """Read them from a MultiClusterResource; None if it holds nothing.
+
+        Whatever else is malformed is left out: that a deletion is held has to be seen.
+        """
+        metadata, status = _map(resource.get("metadata")), status_of(resource)
+        if not status.get("held"):
             return None
-        conditions: list[Object] = status.get("conditions", [])
+        found = _map(status["held"])
+        conditions = map(_map, _list(status.get("conditions")))
         messages = [
             str(one.get("message", "")) for one in conditions if one.get("type") == "DeletionHeld"
         ]
         plan_hash = str(found.get("planHash", ""))
-        annotations: Object = metadata.get("annotations", {})
+        annotations = _map(metadata.get("annotations"))
+        objects = found.get("objects")
         return cls(
-            namespace=metadata["namespace"],
-            name=metadata["name"],
+            namespace=str(metadata.get("namespace", "")),
+            name=str(metadata.get("name", "")),
             reason=str(found.get("reason", "")),
-            objects=int(found.get("objects", 0)),
-            clusters=list(map(str, found.get("clusters", []))),
+            objects=objects if isinstance(objects, int) else 0,
+            clusters=list(map(str, _list(found.get("clusters")))),
             plan_hash=plan_hash,
             message=messages[0] if messages else "",
             is_confirmed=annotations.get(CONFIRM_PRUNE_ANNOTATION) == plan_hash,
@@ -69,6 +72,19 @@ class Held:
         }
 
 
+def status_of(resource: Object) -> Object:
+    """The status of a MultiClusterResource; empty if it is malformed."""
+    return _map(resource.get("status"))
+
+
 def find_held(resources: Iterable[Object]) -> list[Held]:
     """Find what is held in MultiClusterResources, by namespace and name."""
     return sorted((one for one in map(Held.of, resources) if one is not None), key=str)
+
+
+def _map(value: object) -> Object:
+    return cast("Object", value) if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []

@@ -28,6 +28,7 @@ _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)?")
 _UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _MESSAGES: Final = {"time_delta_parsing": "not a duration such as 250ms, 30s, 5m or 1h"}
 """Replacements for pydantic's messages."""
+_LONGEST: Final = timedelta(days=36_500)
 MAX_SHARDS: Final = 256
 """Every second each process asks every shard for its state, and a list of the fleet asks all."""
 _ALIKE: Final = 0.86
@@ -40,7 +41,10 @@ def _duration(value: Any) -> Any:
     found = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return value
-    return timedelta(seconds=float(found[1]) * _UNITS[found[2] or "s"])
+    seconds = float(found[1]) * _UNITS[found[2] or "s"]
+    if seconds > _LONGEST.total_seconds():
+        raise ValueError("longer than 100 years")  # no time is that far from now, either
+    return timedelta(seconds=seconds)
 
 
 Duration = Annotated[timedelta, BeforeValidator(_duration)]

@@ -107,6 +107,8 @@ def read_terms(body: bytes) -> Terms | None:
     """Extract the terms from the JSON of an object; None if it is unreadable (rule W16)."""
     try:
         metadata = _decoder.decode(body).metadata
+        if not body.isascii():
+            body.decode()  # the decoder does not look into strings that nobody asks for
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     labels = metadata.labels or {}

@@ -286,12 +286,13 @@ class _Batch:
         self.positions.append(position)
         is_live = event.verb is not Verb.DELETED
         body, degraded, terms = event.object or b"", event.degraded, NO_TERMS
-        if is_live and not body:
-            terms, degraded = UNKNOWN_TERMS, degraded or "absent"
-        elif is_live:
-            found = read_terms(body)
+        found = read_terms(body) if body else None
+        if is_live:
             terms = found or UNKNOWN_TERMS
-            degraded = degraded if found else degraded or UNREADABLE
+        if body and found is None:
+            degraded = UNREADABLE  # whatever it says itself: answers are made of such bytes
+        elif is_live and not body:
+            degraded = degraded or "absent"
         head = (
             f"{self._lineage_of(event)}{SEP}{_code(event)}{SEP}{event.resource_version}{SEP}"
             f"{event.uid}{SEP}{degraded}{SEP}{terms.labels}{SEP}{terms.owners}"

@@ -10,8 +10,9 @@ from typing import Final
 
 import structlog
 
-from fleetbus.archive.store import open_store
+from fleetbus.archive.store import ArchiveStore, open_store
 from fleetbus.bus.connection import connected
+from fleetbus.errors import ArchiveError
 from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
@@ -61,7 +62,7 @@ async def run(
             beat=checks.liveness("archiver", _HANGS_AFTER),
         )
         checks.ready_when("archive", archiver.trouble)
-        await store.remove_partial()
+        await _tidy(store)
         group.create_task(bus.failure(), name="bus failure")
         group.create_task(archiver.run(), name="archiver")
         if settings.keep is not None:
@@ -69,6 +70,14 @@ async def run(
             group.create_task(retention.run(), name="retention")
         started()
         log.info("archiver_started", keep=str(settings.keep or "for ever"))
+
+
+async def _tidy(store: ArchiveStore) -> None:
+    try:
+        await store.remove_partial()
+    except ArchiveError as e:
+        # They are no part of the archive; if it cannot be written either, the archiver says so.
+        log.warning("unfinished_files_not_removed", error=str(e))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from fleetbus.archive.names import ROOT, ChunkName, read_name, stream_id
+from fleetbus.archive.names import ROOT, ChunkName, age_of, read_name, stream_id
 from fleetbus.archive.store import ArchiveStore
 
 
@@ -61,19 +61,14 @@ async def read_position(store: ArchiveStore, created: str) -> Position:
     """
     streams = await store.folders(ROOT)
     plain = stream_id(created)
-    own = [name for name in streams if name == plain or name.startswith(f"{plain}.")]
+    own = [name for name in streams if age_of(name)[0] == plain]
     position = Position(created, is_first=not set(streams) - set(own))
     if not own:
         return position
-    position.generation = max(map(_generation, own))
+    position.generation = max(age_of(name)[1] for name in own)
     stored = await store.list(f"{ROOT}/{position.stream}")
     names = [name for path, _ in stored if (name := read_name(path)) is not None]
     if names:
         position.latest = max(name.end for name in names)
         position.advance(max(names, key=lambda name: (name.last, name.end)))
     return position
-
-
-def _generation(stream: str) -> int:
-    _, _, number = stream.partition("Z.")
-    return int(number) if number.isdigit() else 1

@@ -177,7 +177,9 @@ def create_app(
     app.include_router(
         history_router(
             windows=windows,
-            deleted=DeletedObjects(reader=reader, listing=listing, windows=windows, access=access),
+            deleted=DeletedObjects(
+                reader=reader, listing=listing, windows=windows, access=access, slices=slices
+            ),
             timelines=Timelines(
                 reader=reader,
                 listing=listing,

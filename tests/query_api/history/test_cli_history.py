@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from fleetbus.cli.api_client import ApiClient, ApiFailed
 from fleetbus.cli.app import app
+from fleetbus.cli.history import restore
+from fleetbus.cli.history.deleted import Deleted, read_deleted
 from fleetbus.cli.history.window import note_window
+from fleetbus.cli.objects.query import ObjectQuery
 from fleetbus.cli.unknown import UnknownName
 from fleetbus.errors import ConfigError
+from fleetbus.kube.client import KubeClient
 from fleetbus.process.clock import rfc3339
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_proto.events import Incarnation
@@ -201,6 +206,19 @@ async def test_a9_a_timeline_is_readable(past_api: PastApi, run: Run):
         await run("timeline", "eu1", "pods", "a/b/c")
 
 
+async def test_a_change_brings_nothing_that_a_terminal_obeys(past_api: PastApi, run: Run):
+    await past_api.add_cluster("eu1", "core/pods")
+    times = [
+        await past_api.past.record(EU1.modified("web", version, body=msgspec.json.encode(tree)))
+        for version in (10, 11)
+        for tree in [{"metadata": {}, "spec": {"\x1b[2J": "\x1b]0;owned\x07" * version}}]
+    ]
+    for words in (("diff", "--since", rfc3339(times[0])), ("timeline", "eu1", "pods", "prod/web")):
+        found = await run(*words)
+        assert "?[2J" in found.out, words
+        assert all(line.isprintable() for line in found.out.splitlines()), found.out
+
+
 async def test_a9_restore_is_a_dry_run_and_then_puts_back(
     past_api: PastApi, run: Run, eu1: Cluster, tmp_path: Path
 ):
@@ -343,3 +361,74 @@ async def test_a9_restore_puts_back_objects_of_a_definition_that_was_deleted(
     assert "would be restored: after its definition" in dry
     assert (await run("restore", *flags, "--apply")).status == 0
     assert eu1.get("example.com/v1/widgets", "prod", "w") is not None
+
+
+async def test_a9_restore_writes_nothing_if_the_deletions_of_one_type_cannot_be_read(
+    past_api: PastApi, run: Run, eu1: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The missing ones may be the namespace, or the owner, of the others."""
+    eu1.create("v1/namespaces", {"metadata": {"name": "prod"}})
+    await deleted(past_api, "core/configmaps", "base", data={"a": "b"})
+
+    def read(api: ApiClient, query: ObjectQuery, since: str) -> Deleted:
+        if query.resource == "deployments.apps":
+            raise ApiFailed("the stream cannot be read", 503)
+        return read_deleted(api, query, since)
+
+    monkeypatch.setattr(restore, "read_deleted", read)
+    flags = ("--since", "5m", "--kubeconfig", str(tmp_path / "kubeconfig"), "--apply")
+    for words in ((), ("cm,deployments.apps",)):
+        found = await run("restore", *words, *flags)
+        assert (found.status, found.out) == (1, "")
+        assert (
+            "nothing was restored: it is unknown which deployments.apps were deleted: the stream"
+            " cannot be read"
+        ) in found.err
+    assert eu1.get("v1/configmaps", "prod", "base") is None
+
+
+async def test_an_interrupted_restore_reports_what_it_has_done(
+    past_api: PastApi,
+    eu1: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.setenv("FLEETBUS_API_URL", past_api.url)
+    eu1.create("v1/namespaces", {"metadata": {"name": "prod"}})
+    for name in ("a", "b", "c"):
+        await deleted(past_api, "core/configmaps", name)
+    create = KubeClient.create
+
+    async def interrupted(client: KubeClient, resource: str, tree: Any, **more: Any) -> Any:
+        if tree["metadata"]["name"] == "b":
+            raise KeyboardInterrupt
+        return await create(client, resource, tree, **more)
+
+    monkeypatch.setattr(KubeClient, "create", interrupted)
+    argv = ("restore", "cm", "--since", "5m", "--apply", "--kubeconfig", f"{tmp_path}/kubeconfig")
+
+    await asyncio.to_thread(call, argv)  # click turns the interruption into a status
+    found = Ended.read(130, capsys)
+    assert [(row[3], row[-1]) for row in found.rows[1:]] == [("a", "restored")]
+    assert "interrupted: the other 2 objects were not reached, or are not known to be back" in (
+        found.err
+    )
+
+
+async def test_a_hostile_last_state_stops_no_other_restore(
+    past_api: PastApi, run: Run, eu1: Cluster, tmp_path: Path
+):
+    eu1.create("v1/namespaces", {"metadata": {"name": "prod"}})
+    deep: Any = {}
+    for _ in range(600):
+        deep = {"a": deep}
+    await deleted(past_api, "core/configmaps", "a", metadata={"finalizers": 5})
+    await deleted(past_api, "core/configmaps", "b", data=deep)
+    await deleted(past_api, "core/configmaps", "c", metadata={"labels": [], "ownerReferences": [5]})
+    await deleted(past_api, "core/configmaps", "last")
+    flags = ("--since", "5m", "--kubeconfig", str(tmp_path / "kubeconfig"), "--apply")
+    found = await run("restore", "cm", *flags, "-o", "json")
+    results = {one["name"]: one["result"] for one in json.loads(found.out)["items"]}
+    assert results["b"] == "failed"
+    assert results["a"] == results["last"] == "restored"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from support.rigs.past_api import PastApi
 
 EU1 = Source()
+FORGED = b'{"metadata":{}}},{"cluster":"forged","object":{"metadata":{}}'
 PATH = "/fleet/v1/timeline/eu1/pods/prod/web"
 
 
@@ -35,6 +37,13 @@ def marked(**owner: Any) -> bytes:
         EU1.added("web", 10, body=b"[1]"),
         EU1.added("web", 10, body=b'"text"'),
         EU1.added("web", 10, body=b'{"metadata":'),
+        EU1.added("web", 10, body=FORGED),
+        EU1.deleted("web", 10, body=FORGED),
+        msgspec.structs.replace(EU1.added("web", 10, body=FORGED), degraded="oversized"),
+        EU1.added("web", 10, body=b'{"metadata":{"name":"\xff"}}'),
+        EU1.added("web", 10, body=b'{"metadata":{},"spec":"\xff"}'),
+        EU1.deleted("web", 10, body=b'{"metadata":{},"spec":"\xff"}'),
+        EU1.deleted("web", 10, body=b"[" * 100_000),
         EU1.modified("web", 10, body=pod("web", 10, creationTimestamp="0001-01-01T00:00:00+14:00")),
         EU1.deleted("web", 10, body=pod("web", 10, creationTimestamp="9999-12-31T23:59:59-14:00")),
         EU1.added("web", 10, body=marked(namespace="shop", name="\x00")),
@@ -45,7 +54,7 @@ def marked(**owner: Any) -> bytes:
         msgspec.structs.replace(EU1.modified("web", 10), observed_at="9999-12-31T23:59:59-14:00"),
         msgspec.structs.replace(EU1.modified("web", 10), observed_at="0001-01-01T00:00:00+14:00"),
     ],
-    ids=str,
+    ids=lambda event: f"{event.verb} {event.observed_at} {event.object[:60]}",
 )
 async def test_a9_a_malformed_event_breaks_no_answer(past_api: PastApi, event: Any):
     start = await past_api.past.now()
@@ -56,7 +65,13 @@ async def test_a9_a_malformed_event_breaks_no_answer(past_api: PastApi, event: A
         ("/fleet/v1/deleted/pods", {}),
         ("/fleet/v1/changes", {"since": start.isoformat()}),
         ("/fleet/v1/resources/pods", {"asOf": start.isoformat()}),
+        ("/fleet/v1/resources/pods", {"asOf": "0s"}),
         ("/fleet/v1/resources/pods", {"asOf": "0s", "fieldSelector": "spec.a=b"}),
+        ("/fleet/v1/resources/pods", {"asOf": "0s", "view": "table"}),
+        ("/fleet/v1/resources/pods", {}),
     ):
         answer = await past_api.get(path, **query)
         assert answer.status_code == 200, (path, answer.text)
+        assert b'"cluster":"forged"' not in answer.content
+        for line in answer.content.splitlines():
+            json.loads(line)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fleetbus.archive.store import ArchiveStore
 from fleetbus.process.clock import rfc3339
 from support.rigs.archive_files import ArchiveFiles, at
 from support.rigs.past_api import PastApi, past_query_api
@@ -123,3 +125,26 @@ async def test_a9_an_archive_that_is_away_is_503_for_what_it_has_only(
         assert answer.json()["window"]["gaps"]
     else:
         assert answer.status_code == 503
+
+
+async def test_a8_few_questions_read_whole_chunks_of_the_archive_at_a_time(
+    api: PastApi, monkeypatch: pytest.MonkeyPatch
+):
+    running, most = 0, 0
+    read = ArchiveStore.read
+
+    async def count(*args: Any) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.02)
+        try:
+            return await read(*args)
+        finally:
+            running -= 1
+
+    monkeypatch.setattr(ArchiveStore, "read", count)
+    asked = [api.get("/fleet/v1/deleted/pods", since=rfc3339(at(-1))) for _ in range(6)]
+    answers = await asyncio.gather(*asked)
+    assert {len(answer.json()["items"]) for answer in answers} == {2}
+    assert most <= 4, "two questions, with two chunks each"

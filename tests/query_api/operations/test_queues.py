@@ -94,6 +94,35 @@ async def test_d8_held_deletions_are_those_of_the_hub(api: QueryApi, redis: Redi
     assert list(body["freshness"]) == ["hub"]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"metadata":{},"status":{"held":{"objects":"x","clusters":5},"conditions":[5]}}',
+        b'{"metadata":{"name":"b"},"status":5}',
+        b'{"metadata":{"name":"b"},"status":{"held":5,"conditions":null,"intent":[1]}}',
+        b'{"metadata":{"annotations":null},"status":{"held":{"objects":1e999}}}',
+        b"[1]",
+    ],
+)
+async def test_d8_a_malformed_multiclusterresource_hides_no_other(api: QueryApi, body: bytes):
+    await api.add_cluster("hub", MCR, hub=True)
+    await api.add_body("hub", MCR, "broken", body)
+    await hub_with(api, "web", {"held": {"objects": 7, "clusters": ["eu1"]}})
+    held = (await read(api, HELD))["held"]
+    assert ("shop", "web", 7) in [(one["namespace"], one["name"], one["objects"]) for one in held]
+
+
+async def test_the_keys_of_the_store_are_not_walked_for_each_question(
+    api: QueryApi, copier: RedisQueue, redis: Redis
+):
+    await copier.add([Add(item("a"))])
+    await read(api, QUEUES)
+    before = (await redis.info("commandstats"))["cmdstat_scan"]["calls"]
+    for _ in range(5):
+        assert len((await read(api, QUEUES))["items"]) == 1
+    assert (await redis.info("commandstats"))["cmdstat_scan"]["calls"] == before
+
+
 async def test_a4_a_hub_that_does_not_answer_is_named(api: QueryApi):
     """Rule A4: then deletions may be held that this does not show."""
     await api.add_cluster("hub", MCR, hub=True, reported_ago=500)

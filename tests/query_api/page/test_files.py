@@ -116,6 +116,8 @@ async def test_each_file_forbids_foreign_scripts_and_frames(api: QueryApi):
             "form-action": "'none'",
             "frame-ancestors": "'none'",
             "base-uri": "'none'",
+            "require-trusted-types-for": "'script'",
+            "trusted-types": "'none'",
         }
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["referrer-policy"] == "no-referrer"

@@ -199,3 +199,17 @@ async def test_a5_a_reader_that_is_cut_within_the_present_state_gets_all_of_it(f
     async with streaming(fleet, last=first[1], resourceVersion="0") as again:
         await eventually(lambda: again.named("bookmark"))
         assert "added eu1/old" in again.seen
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"metadata":{}}}\n\nevent: added\ndata: {', b'{"metadata":{},"a":"\xff"}', b"[1]"]
+)
+async def test_w16_a_deletion_whose_body_is_no_object_is_sent_without_it(
+    fleet: QueryApi, body: bytes
+):
+    async with streaming(fleet) as stream:
+        await eventually(lambda: stream.named("bookmark"))
+        await fleet.snapshot.apply(Source(cluster="eu1").deleted("old", 999, body=body))
+        await eventually(lambda: stream.seen == ["deleted eu1/old"])
+        (deleted,) = stream.named("deleted")
+        assert (deleted["object"], deleted["degraded"]) == (None, "unreadable")

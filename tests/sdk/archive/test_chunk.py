@@ -22,7 +22,7 @@ from fleetbus.archive.chunk import (
     write_chunk,
 )
 from fleetbus.archive.filter import EventFilter, Key, key_of
-from fleetbus.archive.lines import from_nanoseconds, read_line, read_place, to_archive_line
+from fleetbus.archive.lines import from_nanoseconds, read_line, read_place, to_archive_line, to_line
 from support.stores.snapshot import Source
 
 STORED = 1_795_852_844_123_456_789
@@ -54,6 +54,39 @@ def test_a_line_reads_back_as_the_event_with_its_place_and_its_object_byte_for_b
     assert sequence == 42
     assert stored_at.isoformat() == "2026-11-28T08:00:44.123456+00:00"
     assert json.loads(line)["storedAt"] == "2026-11-28T08:00:44.123456Z"
+
+
+FORGED = b'"cluster":"us1","name":"forged"'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"null," + FORGED,
+        b"{}}\n{" + FORGED,
+        b'{"metadata":',
+        b'{"a":"\xff"}',
+        b'{"a":"\x1b[2J"}',
+        b"",
+        b"[" * 100_000 + b"]" * 100_000,
+    ],
+    ids=lambda body: body[:10],
+)
+def test_w16_an_object_that_is_no_json_is_left_out_and_cannot_add_a_line_or_a_field(
+    body: bytes,
+) -> None:
+    event = Source().added("web", 7, body=body)
+    line = to_archive_line(event, 42, from_nanoseconds(STORED))
+    assert b"\n" not in line
+    read = read_line(line)
+    assert (read.cluster, read.name, read.object) == (event.cluster, "web", None)
+    assert read.degraded == "unreadable"
+    assert json.loads(to_line(event))["object"] is None
+
+
+def test_line_breaks_of_an_object_become_spaces() -> None:
+    event = Source().added("web", 7, body=b'{\r\n "a":\n"\\n"}\n')
+    assert read_line(to_line(event)).object == b'{   "a": "\\n"}'
 
 
 def test_python_and_zcat_read_the_lines_of_a_chunk_and_nothing_else() -> None:

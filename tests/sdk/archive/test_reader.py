@@ -6,11 +6,14 @@ import gzip
 import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fleetbus.archive import Archive, EventFilter, Hole, Reason, open_archive
-from fleetbus.archive.chunk import write_chunk
+from fleetbus.archive.chunk import Line, Member, write_chunk
+from fleetbus.archive.filter import key_of
+from fleetbus.archive.lines import to_archive_line
 from fleetbus.archive.names import stream_id
 from fleetbus.archive.store import Access
 from fleetbus.errors import ArchiveError, ConfigError
@@ -44,6 +47,18 @@ async def test_events_come_in_the_order_of_the_stream_with_their_sequence_and_ti
     assert [one.event for one in found] == [pod(number) for number in range(1, 21)]
     assert found[0].stored_at == at(1 / 60)
     assert {one.stream for one in found} == {STREAM}
+
+
+async def test_the_tenth_generation_of_a_stream_comes_after_the_ninth(files: ArchiveFiles) -> None:
+    created = "2026-11-28T07:00:00.5Z"
+    for generation in range(1, 12):
+        first = 10 * generation
+        name = stream_id(created, generation)
+        await files.chunk(first, first + 9, stream=name, shift=timedelta(minutes=generation))
+    sequences, _ = await read(files.archive)
+    assert sequences == list(range(10, 120))
+    coverage = await files.archive.coverage(at(0), at(60))
+    assert [span.first for span in coverage.spans] == list(range(10, 120, 10))
 
 
 async def test_filters_by_cluster_group_resource_namespace_name_and_time(
@@ -197,6 +212,57 @@ async def test_a_damaged_member_costs_its_objects_only(files: ArchiveFiles) -> N
     assert "objects core/pods/eu1/prod/p1 to " in hole.detail
     last = EventFilter("eu1", "core", "pods", "prod", "p999")  # and so in the last member
     assert await read(files.archive, last) == ([999], [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"{",
+        b'{"sequence":5}',
+        b'{"sequence":5,"storedAt":"2026-11-28T08:00:05"}',
+        b'{"sequence":5,"storedAt":"2026-11-28T08:00:05Z","object":' + b"[" * 100_000,
+        b'{"sequence":5,"storedAt":"2026-11-28T08:00:05Z","name":"\xff"}',
+    ],
+    ids=lambda text: text[:50],
+)
+async def test_a_damaged_line_costs_its_event_only(files: ArchiveFiles, text: bytes) -> None:
+    times = [at(number / 60) for number in range(61)]
+    lines = [
+        Line(key_of(pod(n)), n, text if n == 5 else to_archive_line(pod(n), n, times[n]))
+        for n in range(1, 61)
+    ]
+    path = await files.chunk(1, 60)
+    path.write_bytes(write_chunk(lines))
+    sequences, (hole,) = await read(files.archive)
+    assert sequences == [*range(1, 5), *range(6, 61)]
+    assert (hole.reason, hole.first, hole.last) == (Reason.DAMAGED, 1, 60)
+
+
+@pytest.mark.parametrize("shift", [-1, 10**9])
+async def test_an_index_that_leads_out_of_its_chunk_is_damage(
+    files: ArchiveFiles, monkeypatch: pytest.MonkeyPatch, shift: int
+) -> None:
+    await files.chunk(1, 60)
+
+    def moved(offset: int, *rest: Any) -> Member:
+        return Member(offset + shift, *rest)
+
+    with monkeypatch.context() as hostile:
+        hostile.setattr("fleetbus.archive.chunk.Member", moved)
+        await files.chunk(61, 120)
+    sequences, (hole,) = await read(files.archive)
+    assert sequences == [*range(1, 61)]
+    assert "its index names a member outside of it" in hole.detail
+
+
+async def test_a_member_that_unpacks_to_more_than_any_chunk_has_is_damage(
+    files: ArchiveFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = await files.chunk(1, 1)
+    path.write_bytes(write_chunk([Line(key_of(pod(1)), 1, b" " * 3 * 1024**2)]))
+    monkeypatch.setattr("fleetbus.archive.chunk._MOST_UNPACKED", 1024**2)
+    _, (hole,) = await read(files.archive)
+    assert "unpacks to more than any chunk has" in hole.detail
 
 
 async def test_a_damaged_chunk_that_another_one_covers_is_no_hole(files: ArchiveFiles) -> None:

@@ -166,6 +166,24 @@ async def test_s1_a_secret_that_is_in_the_snapshot_unredacted_is_redacted_in_the
     assert json.loads(found.body or b"")["data"].keys() == {"password"}
 
 
+@pytest.mark.parametrize("body", [b"[1]", b'{"metadata":{}},"x":{', b'{"metadata":{},"a":"\xff"}'])
+async def test_w16_what_is_no_object_is_captured_without_a_body_and_spoils_no_capture(
+    redis: Redis, valkey_url: str, tmp_path: Path, body: bytes
+) -> None:
+    snapshot, source = Snapshot(redis), Source()
+    await snapshot.set_up("eu1")
+    record = ResourceRecord(group="core", version="v1", plural="pods", kind="Pod")
+    await snapshot.writer.put_resource_state("eu1", record)
+    await snapshot.apply(source.added("broken", 5, body=body))
+    await snapshot.apply(source.added("whole", 6))
+    taken = options(tmp_path / "s.gz", since="0s")
+    await capture(taken, store=StoreAccess(url=valkey_url), nats=None, report=no_report)
+    broken, whole = Capture.open(taken.out).objects()
+    assert (broken.body, broken.degraded) == (None, "unreadable")
+    assert (whole.name, whole.degraded) == ("whole", "")
+    assert whole.body is not None
+
+
 # --- what is hidden -------------------------------------------------------------------------------
 
 

@@ -10,14 +10,17 @@ from asyncio.subprocess import PIPE
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import ensure_stream
+from fleetbus.cli.events.events import parse_duration
 from fleetbus.cli.events.history import History
-from fleetbus.errors import BusError
+from fleetbus.errors import BusError, ConfigError
 from fleetbus_devfleet.processes.servers import NatsServer, nats_server
 from fleetbus_proto import codec, headers
+from fleetbus_proto.admission import subject_of
 from support.eventually import eventually
 from support.stores.snapshot import Source
 from support.wire.samples import MESSAGE_KEY
@@ -165,3 +168,29 @@ async def printed_name(command: asyncio.subprocess.Process) -> str:
     assert command.stdout is not None
     line = await asyncio.wait_for(command.stdout.readline(), 20)
     return json.loads(line)["name"]
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+async def test_an_event_brings_nothing_that_a_terminal_obeys(nats_url: str, output: str) -> None:
+    event = Source(cluster="a").added("x\x1b[2J\x9b2J", 7)
+    hostile = msgspec.structs.replace(event, resource_version="\x1b]0;owned\x07", object=b"\x1b[2J")
+    async with connected(nats_url, name="test") as bus:
+        await ensure_stream(bus)
+        head = headers.build(hostile, MESSAGE_KEY)
+        await bus.request(subject_of(hostile), codec.encode(hostile), headers=head)
+        await bus.request("fleetbus.events.a.core.pods.ns.\x1bx.added", b"no event")
+    command = await asyncio.create_subprocess_exec(
+        str(Path(sys.executable).with_name("fleetbus")),
+        *("events", "--since", "1m", "-o", output, "--nats-url", nats_url),
+        stdout=PIPE,
+    )
+    shown = (await command.communicate())[0].decode()
+    assert command.returncode == 0
+    assert len(shown.splitlines()) == (2 if output == "json" else 3)
+    assert all(line.replace("\x9b", "").isprintable() for line in shown.splitlines()), shown
+    assert output == "json" or "\x9b" not in shown
+
+
+def test_a_time_that_is_too_long_ago_is_refused() -> None:
+    with pytest.raises(ConfigError, match="longer ago than any time"):
+        parse_duration("99999999999d")

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from fleetbus.errors import ConfigError
 from fleetbus.process.settings import (
+    Duration,
     SharedSettings,
     load_settings,
     tell_unknown_settings,
@@ -29,7 +30,7 @@ class _Own(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="FLEETBUS_WATCHER_", frozen=True)
 
     cluster: str
-    every: timedelta = timedelta(seconds=1)
+    every: Duration = timedelta(seconds=1)
 
 
 def test_an_empty_environment_gives_the_defaults():
@@ -80,6 +81,14 @@ def test_a_wrong_value_is_one_line_that_names_the_variable(
 def test_what_is_no_duration_is_reported_with_examples(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FLEETBUS_WATCHER_EVERY", "ninety")
     with pytest.raises(ConfigError, match=r"EVERY: not a duration such as 250ms, 30s, 5m or 1h$"):
+        load_settings(_Own, cluster="eu1")
+
+
+@pytest.mark.parametrize("text", ["1000000d", "99999999999999d", "9" * 400])
+def test_a_duration_beyond_all_times_is_reported(monkeypatch: pytest.MonkeyPatch, text: str):
+    """It ended the process with a traceback, at start or when it was subtracted from a time."""
+    monkeypatch.setenv("FLEETBUS_WATCHER_EVERY", text)
+    with pytest.raises(ConfigError, match=r"EVERY.*longer than 100 years"):
         load_settings(_Own, cluster="eu1")
 
 

@@ -24,6 +24,7 @@ from fleetbus.cli.capture.format import (
 from fleetbus.cli.events.history import read_events
 from fleetbus.kube.list_watch.listing import DECODE_ERRORS
 from fleetbus.process.clock import rfc3339
+from fleetbus.snapshot.guard import read_terms
 from fleetbus.snapshot.reads.query import ListQuery
 from fleetbus.snapshot.records import ClusterRecord, Freshness, ResourceRecord
 from fleetbus_proto.events import UNREADABLE, Event
@@ -194,6 +195,8 @@ class Gatherer:
     ) -> tuple[bytes | None, str]:
         if body is None:
             return None, degraded
+        if read_terms(body) is None:  # no object at all: it would not even be a line of the file
+            return None, UNREADABLE
         try:
             return self.redactor.apply(resource, body), degraded
         except DECODE_ERRORS:  # nobody can tell what is in it, so it is not given to others

@@ -120,7 +120,7 @@ def is_capture(path: Path) -> bool:
 def _read_header(path: Path, line: bytes) -> _HeaderLine:
     try:
         kind = _kind.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise CaptureError(f"{path}: is not a capture of fleetbus") from e
     if kind.format != FORMAT:
         raise CaptureError(f"{path}: is not a capture of fleetbus")
@@ -145,7 +145,7 @@ def _check_end(path: Path, end: End, found: End, *, rest: bytes) -> None:
 def _decode(path: Path, decoder: msgspec.json.Decoder[_T], line: bytes) -> _T:
     try:
         return decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise CaptureError(f"{path}: a line is malformed: {e}") from e
 
 

@@ -19,6 +19,7 @@ from fleetbus.archive.lines import to_line
 from fleetbus.bus.connection import Bus
 from fleetbus.cli.events.history import History
 from fleetbus.cli.nats import connect_nats
+from fleetbus.cli.printable import printable
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import bus_clusters, bus_resources, unknown, unknown_cluster
 from fleetbus.errors import BusError, ConfigError
@@ -101,7 +102,12 @@ def parse_duration(text: str) -> timedelta:
     found = _DURATION.fullmatch(text)
     if found is None:
         raise ConfigError(f"--since {text!r} is not a duration such as 90s, 10m or 2h")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    try:
+        length = timedelta(**{_UNITS[found[2]]: int(found[1])})
+        _ = datetime.now(UTC) - length
+    except OverflowError:
+        raise ConfigError(f"--since {text!r} is longer ago than any time") from None
+    return length
 
 
 def show_events(query: EventQuery, nats_url: str | None) -> int:
@@ -196,7 +202,7 @@ def _print(message: Msg, query: EventQuery) -> bool:
     try:
         event = admit(message.subject, message.headers, message.data, now_ms=now_ms())
     except MalformedMessage as e:
-        print(f"# invalid message on {message.subject}: {e}", flush=True)
+        print(printable(f"# invalid message on {message.subject}: {e}"), flush=True)
         return True
     if not isinstance(event, Event):
         return False
@@ -211,7 +217,7 @@ def _print(message: Msg, query: EventQuery) -> bool:
 def _row(event: Event) -> str:
     group = "" if event.group == "core" else f".{event.group}"
     verb = f"{event.verb.value}{'?' if event.left_selection else ''}"
-    return _ROW.format(
+    row = _ROW.format(
         event.observed_at[11:23],
         event.cluster,
         verb,
@@ -220,3 +226,4 @@ def _row(event: Event) -> str:
         event.name,
         event.resource_version,
     )
+    return printable(row)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
+from fleetbus.cli.printable import printable
 from fleetbus.cli.table import render_table
 from fleetbus.process.human_time import parse_time, render_duration
 from fleetbus.reconcile import Outcome
@@ -74,7 +75,7 @@ def _name_of(one: View) -> str:
         return str(one["controller"])
     request = one["request"]
     place = "/".join(part for part in (request["namespace"], request["name"]) if part)
-    return _printable(f"{one['controller']} for {place} in {request['cluster']}")
+    return printable(f"{one['controller']} for {place} in {request['cluster']}")
 
 
 def _describe(one: View, snapshot: View, *, is_mapped: bool) -> str:
@@ -231,7 +232,7 @@ def _snapshot(view: View) -> str:
 def _owner(owner: View) -> str:
     place = "/".join(part for part in (owner["namespace"], owner["name"]) if part)
     name = f"{owner['kind']} {place} in {owner['cluster']}"
-    return _printable(f"owner: {name}; controllers of this object run for its owner")
+    return printable(f"owner: {name}; controllers of this object run for its owner")
 
 
 def _controller(one: View) -> str:
@@ -251,7 +252,7 @@ def _controller(one: View) -> str:
             f" ran {_duration(last['ranSeconds'])}"
         )
         if last["error"]:
-            lines.append(f"  error: {_printable(last['error'])}")
+            lines.append(f"  error: {printable(last['error'])}")
     return "\n".join(lines)
 
 
@@ -273,7 +274,3 @@ def _duration(seconds: float) -> str:
 def _ordinal(number: int) -> str:
     teen = 10 < number % 100 < 20  # noqa: PLR2004 -- 11th, 12th, 13th
     return f"{number}{'th' if teen else _ORDINALS.get(number % 10, 'th')}"
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -11,6 +11,7 @@ from fleetbus.cli.api_client import ApiClient, ApiFailed
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.history.differences import print_differences
 from fleetbus.cli.history.window import lacks, note_window, warn_undetermined
+from fleetbus.cli.printable import printable
 from fleetbus.cli.progress import Progress
 from fleetbus.cli.table import warn_incomplete
 from fleetbus.cli.target import ApiFlags
@@ -72,7 +73,7 @@ def _ask(api: ApiClient, query: Mapping[str, str | Sequence[str]]) -> Mapping[st
 def _print(found: Mapping[str, Any]) -> None:
     groups: Sequence[Mapping[str, Any]] = found["groups"]
     for group in groups:
-        print(_headline(group))
+        print(printable(_headline(group)))
         print_differences(group, "    ")
         if group["others"]:
             print(f"    not in {_names(group['others'])}")

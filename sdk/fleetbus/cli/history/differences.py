@@ -6,11 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from fleetbus.cli.printable import printable
+
 
 def print_differences(found: Mapping[str, Any], indent: str) -> None:
     """Print `differences` and `moreDifferences` of an answer, a line each."""
     for one in found["differences"]:
-        print(f"{indent}{one['path']}: {_value(one['before'])} → {_value(one['after'])}")
+        change = f"{_value(one['before'])} → {_value(one['after'])}"
+        print(printable(f"{indent}{one['path']}: {change}"))
     if found["moreDifferences"]:
         print(f"{indent}and {found['moreDifferences']} more")
 

@@ -209,8 +209,10 @@ def restored_tree(one: DeletedObject, new_uids: Mapping[tuple[str, str], str]) -
     for name in _ASSIGNED:
         metadata.pop(name, None)
     metadata.pop("generateName", None)
-    if finalizers := [f for f in metadata.pop("finalizers", ()) if f not in _OF_DELETION]:
-        metadata["finalizers"] = finalizers
+    finalizers = metadata.pop("finalizers", None)
+    if isinstance(finalizers, list):
+        own = [one for one in cast("list[Any]", finalizers) if one not in _OF_DELETION]
+        metadata |= {"finalizers": own} if own else {}
     if owners := _new_owners(one, new_uids):
         metadata["ownerReferences"] = owners
     spec = _map(tree.get("spec"))

@@ -112,17 +112,29 @@ def restore_objects(query: RestoreQuery, flags: ApiFlags) -> int:
         print(f"Nothing {_asked(query)} and is still missing.", file=sys.stderr)
         read.note(query.since)
         return 0
-    outcomes = asyncio.run(_restore(found, query))
-    if query.output == "json":
-        print(render_json({"items": [one.render() for one in outcomes], "incomplete": cut}))
-    else:
-        _print(outcomes)
+    outcomes: list[Outcome] = []
+    try:
+        asyncio.run(_restore(found, query, outcomes))
+    finally:
+        # Also after Ctrl-C: what was put back until then is back.
+        _report(outcomes, query, cut)
+        if rest := len(found) - len(outcomes):
+            objects = "object was" if rest == 1 else f"{rest} objects were"
+            known = "is not known to be back" if rest == 1 else "are not known to be back"
+            print(f"interrupted: the other {objects} not reached, or {known}", file=sys.stderr)
     read.note(query.since)
     for plural in cut:
         print(f"warning: more {plural} were deleted than one answer has", file=sys.stderr)
     if not query.is_applied and any(one.result == WOULD_RESTORE for one in outcomes):
         print("Nothing was written; --apply puts them back.", file=sys.stderr)
     return int(any(one.result == FAILED for one in outcomes))
+
+
+def _report(outcomes: Sequence[Outcome], query: RestoreQuery, cut: Sequence[str]) -> None:
+    if query.output == "json":
+        print(render_json({"items": [one.render() for one in outcomes], "incomplete": cut}))
+    else:
+        _print(outcomes)
 
 
 @dataclass(slots=True)
@@ -171,7 +183,12 @@ def _asked(query: RestoreQuery) -> str:
 
 
 def _read(api: ApiClient, query: RestoreQuery, progress: Progress) -> _Read:
-    """Read what was deleted and is missing."""
+    """Read what was deleted and is missing.
+
+    Raises:
+        ApiFailed: of some type nothing is known; what is missing may be the namespace or the owner
+            of the rest.
+    """
     read = _Read()
     is_named = bool(query.chosen)
     for wanted in _queries(api, query):
@@ -180,7 +197,8 @@ def _read(api: ApiClient, query: RestoreQuery, progress: Progress) -> _Read:
             read.add(read_deleted(api, wanted, query.since))
         except ApiFailed as e:
             if is_named or e.status != _NOT_FOUND:
-                raise
+                what = f"nothing was restored: it is unknown which {wanted.resource} were deleted"
+                raise ApiFailed(f"{what}: {e}", e.status) from e
             # a type of the list that has gone meanwhile, or that nobody may list
     return read
 
@@ -220,12 +238,22 @@ def _object(item: Mapping[str, Any], found: Deleted) -> DeletedObject:
     )
 
 
-async def _restore(found: Sequence[DeletedObject], query: RestoreQuery) -> list[Outcome]:
-    """Put objects back, in order; one that is refused stops none of the others."""
+async def _restore(
+    found: Sequence[DeletedObject], query: RestoreQuery, outcomes: list[Outcome]
+) -> None:
+    """Put objects back, in order; one that is refused stops none of the others.
+
+    Args:
+        found: what was deleted.
+        query: where to put it back.
+        outcomes: gets the fate of each, as soon as it is known.
+    """
     async with AsyncExitStack() as stack:
         clients = CallerClients(kubeconfig=query.kubeconfig, contexts=query.contexts, stack=stack)
         restoring = _Restoring(found, clients, is_applied=query.is_applied)
-        return [await restoring.put_back(one) for one in found]
+        for one in found:
+            outcome = await restoring.put_back(one)
+            outcomes.append(outcome)
 
 
 class _Restoring:
@@ -253,6 +281,14 @@ class _Restoring:
         if one.refusal:
             return Outcome(one, LEFT_OUT, one.refusal)
         try:
+            return await self._put_back(one)
+        except (KubeError, ConfigError) as e:
+            return Outcome(one, FAILED, str(e))
+        except RecursionError:
+            return Outcome(one, FAILED, "its last state is nested too deep")
+
+    async def _put_back(self, one: DeletedObject) -> Outcome:
+        try:
             client = await self._clients.get(one.cluster, one.cluster_uid)
             await _find_living_owners(client, one, self._new_uids)
             if missing := missing_owners(one, self._new_uids):
@@ -263,8 +299,6 @@ class _Restoring:
         except NotFound as e:
             what = self._waits_for(one) if not self._is_applied else ""
             return Outcome(one, WOULD_RESTORE, what) if what else _failed(one, e)
-        except (KubeError, ConfigError) as e:
-            return Outcome(one, FAILED, str(e))
         self._new_uids[one.cluster, one.uid] = uid or one.uid
         return Outcome(one, RESTORED if self._is_applied else WOULD_RESTORE)
 

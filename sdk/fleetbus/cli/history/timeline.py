@@ -13,6 +13,7 @@ from fleetbus.cli.api_client import ApiClient, ApiFailed
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.history.differences import print_differences
 from fleetbus.cli.history.window import note_window
+from fleetbus.cli.printable import printable
 from fleetbus.cli.table import warn_incomplete
 from fleetbus.cli.target import ApiFlags
 from fleetbus.process.human_time import render_duration
@@ -60,7 +61,7 @@ def show_timeline(
     if found["hasMore"]:
         print("Earlier changes are left out: --limit shows more.", file=sys.stderr)
     for entry in entries:
-        print(f"{entry['time'][:23]}Z  {_describe(entry)}")
+        print(f"{entry['time'][:23]}Z  {printable(_describe(entry))}")
         if entry["stage"] == "change":
             print_differences(entry, " " * 26)
     if not everything:

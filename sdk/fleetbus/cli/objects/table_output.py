@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Final
 
+from fleetbus.cli.printable import printable
+
 _GAP: Final = "   "
 _FIRST_PAGE: Final = 500
 """Rows that settle the widths; a longer cell after them moves its row to the right."""
@@ -104,7 +106,7 @@ def clean(cell: str) -> str:
     ends = [at for mark in _BREAKS if (at := cell.find(mark)) >= 0]
     if ends:
         cell = cell[: min(ends)] + "..."
-    return "".join(letter if letter.isprintable() else "?" for letter in cell)
+    return printable(cell)
 
 
 class _Colours:

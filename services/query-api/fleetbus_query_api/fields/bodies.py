@@ -6,6 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
+from fleetbus.snapshot.guard import read_terms
+from fleetbus_proto.events import UNREADABLE
+
 BROKEN: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """Errors of a body that cannot be decoded, as for a number beyond a double."""
 
@@ -29,3 +32,16 @@ def decode(body: bytes) -> dict[str, Any]:
         return _object.decode(body)
     except BROKEN as e:
         raise UnreadableBody from e
+
+
+def why_degraded(body: bytes, reason: str) -> str:
+    """Why the body of an event is missing or incomplete, as the snapshot would say it (rule W16).
+
+    Answers are made of such bytes, and nobody has validated what is on the stream: what is
+    unreadable may add objects of other clusters to an answer.
+
+    Args:
+        body: JSON from the stream; empty if there is none.
+        reason: what the event itself says; empty for nothing.
+    """
+    return UNREADABLE if body and read_terms(body) is None else reason

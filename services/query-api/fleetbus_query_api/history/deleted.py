@@ -25,14 +25,23 @@ from fleetbus_query_api.answers.object_listing import (
     read_selectors,
 )
 from fleetbus_query_api.answers.readable import Selection
-from fleetbus_query_api.answers.render import render_freshness, render_item, render_list, render_one
-from fleetbus_query_api.fields.bodies import UnreadableBody
+from fleetbus_query_api.answers.render import (
+    body_of,
+    render_freshness,
+    render_item,
+    render_list,
+    render_one,
+)
+from fleetbus_query_api.fields.bodies import UnreadableBody, why_degraded
 from fleetbus_query_api.fields.selection import matches_entry
 from fleetbus_query_api.history.latest import Latest
 from fleetbus_query_api.history.parameters import DeletedParameters
 from fleetbus_query_api.history.window import Asked, Windows
+from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.operations.held_deletions import MULTI_CLUSTER_RESOURCES
 
+_TOGETHER: Final = 100
+_TOGETHER_BYTES: Final = 1024**2
 _DELETIONS: Final = f"fleetbus.distribution.*.*.*.{DistributionVerb.DELETED}"
 
 
@@ -64,15 +73,23 @@ class DeletedObjects:
         listing: finds what a user may list.
         windows: check times.
         access: decides who may know what deleted an object.
+        slices: run the matching.
     """
 
     def __init__(
-        self, *, reader: SnapshotReader, listing: ObjectListing, windows: Windows, access: Access
+        self,
+        *,
+        reader: SnapshotReader,
+        listing: ObjectListing,
+        windows: Windows,
+        access: Access,
+        slices: TimeSlices,
     ) -> None:
         self._reader = reader
         self._listing = listing
         self._windows = windows
         self._access = access
+        self._slices = slices
 
     async def list(self, user: User, resource: str, asked: DeletedParameters) -> Sequence[bytes]:
         """List the last deletions, the latest first.
@@ -93,15 +110,18 @@ class DeletedObjects:
         past = await self._windows.ask_since(asked.since)
         found = Latest[_Deletion](asked.limit, size_of=lambda one: len(one.entry.body))
         undecided: dict[str, int] = {}
-        async for stored in _read(past, clusters, key, asked):
+
+        def take(stored: StoredEvent) -> None:
             deletion = _deletion(stored)
+            cluster = deletion.entry.cluster
             try:
-                if not matches_entry(deletion.entry, labels, fields):
-                    continue
+                if matches_entry(deletion.entry, labels, fields):
+                    found.add(deletion)
             except UnreadableBody:
-                undecided[deletion.entry.cluster] = undecided.get(deletion.entry.cluster, 0) + 1
-                continue
-            found.add(deletion)
+                undecided[cluster] = undecided.get(cluster, 0) + 1
+
+        async for some in _together(_read(past, clusters, key, asked)):
+            await self._slices.run(take, some)
         latest = sorted(found.kept, key=lambda one: one.at, reverse=True)
         causes = await self._causes(user, past.bus, past.at, latest) if latest else {}
         present = await self._present(key, latest)
@@ -184,17 +204,34 @@ async def _read(
         yield stored
 
 
+async def _together(
+    deletions: AsyncGenerator[StoredEvent],
+) -> AsyncGenerator[list[StoredEvent]]:
+    """Yield some at a time, a few megabytes at most: one by one each would wait for its turn."""
+    some: list[StoredEvent] = []
+    size = 0
+    async for stored in deletions:
+        some.append(stored)
+        size += len(stored.event.object or b"")
+        if len(some) >= _TOGETHER or size > _TOGETHER_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
 def _deletion(stored: StoredEvent) -> _Deletion:
     event = stored.event
+    body = event.object or b""
     entry = Entry(
         event.cluster,
         event.namespace,
         event.name,
         event.uid,
         event.resource_version,
-        event.object or b"",
+        body,
         0,
-        event.degraded,
+        why_degraded(body, event.degraded),
         event.incarnation.number,
     )
     return _Deletion(
@@ -215,7 +252,7 @@ def _render(
         "deletedBy": causes.get((entry.cluster, deletion.text)),
         "existsAgain": (entry.cluster, entry.namespace, entry.name) in present,
     }
-    if entry.body:
+    if body_of(entry):
         more |= {"namespace": entry.namespace, "name": entry.name, "uid": entry.uid}
     return render_one(render_item(entry), more)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -19,12 +21,14 @@ class OlderEvents:
         archive: where they are.
         start: the first time that is asked for.
         end: where the stream begins.
+        turns: of the process; whole chunks are in memory while events of any name are read.
         gaps: what the archive lacks of that, once it was read.
     """
 
     archive: Archive
     start: datetime
     end: datetime
+    turns: asyncio.Semaphore
     gaps: list[Gap] = field(default_factory=list[Gap])
 
     async def read(self, where: EventFilter) -> AsyncGenerator[StoredEvent]:
@@ -33,6 +37,12 @@ class OlderEvents:
         Raises:
             ArchiveError: the archive cannot be reached.
         """
+        # Of one object the archive reads small parts only.
+        async with self.turns if where.name is None else nullcontext():
+            async for stored in self._read(where):
+                yield stored
+
+    async def _read(self, where: EventFilter) -> AsyncGenerator[StoredEvent]:
         holes: list[Hole] = []
         async for one in self.archive.events(
             where, start=self.start, end=self.end, on_hole=holes.append

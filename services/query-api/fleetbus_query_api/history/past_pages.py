@@ -6,6 +6,7 @@ decides. They come in the order of other lists, by cluster, namespace and name.
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -17,12 +18,12 @@ from fleetbus.history.deletions import read_deletions
 from fleetbus.history.states import Existence, PastState, PastStates
 from fleetbus.kube.selectors import FieldSelector
 from fleetbus.run.current import ObjectRef
-from fleetbus.snapshot import Entry, ListQuery, SnapshotReader
+from fleetbus.snapshot import Entry, InvalidToken, ListQuery, SnapshotReader
 from fleetbus.snapshot.reads.entries import member_of
 from fleetbus.snapshot.reads.paging import Position, write_token
 from fleetbus_proto.keys import split_object_key
 from fleetbus_query_api.answers.problem import BadRequestProblem
-from fleetbus_query_api.fields.bodies import UnreadableBody
+from fleetbus_query_api.fields.bodies import UnreadableBody, why_degraded
 from fleetbus_query_api.fields.paging import digest_question
 from fleetbus_query_api.fields.selection import matches_entry
 from fleetbus_query_api.history.past_token import (
@@ -31,18 +32,19 @@ from fleetbus_query_api.history.past_token import (
     read_past_token,
     write_past_token,
 )
+from fleetbus_query_api.history.steps import STEP_BYTES, Step
 from fleetbus_query_api.history.window import Asked
 from fleetbus_query_api.limits.time_slices import TimeSlices
 
 _FIRST_STEP: Final = 250
 _MOST_STEP: Final = 1_000
 """Objects whose states are read at a time: more of them while few match, as requests are dear."""
-_STEP_BYTES: Final = 8 * 1024 * 1024
-"""Of their present states; a larger object is read alone."""
+_AT_A_TIME: Final = 4
+"""Steps of all users at a time: each holds its states in memory."""
 _MAX_READ: Final = 20_000
 """Candidates of one page; the next page continues there."""
 _MAX_BYTES: Final = 16 * 1024 * 1024
-"""Bodies per page, as of other lists (rule A8)."""
+"""Bodies per page, as of other lists (rule A8); also of today's objects that are read at a time."""
 _PORTIONS: Final = 20
 """Parts of the fleet at most, whose deletions are read one after the other."""
 _MAX_DELETED: Final = 200_000
@@ -93,6 +95,7 @@ class PastPages:
     def __init__(self, *, reader: SnapshotReader, slices: TimeSlices) -> None:
         self._reader = reader
         self._slices = slices
+        self._turns = asyncio.Semaphore(_AT_A_TIME)
 
     async def find(self, query: ListQuery, fields: FieldSelector, asked: Asked) -> PastPage:
         """Find one page.
@@ -111,6 +114,8 @@ class PastPages:
             after = read_past_token(query.continue_token, mark)
             at = after.time
             asked.window.require(at)
+            if at > asked.window.end:
+                raise InvalidToken("the continue token is of a time that is still to come")
         page = PastPage(at)
         last = await self._fill(page, query, fields, asked, after)
         if last is not None:
@@ -149,32 +154,43 @@ class PastPages:
         """The same for some clusters, whose deletions are read together."""
         states = PastStates(bus=asked.bus, reader=self._reader)
         deleted = await self._deleted(query, replace(asked, at=page.at), after)
-        async with aclosing(self._candidates(query, after, deleted)) as batches:
+        step = Step(_FIRST_STEP, _MOST_STEP)
+        async with aclosing(self._candidates(query, after, deleted, step)) as batches:
             async for generation, places in batches:
                 if page.last is not None and _is_full(page, query):
                     return generation, page.last
-                refs = {place: _ref(query.resource, place) for place in places}
-                found = await states.at(list(refs.values()), page.at)
-
-                def take(
-                    place: _Place,
-                    refs: Mapping[_Place, ObjectRef] = refs,
-                    found: Mapping[ObjectRef, PastState] = found,
-                ) -> bool:
-                    page.last = place
-                    _take(page, refs[place], found[refs[place]], query, fields)
-                    return _is_full(page, query)
-
-                is_cut = await self._slices.run(take, places)
+                async with self._turns:
+                    is_cut = await self._take_step(page, query, fields, states, places, step)
                 if is_cut and page.last is not None and page.last != places[-1]:
                     return generation, page.last
         return None
 
+    async def _take_step(
+        self,
+        page: PastPage,
+        query: ListQuery,
+        fields: FieldSelector,
+        states: PastStates,
+        places: Sequence[_Place],
+        step: Step,
+    ) -> bool:
+        """Add those of some candidates that existed and match; whether the page is full."""
+        refs = {place: _ref(query.resource, place) for place in places}
+        found = await states.at(list(refs.values()), page.at)
+        step.adapt(found)
+
+        def take(place: _Place) -> bool:
+            page.last = place
+            _take(page, refs[place], found[refs[place]], query, fields)
+            return _is_full(page, query)
+
+        return await self._slices.run(take, places)
+
     async def _deleted(
         self, query: ListQuery, asked: Asked, after: PastPosition | None
-    ) -> list[_Place]:
-        """The objects that were deleted since the time, in the order of lists."""
-        found: set[_Place] = set()
+    ) -> dict[_Place, int]:
+        """The objects that were deleted since the time, with the bytes of their last states."""
+        found: dict[_Place, int] = {}
         deletions = read_deletions(
             asked.bus,
             places=[(cluster, query.resource) for cluster in query.clusters],
@@ -187,16 +203,20 @@ class PastPages:
             event = stored.event
             place = _Place(event.cluster, member_of(event.namespace, event.name))
             if after is None or place > (after.cluster, after.key):
-                found.add(place)
+                found[place] = max(found.get(place, 0), len(event.object or b""))
             if len(found) > _MAX_DELETED:
                 raise BadRequestProblem(
                     f"more than {_MAX_DELETED:,} objects were deleted since then: name a cluster or"
                     " a namespace, or a later time"
                 )
-        return sorted(found)
+        return found
 
     async def _candidates(
-        self, query: ListQuery, after: PastPosition | None, deleted: Sequence[_Place]
+        self,
+        query: ListQuery,
+        after: PastPosition | None,
+        deleted: Mapping[_Place, int],
+        step: Step,
     ) -> AsyncGenerator[tuple[str, list[_Place]]]:
         """Yield candidates in the order of lists, and the generation of the snapshot."""
         start = Position(after.generation, 0, after.cluster, after.key) if after else None
@@ -205,24 +225,24 @@ class PastPages:
             labels=None,  # those of today say nothing
             continue_token=write_token(start) if start is not None else "",
             limit=_MOST_STEP,
-            max_bytes=_STEP_BYTES,
+            max_bytes=STEP_BYTES,
             count=False,
         )
-        rest = list(deleted)
-        step = _FIRST_STEP
+        rest = sorted(deleted)
         async for listed in self._reader.pages(present):
-            places = {_Place(e.cluster, member_of(e.namespace, e.name)) for e in listed.entries}
+            sizes = {
+                _Place(e.cluster, member_of(e.namespace, e.name)): len(e.body)
+                for e in listed.entries
+            }
             cut = len(rest)
             if listed.continue_token:
-                bound = max(places, default=_Place("", b""))
+                bound = max(sizes, default=_Place("", b""))
                 cut = bisect_right(rest, bound)
-            ordered = sorted(places.union(rest[:cut]))
+            ordered = sorted({*sizes, *rest[:cut]})
             rest = rest[cut:]
-            first = 0
-            while first < len(ordered):
-                yield listed.generation, ordered[first : first + step]
-                first += step
-                step = min(_MOST_STEP, 2 * step)
+            known = {one: max(sizes.get(one, 0), deleted.get(one, 0)) for one in ordered}
+            for batch in step.divide(ordered, known):
+                yield listed.generation, batch
 
 
 def _portions(clusters: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -270,7 +290,7 @@ def _entry(ref: ObjectRef, state: PastState) -> Entry:
         event.resource_version if event is not None else "",
         state.body,
         0,
-        state.reason or ("" if state.body else "absent"),
+        why_degraded(state.body, state.reason or ("" if state.body else "absent")),
         event.incarnation.number if event is not None else 0,
     )
 

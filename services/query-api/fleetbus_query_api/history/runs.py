@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fleetbus.intake.last_runs import LastRun, LastRuns
 from fleetbus.reconcile import Request
-from fleetbus.workqueue.controllers import list_controllers
+from fleetbus_query_api.operations.controllers import KnownControllers
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-_KEEP_SECONDS: Final = 30.0
-"""The controllers are found by a walk over all keys of the store."""
+_KEPT: Final = timedelta(seconds=30)
+"""A timeline may lack the runs of a controller that is younger."""
 
 
 class ControllerRun(NamedTuple):
@@ -33,7 +33,7 @@ class RunReads:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._known: tuple[float, Sequence[str]] = (float("-inf"), ())
+        self._controllers = KnownControllers(redis, kept=_KEPT)
 
     async def last_runs(self, places: Sequence[tuple[str, str, str]]) -> list[ControllerRun]:
         """Read the last run of each controller for each of these, if it is remembered.
@@ -45,7 +45,7 @@ class RunReads:
             redis.exceptions.RedisError: the store is away.
         """
         found: list[ControllerRun] = []
-        for controller in await self._controllers():
+        for controller in await self._controllers.list():
             requests = [Request(controller, *place) for place in places]
             runs = await LastRuns(self._redis, controller).get_many(requests)
             found += [
@@ -54,10 +54,3 @@ class RunReads:
                 if run is not None
             ]
         return found
-
-    async def _controllers(self) -> Sequence[str]:
-        read_at, names = self._known
-        if time.monotonic() - read_at > _KEEP_SECONDS:
-            names = await list_controllers(self._redis)
-            self._known = (time.monotonic(), names)
-        return names

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from fleetbus.archive import Archive
 from fleetbus.bus.connection import Bus
@@ -16,6 +17,9 @@ from fleetbus.process.clock import rfc3339
 from fleetbus.snapshot import SnapshotReader
 from fleetbus_query_api.history.connection import HistoryConnection
 from fleetbus_query_api.history.older import OlderEvents
+
+_ARCHIVE_READS: Final = 2
+"""Questions at a time that read whole chunks of the archive, of 64 MiB and more each (rule A8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class Windows:
         self._connection = connection
         self._reader = reader
         self._archive = archive
+        self._archive_turns = asyncio.Semaphore(_ARCHIVE_READS)
 
     async def read(self) -> Window:
         """Look up the window.
@@ -95,7 +100,7 @@ class Windows:
         at = parse_point(text, now=window.end)
         if at >= window.start or self._archive is None:
             return Asked(bus, window, max(at, window.start))
-        older = OlderEvents(self._archive, at, window.start)
+        older = OlderEvents(self._archive, at, window.start, self._archive_turns)
         return Asked(bus, window, window.start, older)
 
     def end(self, text: str, past: Asked) -> datetime:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Final
 
 import msgspec
@@ -11,16 +12,18 @@ from redis.asyncio import Redis
 from fleetbus.errors import StoreError
 from fleetbus.process.human_time import render_time
 from fleetbus.store.connection import store_errors
-from fleetbus.workqueue.controllers import list_controllers
 from fleetbus.workqueue.describe import View, describe
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_query_api.access.authorise import Access, Right
 from fleetbus_query_api.access.user import User
+from fleetbus_query_api.operations.controllers import KnownControllers
 from fleetbus_query_api.operations.hub_rights import require_on_hub
 
 QUEUES: Final = Right("list", "fleetbus.dev", "queues")
 """Queues are no objects: this resource exists in roles only."""
+_KEPT: Final = timedelta(seconds=10)
+"""The page asks every two seconds, in each tab."""
 _FAILURE: Final = "the queues cannot be read"
 
 
@@ -34,6 +37,7 @@ class QueueListing:
 
     def __init__(self, *, redis: Redis, access: Access) -> None:
         self._redis = redis
+        self._controllers = KnownControllers(redis, kept=_KEPT)
         self._access = access
 
     async def list(self, user: User) -> bytes:
@@ -56,7 +60,7 @@ class QueueListing:
 
     async def _describe(self) -> list[View]:
         found: list[View] = []
-        for name in await list_controllers(self._redis):
+        for name in await self._controllers.list():
             found.append(await describe(RedisQueue(self._redis, name), name))
             await asyncio.sleep(0)  # let others run
         return found

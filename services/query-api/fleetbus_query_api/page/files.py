@@ -29,7 +29,8 @@ _TYPES: Final = {
 }
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self' data:; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
+    "img-src 'self' data:; form-action 'none'; frame-ancestors 'none'; base-uri 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 PROTECTION: Final = {
     "Content-Security-Policy": _POLICY,

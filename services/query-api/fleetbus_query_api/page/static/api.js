@@ -1,6 +1,8 @@
 // Asks the query API. The token stays in sessionStorage: never in an address, never in a log.
 
 const KEY = "fleetbus.token";
+/** The token where storage is switched off. */
+let held = "";
 
 /** Why a request has no answer: the problem details of the API (RFC 9457). */
 export class Problem extends Error {
@@ -14,16 +16,32 @@ export class Problem extends Error {
 /** The token of this tab; empty without one. */
 export function readToken() {
   try {
-    return sessionStorage.getItem(KEY) ?? "";
+    return sessionStorage.getItem(KEY) ?? held;
   } catch {
-    return ""; // storage is switched off
+    return held;
   }
 }
 
 /** Keeps a token until the tab is closed; forgets it if it is empty. */
 export function keepToken(token) {
-  if (token) sessionStorage.setItem(KEY, token);
-  else sessionStorage.removeItem(KEY);
+  held = "";
+  try {
+    if (token) sessionStorage.setItem(KEY, token);
+    else sessionStorage.removeItem(KEY);
+  } catch {
+    held = token;
+  }
+}
+
+/** The path of a resource: its parts may hold what has a meaning in addresses, like `#` and `?`. */
+export function apiPath(what, resource, ...rest) {
+  const parts = [...String(resource).split("/"), ...rest];
+  return `/fleet/v1/${what}/${parts.map(encodeURIComponent).join("/")}`;
+}
+
+/** The path of one object in a cluster. */
+export function objectPath(what, cluster, { resource, namespace, name }) {
+  return apiPath(`${what}/${encodeURIComponent(cluster)}`, resource, namespace || "-", name);
 }
 
 function url(path, params) {
@@ -60,7 +78,7 @@ async function send(path, params, { signal, headers } = {}) {
 async function readProblem(response) {
   let found = {};
   try {
-    found = await response.json();
+    found = (await response.json()) ?? {};
   } catch {
     // a proxy may answer in any form
   }

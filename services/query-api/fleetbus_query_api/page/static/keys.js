@@ -62,6 +62,7 @@ function handle(event, { go, tabs, current, dialog }) {
     case "Enter":
       return open(current(), go);
     case " ":
+      if (document.activeElement?.matches("button, summary, input")) return false; // it presses them
       return current()?.toggle?.() ?? false;
     default:
       return false;
@@ -84,7 +85,7 @@ function step(view, by, key) {
 
 function open(view, go) {
   const focused = document.activeElement;
-  if (focused?.matches("a, button, summary")) return false; // the browser does it
+  if (focused?.matches("a, button, summary, input")) return false; // the browser does it
   const target = focused?.closest?.("[data-row]")?.querySelector("a[href]");
   const address = target ? target.pathname + target.search : view?.list?.chosen;
   if (address) go(address);

@@ -3,20 +3,36 @@ import { announce, badge, fill, h } from "./dom.js";
 import { ago, clock, names, plural, span } from "./format.js";
 
 const SAFE = /^[A-Za-z0-9_./:=,@%+-]+$/;
+/** What a terminal acts on when it is pasted, or shows in another order or not at all. */
+const UNSEEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/u;
+const NOT_PLAIN = /[\\'\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu;
 
 /** A word of a shell. */
 export function quoted(word) {
-  return SAFE.test(word) ? word : `'${String(word).replaceAll("'", "'\\''")}'`;
+  const text = String(word);
+  if (SAFE.test(text)) return text;
+  if (!UNSEEN.test(text)) return `'${text.replaceAll("'", "'\\''")}'`;
+  const escaped = (letter) => `\\U${letter.codePointAt(0).toString(16).padStart(8, "0")}`;
+  return `$'${text.replace(NOT_PLAIN, escaped)}'`;
 }
 
-/** A command of words; options without a value are left out. */
+/**
+ * A command of words; options without a value are left out. Empty if a word would be an option: no
+ * type and no name begins with a dash, but an address that somebody else has written may.
+ */
 export function commandOf(words, options = []) {
+  if (words.some((word) => word.startsWith("-"))) return "";
   const found = words.filter((word) => word !== "").map(quoted);
   for (const [name, value] of options) {
     if (value === true) found.push(name);
     else if (value) found.push(name, quoted(value));
   }
   return found.join(" ");
+}
+
+/** A command that asks the API for a path. */
+export function curlOf(path) {
+  return `curl -H "Authorization: Bearer $TOKEN" ${quoted(location.origin + path)}`;
 }
 
 /** Shows the commands that give the same answer. */

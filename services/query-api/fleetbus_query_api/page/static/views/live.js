@@ -33,7 +33,7 @@ export function openLive(main, context) {
     states,
     h("p", { class: "bar" }, log.button, log.status),
     log.element,
-    commands(...resources.map((one) => commandOf(["fleetbus", "events", one, "--follow"], [["--cluster", asked.cluster.includes(",") ? "" : asked.cluster], ["-n", asked.namespace]]))),
+    commands(...resources.map((one) => commandOf(["fleetbus", "events", one], [["--follow", true], ["--cluster", asked.cluster.includes(",") ? "" : asked.cluster], ["-n", asked.namespace]]))),
   );
   for (const resource of resources) {
     const state = h("div", {}, h("p", { class: "freshness" }, h("b", {}, resource), " connecting …"));

@@ -1,8 +1,8 @@
 // One object in all clusters: what differs, its YAML, its owners and children, its timeline.
-import { get } from "../api.js";
+import { apiPath, get, objectPath } from "../api.js";
 import { badge, fill, h, table } from "../dom.js";
 import { ago, clock, names, plural, resourceName, titleOf } from "../format.js";
-import { commandOf, commands, freshnessLine, problemBox, shown, windowLine } from "../parts.js";
+import { commandOf, commands, curlOf, freshnessLine, problemBox, shown, windowLine } from "../parts.js";
 import { toYaml } from "../trees.js";
 import { drawCompare, groupVariants } from "./compare.js";
 import { openTimeline, timeControl } from "./timeline.js";
@@ -17,7 +17,7 @@ export function openObject(main, context) {
   const asked = { resource: params.get("resource") ?? "", namespace: params.get("namespace") ?? "", name: params.get("name") ?? "" };
   context.setTitle(titleOf(asked.namespace, asked.name));
   shown(place, signal, async () => {
-    const path = `/fleet/v1/resources/${encodeURI(asked.resource)}`;
+    const path = apiPath("resources", asked.resource);
     const question = { namespace: asked.namespace, name: asked.name, limit: MOST, asOf: params.get("asOf") };
     const answer = await get(path, question, { signal }).catch((error) => {
       if (signal.aborted || !question.asOf) throw error;
@@ -41,7 +41,7 @@ function draw(place, context, asked, answer) {
   const present = answer.items.map((item) => item.cluster);
   const absent = Object.keys(answer.freshness).filter((name) => !present.includes(name));
   const chosen = params.get("cluster") || present[0] || "";
-  const tab = params.get("tab") in TABS ? params.get("tab") : present.length > 1 ? "compare" : "yaml";
+  const tab = Object.hasOwn(TABS, params.get("tab")) ? params.get("tab") : present.length > 1 ? "compare" : "yaml";
   const variants = groupVariants(answer.items, { withAll: false });
   const body = h("div", { role: "tabpanel", "aria-label": TABS[tab] });
   fill(
@@ -119,15 +119,14 @@ function drawRelations(body, context, asked, item) {
   const { signal } = context;
   const owners = h("div", {}, "Asking …");
   const children = h("div", {}, "Asking …");
-  const place = [item.cluster, asked.resource, asked.namespace || "-", asked.name].map((part, at) => (at === 1 ? encodeURI(part) : encodeURIComponent(part))).join("/");
-  const curl = (what) => `curl -H "Authorization: Bearer $TOKEN" ${location.origin}/fleet/v1/${what}/${place}`;
-  fill(body, h("h2", {}, `Owners in ${item.cluster}`), owners, h("h2", {}, "Children, also in other clusters"), children, commands(curl("owners"), `${curl("children")}?depth=3`));
+  const path = (what) => objectPath(what, item.cluster, asked);
+  fill(body, h("h2", {}, `Owners in ${item.cluster}`), owners, h("h2", {}, "Children, also in other clusters"), children, commands(curlOf(path("owners")), curlOf(`${path("children")}?depth=3`)));
   shown(owners, signal, async () => {
-    const answer = await get(`/fleet/v1/owners/${place}`, {}, { signal });
+    const answer = await get(path("owners"), {}, { signal });
     fill(owners, answer.items.length ? table("Owners", HEADS, answer.items.map(ownerRow)) : h("p", { class: "dim" }, "Nothing owns it."), freshnessLine(answer));
   });
   shown(children, signal, async () => {
-    const answer = await get(`/fleet/v1/children/${place}`, { depth: 3 }, { signal });
+    const answer = await get(path("children"), { depth: 3 }, { signal });
     const more = answer.hasMore ? h("p", { class: "dim" }, "There are more.") : null;
     fill(children, answer.items.length ? table("Children", HEADS, answer.items.map(childRow)) : h("p", { class: "dim" }, "It owns nothing."), more, freshnessLine(answer));
   });

@@ -35,7 +35,7 @@ function drawAll(place, items, answer) {
     place,
     freshnessLine(answer),
     rows.length ? table("MultiClusterResources", ["MultiClusterResource", "Ready", "State", "Rollout", "Waves", "Age"], rows) : h("p", { class: "hint" }, "The hub has no MultiClusterResource that you may list."),
-    commands(commandOf(["fleetbus", "get", "mcr", "-o", "wide"])),
+    commands(commandOf(["fleetbus", "get", "mcr"], [["-o", "wide"]])),
   );
 }
 
@@ -76,7 +76,7 @@ function drawOne(place, items, answer) {
     status.rollout ? waves(status.rollout) : null,
     conditions(status.conditions ?? []),
     section("Clusters", {}, table("Status by cluster", ["Cluster", "State", "Health", "Revision", "Message"], clusters.map(clusterRow))),
-    status.rollout ? commands(commandOf(["fleetbus", "rollout", "status", name])) : commands(commandOf(["fleetbus", "get", "mcr", metadata.name, "-n", metadata.namespace, "-o", "yaml"])),
+    status.rollout ? commands(commandOf(["fleetbus", "rollout", "status", name])) : commands(commandOf(["fleetbus", "get", "mcr", metadata.name], [["-n", metadata.namespace], ["-o", "yaml"]])),
   );
 }
 

@@ -1,9 +1,9 @@
 // All objects of a type in all clusters, in the columns of kubectl; or where a name is.
-import { get, readTable, types } from "../api.js";
+import { apiPath, get, readTable, types } from "../api.js";
 import { address, badge, fill, h, objectAddress, section, table } from "../dom.js";
 import { clock, count, names, plural, resourceName, titleOf } from "../format.js";
 import { VirtualList } from "../list.js";
-import { commandOf, commands, filters, freshnessLine, problemBox, shown, toneOf, windowLine } from "../parts.js";
+import { commandOf, commands, curlOf, filters, freshnessLine, problemBox, shown, toneOf, windowLine } from "../parts.js";
 import { suggestion } from "../quick.js";
 
 const PAGE = 1000;
@@ -80,7 +80,7 @@ function openTable(main, context, resource) {
       const isFirst = !pages.token;
       const question = { ...asked(params), wide: params.get("wide") ? "true" : "", limit: PAGE, continue: pages.token, asOf: pages.asOf };
       const onHead = (head) => isFirst && begin(head);
-      const { rows, end } = await readTable(`/fleet/v1/resources/${encodeURI(resource)}`, question, { signal, onHead });
+      const { rows, end } = await readTable(apiPath("resources", resource), question, { signal, onHead });
       pages.token = end.continue;
       pages.isWhole = list.isWhole = !end.hasMore;
       list.add(rows);
@@ -113,7 +113,7 @@ function openTable(main, context, resource) {
     pages.total = NaN;
     const { sort, ...selected } = asked(params);
     try {
-      const answer = await get(`/fleet/v1/counts/${encodeURI(resource)}`, { ...selected, limit: 1 }, { signal });
+      const answer = await get(apiPath("counts", resource), { ...selected, limit: 1 }, { signal });
       list.total = pages.total = answer.total;
       report(end);
     } catch {
@@ -140,8 +140,7 @@ function openWhere(main, { params, signal }) {
   const name = params.get("where");
   const namespace = params.get("namespace") ?? "";
   const place = h("div", {}, h("p", { role: "status" }, `Looking for ${name} in all types and clusters …`));
-  const same = `/fleet/v1/where?name=${encodeURIComponent(name)}${namespace ? `&namespace=${encodeURIComponent(namespace)}` : ""}`;
-  main.append(place, commands(`curl -H "Authorization: Bearer $TOKEN" '${location.origin}${same}'`));
+  main.append(place, commands(curlOf(address("/fleet/v1/where", { name, namespace }))));
   shown(place, signal, async () => {
     const answer = await get("/fleet/v1/where", { name, namespace }, { signal });
     const groups = Map.groupBy(answer.items, (item) => `${resourceName(item.resource)} ${item.namespace}`);

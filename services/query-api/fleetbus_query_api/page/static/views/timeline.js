@@ -1,5 +1,5 @@
 // What happened to one object: change, bus, queue, reconcile, apply, and how long each took.
-import { get } from "../api.js";
+import { get, objectPath } from "../api.js";
 import { badge, fill, h } from "../dom.js";
 import { clock, plural, shortPair, span, titleOf } from "../format.js";
 import { isStatus } from "../trees.js";
@@ -23,8 +23,7 @@ export function openTimeline(body, context, asked, cluster) {
     return;
   }
   shown(place, signal, async () => {
-    const path = ["/fleet/v1/timeline", encodeURIComponent(cluster), encodeURI(asked.resource), encodeURIComponent(asked.namespace || "-"), encodeURIComponent(asked.name)].join("/");
-    const answer = await get(path, { since, limit: MOST }, { signal });
+    const answer = await get(objectPath("timeline", cluster, asked), { since, limit: MOST }, { signal });
     const entries = [...answer.entries].reverse();
     fill(
       place,
