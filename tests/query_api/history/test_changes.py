@@ -1,13 +1,10 @@
-"""Comparisons of many and of large objects (rule A9)."""
+"""Comparisons of many objects, and of what was deleted meanwhile (rule A9)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fleetbus.history.states import Existence, PastState
 from fleetbus.process.clock import rfc3339
-from fleetbus.run.current import ObjectRef
-from fleetbus_query_api.history.changes import Candidate, Steps
 from support.stores.recorded_past import pod
 from support.stores.snapshot import Source
 
@@ -15,33 +12,6 @@ if TYPE_CHECKING:
     from support.rigs.past_api import PastApi
 
 EU1 = Source()
-LARGE = b"x" * 1024**2
-
-
-def states(count: int, body: bytes) -> dict[ObjectRef, PastState]:
-    refs = (ObjectRef("eu1", "core/pods", "prod", f"p{n}") for n in range(count))
-    return {ref: PastState(Existence.PRESENT, body) for ref in refs}
-
-
-def candidates(count: int, size: int) -> list[Candidate]:
-    return [Candidate(ObjectRef("eu1", "core/pods", "prod", f"p{n}"), size) for n in range(count)]
-
-
-def test_a9_few_large_objects_are_read_at_a_time_and_many_small_ones():
-    large = list(Steps().divide(candidates(40, 1024**2)))
-    assert [len(step) for step in large] == [8] * 5
-    small = list(Steps().divide(candidates(2_500, 2)))
-    assert [len(step) for step in small] == [1_000, 1_000, 500]
-    assert [len(step) for step in Steps().divide(candidates(2, 64 * 1024**2))] == [1, 1]
-
-
-def test_a9_objects_that_were_larger_than_they_are_make_steps_smaller_for_a_while():
-    steps = Steps()
-    steps.adapt(states(64, LARGE), states(64, b"{}"))
-    assert steps.most * len(LARGE) <= 32 * 1024**2
-    for _ in range(10):
-        steps.adapt(states(steps.most, b"{}"))
-    assert steps.most == 4_000
 
 
 async def test_a9_all_changes_are_found_however_many_are_read_at_a_time(past_api: PastApi):

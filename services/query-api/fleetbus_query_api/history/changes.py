@@ -8,7 +8,7 @@ one group: "in 38 of 40 clusters the image went from a to b".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -30,6 +30,7 @@ from fleetbus_query_api.answers.render import render_freshness
 from fleetbus_query_api.fields.bodies import UnreadableBody, decode
 from fleetbus_query_api.fields.variants import reduce_tree
 from fleetbus_query_api.history.parameters import ChangesParameters
+from fleetbus_query_api.history.steps import Step
 from fleetbus_query_api.history.window import Asked, Windows, render_window
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.relations.readable_types import ReadableTypes, TypeReader
@@ -37,8 +38,6 @@ from fleetbus_query_api.relations.readable_types import ReadableTypes, TypeReade
 _FIRST_STEP: Final = 1_000
 _MOST_STEP: Final = 4_000
 """Objects whose states are read at a time, if they are small."""
-_SMALL_BYTES: Final = 8 * 1024**2
-_LARGE_BYTES: Final = 32 * 1024**2
 _MAX_OBJECTS: Final = 50_000
 """Objects that are compared; the answer says if there are more."""
 _MAX_GROUPS: Final = 5_000
@@ -93,45 +92,6 @@ class _Compared:
     owned: int = 0
     undetermined: list[tuple[ObjectRef, str]] = field(default_factory=list[tuple[ObjectRef, str]])
     is_cut: bool = False
-
-
-class Candidate(NamedTuple):
-    """An object that may have changed.
-
-    Attributes:
-        size: bytes of its last known state.
-    """
-
-    ref: ObjectRef
-    size: int
-
-
-@dataclass(slots=True)
-class Steps:
-    """Divides objects into those whose states are read at a time: few where they are large."""
-
-    most: int = _FIRST_STEP
-
-    def divide(self, candidates: Sequence[Candidate]) -> Iterator[list[ObjectRef]]:
-        """Yield all of them, in order."""
-        step: list[ObjectRef] = []
-        size = 0
-        for one in candidates:
-            if step and (len(step) >= self.most or size + one.size > _SMALL_BYTES):
-                yield step
-                step, size = [], 0
-            step.append(one.ref)
-            size += one.size
-        if step:
-            yield step
-
-    def adapt(self, *states: Mapping[ObjectRef, PastState]) -> None:
-        """Choose the next number by the bodies that were read: they may have been larger then."""
-        read = sum(len(one.body) for found in states for one in found.values())
-        if read > _LARGE_BYTES:
-            self.most = max(1, len(states[0]) * _LARGE_BYTES // read)
-        elif read < _SMALL_BYTES:
-            self.most = min(_MOST_STEP, 2 * self.most)
 
 
 class FleetChanges:
@@ -196,15 +156,15 @@ class FleetChanges:
     async def _compare(
         self, readable: ReadableTypes, past: Asked, until: datetime, asked: ChangesParameters
     ) -> _Compared:
-        found, steps = _Compared(), Steps()
+        found, step = _Compared(), Step(_FIRST_STEP, _MOST_STEP)
         states = PastStates(bus=past.bus, reader=self._reader)
         changed, known = await self._changed(readable, past.at, asked, found)
 
-        async def compare(candidates: Sequence[Candidate]) -> None:
-            for refs in steps.divide(candidates):
+        async def compare(sizes: Mapping[ObjectRef, int]) -> None:
+            for refs in step.divide(list(sizes), sizes):
                 before = await states.at(refs, past.at)
                 after = await (states.at(refs, until) if asked.until else states.present(refs))
-                steps.adapt(before, after)
+                step.adapt(before)
 
                 def take(
                     ref: ObjectRef,
@@ -229,12 +189,16 @@ class FleetChanges:
 
     async def _changed(
         self, readable: ReadableTypes, since: datetime, asked: ChangesParameters, found: _Compared
-    ) -> tuple[list[Candidate], set[str]]:
-        """Find what exists and may have changed, and the subjects of all their deletions."""
+    ) -> tuple[dict[ObjectRef, int], set[str]]:
+        """Find what exists and may have changed, and the subjects of all their deletions.
+
+        Returns:
+            The bytes of each object; and the subjects.
+        """
         places: dict[str, list[str]] = {}
         for cluster, resource in readable.places:
             places.setdefault(resource, []).append(cluster)
-        candidates: list[Candidate] = []
+        sizes: dict[ObjectRef, int] = {}
         known: set[str] = set()
         for resource, clusters in places.items():
             for cluster in clusters:
@@ -246,12 +210,12 @@ class FleetChanges:
                         known.add(deletions_of_object(ref))
                         if row.is_owned and not asked.owned:
                             found.owned += 1
+                        elif len(sizes) < _MAX_OBJECTS:
+                            sizes[ref] = row.size
                         else:
-                            candidates.append(Candidate(ref, row.size))
-                    if len(candidates) >= _MAX_OBJECTS:
-                        found.is_cut = True
-                        return candidates[:_MAX_OBJECTS], known
-        return candidates, known
+                            found.is_cut = True
+                            return sizes, known
+        return sizes, known
 
     async def _elsewhere(
         self, readable: ReadableTypes, names: Sequence[_Name]
@@ -281,8 +245,8 @@ async def _deleted(
     *,
     known: set[str],
     most: int,
-) -> list[Candidate]:
-    """Find what was deleted meanwhile and does not exist now.
+) -> dict[ObjectRef, int]:
+    """Find what was deleted meanwhile and does not exist now; with the bytes of its last state.
 
     Args:
         readable: what may be read.
@@ -292,7 +256,7 @@ async def _deleted(
         known: subjects of deletions that say nothing new; takes those that are found.
         most: how many are wanted.
     """
-    candidates: list[Candidate] = []
+    sizes: dict[ObjectRef, int] = {}
     async for stored in read_deletions(
         past.bus,
         places=readable.places,
@@ -304,12 +268,12 @@ async def _deleted(
         known.add(deletions_of_object(ref))
         if not asked.owned and _is_owned(stored.event.object):
             found.owned += 1
-        elif len(candidates) < most:
-            candidates.append(Candidate(ref, len(stored.event.object or b"")))
+        elif len(sizes) < most:
+            sizes[ref] = len(stored.event.object or b"")
         else:
             found.is_cut = True
             break
-    return candidates
+    return sizes
 
 
 def _take(found: _Compared, ref: ObjectRef, before: PastState, after: PastState) -> None:
