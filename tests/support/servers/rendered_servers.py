@@ -115,10 +115,10 @@ async def rendered_nats(values: Object, folder: Path) -> AsyncGenerator[Rendered
     """Run the embedded NATS on loopback."""
     config = folder / "nats.conf"
     config.write_text(nats_config(values, folder))
+    objects = render(values)
+    ca = write_certificate(objects, "nats", folder)  # before a server reads it
     child = Child("nats", [find_nats_server(), "-c", config], log=folder / "nats.log")
     try:
-        objects = render(values)
-        ca = write_certificate(objects, "nats", folder)
         yield RenderedNats(await eventually(lambda: _address(folder)), objects, folder, ca)
     finally:
         await child.stop()
