@@ -82,6 +82,7 @@ async def test_b7_killed_after_the_acknowledgement_the_next_goes_on_behind_it(
 
 
 @pytest.mark.longer
+@pytest.mark.full
 async def test_b1_killed_at_any_time_under_load_nothing_is_lost_and_nothing_doubled(
     rig: ArchiveRig,
 ) -> None:

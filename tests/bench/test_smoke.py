@@ -14,7 +14,7 @@ import pytest
 from bench.main import BENCHMARKS
 
 _NO_BENCHMARK = {"main", "test_smoke"}
-_SMALL = {"snapshot", "workqueue", "watcher", "archive"}
+_SMALL = {"snapshot", "workqueue"}
 
 
 def test_every_benchmark_has_a_smoke_run():

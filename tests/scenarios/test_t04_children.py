@@ -124,6 +124,7 @@ async def test_d4_a_child_restored_from_another_server_is_not_ours(rig: Rig) -> 
     assert len(home.writes("b")) == written
 
 
+@pytest.mark.full
 async def test_t4_an_unreachable_cluster_delays_only_the_parents_of_its_children(
     rig: Rig,
 ) -> None:

@@ -41,6 +41,7 @@ async def received(rig: Rig, value: str | None, *clusters: str, within: timedelt
     await eventually(lambda: {hello(rig, one) for one in clusters} == {value}, within)
 
 
+@pytest.mark.full  # its example has a test that always runs
 async def test_t10_copies_follow_the_hub_and_nothing_else_does(
     open_rig: Callable[..., Awaitable[Rig]],
     monkeypatch: pytest.MonkeyPatch,

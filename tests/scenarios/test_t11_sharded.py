@@ -272,6 +272,7 @@ async def replicas(rig: Rig, folder: pathlib.Path, *names: str) -> AsyncGenerato
 
 
 @pytest.mark.timeout(240)  # three processes are loaded
+@pytest.mark.full  # CI runs the cut of `make faults-workers`
 async def test_t11_what_a_dead_or_frozen_replica_held_is_done_again_once_and_it_writes_no_more(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:

@@ -254,6 +254,7 @@ def write_clusters(path: pathlib.Path, rig: Rig, *names: str) -> None:
 
 
 @pytest.mark.timeout(600 if FULL else 180)  # twelve clusters: 12 s alone, 40 s on a busy machine
+@pytest.mark.full  # CI runs the cut of `make faults`
 async def test_t21_faults_in_b_are_reported_move_no_other_delete_nothing_and_heal(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:

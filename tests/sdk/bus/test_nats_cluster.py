@@ -108,6 +108,7 @@ async def test_an_empty_address_is_refused():
             pass
 
 
+@pytest.mark.full
 async def test_b6_b7_a_killed_leader_loses_no_event_and_stores_none_twice(cluster: NatsCluster):
     acks: dict[int, Ack] = {}
     handled: list[int] = []

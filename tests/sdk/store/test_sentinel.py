@@ -20,6 +20,7 @@ from support.eventually import eventually
 from support.servers.valkey_sentinel import valkey_with_sentinel
 
 
+@pytest.mark.full
 async def test_the_client_finds_the_new_master_and_sends_nothing_twice(tmp_path: Path):
     async with valkey_with_sentinel(tmp_path) as servers:
         with pytest.raises(StoreError, match="No master found for 'other'"):

@@ -89,6 +89,7 @@ class Load:
 
 
 @pytest.mark.parametrize("kind", [one, sentinel, cluster])
+@pytest.mark.full
 async def test_s2_a_rotated_password_under_load_loses_no_confirmed_write(
     tmp_path: Path, kind: Callable[..., Any]
 ):
