@@ -304,6 +304,24 @@ def test_the_configuration_is_durable_and_bounded():
         assert forbidden not in text
 
 
+@pytest.mark.parametrize(
+    ("limits", "environment"),
+    [
+        ({"memory": "3Gi"}, "2576980377"),
+        ({"memory": "1Gi"}, "858993459"),
+        ({"cpu": 2, "memory": None}, None),
+    ],
+)
+def test_what_readers_of_the_stream_load_stays_below_the_memory_limit(
+    limits: Object, environment: str | None
+):
+    """Without it a server that had read 1.2 GB of events held 3.7 GB, and would have been killed."""
+    objects = render({"nats": {"embedded": {"resources": {"limits": limits}}}})
+    pod = find(objects, "StatefulSet", "fb-fleetbus-nats")["spec"]["template"]["spec"]
+    found = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+    assert found.get("GOMEMLIMIT") == environment
+
+
 def test_the_disk_holds_both_streams():
     claim = find(render({}), "StatefulSet", "fb-fleetbus-nats")["spec"]["volumeClaimTemplates"][0]
     assert claim["spec"]["resources"]["requests"]["storage"] == "8Gi"
