@@ -315,7 +315,7 @@ def test_the_configuration_is_durable_and_bounded():
 def test_what_readers_of_the_stream_load_stays_below_the_memory_limit(
     limits: Object, environment: str | None
 ):
-    """Without it a server that had read 1.2 GB of events held 3.7 GB, and would have been killed."""
+    """A server that had read 1.2 GB of events held 3.7 GB, and would have been killed."""
     objects = render({"nats": {"embedded": {"resources": {"limits": limits}}}})
     pod = find(objects, "StatefulSet", "fb-fleetbus-nats")["spec"]["template"]["spec"]
     found = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
