@@ -182,6 +182,8 @@ def test_a_fault_of_an_unknown_cluster_or_wave_is_refused():
         Fault.read("eu2 dies").check(["hub", "eu1"], [], LONG)
     with pytest.raises(ConfigError, match="its waves are canary, remaining, or 1 to 2"):
         Fault.read("eu1 dies in wave 3").check(["eu1"], ["canary"], LONG)
+    with pytest.raises(ConfigError, match=r"no wave '2': spec\.rollout names no waves"):
+        Fault.read("eu1 dies in wave 2").check(["eu1"], [], LONG)
     with pytest.raises(ConfigError, match="the rehearsal ends after 300s: --timeout"):
         Fault.read("eu1 dies after 5m").check(["eu1"], ["canary"], LONG)
 
@@ -241,6 +243,26 @@ def test_a_held_deletion_is_unfinished_and_not_a_failure():
     assert why == "the deletion of 1 object is held until you confirm it"
     other = ClusterResult("ap1", state="Conflict")
     assert decide(status, [], [*clusters, other], set(), is_late=False)[0] is Result.FAILED
+
+
+@pytest.mark.parametrize("breaks", [set[str](), {"eu1"}])
+def test_an_edit_that_the_distributor_refuses_is_a_failure(breaks: set[str]):
+    """The clusters have what the spec before asked for, which says nothing about this one."""
+    message = "spec.rollout.waves[1]: exactly one of clusters, clusterSelector and percent"
+    ready = {"type": "Ready", "status": "False", "reason": "InvalidSpec", "message": message}
+    clusters = [
+        ClusterResult("eu1", state="Unreachable" if breaks else "Applied"),
+        ClusterResult("us1", state="Applied", health="Healthy"),
+    ]
+    found = decide({"conditions": [ready]}, [], clusters, breaks, is_late=False)
+    assert found == (Result.FAILED, f"the distributor refuses it: InvalidSpec: {message}")
+
+
+def test_an_edit_that_is_suspended_is_unfinished():
+    ready = {"type": "Ready", "status": "False", "reason": "Suspended", "message": "suspend is on"}
+    clusters = [ClusterResult("eu1", state="Applied", health="Healthy")]
+    found = decide({"conditions": [ready]}, [], clusters, set(), is_late=False)
+    assert found == (Result.UNFINISHED, "suspend is on")
 
 
 def test_a_rollout_that_is_taken_away_is_no_news():

@@ -108,10 +108,11 @@ class Fault:
         last = "remaining" if waves else "all"
         numbers = {str(number) for number in range(1, len(waves) + 2)}
         if self.wave and self.wave not in {*numbers, *waves, last}:
-            names = ", ".join([*waves, last])
+            known = f"its waves are {', '.join([*waves, last])}, or 1 to {len(waves) + 1}"
+            if not waves:
+                known = "spec.rollout names no waves, so there is one, 'all'"
             raise ConfigError(
-                f"--fault {self.text!r}: the rollout has no wave {self.wave!r}: its waves are"
-                f" {names}, or 1 to {len(waves) + 1}"
+                f"--fault {self.text!r}: the rollout has no wave {self.wave!r}: {known}"
             )
 
 

@@ -15,6 +15,10 @@ _APPLIED: Final = "Applied"
 _HEALTHY: Final = ("Healthy", "")
 _CONFLICT: Final = "Conflict"
 _PASSED, _FAILED, _WAITING = "Passed", "Failed", "Waiting"
+_REFUSED: Final = frozenset(
+    {"InvalidSpec", "IntentUnusable", "RolloutUnusable", "ServiceAccountRequired"}
+)
+"""Reasons of the condition Ready if the distributor applies nothing of a spec."""
 
 
 class Result(StrEnum):
@@ -203,12 +207,24 @@ def decide(
         return Result.FAILED, failure
     if held:
         return Result.UNFINISHED, f"the deletion of {count_held(held)} is held until you confirm it"
-    if not troubled and phase == "Complete" and len(reached) == len(clusters):
+    is_refused = _ready(status).get("status") == "False"  # suspended, say
+    if not troubled and not is_refused and phase == "Complete" and len(reached) == len(clusters):
         return Result.COMPLETED, f"all {len(clusters)} clusters have it, and it is healthy"
     if not troubled or (is_late and phase == "Progressing"):
         late = "the time was over: " if is_late else ""
         return Result.UNFINISHED, f"{late}{_ready_message(status) or 'it still waits'}"
-    return Result.CONTAINED, _containment(waves, ", ".join(one.name for one in troubled))
+    return Result.CONTAINED, _containment(waves, [one.name for one in troubled])
+
+
+def refusal(status: Mapping[str, Any]) -> str:
+    """Say why the distributor refuses the spec, whatever is on the clusters; empty if it does not.
+
+    The entries of clusters are then those of the spec before.
+    """
+    ready = _ready(status)
+    if ready.get("status") != "False" or ready.get("reason") not in _REFUSED:
+        return ""
+    return f"the distributor refuses it: {ready['reason']}: {ready.get('message', '')}"
 
 
 def _failure(
@@ -220,6 +236,8 @@ def _failure(
     """Say what should not have happened; empty if nothing did."""
     if not clusters:
         return _ready_message(status) or "the placement names no cluster"
+    if refused := refusal(status):
+        return refused
     later = _later(waves)
     if spread := sorted(one.name for one in clusters if one.name in later and one.is_written):
         return f"{', '.join(spread)} of a later wave were written all the same"
@@ -230,13 +248,15 @@ def _failure(
     return f"{first.name} is {first.state}{f': {why}' if why else ''}"
 
 
-def _containment(waves: Sequence[WaveResult], names: str) -> str:
+def _containment(waves: Sequence[WaveResult], names: Sequence[str]) -> str:
+    listed = ", ".join(names)
     stopped = next((one.name for one in waves if one.phase != _PASSED), "")
     if not stopped:
-        return f"only {names}, broken on purpose, do not have it"
+        verb = "does" if len(names) == 1 else "do"
+        return f"only {listed}, broken on purpose, {verb} not have it"
     later = len(_later(waves))
     untouched = f"; {later} cluster(s) of later waves were not touched" if later else ""
-    return f"it stopped in wave {stopped} for {names}{untouched}"
+    return f"it stopped in wave {stopped} for {listed}{untouched}"
 
 
 def _later(waves: Sequence[WaveResult]) -> set[str]:
@@ -249,6 +269,10 @@ def _is_waiting(one: ClusterResult) -> bool:
     return one.state in ("NotReached", "Waiting")
 
 
-def _ready_message(status: Mapping[str, Any]) -> str:
+def _ready(status: Mapping[str, Any]) -> JsonObject:
     conditions = cast("list[JsonObject]", status.get("conditions") or [])
-    return next((str(one.get("message", "")) for one in conditions if one["type"] == "Ready"), "")
+    return next((one for one in conditions if one["type"] == "Ready"), JsonObject())
+
+
+def _ready_message(status: Mapping[str, Any]) -> str:
+    return str(_ready(status).get("message", ""))

@@ -43,16 +43,16 @@ def print_rehearsal(found: Rehearsal) -> None:
     for text in found.missed:
         out.print(f"fault: {escape(text)}: did not happen, its wave never opened")
     for note in found.notes:
-        out.print(f"note: {escape(note)}")
+        out.print(f"note: {escape(note)}", soft_wrap=True)
     style = "green" if found.is_good else "red"
     text = f"{found.result} after {found.seconds:.1f} s[/]: {escape(found.why)}"
-    out.print(f"[bold {style}]{text}")
+    out.print(f"[bold {style}]{text}", soft_wrap=True)
 
 
 def _print_objects(out: Console, title: str, objects: list[str]) -> None:
     if objects:
         more = [f"and {len(objects) - _SHOWN} more"] if len(objects) > _SHOWN else []
-        out.print(f"{title} {escape(', '.join([*objects[:_SHOWN], *more]))}")
+        out.print(f"{title} {escape(', '.join([*objects[:_SHOWN], *more]))}", soft_wrap=True)
 
 
 def _waves(found: Rehearsal) -> Table:

@@ -28,6 +28,7 @@ from fleetbus_devfleet.rehearsal.outcome import (
     Rehearsal,
     cluster_results,
     decide,
+    refusal,
 )
 from fleetbus_devfleet.stack.plan import Layout, StackPlan
 from fleetbus_devfleet.stack.stack import Stack
@@ -250,7 +251,7 @@ class _Run:
         quiet = time.monotonic() - self._changed
         rollout = cast("JsonObject", self._status.get("rollout") or {})
         phase = str(rollout.get("phase", ""))
-        if self._is_ready():
+        if self._is_ready() or refusal(self._status):
             return quiet > _SETTLED / 3
         if phase in ("Failed", "Held", "Paused", "Complete") or "held" in self._status:
             return quiet > (_STUCK if phase == "Complete" else _SETTLED)

@@ -13,7 +13,8 @@ from fleetbus.cli.api_client import ApiClient, ApiFailed
 from fleetbus.cli.app import app
 from fleetbus.cli.history import restore
 from fleetbus.cli.history.deleted import Deleted, read_deleted
-from fleetbus.cli.history.window import note_window
+from fleetbus.cli.history.window import note_window, warn_undetermined
+from fleetbus.cli.objects.get import explain
 from fleetbus.cli.objects.query import ObjectQuery
 from fleetbus.cli.unknown import UnknownName
 from fleetbus.errors import ConfigError
@@ -164,8 +165,12 @@ async def test_a9_diff_of_a_time_before_the_window_shows_what_changed_since_it_b
     assert found.out == "Pod prod/web added in eu1\n"
     assert "the stream was created at" in found.err
     assert "this is what changed since then" in found.err
+    ended = await run("diff", "--since", "1d", "--until", "0s")
+    assert (ended.status, ended.out) == (0, found.out)
+    assert "this is what changed since then" in ended.err
     late = await run("diff", "--since", "2d", "--until", "1d")
     assert (late.status, late.out) == (1, "")
+    assert "the stream was created at" in late.err
 
 
 @pytest.mark.usefixtures("eu1")
@@ -177,6 +182,23 @@ async def test_diff_refuses_unknown_types_and_clusters(run: Run):
         await run("diff", "--cluster", "eu", "--since", "0s")
     with pytest.raises(ConfigError, match="a/b/c/d"):
         await run("diff", "a/b/c/d")
+
+
+def test_why_secrets_are_unknown_is_said_only_where_they_are_not_watched():
+    unwatched = ApiFailed("secrets is not watched in any cluster of the fleet; did you mean x", 404)
+    text = explain(unwatched, "secrets")
+    assert "did you mean" not in text
+    assert "Secrets are not watched by default" in text
+    assert explain(ApiFailed("no such object", 404), "secrets") == "no such object"
+
+
+def test_what_was_unknown_then_is_named_with_its_type(capsys: pytest.CaptureFixture[str]):
+    one = {"cluster": "eu1", "namespace": "prod", "name": "web", "reason": "x"}
+    warn_undetermined([{**one, "resource": "apps/deployments"}, one])
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: unknown then: eu1 apps/deployments prod/web: x",
+        "warning: unknown then: eu1 prod/web: x",
+    ]
 
 
 @pytest.mark.usefixtures("eu1")
@@ -200,8 +222,8 @@ async def test_a9_a_timeline_is_readable(past_api: PastApi, run: Run):
     assert (missing.status, "no such object" in missing.err) == (1, True)
     bare = await run("timeline", "eu1", "pods", "web")
     assert "an object in a namespace is named NAMESPACE/NAME" in bare.err
-    other = await run("timeline", "eu", "pods", "prod/web")
-    assert "eu is not in the fleet, does not watch it, or you may not read it there" in other.err
+    with pytest.raises(UnknownName, match="did you mean 'eu1'"):
+        await run("timeline", "eu", "pods", "prod/web")
     with pytest.raises(ConfigError, match="neither NAMESPACE/NAME"):
         await run("timeline", "eu1", "pods", "a/b/c")
 
@@ -279,7 +301,11 @@ async def test_a9_restore_of_a_namespace_begins_with_the_namespace_itself(
 
 
 async def test_a9_restore_refuses_another_cluster_and_reports_what_is_refused(
-    past_api: PastApi, run: Run, eu1: Cluster, tmp_path: Path
+    past_api: PastApi,
+    run: Run,
+    eu1: Cluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ):
     flags = ("--since", "5m", "--kubeconfig", str(tmp_path / "kubeconfig"), "--apply")
     await deleted(past_api, "core/configmaps", "lost")
@@ -300,6 +326,7 @@ async def test_a9_restore_refuses_another_cluster_and_reports_what_is_refused(
         await run("restore", "cm", *flags, "--cluster", "eu")
     with pytest.raises(ConfigError, match="is not like CLUSTER=CONTEXT"):
         await run("restore", "cm", *flags, "--context", "eu1")
+    assert capsys.readouterr() == ("", "")  # nothing of an interruption
 
 
 def test_a9_gaps_of_many_clusters_are_one_line(capsys: pytest.CaptureFixture[str]):

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-from fleetbus.cli.api_client import ApiClient, ApiFailed
+from fleetbus.cli.api_client import ApiClient, ApiFailed, ApiRefused
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.history.differences import print_differences
 from fleetbus.cli.history.window import lacks, note_window, warn_undetermined
+from fleetbus.cli.objects.get import explain
 from fleetbus.cli.printable import printable
 from fleetbus.cli.progress import Progress
 from fleetbus.cli.table import warn_incomplete
@@ -44,7 +45,7 @@ def show_changes(
             found = _ask(api, query)
         require_clusters(api, [name for name in clusters if lacks(found, name)])
     except ApiFailed as e:
-        print(f"fleetbus: {e}", file=sys.stderr)
+        print(f"fleetbus: {explain(e, asked.get('resource', ''))}", file=sys.stderr)
         return 1
     if output == "json":
         print(render_json(found))
@@ -62,10 +63,13 @@ def _ask(api: ApiClient, query: Mapping[str, str | Sequence[str]]) -> Mapping[st
     try:
         return api.get("/fleet/v1/changes", query)
     except ApiFailed as e:
-        if e.status != HTTPStatus.GONE or query.get("until"):
+        if e.status != HTTPStatus.GONE:
             raise
         begin = api.get("/fleet/v1/history")["window"]["from"]
-        found = api.get("/fleet/v1/changes", {**query, "since": begin})
+        try:
+            found = api.get("/fleet/v1/changes", {**query, "since": begin})
+        except ApiRefused:  # the end is before the window, too
+            raise e from None
         print(f"warning: {e}; this is what changed since then", file=sys.stderr)
         return found
 

@@ -28,6 +28,7 @@ from fleetbus.cli.history.restorable import (
 )
 from fleetbus.cli.history.window import lacks, note_beginning, note_window
 from fleetbus.cli.objects.arguments import Chosen
+from fleetbus.cli.objects.get import explain
 from fleetbus.cli.objects.query import ObjectQuery
 from fleetbus.cli.progress import Progress
 from fleetbus.cli.table import render_table, warn_incomplete
@@ -112,9 +113,11 @@ def restore_objects(query: RestoreQuery, flags: ApiFlags) -> int:
         print(f"Nothing {_asked(query)} and is still missing.", file=sys.stderr)
         read.note(query.since)
         return 0
+    stack = AsyncExitStack()
+    clients = CallerClients(kubeconfig=query.kubeconfig, contexts=query.contexts, stack=stack)
     outcomes: list[Outcome] = []
     try:
-        asyncio.run(_restore(found, query, outcomes))
+        asyncio.run(_restore(found, _Target(clients, stack, query.is_applied), outcomes))
     finally:
         # Also after Ctrl-C: what was put back until then is back.
         _report(outcomes, query, cut)
@@ -198,7 +201,7 @@ def _read(api: ApiClient, query: RestoreQuery, progress: Progress) -> _Read:
         except ApiFailed as e:
             if is_named or e.status != _NOT_FOUND:
                 what = f"nothing was restored: it is unknown which {wanted.resource} were deleted"
-                raise ApiFailed(f"{what}: {e}", e.status) from e
+                raise ApiFailed(f"{what}: {explain(e, wanted.resource)}", e.status) from e
             # a type of the list that has gone meanwhile, or that nobody may list
     return read
 
@@ -238,19 +241,33 @@ def _object(item: Mapping[str, Any], found: Deleted) -> DeletedObject:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where objects are put back.
+
+    Attributes:
+        clients: of the clusters.
+        stack: closes them.
+        is_applied: else nothing is written.
+    """
+
+    clients: CallerClients
+    stack: AsyncExitStack
+    is_applied: bool
+
+
 async def _restore(
-    found: Sequence[DeletedObject], query: RestoreQuery, outcomes: list[Outcome]
+    found: Sequence[DeletedObject], target: _Target, outcomes: list[Outcome]
 ) -> None:
     """Put objects back, in order; one that is refused stops none of the others.
 
     Args:
         found: what was deleted.
-        query: where to put it back.
+        target: where to put it back.
         outcomes: gets the fate of each, as soon as it is known.
     """
-    async with AsyncExitStack() as stack:
-        clients = CallerClients(kubeconfig=query.kubeconfig, contexts=query.contexts, stack=stack)
-        restoring = _Restoring(found, clients, is_applied=query.is_applied)
+    async with target.stack:
+        restoring = _Restoring(found, target.clients, is_applied=target.is_applied)
         for one in found:
             outcome = await restoring.put_back(one)
             outcomes.append(outcome)
@@ -374,4 +391,5 @@ def _print(outcomes: Sequence[Outcome]) -> None:
         )
         for one in outcomes
     ]
-    print(render_table(_HEAD, rows))
+    if rows:  # none after an early Ctrl-C
+        print(render_table(_HEAD, rows))

@@ -13,9 +13,11 @@ from fleetbus.cli.api_client import ApiClient, ApiFailed
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.history.differences import print_differences
 from fleetbus.cli.history.window import note_window
+from fleetbus.cli.objects.get import explain
 from fleetbus.cli.printable import printable
 from fleetbus.cli.table import warn_incomplete
 from fleetbus.cli.target import ApiFlags
+from fleetbus.cli.unknown import require_clusters
 from fleetbus.process.human_time import render_duration
 
 _STATUS: Final = re.compile(r"status($|[.\[])")
@@ -40,16 +42,17 @@ def show_timeline(
 
     Raises:
         ConfigError: no query API address is set, or the query is malformed.
+        UnknownName: the cluster is not in the fleet.
     """
     cluster, resource, namespace, name = (urllib.parse.quote(part, safe="") for part in path)
     api = ApiClient(flags.resolve())
     where = f"/fleet/v1/timeline/{cluster}/{resource}/{namespace or '-'}/{name}"
     try:
-        found = api.get(where, asked)
+        found = _ask(api, where, asked, path[0])
     except ApiFailed as e:
         is_bare = e.status == HTTPStatus.NOT_FOUND and not namespace
         hint = "; an object in a namespace is named NAMESPACE/NAME" if is_bare else ""
-        print(f"fleetbus: {e}{hint}", file=sys.stderr)
+        print(f"fleetbus: {explain(e, path[1])}{hint}", file=sys.stderr)
         return 1
     everything: list[Mapping[str, Any]] = found["entries"]
     entries = everything if with_status else [*filter(None, map(_without_status, everything))]
@@ -69,6 +72,15 @@ def show_timeline(
     note_window(found["window"])
     warn_incomplete(found["freshness"], found["incomplete"])
     return 0
+
+
+def _ask(api: ApiClient, where: str, asked: Mapping[str, str], cluster: str) -> Mapping[str, Any]:
+    try:
+        return api.get(where, asked)
+    except ApiFailed as e:
+        if e.status == HTTPStatus.NOT_FOUND:
+            require_clusters(api, [cluster])
+        raise
 
 
 def _without_status(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -48,7 +48,9 @@ def note_beginning(answer: Mapping[str, Any], asked: str) -> None:
 def warn_undetermined(objects: Sequence[Mapping[str, str]]) -> None:
     """Name objects of which it is unknown what they were."""
     for one in objects[:_NAMED]:
-        where = "/".join(filter(None, (one["cluster"], one["namespace"], one["name"])))
-        print(f"warning: unknown then: {where}: {one['reason']}", file=sys.stderr)
+        name = "/".join(filter(None, (one["namespace"], one["name"])))
+        # A query API of an earlier release does not say the type.
+        what = " ".join(filter(None, (one["cluster"], one.get("resource"), name)))
+        print(f"warning: unknown then: {what}: {one['reason']}", file=sys.stderr)
     if len(objects) > _NAMED:
         print(f"warning: and {len(objects) - _NAMED} more or so", file=sys.stderr)

@@ -95,8 +95,8 @@ class _Command:
 def explain(error: ApiFailed, resource: str) -> str:
     """Why a resource cannot be shown; what is asked for most is explained further."""
     words = resource.lower().replace("/", ".").split(".")
-    is_secrets = error.status == HTTPStatus.NOT_FOUND and {"secret", "secrets"} & set(words)
-    if not is_secrets:
+    is_unwatched = error.status == HTTPStatus.NOT_FOUND and "is not watched in any" in str(error)
+    if not is_unwatched or not {"secret", "secrets"} & set(words):
         return str(error)
     known, _, _ = str(error).partition(";")  # what is meant is clear: no other type is suggested
     return f"{known}\n{_SECRETS}"

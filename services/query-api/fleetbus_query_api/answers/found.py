@@ -46,6 +46,7 @@ def render_undetermined(found: Sequence[tuple[ObjectRef, str]]) -> list[dict[str
     return [
         {
             "cluster": ref.cluster,
+            "resource": ref.resource,
             "namespace": ref.namespace,
             "name": ref.name,
             "reason": reason,

@@ -102,6 +102,7 @@ class UndeterminedModel(AnswerModel):
     """An object of which it is unknown whether, or how, it existed."""
 
     cluster: str
+    resource: str
     namespace: str
     name: str
     reason: str

@@ -79,7 +79,7 @@ function interest(group) {
 
 function undetermined(list) {
   if (!list.length) return null;
-  const rows = list.map((one) => h("li", {}, `${one.cluster} ${titleOf(one.namespace, one.name)}: ${one.reason}`));
+  const rows = list.map((one) => h("li", {}, `${one.cluster} ${one.resource} ${titleOf(one.namespace, one.name)}: ${one.reason}`));
   return h("details", { class: "freshness" }, h("summary", {}, badge("not known", "warn"), ` whether ${list.length >= MOST_UNDETERMINED ? `${MOST_UNDETERMINED} objects or more` : plural(list.length, "object")} changed`), h("ul", {}, rows));
 }
 
