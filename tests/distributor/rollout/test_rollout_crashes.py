@@ -121,6 +121,7 @@ class Story:
         assert max(one["revision"] for one in kept) == 2
 
 
+@pytest.mark.full  # CI runs the cut of `make faults-distributor`
 @pytest.mark.parametrize("after_commit", [False, True])
 @pytest.mark.parametrize(("where", "verb", "resource"), POINTS)
 async def test_d18_d2_it_resumes_wherever_it_dies(

@@ -85,6 +85,7 @@ async def test_s7_requests_that_are_no_upload_are_400(rig: MembershipRig):
     assert rig.written() == []
 
 
+@pytest.mark.full  # it waits for 8 s
 async def test_t20_a_dead_address_is_answered_within_10_s_and_holds_up_nobody(rig: MembershipRig):
     ann, reader = rig.joiner("ann"), rig.api.user("reader")
     grant(rig.api.hub, "reader", rule("list", "fleetbus.dev", "clusters/pods"))

@@ -135,6 +135,7 @@ async def test_b12_one_that_registers_again_before_the_projector_looks_stays(
         assert await consumer_info(bus, found.durable)
 
 
+@pytest.mark.full  # it waits for 10 s, until the worker counts as gone
 async def test_the_command_forgets_and_prints(open_rig: OpenRig) -> None:
     rig = await running(open_rig)
     assert await forget(rig, NAME) == (

@@ -147,6 +147,7 @@ async def test_w23_a_number_that_the_projector_has_seen_is_never_undercut(rig: R
         assert (await rig.ends())[0].incarnation.number == seen + 1
 
 
+@pytest.mark.full  # CI runs the cut of `make faults`
 async def test_w3_kill_9_at_any_moment_loses_nothing_and_no_checkpoint_is_ahead(
     nats_url: str, tmp_path: Path
 ):
