@@ -10,7 +10,7 @@ from nats.aio.msg import Msg
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import Entry, below
-from fleetbus.bus.stream_reads import direct_get, has_more
+from fleetbus.bus.stream_reads import direct_get, pending_after
 from fleetbus_proto.keys import KV_BUCKET
 
 _BATCH: Final = 1_000
@@ -70,5 +70,5 @@ async def _read_page(bus: Bus, subject: str, start: int) -> _Page:
     size = {"batch": _BATCH, "max_bytes": _BATCH_BYTES}
     request = {"seq": start, "next_by_subj": subject, **size}
     end = await direct_get(bus, _STREAM, request, subject, page.take)
-    page.is_more = has_more(_STREAM, end)
+    page.is_more = pending_after(_STREAM, end) > 0
     return page

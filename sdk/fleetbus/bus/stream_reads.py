@@ -158,8 +158,8 @@ async def _read_page(
         lambda message, headers: page.append(_stored(message, headers)),
         within=_LONGEST,
     )
-    has_more(stream, end)
-    return page, _pending_after(end) if page else 0
+    pending = pending_after(stream, end)
+    return page, pending if page else 0
 
 
 async def last_messages(
@@ -217,7 +217,7 @@ async def _last_of(
             half = len(subjects) // 2
             first = await _last_of(bus, stream, subjects[:half], until)
             return first + await _last_of(bus, stream, subjects[half:], until)
-        if not has_more(stream, end):
+        if not pending_after(stream, end):
             return found
         if len(found) == before:
             raise BusError(f"a batched get of {stream} returned nothing of what is left")
@@ -295,8 +295,8 @@ async def direct_get(
         raise NoAnswer(f"no answer for {what}: {e or type(e).__name__}") from e
 
 
-def has_more(stream: str, end: Mapping[str, str]) -> bool:
-    """Whether more messages match than a batched direct get has returned.
+def pending_after(stream: str, end: Mapping[str, str]) -> int:
+    """How many messages match beyond those that a batched direct get has returned.
 
     Raises:
         NoStream: there is no such stream.
@@ -304,14 +304,9 @@ def has_more(stream: str, end: Mapping[str, str]) -> bool:
     """
     status = end.get("Status", "")
     if status == _NOT_FOUND:
-        return False
+        return 0
     if status == _NO_RESPONDERS:
         raise NoStream(f"no responders for {stream}")
     if status != _END:
         raise BusError(f"a batched get of {stream} failed: {dict(end)}")
-    return _pending_after(end) > 0
-
-
-def _pending_after(end: Mapping[str, str]) -> int:
-    """How many messages match beyond those of an answer."""
     return int(end.get("Nats-Num-Pending", "0"))
