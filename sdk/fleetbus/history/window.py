@@ -99,9 +99,12 @@ async def find_gaps(
         since: the beginning of what is asked for.
     """
     gaps: list[Gap] = []
-    for cluster, last in (await reader.past.last_lists(clusters)).items():
-        listed_at = datetime.fromtimestamp(last.epoch_id / _MS, UTC)
-        if last.epoch_id and listed_at > since:
+    scopes = [(cluster, resource, "") for cluster, resource in clusters.items()]
+    for (cluster, _, _), last in (await reader.past.completed_ranks(scopes)).items():
+        if last.rank is None:
+            continue
+        listed_at = datetime.fromtimestamp(last.rank.id / _MS, UTC)  # about when it began
+        if listed_at > since:
             reason = "listed anew: changes shortly before may appear as one, or carry its time"
             gaps.append(Gap(cluster, listed_at, reason))
     return sorted(gaps, key=lambda gap: (gap.until, gap.cluster))

@@ -1,4 +1,4 @@
-"""Reads of the past: the last lists, and which objects changed since a time.
+"""Reads of the past: the last complete epochs, and which objects changed since a time.
 
 The counter of a shard has no time. So the projector notes every half minute which version was the
 last one (`keys.clock`), and a time becomes a version by the last note before it.
@@ -13,7 +13,7 @@ from fleetbus_proto.events import Rank
 from fleetbus_proto.keys import split_object_key
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Mapping
+    from collections.abc import AsyncIterator, Collection
     from datetime import datetime
 
     from redis.asyncio import Redis
@@ -23,14 +23,6 @@ if TYPE_CHECKING:
 _MS: Final = 1_000
 _SCAN: Final = 500
 """Guards per script, which blocks its server while it runs: about a millisecond."""
-
-
-class LastList(NamedTuple):
-    """The last complete list of a resource."""
-
-    resource_version: str
-    epoch_id: int
-    """About when it began, in ms since 1970; 0 if there was none."""
 
 
 class CompletedRank(NamedTuple):
@@ -68,22 +60,6 @@ class PastReads:
         self._redis = redis
         self._keys = keys
         self._changed = register(redis, "find_changed")
-
-    async def last_lists(self, places: Mapping[str, str]) -> dict[str, LastList]:
-        """Read the last complete list of a resource in each cluster, if all of it is watched.
-
-        Args:
-            places: the resource key by cluster.
-        """
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for cluster, resource in places.items():
-                pipe.hget(self._keys.epochs(cluster, resource, ""), "completed")
-            held = cast("list[bytes | None]", await pipe.execute()) if places else []
-        found: dict[str, LastList] = {}
-        for cluster, rank in zip(places, held, strict=True):
-            version, _, epoch_id = (rank or b"").decode().partition(" ")
-            found[cluster] = LastList(version, int(epoch_id or 0))
-        return found
 
     async def completed_ranks(
         self, scopes: Collection[tuple[str, str, str]]
