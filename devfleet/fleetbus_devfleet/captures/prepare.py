@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import orjson
 
 from fleetbus.errors import CaptureError
+from fleetbus.kube.json_fields import mapping
 from fleetbus_emulator.apiserver.types.builtin import BUILTIN_TYPES
 from fleetbus_proto.resources import CORE, Resource
 
@@ -121,10 +122,10 @@ class Preparation:
         if _OWNERS not in body:
             return body
         tree = _tree(body)
-        meta = _map(tree.get("metadata"))
+        meta = mapping(tree, "metadata")
         found: object = meta.get("ownerReferences")
         owners = cast("list[object]", found) if isinstance(found, list) else []
-        known = [one for one in owners if _map(one).get("uid") in self._contents[cluster].uids]
+        known = [one for one in owners if mapping(one).get("uid") in self._contents[cluster].uids]
         if len(known) == len(owners):
             return body
         self.owners_dropped += 1
@@ -134,21 +135,16 @@ class Preparation:
 
 def _suspended(body: bytes) -> bytes:
     tree = _tree(body)
-    spec = _map(tree.get("spec"))
-    policy = _map(spec.get("policy"))
+    spec, policy = mapping(tree, "spec"), mapping(tree, "spec", "policy")
     return orjson.dumps({**tree, "spec": {**spec, "policy": {**policy, "suspend": True}}})
 
 
 def _tree(body: bytes) -> JsonObject:
     """An object; empty if it is none, which the emulated cluster refuses."""
     try:
-        return _map(orjson.loads(body))
+        return mapping(orjson.loads(body))
     except orjson.JSONDecodeError:
         return {}
-
-
-def _map(value: object) -> JsonObject:
-    return cast("JsonObject", value) if isinstance(value, dict) else {}
 
 
 def _line(resource: Resource, body: bytes) -> bytes:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import yaml
 
 from fleetbus.errors import CaptureError
+from fleetbus.kube.json_fields import mapping
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,14 +55,14 @@ class Manifest:
     @property
     def waves(self) -> list[str]:
         """The names of the waves that it declares."""
-        waves = _map(self.spec.get("rollout")).get("waves")
-        return [str(_map(one).get("name")) for one in cast("list[Any]", waves or [])]
+        waves = mapping(self.spec, "rollout").get("waves")
+        return [str(mapping(one).get("name")) for one in cast("list[Any]", waves or [])]
 
     @property
     def templates(self) -> list[JsonObject]:
         """Its templates, one or several."""
         several = cast("list[Any]", self.spec.get("templates") or [])
-        return [_map(one) for one in [*several, self.spec.get("template")] if one]
+        return [mapping(one) for one in [*several, self.spec.get("template")] if one]
 
 
 def read_manifest(path: Path, namespace: str, *, speed: float) -> Manifest:
@@ -78,11 +79,11 @@ def read_manifest(path: Path, namespace: str, *, speed: float) -> Manifest:
         raise CaptureError(f"{path}: invalid YAML: {' '.join(str(e).split())}") from e
     if len(documents) != 1:
         raise CaptureError(f"{path}: has {len(documents)} documents, not one {_KIND}")
-    document = _map(documents[0])
+    document = mapping(documents[0])
     if (document.get("apiVersion"), document.get("kind")) != (_API_VERSION, _KIND):
         found = f"{document.get('kind')} of {document.get('apiVersion')}"
         raise CaptureError(f"{path}: is not a {_KIND} of {_API_VERSION}, but {found}")
-    metadata = _map(document.get("metadata"))
+    metadata = mapping(document, "metadata")
     if not isinstance(metadata.get("name"), str) or not isinstance(document.get("spec"), dict):
         raise CaptureError(f"{path}: a {_KIND} needs metadata.name and spec")
     placed = {"namespace": namespace, **metadata}
@@ -98,13 +99,13 @@ def _scaled(spec: JsonObject, speed: float) -> tuple[JsonObject, list[str]]:
         return spec, []
     scaled: list[str] = []
     changed = dict(cast("JsonObject", rollout))
-    gate = dict(_map(changed.get("healthGate")))
+    gate = dict(mapping(changed, "healthGate"))
     gate.setdefault("timeout", _DEFAULT_TIMEOUT)
     changed["healthGate"] = _shortened(gate, "healthGate", speed, scaled)
     changed |= _gates(changed, "", speed, scaled)
     if isinstance(waves := changed.get("waves"), list):
         changed["waves"] = [
-            {**_map(one), **_gates(_map(one), f"{_map(one).get('name')}.", speed, scaled)}
+            {**mapping(one), **_gates(mapping(one), f"{mapping(one).get('name')}.", speed, scaled)}
             for one in cast("list[Any]", waves)
         ]
     return {**spec, "rollout": changed}, scaled
@@ -114,7 +115,7 @@ def _gates(holder: JsonObject, place: str, speed: float, scaled: list[str]) -> J
     gates = holder.get("gates")
     if not isinstance(gates, list):
         return {}
-    found = [_map(one) for one in cast("list[Any]", gates)]
+    found = [mapping(one) for one in cast("list[Any]", gates)]
     return {
         "gates": [_shortened(one, f"{place}gate {one.get('name')}", speed, scaled) for one in found]
     }
@@ -132,7 +133,3 @@ def _shortened(holder: JsonObject, place: str, speed: float, scaled: list[str]) 
             changed[name] = f"{shorter:g}s"
             scaled.append(f"{place} {name} {holder[name]} → {shorter:g}s")
     return changed
-
-
-def _map(found: Any) -> JsonObject:
-    return cast("JsonObject", found) if isinstance(found, dict) else {}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeAlias, cast
 
+from fleetbus.kube.json_fields import condition, look, mapping, number
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
 
 Object: TypeAlias = dict[str, Any]
@@ -33,26 +34,22 @@ class Held:
 
         Whatever else is malformed is left out: that a deletion is held has to be seen.
         """
-        metadata, status = _map(resource.get("metadata")), status_of(resource)
-        if not status.get("held"):
+        if not look(resource, "status", "held"):
             return None
-        found = _map(status["held"])
-        conditions = map(_map, _list(status.get("conditions")))
-        messages = [
-            str(one.get("message", "")) for one in conditions if one.get("type") == "DeletionHeld"
-        ]
+        metadata, found = mapping(resource, "metadata"), mapping(resource, "status", "held")
+        clusters = found.get("clusters")
+        names = cast("list[Any]", clusters) if isinstance(clusters, list) else []
         plan_hash = str(found.get("planHash", ""))
-        annotations = _map(metadata.get("annotations"))
-        objects = found.get("objects")
+        confirmed = look(metadata, "annotations", CONFIRM_PRUNE_ANNOTATION)
         return cls(
             namespace=str(metadata.get("namespace", "")),
             name=str(metadata.get("name", "")),
             reason=str(found.get("reason", "")),
-            objects=objects if isinstance(objects, int) else 0,
-            clusters=list(map(str, _list(found.get("clusters")))),
+            objects=number(found, "objects"),
+            clusters=list(map(str, names)),
             plan_hash=plan_hash,
-            message=messages[0] if messages else "",
-            is_confirmed=annotations.get(CONFIRM_PRUNE_ANNOTATION) == plan_hash,
+            message=str(condition(resource, "DeletionHeld").get("message", "")),
+            is_confirmed=confirmed == plan_hash,
         )
 
     def __str__(self) -> str:
@@ -74,17 +71,9 @@ class Held:
 
 def status_of(resource: Object) -> Object:
     """The status of a MultiClusterResource; empty if it is malformed."""
-    return _map(resource.get("status"))
+    return mapping(resource, "status")
 
 
 def find_held(resources: Iterable[Object]) -> list[Held]:
     """Find what is held in MultiClusterResources, by namespace and name."""
     return sorted((one for one in map(Held.of, resources) if one is not None), key=str)
-
-
-def _map(value: object) -> Object:
-    return cast("Object", value) if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else []

@@ -7,11 +7,12 @@ versions, times, status, addresses. What its owner makes again by itself is left
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from fleetbus.errors import MalformedOwner
+from fleetbus.kube.json_fields import many, mapping
 from fleetbus.ownership import owner_of
 from fleetbus.process.redact import MARK, MARK_OF_BYTES
 
@@ -118,7 +119,7 @@ def _why_unknown(one: DeletedObject) -> str:
     """Why the content of an object is not known whole; empty if it is."""
     if one.tree is None:
         return "its last state is unknown: it did not fit into its event"
-    metadata = _map(one.tree.get("metadata"))
+    metadata = mapping(one.tree, "metadata")
     if (metadata.get("namespace") or "", metadata.get("name")) != (one.namespace, one.name):
         return "its last state is that of another object"
     if one.resource == "core/secrets":
@@ -162,12 +163,12 @@ def defined_type(one: DeletedObject) -> tuple[str, str] | None:
     """The cluster and the resource key of what a definition defines; None for anything else."""
     if one.resource != _DEFINITIONS:
         return None
-    spec = _map((one.tree or {}).get("spec"))
-    return one.cluster, f"{spec.get('group')}/{_map(spec.get('names')).get('plural')}"
+    spec = mapping(one.tree, "spec")
+    return one.cluster, f"{spec.get('group')}/{mapping(spec, 'names').get('plural')}"
 
 
 def _owners(tree: Object | None) -> list[Mapping[str, Any]]:
-    return list(_maps(_map((tree or {}).get("metadata")).get("ownerReferences")))
+    return list(many(tree, "metadata", "ownerReferences"))
 
 
 def _depth(one: DeletedObject, by_uid: Mapping[tuple[str, str], DeletedObject]) -> int:
@@ -205,7 +206,7 @@ def restored_tree(one: DeletedObject, new_uids: Mapping[tuple[str, str], str]) -
     tree["apiVersion"] = tree.get("apiVersion") or (
         one.version if group == "core" else f"{group}/{one.version}"
     )
-    metadata = _map(tree.setdefault("metadata", {}))
+    metadata = mapping(tree.setdefault("metadata", {}))
     for name in _ASSIGNED:
         metadata.pop(name, None)
     metadata.pop("generateName", None)
@@ -215,7 +216,7 @@ def restored_tree(one: DeletedObject, new_uids: Mapping[tuple[str, str], str]) -
         metadata |= {"finalizers": own} if own else {}
     if owners := _new_owners(one, new_uids):
         metadata["ownerReferences"] = owners
-    spec = _map(tree.get("spec"))
+    spec = mapping(tree, "spec")
     if plural == "services" and group == "core":
         _clean_service(spec)
     elif plural == "pods" and group == "core":
@@ -256,10 +257,10 @@ def _clean_service(spec: Object) -> None:
 
 def _clean_pod(spec: Object) -> None:
     spec.pop("nodeName", None)
-    spec["volumes"] = [v for v in _maps(spec.get("volumes")) if not _is_token(v)]
+    spec["volumes"] = [v for v in many(spec, "volumes") if not _is_token(v)]
     for part in ("containers", "initContainers"):
-        for container in _maps(spec.get(part)):
-            mounts = _maps(container.get("volumeMounts"))
+        for container in many(spec, part):
+            mounts = many(container, "volumeMounts")
             container["volumeMounts"] = [m for m in mounts if not _is_token(m)]
 
 
@@ -267,21 +268,12 @@ def _clean_job(tree: Object, spec: Object) -> None:
     if spec.get("manualSelector"):
         return
     spec.pop("selector", None)
-    template = _map(_map(spec.get("template")).get("metadata"))
-    for metadata in (_map(tree.get("metadata")), template):
-        labels = _map(metadata.get("labels"))
+    template = mapping(spec, "template", "metadata")
+    for metadata in (mapping(tree, "metadata"), template):
+        labels = mapping(metadata, "labels")
         for label in _JOB_LABELS:
             labels.pop(label, None)
 
 
 def _is_token(volume: Mapping[str, Any]) -> bool:
     return str(volume.get("name", "")).startswith(_TOKENS)
-
-
-def _map(value: Any) -> Object:
-    return cast("Object", value) if isinstance(value, dict) else {}
-
-
-def _maps(value: Any) -> Sequence[Object]:
-    found = cast("list[Any]", value) if isinstance(value, list) else []
-    return [cast("Object", one) for one in found if isinstance(one, dict)]
