@@ -7,6 +7,8 @@ controllers, so no pod ever runs.
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from support.api.rendered_chart import AUDIT, CHART, EU1, NAMESPACE, Object
 from support.processes.helm import Helm, Kubectl, helm_program, real_hub
 
 pytestmark = pytest.mark.full
+INSTALL = CHART.parents[1] / "docs" / "operations" / "install.md"
 KINDS = ",".join(
     [
         *("deployments", "statefulsets", "services", "secrets", "serviceaccounts", "pods"),
@@ -114,10 +117,35 @@ def test_a_release_from_installation_to_removal(release: Release, tmp_path: Path
     helm.done("rollback", "fb", "2")
     assert changed(secrets, release.secrets()) == set()
 
+    check_second_fleet(release)
     check_larger_disk(release)
     check_renewal(release)
     check_removal(release)
     helm.upgrade(FIRST)  # the definitions that were kept do not stand in the way
+    helm.done("uninstall", "fb")
+    check_take_over(release)
+
+
+def check_second_fleet(release: Release) -> None:
+    """Refuses another release: both would act on the same custom resources."""
+    status, said = release.helm.run("install", "other", CHART, values=FIRST)
+    assert status
+    assert "the hub of the release fb in the namespace fleetbus" in said
+
+
+def check_take_over(release: Release) -> None:
+    """Gives what an uninstalled release has kept to another one, as install.md says."""
+    status, said = release.helm.run("install", "other", CHART, values=FIRST)
+    assert status
+    assert "docs/operations/install.md#a-second-fleet" in said
+    (commands,) = re.findall(r"<!-- take over -->\n```\n(.+?)```", INSTALL.read_text(), re.DOTALL)
+    for line in commands.replace("\\\n", " ").splitlines():
+        program, *arguments = shlex.split(line)
+        assert program == "kubectl"
+        status, said = release.kubectl.run(*arguments)
+        assert status == 0, said
+    release.helm.done("install", "other", CHART, values=FIRST)
+    assert [each["metadata"]["name"] for each in release.kubectl.list("clusters.fleetbus.dev")]
 
 
 def check_larger_disk(release: Release) -> None:

@@ -19,7 +19,7 @@ def test_s9_every_pod_meets_the_restricted_standard(values: Object):
         assert not HOST & spec.keys(), place
         security = spec["securityContext"]
         assert security["runAsNonRoot"] is True, place
-        assert security["runAsUser"] > 0, place
+        assert security.get("runAsUser", 1) > 0, place
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}, place
         assert "initContainers" not in spec, place
         for volume in spec.get("volumes", []):
@@ -31,6 +31,55 @@ def test_s9_every_pod_meets_the_restricted_standard(values: Object):
                 "capabilities": {"drop": ["ALL"]},
             }, place
             assert not any("hostPort" in port for port in container.get("ports", [])), place
+
+
+IDS = ("runAsUser", "runAsGroup", "fsGroup")
+
+
+@pytest.mark.parametrize("platform", ["platform", None])
+@pytest.mark.parametrize("name", IDS)
+def test_an_id_may_be_left_to_the_platform_in_every_pod(name: str, platform: str | None):
+    ids = {**dict.fromkeys(IDS, 20_000), name: platform}
+    for place, spec in pods(render({"pods": {"securityContext": ids}})):
+        security = spec["securityContext"]
+        fixed = {key: security[key] for key in IDS if key in security}
+        assert fixed == {key: 20_000 for key in IDS if key != name}, place
+
+
+def test_no_pod_has_a_fixed_id_where_the_platform_gives_them():
+    values = {**VALUES["everything"], "pods": VALUES["examples/openshift.yaml"]["pods"]}
+    for place, spec in pods(render(values)):
+        assert not set(IDS) & spec["securityContext"].keys(), place
+
+
+def test_group_0_is_an_id_like_any_other():
+    ids = {"runAsUser": 20_000, "runAsGroup": 0, "fsGroup": 0}
+    for place, spec in pods(render({"pods": {"securityContext": ids}})):
+        assert ids.items() <= spec["securityContext"].items(), place
+
+
+def test_every_pod_is_scheduled_as_the_values_of_all_pods_say():
+    settings: Object = {
+        "nodeSelector": {"pool": "infra"},
+        "tolerations": [{"key": "infra", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+        "priorityClassName": "platform",
+    }
+    values = {**VALUES["everything"], "pods": settings}
+    for place, spec in pods(render(values)):
+        assert settings.items() <= spec.items(), place
+
+
+def test_dns_is_reached_on_the_ports_of_its_pods():
+    (denying,) = [
+        policy["spec"]
+        for policy in of_kind(render(VALUES["examples/openshift.yaml"]), "NetworkPolicy")
+        if policy["metadata"]["name"] == "fb-fleetbus-deny"
+    ]
+    ports = denying["egress"][0]["ports"]
+    assert ports == [
+        {"port": port, "protocol": protocol} for port in (53, 5353) for protocol in ("UDP", "TCP")
+    ]
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)

@@ -23,6 +23,10 @@
 {{/* What a schema cannot say. */}}
 {{- define "fleetbus.check" -}}
 {{- $v := .Values -}}
+{{- if hasKey $v "enabled" | and (not $v.enabled) -}}
+{{- fail "enabled: false has no effect here; name it as the condition of the dependency (condition: fleetbus.enabled in Chart.yaml), or do not install the chart" -}}
+{{- end -}}
+{{- include "fleetbus.checkOneFleet" . -}}
 {{- if eq $v.nats.embedded.enabled (ne $v.nats.external.url "") -}}
 {{- fail "nats: set exactly one of nats.embedded.enabled and nats.external.url" -}}
 {{- end -}}
@@ -78,6 +82,16 @@
 {{- if or (has "distributor" .controllers) (has "distributor-targets" .controllers) (has "projector" .controllers) (has "archiver" .controllers) -}}
 {{- fail (printf "reconcilers: %s: projector, archiver, distributor and distributor-targets are no names for controllers" .name) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether this cluster is the hub of another release: both would act on the same Clusters and MultiClusterResources. */}}
+{{- define "fleetbus.checkOneFleet" -}}
+{{- $name := "multiclusterresources.fleetbus.dev" -}}
+{{- $owner := dig "metadata" "annotations" dict (lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" $name | default dict) -}}
+{{- $release := get $owner "meta.helm.sh/release-name" -}}{{- $namespace := get $owner "meta.helm.sh/release-namespace" -}}
+{{- if and $release (ne (printf "%s/%s" $namespace $release) (printf "%s/%s" .Release.Namespace .Release.Name)) -}}
+{{- fail (printf "this cluster is the hub of the release %s in the namespace %s, to which the definition %s belongs; a hub has one fleet. If that release was uninstalled, docs/operations/install.md#a-second-fleet says how this one takes over what it has kept" $release $namespace $name) -}}
 {{- end -}}
 {{- end -}}
 

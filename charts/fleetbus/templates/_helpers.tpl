@@ -78,13 +78,32 @@ helm.sh/chart: {{ printf "%s-%s" $.Chart.Name $.Chart.Version | replace "+" "_" 
 {{- printf "%s\n%s\n%s\n%s" (include "fleetbus.seed" $) (index . 1) (index . 2) $rotated | sha256sum | trunc 48 -}}
 {{- end -}}
 
-{{- define "fleetbus.podSecurityContext" -}}
-runAsNonRoot: true
-runAsUser: {{ . }}
-runAsGroup: {{ . }}
-fsGroup: {{ . }}
-fsGroupChangePolicy: OnRootMismatch
-seccompProfile: {type: RuntimeDefault}
+{{/* Where every pod runs, as whom, and from which registry. Takes [context, values that replace those of pods]. */}}
+{{- define "fleetbus.podSettings" -}}
+{{- $pods := (index . 0).Values.pods -}}{{- $own := index . 1 -}}{{- $ids := $pods.securityContext | default dict -}}
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  {{- range $key := list "runAsUser" "runAsGroup" "fsGroup" }}
+  {{- if not (hasKey $ids $key) }}
+  {{ $key }}: 10001
+  {{- else if not (has (get $ids $key | toString) (list "<nil>" "platform")) }}
+  {{ $key }}: {{ get $ids $key | int64 }}
+  {{- end }}
+  {{- end }}
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile: {type: RuntimeDefault}
+{{- with (index . 0).Values.image.pullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $pods.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- range $key := list "nodeSelector" "tolerations" "affinity" }}
+{{- with default (get $pods $key) (get $own $key) }}
+{{ $key }}: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{- define "fleetbus.securityContext" -}}

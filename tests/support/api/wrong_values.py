@@ -25,6 +25,11 @@ def _reconciler(**changed: object) -> Object:
 NATS = {"url": "tls://n:4222"}
 WRONG: Final[list[tuple[Object, str]]] = [
     ({"watcher": {}}, "watcher"),
+    ({"enabled": False}, "enabled: false has no effect here"),
+    ({"pods": {"securityContext": {"runAsUser": 0}}}, "/pods/securityContext/runAsUser"),
+    ({"pods": {"securityContext": {"fsGroup": "1000"}}}, "/pods/securityContext/fsGroup"),
+    ({"pods": {"securityContext": {"privileged": True}}}, "privileged"),
+    ({"networkPolicy": {"dnsPorts": []}}, "/networkPolicy/dnsPorts"),
     ({"watchers": {"cluster": []}}, "cluster"),
     ({"watchers": {"clusters": [{**EU1, "replica": 2}]}}, "replica"),
     ({"watchers": {"clusters": [{**EU1, "name": "EU_1"}]}}, "/watchers/clusters/0/name"),
