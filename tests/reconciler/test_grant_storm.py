@@ -21,6 +21,7 @@ from fleetbus_proto.keys import kv_resync
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import control_subject
 from fleetbus_watcher.follow.grant_client import GrantClient
+from fleetbus_watcher.publish.replica_name import ReplicaName
 from support.eventually import eventually
 from support.rigs.projector import ProjectorRig, subject_of
 from support.stores.snapshot import Source
@@ -58,7 +59,10 @@ async def test_w7_a_hundred_clusters_ask_at_once_and_nothing_unread_leaves_the_s
 async def list_once(rig: ProjectorRig, window: Window, name: str) -> None:
     """The messages of a watcher for one epoch."""
     grants = GrantClient(
-        kv=rig.connections.kv, cluster=name, replica="r1", patience=timedelta(minutes=1)
+        kv=rig.connections.kv,
+        cluster=name,
+        replica=ReplicaName("r1", name),
+        patience=timedelta(minutes=1),
     )
     source = Source(cluster=name, rank=(9, 7))
 

@@ -17,6 +17,7 @@ from fleetbus_watcher.publish.checkpoint import Checkpoints
 from fleetbus_watcher.publish.heartbeats import Heartbeats
 from fleetbus_watcher.publish.loss_detector import LossDetector
 from fleetbus_watcher.publish.publisher import Publisher
+from fleetbus_watcher.publish.replica_name import ReplicaName
 from fleetbus_watcher.reachability import Reachability
 from fleetbus_watcher.resources.effective_spec import EffectiveSpec
 from fleetbus_watcher.settings import WatcherSettings
@@ -29,7 +30,8 @@ def build_cluster(
 
     Bus, window and list slots are those of the process.
     """
-    cluster, replica = settings.cluster, settings.replica
+    cluster = settings.cluster
+    replica = ReplicaName(settings.replica, cluster)
     kv, changed = KeyValue(bus), asyncio.Event()
     publisher = Publisher(bus=bus, window=window)
     reachability = Reachability(client, cluster, changed)
@@ -39,6 +41,7 @@ def build_cluster(
         client=client,
         kv=kv,
         publisher=publisher,
+        replica=replica,
         loss_detector=detector,
         checkpoints=Checkpoints(kv, cluster, detector.check, settings.transform_version),
         lists=ClusterLists(settings.lists_at_once, lists),

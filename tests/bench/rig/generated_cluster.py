@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -47,6 +46,7 @@ from fleetbus_watcher.incarnation import claim_epoch, claim_incarnation, has_mov
 from fleetbus_watcher.publish.checkpoint import Checkpoint, Checkpoints
 from fleetbus_watcher.publish.loss_detector import LossDetector
 from fleetbus_watcher.publish.publisher import Publisher
+from fleetbus_watcher.publish.replica_name import ReplicaName
 
 PODS: Final = Resource("core", "v1", "pods")
 SAMPLED: Final = "sampled"
@@ -181,12 +181,14 @@ class GeneratedCluster:
         self._sent = sent
         self._changes = Publisher(bus=shared.bus, window=shared.changes)
         self._lists = Publisher(bus=shared.bus, window=shared.lists)
+        self._replica = ReplicaName(_REPLICA, name)
         self._detector = LossDetector(
-            bus=shared.bus, publisher=self._changes, cluster=name, replica=_REPLICA
+            bus=shared.bus, publisher=self._changes, cluster=name, replica=self._replica
         )
         self._checkpoints = Checkpoints(shared.kv, name, self._detector.check, lambda _: "")
-        self._grants = GrantClient(kv=shared.kv, cluster=name, replica=_REPLICA, patience=_PATIENCE)
-        self._boot = secrets.token_hex(8)
+        self._grants = GrantClient(
+            kv=shared.kv, cluster=name, replica=self._replica, patience=_PATIENCE
+        )
         self._incarnation = Incarnation(0, uid)
         self._request: ResyncRequest | None = None
         self._requested = asyncio.Event()
@@ -387,7 +389,7 @@ class GeneratedCluster:
         return Heartbeat(
             cluster=self.name,
             replica=_REPLICA,
-            boot=self._boot,
+            boot=self._replica.boot,
             incarnation=self._incarnation,
             server_version="v1.33.0",
             connected=True,

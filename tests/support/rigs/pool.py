@@ -21,7 +21,7 @@ from fleetbus.process.settings import ProviderSettings, SharedSettings, load_set
 from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
 from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.keys import kv_checkpoint
-from fleetbus_watcher.main import ANY_CLUSTER, run_pool
+from fleetbus_watcher.main import ANY_CLUSTER, run, run_pool
 from fleetbus_watcher.pool.records import PoolStore
 from fleetbus_watcher.settings import PoolSettings, WatcherSettings
 from support.eventually import eventually
@@ -106,6 +106,22 @@ class PoolRig:
         for task in stopping:
             task.cancel()
         await asyncio.gather(*stopping, return_exceptions=True)
+
+    def forget(self, member: str) -> asyncio.Task[None]:
+        """A member that the test stops, so that another may have its name."""
+        return self._members.pop(member)
+
+    @contextlib.asynccontextmanager
+    async def watching(self, cluster: str, replica: str) -> AsyncGenerator[None]:
+        """A watcher of one cluster beside the pool."""
+        chosen = QUICK | {"cluster": cluster, "replica": replica, "context": cluster}
+        settings = load_settings(WatcherSettings, kubeconfig=self.hub_kubeconfig(), **chosen)
+        task = asyncio.create_task(run(settings, SharedSettings(nats_url=self.nats_url)))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     def is_running(self, member: str) -> bool:
         return not self._members[member].done()

@@ -14,7 +14,7 @@ from fleetbus.bus.jetstream import ensure_bucket
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.watchers.spec import WatchSpec, encode_spec
 from fleetbus_devfleet.processes.servers import nats_server
-from fleetbus_emulator.apiserver import Fail, Hang
+from fleetbus_emulator.apiserver import Expire, Fail, Hang
 from fleetbus_proto.keys import KV_BUCKET, kv_watch_spec
 from fleetbus_watcher.cluster_watcher import ClusterWatcher
 from fleetbus_watcher.pool.assignment import assign
@@ -315,3 +315,54 @@ async def test_w22_suspended_clusters_change_hands_as_fast_as_others(
     rig.start("r-1")
     await eventually(lambda: _are_owned_by("r-1", rig, [name]))
     assert rig.watches_opened(name) == 0
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+async def test_w25_members_with_one_name_become_two_members(rig: PoolRig):
+    before = _losses()
+    rig.start("r-0")
+    await rig.shared("r-0")
+    first = rig.forget("r-0")
+    rig.start("r-0")
+    owners = await eventually(lambda: _two_owners(rig), timedelta(seconds=20))
+    assert "r-0" in owners
+    assert max(owners, key=len).startswith("r-0-")
+    for name in NAMES:
+        rig.write(name, "a")
+    await eventually(rig.are_mirrored)
+    assert await rig.repeated() == []
+    assert _losses() == before
+    first.cancel()  # the other takes over whatever this one had
+    await asyncio.gather(first, return_exceptions=True)
+    await eventually(lambda: _one_owner(rig), timedelta(seconds=20))
+
+
+async def test_w25_a_pool_and_a_watcher_of_one_cluster_may_have_one_name(rig: PoolRig):
+    """On one host, as README and `fleetbus join` print the commands."""
+    before = _losses()
+    rig.start("host")
+    await rig.shared("host")
+    async with rig.watching("c1", "host"):
+        for number in range(20):
+            rig.write("c1", "a", str(number))
+            rig.clusters["c1"].faults.add(Expire("stream"), verb="watch", count=2)
+            await eventually(lambda: rig.are_mirrored("c1"))
+    assert _losses() == before
+
+
+def _losses() -> float:
+    found = (f for f in REGISTRY.collect() if f.name == "fleetbus_watcher_alarms")
+    alarms = (s for f in found for s in f.samples if s.name.endswith("_total"))
+    return sum(s.value for s in alarms if s.labels["alarm"] == "events_lost")
+
+
+async def _two_owners(rig: PoolRig) -> set[str]:
+    owners = set((await rig.owners()).values())
+    return owners if len(owners) == 2 and rig.are_watched_once(*NAMES) else set()
+
+
+async def _one_owner(rig: PoolRig) -> bool:
+    owners = await rig.owners()
+    return len(set(owners.values())) == 1 and rig.are_watched_once(*NAMES)

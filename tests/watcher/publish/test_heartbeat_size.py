@@ -16,6 +16,7 @@ from fleetbus_proto.events import Heartbeat, Incarnation, ResourceStatus, WatchS
 from fleetbus_watcher.publish.heartbeat_size import fit
 from fleetbus_watcher.publish.loss_detector import LossDetector
 from fleetbus_watcher.publish.publisher import Publisher
+from fleetbus_watcher.publish.replica_name import ReplicaName
 from support.rigs.watcher import Rig, rig_for
 
 ROOM = 100_000
@@ -61,7 +62,9 @@ def beat(*resources: ResourceStatus, **fields: Any) -> Heartbeat:
 async def test_w9_a_heartbeat_of_two_thousand_failing_scopes_is_stored(rig: Rig):
     async with open_window(rig.bus) as window:
         publisher = Publisher(bus=rig.bus, window=window)
-        detector = LossDetector(bus=rig.bus, publisher=publisher, cluster="alpha", replica="r1")
+        detector = LossDetector(
+            bus=rig.bus, publisher=publisher, cluster="alpha", replica=ReplicaName("r1", "alpha")
+        )
         large = beat(*map(failing, range(2_000)))
         assert len(codec.encode(large)) > rig.bus.max_payload
         assert await detector.publish(large) is not None

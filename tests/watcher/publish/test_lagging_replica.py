@@ -24,6 +24,7 @@ from fleetbus_watcher.errors import EventsLost
 from fleetbus_watcher.publish.checkpoint import HeartbeatAt
 from fleetbus_watcher.publish.loss_detector import LossDetector
 from fleetbus_watcher.publish.publisher import Publisher
+from fleetbus_watcher.publish.replica_name import ReplicaName
 
 SUBJECT = status_subject("c", "r1")
 PODS = Resource("core", "v1", "pods")
@@ -74,7 +75,9 @@ async def detector(bus: Bus, replica: Replica) -> AsyncGenerator[LossDetector]:
     del replica  # the stream comes first
     async with open_window(bus) as window:
         publisher = Publisher(bus=bus, window=window)
-        yield LossDetector(bus=bus, publisher=publisher, cluster="c", replica="r1")
+        yield LossDetector(
+            bus=bus, publisher=publisher, cluster="c", replica=ReplicaName("r1", "c")
+        )
 
 
 def beat() -> Heartbeat:
@@ -120,7 +123,9 @@ async def test_w10_nor_is_the_heartbeat_of_a_peer_replica(
     at = await publish(detector)
     async with open_window(bus) as window:
         publisher = Publisher(bus=bus, window=window)
-        peer = LossDetector(bus=bus, publisher=publisher, cluster="c", replica="r2")
+        peer = LossDetector(
+            bus=bus, publisher=publisher, cluster="c", replica=ReplicaName("r2", "c")
+        )
         replica.lag = 5
         assert await peer.check(at, PODS, "")
         with pytest.raises(EventsLost):

@@ -24,6 +24,7 @@ from fleetbus_watcher.metrics import ResourceMetrics
 from fleetbus_watcher.publish.checkpoint import Checkpoints
 from fleetbus_watcher.publish.loss_detector import LossDetector
 from fleetbus_watcher.publish.publisher import Prepared, Publisher
+from fleetbus_watcher.publish.replica_name import ReplicaName
 from fleetbus_watcher.reachability import Reachability
 from fleetbus_watcher.settings import WatcherSettings
 from fleetbus_watcher.transform.translate import Origin
@@ -43,6 +44,7 @@ class ClusterContext:
     client: KubeClient
     kv: KeyValue
     publisher: Publisher
+    replica: ReplicaName
     loss_detector: LossDetector
     checkpoints: Checkpoints
     lists: ClusterLists

@@ -33,6 +33,7 @@ from fleetbus_proto.keys import kv_grant
 from fleetbus_proto.resources import Resource
 from fleetbus_watcher import metrics
 from fleetbus_watcher.errors import EpochAbandoned, GrantExceeded
+from fleetbus_watcher.publish.replica_name import ReplicaName
 
 log = structlog.get_logger()
 
@@ -186,11 +187,13 @@ class GrantClient:
     Args:
         kv: the bucket.
         cluster: whose resources.
-        replica: which replica requests.
+        replica: the name of the replica that requests.
         patience: how long to wait for a sign of the projector; 0 never requests.
     """
 
-    def __init__(self, *, kv: KeyValue, cluster: str, replica: str, patience: timedelta) -> None:
+    def __init__(
+        self, *, kv: KeyValue, cluster: str, replica: ReplicaName, patience: timedelta
+    ) -> None:
         self._kv = kv
         self._cluster = cluster
         self._replica = replica
@@ -249,7 +252,7 @@ class GrantClient:
         # Never the same twice, also when the clock was set back.
         self._requested_at = max(now_ms(), self._requested_at + 1)
         request = GrantRequest(
-            replica=self._replica,
+            replica=self._replica.current,
             scope=scope,
             since=self._requested_at,
             patience=self._patience,

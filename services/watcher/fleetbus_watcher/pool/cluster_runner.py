@@ -41,7 +41,7 @@ class ProcessContext:
     """The collaborators and settings that all clusters of one process share."""
 
     settings: WatcherSettings
-    """Of every cluster; only the name differs."""
+    """Of every cluster; only its name, and that of the member, differ."""
     bus: Bus
     build: Callable[[WatcherSettings, KubeClient], Heartbeats]
     """Builds what watches one cluster."""
@@ -55,16 +55,18 @@ class ClusterRunner:
 
     Args:
         info: the cluster.
+        replica: the name of this member.
         context: what it shares with the others.
 
     Attributes:
         info: the cluster as it was started.
     """
 
-    def __init__(self, info: ClusterInfo, context: ProcessContext) -> None:
+    def __init__(self, info: ClusterInfo, replica: str, context: ProcessContext) -> None:
         self.info = info
         self._context = context
-        self._settings = context.settings.model_copy(update={"cluster": info.name})
+        changed = {"cluster": info.name, "replica": replica}
+        self._settings = context.settings.model_copy(update=changed)
         self._log = log.bind(cluster=info.name)
         self._backoff = ApiBackoff(self._settings.backoff)
         self._watcher: ClusterWatcher | None = None

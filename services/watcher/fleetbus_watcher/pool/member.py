@@ -40,6 +40,7 @@ from fleetbus_watcher.pool.records import (
     StoredLease,
     decode_member,
 )
+from fleetbus_watcher.publish.replica_name import ADVICE, renamed
 from fleetbus_watcher.settings import PoolSettings
 
 log = structlog.get_logger()
@@ -65,7 +66,7 @@ class PoolMember:
         settings: of the pool.
         clusters: the fleet, from the providers.
         bus: the connection of this process.
-        create_runner: creates the work for one cluster.
+        create_runner: creates the work for one cluster, reported under our name.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class PoolMember:
         settings: PoolSettings,
         clusters: Clusters,
         bus: Bus,
-        create_runner: Callable[[ClusterInfo], ClusterRunner],
+        create_runner: Callable[[ClusterInfo, str], ClusterRunner],
     ) -> None:
         self._me = name
         self._settings = settings
@@ -98,8 +99,8 @@ class PoolMember:
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._state: State = "active"
         self._boot = secrets.token_hex(8)
-        # The boot id of another process of our name that was logged.
-        self._namesake = ""
+        # The last record of another process of our name.
+        self._namesake: MemberRecord | None = None
         self._beat = 0
         # Since we joined, or came back from a pause in which others may have replaced us.
         self._renewals = 0
@@ -243,7 +244,7 @@ class PoolMember:
         self._members.update(members, now)
         self._count_unclaimed(min(passed, 2 * self._interval))
         self._note_lost(before, now)
-        self._warn_of_namesake(members.get(self._me))
+        self._give_way(members.get(self._me))
         metrics.pool_members.set(len(self._active()))
 
     def _count_unclaimed(self, passed: float) -> None:
@@ -263,11 +264,25 @@ class PoolMember:
                     self._lost_at[name] = now
         self._lost_at = {name: at for name, at in self._lost_at.items() if name in self._leases}
 
-    def _warn_of_namesake(self, ours: tuple[MemberRecord, int] | None) -> None:
-        if ours is None or ours[0].boot in (self._boot, self._namesake) or not self._may_claim:
+    def _give_way(self, stored: tuple[MemberRecord, int] | None) -> None:
+        """Join again under another name if a process with a lower id uses ours (rule W25).
+
+        The leases that name us are its leases, too, and stay with it. One record proves nothing: it
+        may come from a process that died while it was on its way.
+        """
+        if stored is None or stored[0].boot == self._boot or not self._may_claim:
             return
-        self._namesake = ours[0].boot
-        log.error("duplicate_member_name", member=self._me)
+        before, self._namesake = self._namesake, stored[0]
+        is_alive = before is not None and before.boot == stored[0].boot and before != stored[0]
+        if not is_alive or self._boot < stored[0].boot:
+            return
+        shared, self._me = self._me, renamed(self._me, self._boot)
+        self._namesake, self._renewals = None, 0
+        log.error(
+            "member_name_shared",
+            member=self._me,
+            error=f"another member of the pool is named {shared!r} as well: {ADVICE}",
+        )
 
     def _pool_clusters(self) -> dict[str, ClusterInfo]:
         """Return the clusters that the pool takes."""
@@ -376,7 +391,7 @@ class PoolMember:
             self._stop(info.name, unusable=info.problem)  # and started again once that is done
         if info.name in self._runners or info.name in self._closing:
             return
-        self._runners[info.name] = runner = self._create_runner(info)
+        self._runners[info.name] = runner = self._create_runner(info, self._me)
         runner.start()
 
     def _stop(self, name: str, *, final_heartbeat: bool = True, unusable: str = "") -> None:

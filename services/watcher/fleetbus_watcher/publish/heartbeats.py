@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from contextlib import suppress
 from datetime import timedelta
@@ -42,7 +41,6 @@ class Heartbeats:
         self._context = context
         self._settings = context.settings
         self._publisher = publisher = context.publisher
-        self._boot = secrets.token_hex(8)
         self._flow = publisher.flow
         self._recorded: dict[tuple[str, str], Checkpoint] = {}
         # The types of the last heartbeat that had them, and when it was sent.
@@ -108,8 +106,8 @@ class Heartbeats:
             resources = [msgspec.structs.replace(each, **failing) for each in resources]
         return Heartbeat(
             cluster=self._settings.cluster,
-            replica=self._settings.replica,
-            boot=self._boot,
+            replica=self._context.replica.current,
+            boot=self._context.replica.boot,
             incarnation=watcher.incarnation,
             server_version=watcher.server_version,
             platform=watcher.platform,

@@ -7,6 +7,11 @@ the loss, as they could if sequences of the whole stream were compared.
 In a NATS cluster any replica of the stream answers a read, also one that lags behind (rule B19). So
 each read is compared with what the stream's leader says, or a heartbeat that is only late there
 would seem to be lost, and the cluster would be listed again.
+
+Another process may have our name by mistake. Its heartbeats are not a loss: they are adopted, and
+once it has proved to live, we take a name of our own (rule W25). A loss cannot hide behind them,
+because whoever publishes after a loss is the one that notices it: its own last heartbeat is gone,
+or, if it has just started, the ones that the checkpoints name.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+import msgspec
 import structlog
 from nats.aio.msg import Msg
 
@@ -33,6 +39,7 @@ from fleetbus_proto.subjects import STREAM, status_subject
 from fleetbus_watcher.errors import EventsLost
 from fleetbus_watcher.publish.checkpoint import HeartbeatAt
 from fleetbus_watcher.publish.publisher import Publisher
+from fleetbus_watcher.publish.replica_name import ReplicaName
 
 log = structlog.get_logger()
 
@@ -63,18 +70,19 @@ class LossDetector:
         bus: a connection.
         publisher: sends the heartbeats.
         cluster: that they report.
-        replica: that sends them.
+        replica: the name under which they are sent.
     """
 
-    def __init__(self, *, bus: Bus, publisher: Publisher, cluster: str, replica: str) -> None:
+    def __init__(
+        self, *, bus: Bus, publisher: Publisher, cluster: str, replica: ReplicaName
+    ) -> None:
         self._bus = bus
         self._publisher = publisher
         self._cluster = cluster
         self._replica = replica
-        self._subject = status_subject(cluster, replica)
         # Sequence of our previous heartbeat, 0 for none; None: not read yet.
         self._last: int | None = None
-        # The one that was there before the first of this process.
+        # The latest one on our subject that other processes of our name have published.
         self._base = 0
         # The latest ones of this process: a bucket that was reset may name any of them.
         self._published: deque[int] = deque(maxlen=_REMEMBERED)
@@ -95,6 +103,8 @@ class LossDetector:
             BusError: it may not be stored.
         """
         for _ in range(_ATTEMPTS):
+            # The name may have changed in the last attempt.
+            heartbeat = msgspec.structs.replace(heartbeat, replica=self._replica.current)
             ack = await self._publisher.publish_heartbeat(heartbeat, await self._previous())
             if ack.error is None:
                 return self._advance(ack.seq)
@@ -104,7 +114,7 @@ class LossDetector:
             adopted = await self._adopt(ack.error.description)
             if _is_same(adopted, heartbeat):  # stored, but its acknowledgement never came
                 return self._advance(adopted.seq)
-        log.warning("heartbeat_lost", error="another process uses the name of this replica")
+        log.warning("heartbeat_lost", error="other processes publish under the name of this one")
         return None
 
     async def verify(self) -> None:
@@ -133,12 +143,13 @@ class LossDetector:
             EventsLost: neither it nor a newer one of the same replica is stored.
             BusError: it could not be read.
         """
-        if at.subject != self._subject:
-            return await self._is_verified(at, resource, scope)
-        await self._previous()
-        if at.seq > self._base and at.seq not in self._published:
-            raise EventsLost(f"heartbeat {at.seq} on {at.subject} is gone")
-        return True
+        if at.subject == self._subject:
+            await self._previous()
+            if at.seq <= self._base or at.seq in self._published:
+                return True
+        elif at.seq in self._published:  # before our name was replaced
+            return True
+        return await self._is_verified(at, resource, scope)
 
     async def latest(self, replica: str) -> int:
         """Return the sequence of the last heartbeat of a replica; 0 if there is none.
@@ -151,6 +162,10 @@ class LossDetector:
 
     # --- our own ------------------------------------------------------------------------------
 
+    @property
+    def _subject(self) -> str:
+        return status_subject(self._cluster, self._replica.current)
+
     def _advance(self, seq: int) -> HeartbeatAt:
         self._last = seq
         self._published.append(seq)
@@ -158,9 +173,11 @@ class LossDetector:
 
     async def _previous(self) -> int:
         """Return the sequence of our previous heartbeat, of whatever boot; 0 if there is none."""
-        if self._last is None:
-            found = await self._find(self._subject)
-            if self._last is None:  # no concurrent call was first
+        while self._last is None:
+            subject = self._subject
+            found = await self._find(subject)
+            # No concurrent call was first, or has replaced our name.
+            if self._last is None and subject == self._subject:
                 self._last = found.seq if found is not None else 0
                 self._base = self._last if self._is_ours(found) else 0
         return self._last
@@ -173,12 +190,23 @@ class LossDetector:
         actual = int(stated[1]) if stated else (found.seq if found is not None else 0)
         if found is None or actual < expected or found.seq < expected or not self._is_ours(found):
             raise EventsLost(f"heartbeat {expected} is gone, the stream has {actual}")
+        if not self._is_mine(found):
+            self._base = found.seq
+            boot = found.heartbeat.boot if found.heartbeat is not None else ""
+            if self._replica.is_shared_with(boot):
+                self._replica.replace()
+                self._last, self._base = None, 0
+                return found
         self._last = found.seq
         return found
 
     def _is_ours(self, found: _Found | None) -> bool:
         beat = found.heartbeat if found is not None else None
-        return beat is not None and beat.replica == self._replica
+        return beat is not None and beat.replica == self._replica.current
+
+    def _is_mine(self, found: _Found) -> bool:
+        """Whether this process sent it; then no other was stored since the one before it."""
+        return found.heartbeat is not None and found.heartbeat.boot == self._replica.boot
 
     # --- those of other replicas --------------------------------------------------------------
 
@@ -188,7 +216,7 @@ class LossDetector:
         deadline = asyncio.get_running_loop().time() + _PEER_PATIENCE.total_seconds()
         while True:
             found = await self._find(at.subject)
-            if found is None or found.seq < at.seq:
+            if found is None or found.seq < at.seq or self._is_mine(found):
                 raise EventsLost(f"heartbeat {at.seq} on {at.subject} is gone")
             if found.seq == at.seq or _has_verified(found.heartbeat, resource, scope):
                 self._verified[at.subject] = at.seq
