@@ -67,6 +67,20 @@ async def test_names_and_columns_are_reported_and_again_when_they_change(rig: Ri
         await eventually(is_changed)
 
 
+async def test_names_of_built_in_types_are_reported_where_the_hub_does_not_have_them(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(  # a type of a release that is newer than the table
+        "fleetbus_watcher.resources.served_types.names_of",
+        lambda key: () if key == "core/configmaps" else ("known",),
+    )
+    async with rig.watching(**WATCH):
+        (found,) = await eventually(lambda: reported(rig))
+
+    assert (found.resource_key, found.singular) == ("core/configmaps", "configmap")
+    assert found.short_names == ["cm"]
+
+
 async def test_unchanged_types_are_not_in_every_heartbeat(rig: Rig):
     rig.cluster.create(CRDS, widgets(COLUMNS))
     async with rig.watching(**WATCH, heartbeat_idle=timedelta(milliseconds=50)):

@@ -1,6 +1,8 @@
 """Singulars and short names of Kubernetes' own resources and ours, as in kubectl.
 
-Discovery has them for every resource; the snapshot keeps those of custom resources only.
+Commands resolve names without asking a server, so they have those of Kubernetes 1.37; a test
+compares them with its sources. Discovery has them for every resource, and the snapshot keeps what
+it says of all resources that this table lacks.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ _MIN_SIMILARITY: Final = 0.7
 """From 0 to 1, for names that differ in spelling."""
 
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "admissionregistration.k8s.io/mutatingadmissionpolicies": ("mutatingadmissionpolicy",),
+    "admissionregistration.k8s.io/mutatingadmissionpolicybindings": (
+        "mutatingadmissionpolicybinding",
+    ),
     "admissionregistration.k8s.io/mutatingwebhookconfigurations": ("mutatingwebhookconfiguration",),
+    "admissionregistration.k8s.io/validatingadmissionpolicies": ("validatingadmissionpolicy",),
+    "admissionregistration.k8s.io/validatingadmissionpolicybindings": (
+        "validatingadmissionpolicybinding",
+    ),
     "admissionregistration.k8s.io/validatingwebhookconfigurations": (
         "validatingwebhookconfiguration",
     ),
@@ -30,6 +40,9 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "batch/cronjobs": ("cronjob", "cj"),
     "batch/jobs": ("job",),
     "certificates.k8s.io/certificatesigningrequests": ("certificatesigningrequest", "csr"),
+    "certificates.k8s.io/clustertrustbundles": ("clustertrustbundle",),
+    "certificates.k8s.io/podcertificaterequests": ("podcertificaterequest",),
+    "coordination.k8s.io/leasecandidates": ("leasecandidate",),
     "coordination.k8s.io/leases": ("lease",),
     "core/componentstatuses": ("componentstatus", "cs"),
     "core/configmaps": ("configmap", "cm"),
@@ -49,21 +62,41 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "core/services": ("service", "svc"),
     "discovery.k8s.io/endpointslices": ("endpointslice",),
     "events.k8s.io/events": ("event", "ev"),
-    "fleetbus.dev/clusters": ("cluster", "fcl", "cl"),
+    "fleetbus.dev/clusters": ("cluster", "fcl"),
     "fleetbus.dev/multiclusterresources": ("multiclusterresource", "mcr", "rr"),
+    "flowcontrol.apiserver.k8s.io/flowschemas": ("flowschema",),
+    "flowcontrol.apiserver.k8s.io/prioritylevelconfigurations": ("prioritylevelconfiguration",),
+    "internal.apiserver.k8s.io/storageversions": ("storageversion",),
+    "lifecycle.k8s.io/evictionrequests": ("evictionrequest",),
+    "lifecycle.k8s.io/evictions": ("eviction",),
     "networking.k8s.io/ingressclasses": ("ingressclass",),
     "networking.k8s.io/ingresses": ("ingress", "ing"),
+    "networking.k8s.io/ipaddresses": ("ipaddress", "ip"),
     "networking.k8s.io/networkpolicies": ("networkpolicy", "netpol"),
+    "networking.k8s.io/servicecidrs": ("servicecidr",),
+    "node.k8s.io/runtimeclasses": ("runtimeclass",),
     "policy/poddisruptionbudgets": ("poddisruptionbudget", "pdb"),
     "rbac.authorization.k8s.io/clusterrolebindings": ("clusterrolebinding",),
     "rbac.authorization.k8s.io/clusterroles": ("clusterrole",),
     "rbac.authorization.k8s.io/rolebindings": ("rolebinding",),
     "rbac.authorization.k8s.io/roles": ("role",),
+    "resource.k8s.io/deviceclasses": ("deviceclass",),
+    "resource.k8s.io/devicetaintrules": ("devicetaintrule",),
+    "resource.k8s.io/resourceclaims": ("resourceclaim",),
+    "resource.k8s.io/resourceclaimtemplates": ("resourceclaimtemplate",),
+    "resource.k8s.io/resourcepoolstatusrequests": ("resourcepoolstatusrequest",),
+    "resource.k8s.io/resourceslices": ("resourceslice",),
+    "scheduling.k8s.io/compositepodgroups": ("compositepodgroup",),
+    "scheduling.k8s.io/podgroups": ("podgroup",),
     "scheduling.k8s.io/priorityclasses": ("priorityclass", "pc"),
+    "scheduling.k8s.io/workloads": ("workload",),
     "storage.k8s.io/csidrivers": ("csidriver",),
     "storage.k8s.io/csinodes": ("csinode",),
+    "storage.k8s.io/csistoragecapacities": ("csistoragecapacity",),
     "storage.k8s.io/storageclasses": ("storageclass", "sc"),
     "storage.k8s.io/volumeattachments": ("volumeattachment",),
+    "storage.k8s.io/volumeattributesclasses": ("volumeattributesclass", "vac"),
+    "storagemigration.k8s.io/storageversionmigrations": ("storageversionmigration",),
 }
 """The singular, which is the kind in lower case, and then the short names of each resource key."""
 
@@ -90,12 +123,19 @@ CATEGORIES: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(
         "core/services",
     ),
     ("all",),
-) | {
-    "admissionregistration.k8s.io/mutatingwebhookconfigurations": ("api-extensions",),
-    "admissionregistration.k8s.io/validatingwebhookconfigurations": ("api-extensions",),
-    "apiextensions.k8s.io/customresourcedefinitions": ("api-extensions",),
-    "apiregistration.k8s.io/apiservices": ("api-extensions",),
-}
+) | dict.fromkeys(
+    (
+        "admissionregistration.k8s.io/mutatingadmissionpolicies",
+        "admissionregistration.k8s.io/mutatingadmissionpolicybindings",
+        "admissionregistration.k8s.io/mutatingwebhookconfigurations",
+        "admissionregistration.k8s.io/validatingadmissionpolicies",
+        "admissionregistration.k8s.io/validatingadmissionpolicybindings",
+        "admissionregistration.k8s.io/validatingwebhookconfigurations",
+        "apiextensions.k8s.io/customresourcedefinitions",
+        "apiregistration.k8s.io/apiservices",
+    ),
+    ("api-extensions",),
+)
 """The categories of each resource key that is in one."""
 _ALL_NAMES: Final = _by_name(slice(None))
 
@@ -103,6 +143,11 @@ _ALL_NAMES: Final = _by_name(slice(None))
 def names_of(key: str) -> Sequence[str]:
     """The singular and the short names of a resource key; none if they are not known."""
     return _NAMES.get(key, ())
+
+
+def is_reserved(word: str) -> bool:
+    """Whether a word is the singular or a short name of a resource in the table."""
+    return word in _ALL_NAMES
 
 
 def built_in_plurals() -> Collection[str]:

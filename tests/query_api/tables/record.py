@@ -1,42 +1,136 @@
-"""Writes the columns and cells of `tables-1.34.1.jsonl` anew, from the printers of kube-apiserver.
+"""Records the tables and the names of Kubernetes' own types, from its printers and its sources.
 
-usage: python record.py PRINTER < tables-1.34.1.jsonl > new.jsonl
+    python tests/run.py query_api.tables.record
 
-PRINTER is `printer.go`, built in a module that requires k8s.io/kubernetes v1.34.1 and replaces its
-staging modules (k8s.io/api and others) with v0.34.1. To record another object, add a line with its
-`resource` and `object` first.
+After an upgrade of `printer/go.mod` this writes the recordings anew; read the difference, and mend
+`fleetbus_query_api/tables/builtin`. A new kind needs objects in `samples.jsonl` first. Go builds
+the printers, which takes 10 minutes once.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from query_api.tables.corpus import SAMPLES, Tree, pods, samples, variants
+from query_api.tables.recorded import TABLES, without_ages
+from query_api.tables.registry_names import registry_names
+
+HERE: Final = Path(__file__).parent
+NAMES: Final = HERE.parents[1] / "sdk/kube/resource-names-1.37.2.json"
 
 
-def main(printer: str) -> None:
-    """Read lines, and print them with the columns and cells that the printer gives."""
-    lines: list[dict[str, Any]] = [json.loads(line) for line in sys.stdin]
-    rows = [line for line in lines if "object" in line]
-    asked = "".join(f"{json.dumps(row['object'])}\n" for row in rows)
-    done = subprocess.run([printer], input=asked, capture_output=True, text=True, check=True)
-    answers: list[dict[str, Any]] = [json.loads(line)["table"] for line in done.stdout.splitlines()]
-    columns = {
-        row["resource"]: [
-            [c["name"], c["type"], c["format"], c["priority"]] for c in answer["columnDefinitions"]
+class GoMissingError(Exception):
+    """The printers cannot be built; the message says what to install."""
+
+
+def main() -> None:
+    """Write the recordings."""
+    printer = build_printer()
+    _write_names()
+    _write_lines(SAMPLES, _whole_samples(printer))
+    _write_lines(TABLES, recordings(printer))
+
+
+def build_printer() -> Path:
+    """Build `printer/main.go`, unless it is built.
+
+    Raises:
+        GoMissingError: there is no Go, or the build failed.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fleetbus")
+    program = cache / "kubernetes-printer"
+    cache.mkdir(parents=True, exist_ok=True)
+    command = ["go", "build", "-o", str(program), "."]
+    try:
+        subprocess.run(command, cwd=HERE / "printer", check=True, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise GoMissingError(
+            "install Go 1.26 or newer to compare with Kubernetes' printers"
+        ) from None
+    except subprocess.CalledProcessError as e:
+        raise GoMissingError(f"the printers were not built: {e.stderr[-2000:]}") from None
+    return program
+
+
+def recordings(printer: Path) -> Iterable[Tree]:
+    """The lines of the recording: per resource its columns, and then the cells of its objects."""
+    for resource, objects in samples().items():
+        answers = _ask(printer, [{"object": each} for each in objects])
+        listed = _ask(printer, [{"list": objects}])[0]["rows"]
+        columns = [
+            [each["name"], each["type"], each["format"], each["priority"]]
+            for each in answers[0]["columns"]
         ]
-        for row, answer in zip(rows, answers, strict=True)
-    }
-    for resource, found in columns.items():
-        sys.stdout.write(_line({"resource": resource, "columns": found}))
-    for row, answer in zip(rows, answers, strict=True):
-        sys.stdout.write(_line({**row, "cells": answer["rows"][0]["cells"]}))
+        yield {"resource": resource, "columns": columns}
+        for sample, answer, row in zip(objects, answers, listed, strict=True):
+            cells = answer["rows"][0]
+            found = {"resource": resource, "name": sample["metadata"]["name"], "cells": cells}
+            if row != cells:
+                found["inList"] = row
+            yield found | _variants(printer, sample, cells)
+    answers = _ask(printer, [{"object": each} for each in pods()])
+    yield {"pods": [without_ages(each["rows"][0][1:]) for each in answers]}
 
 
-def _line(value: dict[str, Any]) -> str:
-    return json.dumps(value, separators=(",", ":")) + "\n"
+def _variants(printer: Path, sample: Tree, cells: list[Any]) -> Tree:
+    """What changes of an object change in its row, and which leave no object that servers send."""
+    names: list[str] = []
+    questions: list[str] = []
+    for name, changed in variants(sample):
+        names.append(name)
+        questions.append(json.dumps({"object": changed}))
+    changes: Tree = {}
+    unsent: list[str] = []
+    for name, answer in zip(names, _ask_lines(printer, questions), strict=True):
+        if not answer["sent"]:
+            unsent.append(name)
+            continue
+        row = answer["rows"][0]
+        differences = {str(i): cell for i, cell in enumerate(row) if cell != cells[i]}
+        if differences:
+            changes[name] = differences
+    return {"changes": changes, "unsent": unsent}
+
+
+def _whole_samples(printer: Path) -> Iterable[Tree]:
+    """The samples with all defaults, as servers send them."""
+    for resource, objects in samples().items():
+        for answer in _ask(printer, [{"object": each, "whole": True} for each in objects]):
+            yield {"resource": resource, "object": answer["object"]}
+
+
+def _ask(printer: Path, questions: list[Tree]) -> list[Tree]:
+    return _ask_lines(printer, [json.dumps(each) for each in questions])
+
+
+def _ask_lines(printer: Path, questions: list[str]) -> list[Tree]:
+    text = "".join(f"{each}\n" for each in questions)
+    done = subprocess.run([printer], input=text, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _write_names() -> None:
+    modules = ("k8s.io/kubernetes", "k8s.io/apiextensions-apiserver", "k8s.io/kube-aggregator")
+    command = ["go", "list", "-m", "-f", "{{.Dir}}", *modules]
+    done = subprocess.run(command, cwd=HERE / "printer", check=True, capture_output=True, text=True)
+    names = registry_names(*map(Path, done.stdout.splitlines()))
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in names.items())
+    NAMES.write_text(f"{{\n{lines}\n}}\n")
+
+
+def _write_lines(file: Path, lines: Iterable[Tree]) -> None:
+    rendered = [json.dumps(line, separators=(",", ":"), ensure_ascii=False) for line in lines]
+    file.write_text("".join(f"{line}\n" for line in rendered), "utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    try:
+        main()
+    except GoMissingError as e:
+        sys.exit(str(e))

@@ -1,69 +1,101 @@
-"""The columns and cells of Kubernetes' own resources are those of kube-apiserver 1.34.1.
+"""The columns and cells of Kubernetes' own resources are those of kube-apiserver 1.37.2.
 
-`tables-1.34.1.jsonl` has objects, and what its printers answered; `record.py` writes it.
+`record` has written what its printers answered for the objects of `corpus`.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from pathlib import Path
+import shutil
 from typing import Any, Final
 
 import pytest
 
 from fleetbus_query_api.answers.catalog import KnownResource
 from fleetbus_query_api.tables.builtin import BUILTIN
-from fleetbus_query_api.tables.columns import columns_of
+from fleetbus_query_api.tables.column import Column
+from fleetbus_query_api.tables.columns import columns_in_list, columns_of
+from query_api.tables.corpus import Tree, pods, samples, variants
+from query_api.tables.record import build_printer, recordings
+from query_api.tables.recorded import lines, without_ages
 
-Tree = dict[str, Any]
-
-RECORDED: Final = [
-    json.loads(line)
-    for line in (Path(__file__).parent / "tables-1.34.1.jsonl").read_text("utf-8").splitlines()
-]
+SAMPLES: Final = samples()
+RECORDED: Final = lines()
 COLUMNS: Final[dict[str, list[list[Any]]]] = {
     line["resource"]: line["columns"] for line in RECORDED if "columns" in line
 }
-ROWS: Final[list[Tree]] = [line for line in RECORDED if "cells" in line]
-NOT_RECORDED: Final = {
-    # a server of its own inside kube-apiserver, and alpha resources
-    "apiregistration.k8s.io/apiservices",
-    "admissionregistration.k8s.io/mutatingadmissionpolicies",
-    "admissionregistration.k8s.io/mutatingadmissionpolicybindings",
-    "certificates.k8s.io/clustertrustbundles",
-    "certificates.k8s.io/podcertificaterequests",
-    "coordination.k8s.io/leasecandidates",
-    "core/componentstatuses",
+ROWS: Final[dict[str, list[Tree]]] = {
+    resource: [line for line in RECORDED if line.get("resource") == resource and "cells" in line]
+    for resource in COLUMNS
 }
+SORTED: Final = "flowcontrol.apiserver.k8s.io/flowschemas"
+"""A server sorts a list of them by their precedence; ours is in the order of names, in pages."""
 
 
-def known(key: str) -> KnownResource:
-    group, _, plural = key.partition("/")
-    return KnownResource(group, plural, "", namespaced=True, versions=("v1",))
+def columns(resource: str) -> list[Column]:
+    group, _, plural = resource.partition("/")
+    known = KnownResource(group, plural, "", namespaced=True, versions=("v1",))
+    return list(columns_of(known))
 
 
-def without_ages(cells: list[Any]) -> list[Any]:
-    """Objects are of 2001: years go by."""
-    return [re.sub(r"\b\d+y\b", "AGE", c) if isinstance(c, str) else c for c in cells]
+def cells(shown: list[Column], tree: Tree) -> list[Any]:
+    return without_ages([column.cell(tree) for column in shown])
+
+
+def expected(row: list[Any], shown: list[Column]) -> list[Any]:
+    """An address has one cell more than columns: clients show as many as there are columns."""
+    return without_ages(row)[: len(shown)]
 
 
 @pytest.mark.parametrize("resource", COLUMNS)
 def test_the_columns_are_those_of_a_real_server(resource: str):
-    found = columns_of(known(resource))
+    found = [[c.name, c.type, c.format, c.priority] for c in columns(resource)]
 
-    assert [[c.name, c.type, c.format, c.priority] for c in found] == COLUMNS[resource]
+    assert found == COLUMNS[resource]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['resource']}-{ROWS.index(row)}")
-def test_the_cells_are_those_of_a_real_server(row: Tree):
-    columns = columns_of(known(row["resource"]))
+@pytest.mark.parametrize("resource", COLUMNS)
+def test_the_cells_are_those_of_a_real_server(resource: str):
+    shown, objects = columns(resource), SAMPLES[resource]
+    in_list = list(columns_in_list(shown, (("a", each) for each in objects))("a"))
 
-    cells = [column.cell(row["object"]) for column in columns]
+    for sample, row in zip(objects, ROWS[resource], strict=True):
+        assert cells(shown, sample) == expected(row["cells"], shown), row["name"]
+        if resource == SORTED:
+            continue
+        listed = row.get("inList", row["cells"])
+        assert cells(in_list, sample) == expected(listed, shown), row["name"]
 
-    # An address has one cell more than columns: clients show as many as there are columns.
-    assert without_ages(cells) == without_ages(row["cells"])[: len(columns)]
+
+@pytest.mark.parametrize("resource", COLUMNS)
+def test_the_cells_of_changed_objects_are_those_of_a_real_server(resource: str):
+    shown, different = columns(resource), list[str]()
+    for sample, row in zip(SAMPLES[resource], ROWS[resource], strict=True):
+        unsent = set(row["unsent"])
+        for what, changed in variants(sample):
+            if what in unsent:
+                continue
+            changes = {int(i): cell for i, cell in row["changes"].get(what, {}).items()}
+            real = [changes.get(i, cell) for i, cell in enumerate(row["cells"])]
+            found = cells(shown, changed)
+            if found != expected(real, shown):
+                different.append(f"{row['name']}: {what}: {found} != {expected(real, shown)}")
+
+    assert not different, "\n".join(different[:20])
+
+
+def test_the_cells_of_pods_in_every_state_are_those_of_a_real_server():
+    shown = columns("core/pods")
+    recorded = next(line["pods"] for line in RECORDED if "pods" in line)
+
+    for pod, row in zip(pods(), recorded, strict=True):
+        assert cells(shown, pod)[1:] == row, pod
 
 
 def test_every_column_is_compared_with_a_real_server():
-    assert set(BUILTIN) - set(COLUMNS) == NOT_RECORDED
+    assert set(BUILTIN) <= set(COLUMNS)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("go") is None, reason="install Go 1.26 or newer")
+def test_the_recordings_are_what_the_printers_answer():
+    assert list(recordings(build_printer())) == RECORDED

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from pathlib import Path
+from typing import Any
 
-from fleetbus.kube.resource_names import with_plural
+import pytest
+import yaml
+
+from fleetbus.kube.resource_names import CATEGORIES, names_of, with_plural
 from fleetbus_proto.resources import parse_resource_name
 
 
@@ -26,3 +31,31 @@ def test_singulars_and_short_names_resolve_as_in_kubectl(
     word: str, meant: tuple[str | None, str | None, str]
 ):
     assert with_plural(parse_resource_name(word)[0]) == meant
+
+
+def test_the_names_of_built_in_types_are_those_of_kubernetes():
+    """`python tests/run.py query_api.tables.record` reads them from the sources of a release."""
+    recorded = json.loads((Path(__file__).parent / "resource-names-1.37.2.json").read_text())
+    plain = {"shortNames": [], "categories": []}
+
+    found = {key: _names(key) for key in recorded | dict.fromkeys(CATEGORIES, plain)}
+
+    assert found == recorded
+
+
+def _names(key: str) -> dict[str, Any]:
+    singular, *short = names_of(key) or [""]
+    return {
+        "singular": singular,
+        "shortNames": short,
+        "categories": list(CATEGORIES.get(key, ())),
+    }
+
+
+def test_the_names_of_our_types_are_those_of_their_definitions():
+    files = (Path(__file__).parents[3] / "charts/fleetbus/files/crds").glob("*.yaml")
+    specs = [yaml.safe_load(file.read_text())["spec"] for file in files]
+    named = {f"{each['group']}/{each['names']['plural']}": each["names"] for each in specs}
+
+    for key in ("fleetbus.dev/clusters", "fleetbus.dev/multiclusterresources"):
+        assert list(names_of(key)) == [named[key]["singular"], *named[key]["shortNames"]]

@@ -90,7 +90,9 @@ class KnownResource:
             return 0
         if word in {self.kind.lower(), self.singular}:
             return 1
-        return 2 if word in self.short_names else None
+        if word in names_of(self.key):
+            return 2
+        return 3 if word in self.short_names else None  # only a cluster says so
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,23 @@ from fleetbus.kube.json_fields import Tree, look, many, mapping, number, pairs, 
 from fleetbus_query_api.tables.column import NONE, Cell, Column, column, wide
 
 _SETS: Final = {"In": "in", "NotIn": "notin"}
+_PRESENCE: Final = ("Exists", "DoesNotExist")
 _SHOWN: Final = 3
 """Items of a list that a cell names."""
 
 
 def at(*path: str, default: str = "") -> Callable[[Tree], str]:
-    """A cell with the value at a path."""
+    """A cell with the value at a path; the default where there is none, not where it is empty."""
+
+    def cell(tree: Tree) -> str:
+        found = look(tree, *path)
+        return default if found is None else str(found)
+
+    return cell
+
+
+def filled(*path: str, default: str) -> Callable[[Tree], str]:
+    """A cell with the value at a path; the default where it is empty, too."""
     return lambda tree: text(tree, *path) or default
 
 
@@ -70,9 +81,22 @@ def is_true(tree: object, *path: str, kind: str) -> bool:
     return next((c.get("status") == "True" for c in found), False)
 
 
-def selector(*path: str, none: str = NONE) -> Callable[[Tree], str]:
+def selector(*path: str, none: str = NONE, invalid: str = "<error>") -> Callable[[Tree], str]:
     """A cell with the label selector at a path: `app=web,tier in (a,b),!old`."""
-    return lambda tree: render_selector(look(tree, *path)) or none
+
+    def cell(tree: Tree) -> str:
+        found = look(tree, *path)
+        expressions = many(found, "matchExpressions")
+        return (render_selector(found) or none) if all(map(_is_valid, expressions)) else invalid
+
+    return cell
+
+
+def _is_valid(expression: Tree) -> bool:
+    operator, values = text(expression, "operator"), strings(expression, "values")
+    if not text(expression, "key"):
+        return False
+    return bool(values) if operator in _SETS else operator in _PRESENCE and not values
 
 
 def render_selector(wanted: object) -> str:

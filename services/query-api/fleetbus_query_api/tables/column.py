@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -17,6 +17,8 @@ NONE: Final = "<none>"
 UNSET: Final = "<unset>"
 UNKNOWN: Final = "<unknown>"
 INVALID: Final = "<invalid>"
+DEFAULT_MARK: Final = " (default)"
+"""Behind the name of the class that is used where none is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class Column:
         description: one sentence; may be empty.
         priority: 0 is always shown, more only with `-o wide`.
         cell: renders the cell of an object; never raises, whatever the object has.
+        in_list: makes `cell` for those objects of a list that are of one cluster, where a cell
+            depends on the others; None where it does not.
     """
 
     name: str
@@ -38,6 +42,7 @@ class Column:
     format: str = ""
     description: str = ""
     priority: int = 0
+    in_list: Callable[[Sequence[Tree]], Callable[[Tree], Cell]] | None = None
 
     def definition(self) -> dict[str, str | int]:
         """The column without its cells, as answers have it."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from fleetbus.kube.json_fields import Tree
 from fleetbus_proto.events import PrinterColumn
 from fleetbus_proto.resources import is_built_in
 from fleetbus_query_api.answers.catalog import KnownResource
@@ -35,6 +36,31 @@ def columns_of(known: KnownResource, clusters: Collection[str] | None = None) ->
         return _PLAIN
     declared = _declared(known, clusters)
     return custom_columns(declared) if declared else _CUSTOM
+
+
+def columns_in_list(
+    columns: Sequence[Column], objects: Iterable[tuple[str, Tree]]
+) -> Callable[[str], Sequence[Column]]:
+    """Prepare the columns for the objects of one list, some of whose cells may depend on others.
+
+    Args:
+        columns: those of the resource.
+        objects: all objects of the list with their clusters; read only if a column needs them.
+
+    Returns:
+        The columns for the objects of a cluster.
+    """
+    if all(each.in_list is None for each in columns):
+        return lambda _: columns
+    trees: dict[str, list[Tree]] = {}
+    for cluster, tree in objects:
+        trees.setdefault(cluster, []).append(tree)
+    prepared = {cluster: [_listed(c, listed) for c in columns] for cluster, listed in trees.items()}
+    return lambda cluster: prepared.get(cluster, columns)
+
+
+def _listed(each: Column, trees: Sequence[Tree]) -> Column:
+    return each if each.in_list is None else replace(each, cell=each.in_list(trees))
 
 
 def _declared(known: KnownResource, clusters: Collection[str] | None) -> tuple[PrinterColumn, ...]:

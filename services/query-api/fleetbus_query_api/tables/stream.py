@@ -35,7 +35,7 @@ from fleetbus_query_api.answers.render import FIXED_HEADERS, body_of, render_fre
 from fleetbus_query_api.fields.order import SortKey, parse_sort
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.tables.column import NONE, UNKNOWN, Cell, Column
-from fleetbus_query_api.tables.columns import columns_of
+from fleetbus_query_api.tables.columns import columns_in_list, columns_of
 
 log = structlog.get_logger()
 
@@ -129,7 +129,9 @@ class TableListing:
         version = found.page.counter
         while True:
             lines: list[bytes] = []
-            take: Callable[[Entry], None] = lambda e, to=lines: to.append(rows.line(e))  # noqa: E731
+            # One object by its name is a get, which knows of no others.
+            line = rows.lines(found.page.entries if chosen.query.name is None else ())
+            take: Callable[[Entry], None] = lambda e, to=lines, of=line: to.append(of(e))  # noqa: E731
             await self._slices.run(take, found.page.entries)
             if lines:
                 yield b"".join(lines)
@@ -210,13 +212,20 @@ class _Rows:
             found.append(Column("Labels", lambda _: None))
         return [each.definition() for each in found]
 
-    def line(self, entry: Entry) -> bytes:
-        """One row as a JSON line: strings."""
-        self.count += 1
-        head = [entry.cluster, entry.namespace] if self._is_namespaced else [entry.cluster]
-        return _encode(head + self._cells(entry)) + b"\n"
+    def lines(self, entries: Sequence[Entry]) -> Callable[[Entry], bytes]:
+        """Render the entries of a page as JSON lines: strings."""
+        trees = ((e.cluster, tree) for e in entries if (tree := _tree_of(e)) is not None)
+        columns_of_cluster = columns_in_list(self._columns, trees)
 
-    def _cells(self, entry: Entry) -> list[str]:
+        def line(entry: Entry) -> bytes:
+            self.count += 1
+            head = [entry.cluster, entry.namespace] if self._is_namespaced else [entry.cluster]
+            cells = self._cells(entry, columns_of_cluster(entry.cluster))
+            return _encode(head + cells) + b"\n"
+
+        return line
+
+    def _cells(self, entry: Entry, columns: Sequence[Column]) -> list[str]:
         tree = _tree_of(entry)
         if tree is None:
             if len(self.degraded) < _NAMED:
@@ -230,7 +239,7 @@ class _Rows:
                 )
             cells = [entry.name if c.format == "name" else UNKNOWN for c in self._columns]
             return [*cells, UNKNOWN] if self._show_labels else cells
-        cells = [_render(column.cell(tree)) for column in self._columns]
+        cells = [_render(column.cell(tree)) for column in columns]
         if self._show_labels:
             cells.append((pairs(tree, "metadata", "labels") or NONE)[:_LONGEST_CELL])
         return cells

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fleetbus.kube.resource_names import CATEGORIES, names_of
+from fleetbus.kube.resource_names import CATEGORIES, is_reserved, names_of
 from fleetbus.snapshot import Definition, ResourceType
-from fleetbus_proto.resources import CORE
+from fleetbus_proto.resources import CORE, is_built_in
 
 VERBS: Final = ("get", "list", "watch")
 
@@ -79,9 +79,16 @@ def _kind_of(record: ResourceType) -> Kind:
         kind=kind,
         namespaced=record.namespaced,
         singular=names[0] if names else custom.singular or kind.lower(),
-        short_names=names[1:] or custom.short_names,
-        categories=CATEGORIES.get(record.key) or custom.categories,
+        short_names=names[1:] if names else _unreserved(record.group, custom.short_names),
+        categories=CATEGORIES.get(record.key, ()) if names else custom.categories,
     )
+
+
+def _unreserved(group: str, short_names: Sequence[str]) -> Sequence[str]:
+    """Drop what the table has for another type: clients find built-in groups before all others."""
+    if not is_built_in(group):
+        return short_names
+    return [name for name in short_names if not is_reserved(name)]
 
 
 def _group_rank(group: str) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""The names and printer columns of the watched resources that are not built in.
+"""The names and printer columns of the watched resources that the hub does not know itself.
 
 Names come from discovery. Columns come from CustomResourceDefinitions, which are large: their
 metadata is listed, and only one whose generation has changed is read, alone. Where the watcher may
@@ -19,8 +19,8 @@ import structlog
 from fleetbus.errors import Forbidden, KubeError
 from fleetbus.kube.discovery import ApiResource
 from fleetbus.kube.list_watch.listing import JSON, METADATA, WatchTarget, list_pages
+from fleetbus.kube.resource_names import names_of
 from fleetbus_proto.events import PrinterColumn, ServedType
-from fleetbus_proto.resources import is_built_in
 from fleetbus_watcher.errors import WatcherError
 from fleetbus_watcher.follow.context import CRDS, ClusterContext
 from fleetbus_watcher.resources.selection import SelectionResult
@@ -96,7 +96,7 @@ class ServedTypes:
         watched = {
             each.api.resource.key: each.api
             for each in selected.resources.values()
-            if not is_built_in(each.api.resource.group)
+            if not names_of(each.api.resource.key)
         }
         if watched != self._watched or self.known is None:
             self._watched = watched

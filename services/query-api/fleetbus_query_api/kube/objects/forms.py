@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -23,6 +23,10 @@ class Form(Protocol):
 
     def item(self, entry: Entry) -> bytes:
         """One object of a list."""
+        ...
+
+    def items(self, entries: Sequence[Entry]) -> Callable[[Entry], bytes]:
+        """Render the objects of a page of a list."""
         ...
 
     def opening(self, metadata: JsonObject) -> bytes:
@@ -50,6 +54,10 @@ class WholeObjects:
     def __init__(self, of: ObjectBytes) -> None:
         self._of = of
         self.item = of.whole
+
+    def items(self, entries: Sequence[Entry]) -> Callable[[Entry], bytes]:  # noqa: ARG002
+        """Render each object alone."""
+        return self.item
 
     def opening(self, metadata: JsonObject) -> bytes:
         """The bytes before the objects of a list."""
@@ -79,6 +87,10 @@ class MetadataOnly:
     def item(self, entry: Entry) -> bytes:
         """One object of a list."""
         return self._of.metadata(entry, self._version)
+
+    def items(self, entries: Sequence[Entry]) -> Callable[[Entry], bytes]:  # noqa: ARG002
+        """Render each object alone."""
+        return self.item
 
     def opening(self, metadata: JsonObject) -> bytes:
         """The bytes before the objects of a list."""

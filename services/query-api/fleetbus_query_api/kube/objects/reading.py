@@ -246,9 +246,10 @@ class KubeObjects:
     async def _render(self, form: Form, entries: Sequence[Entry]) -> list[bytes]:
         """The items, with commas between them; they are not joined, which would copy them."""
         items: list[bytes] = []
+        item = form.items(entries)
 
         def render(entry: Entry) -> None:
-            items.extend((b",", form.item(entry)))
+            items.extend((b",", item(entry)))
 
         await self._slices.run(render, entries)
         return items[1:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -11,6 +11,7 @@ from fleetbus.snapshot import Entry
 from fleetbus_query_api.kube.objects.forms import CLOSING
 from fleetbus_query_api.kube.objects.object_bytes import ObjectBytes
 from fleetbus_query_api.tables.column import Cell, Column
+from fleetbus_query_api.tables.columns import columns_in_list
 
 _CLUSTER: Final = Column(
     "Cluster", lambda _: None, description="The cluster of the fleet that has the object."
@@ -37,9 +38,18 @@ class TableRows:
         self._include = include
         self._version = version
 
+    def items(self, entries: Sequence[Entry]) -> Callable[[Entry], bytes]:
+        """Render the rows of a page of a list."""
+        trees = ((entry.cluster, self._of.tree(entry)) for entry in entries)
+        columns = columns_in_list(self._columns, trees)
+        return lambda entry: self._row(entry, columns(entry.cluster))
+
     def item(self, entry: Entry) -> bytes:
-        """One row."""
-        cells = msgspec.json.encode(self._cells(entry))
+        """One row of an object that is alone in its cluster's part of the answer."""
+        return self._row(entry, self._columns)
+
+    def _row(self, entry: Entry, columns: Sequence[Column]) -> bytes:
+        cells = msgspec.json.encode(self._cells(entry, columns))
         if self._include == "None":
             return b'{"cells":%b}' % cells
         is_whole = self._include == "Object"
@@ -66,9 +76,9 @@ class TableRows:
         rows = b",".join(map(self.item, entries))
         return self.opening({"resourceVersion": version}) + rows + CLOSING
 
-    def _cells(self, entry: Entry) -> list[Cell]:
+    def _cells(self, entry: Entry, columns: Sequence[Column]) -> list[Cell]:
         tree = self._of.tree(entry)
-        cells = [column.cell(tree) for column in self._columns]
+        cells = [column.cell(tree) for column in columns]
         return [entry.cluster, *cells] if self._of.names_cluster else cells
 
     def _definitions(self) -> list[dict[str, Any]]:

@@ -22,6 +22,11 @@ def _param_ref(binding: Tree) -> str:
     return render_selector(look(found, "selector")) or UNSET
 
 
+def _distinguisher(schema: Tree) -> str:
+    method = look(schema, "spec", "distinguisherMethod")
+    return NONE if method is None else text(method, "type")
+
+
 def _is_dangling(schema: Tree) -> str:
     conditions = many(schema, "status", "conditions")
     return next((text(c, "status") for c in conditions if c.get("type") == "Dangling"), "?")
@@ -76,7 +81,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         NAME,
         column("PriorityLevel", at("spec", "priorityLevelConfiguration", "name")),
         column("MatchingPrecedence", count("spec", "matchingPrecedence")),
-        column("DistinguisherMethod", at("spec", "distinguisherMethod", "type", default=NONE)),
+        column("DistinguisherMethod", _distinguisher),
         AGE,
         column("MissingPL", _is_dangling),
     ),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from fleetbus.kube.json_fields import Tree, look, many, mapping, number, text
-from fleetbus_query_api.tables.cells import at, count, length, size, truth
+from fleetbus_query_api.tables.cells import at, filled, length, size
 from fleetbus_query_api.tables.column import (
     AGE,
     NAME,
     NONE,
     UNKNOWN,
+    Cell,
     Column,
     column,
     name_of,
@@ -48,7 +50,12 @@ def _address(kind: str) -> Callable[[Tree], str]:
 
 
 def _info(field: str) -> Callable[[Tree], str]:
-    return at("status", "nodeInfo", field, default=UNKNOWN)
+    return filled("status", "nodeInfo", field, default=UNKNOWN)
+
+
+def _kernel(node: Tree) -> str:
+    architecture = text(node, "status", "nodeInfo", "architecture")
+    return _info("kernelVersion")(node) + (f" ({architecture})" if architecture else "")
 
 
 def _data(config_map: Tree) -> int:
@@ -109,6 +116,39 @@ def _component_status(status: Tree) -> str:
     return "Healthy" if found.get("status") == "True" else "Unhealthy"
 
 
+_EVENT: Final = (
+    column("Last Seen", _last_seen),
+    column("Type", at("type")),
+    column("Reason", at("reason")),
+    column("Object", _object),
+    wide("Subobject", at("involvedObject", "fieldPath")),
+    wide("Source", _source),
+    column("Message", lambda event: text(event, "message").strip()),
+    wide("First Seen", _first_seen),
+    wide("Count", _times),
+    Column("Name", name_of, format="name", description=NAME.description, priority=1),
+)
+_CORE_NAMES: Final = {
+    "deprecatedCount": "count",
+    "deprecatedFirstTimestamp": "firstTimestamp",
+    "deprecatedLastTimestamp": "lastTimestamp",
+    "deprecatedSource": "source",
+    "note": "message",
+    "regarding": "involvedObject",
+    "reportingController": "reportingComponent",
+}
+"""The fields of an Event of events.k8s.io, and what the core group calls them."""
+
+
+def _in_own_group(each: Column) -> Column:
+    """The same column for Events of events.k8s.io, which an API server stores as core ones."""
+
+    def cell(event: Tree) -> Cell:
+        return each.cell({_CORE_NAMES.get(name, name): value for name, value in event.items()})
+
+    return replace(each, cell=cell)
+
+
 COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "core/namespaces": (NAME, column("Status", at("status", "phase")), AGE),
     "core/nodes": (
@@ -120,7 +160,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         wide("Internal-IP", _address("InternalIP")),
         wide("External-IP", _address("ExternalIP")),
         wide("OS-Image", _info("osImage")),
-        wide("Kernel-Version", _info("kernelVersion")),
+        wide("Kernel-Version", _kernel),
         wide("Container-Runtime", _info("containerRuntimeVersion")),
     ),
     "core/componentstatuses": (
@@ -131,19 +171,9 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     ),
     "core/configmaps": (NAME, column("Data", _data), AGE),
     "core/secrets": (NAME, column("Type", at("type")), column("Data", size("data")), AGE),
-    "core/serviceaccounts": (NAME, column("Secrets", size("secrets")), AGE),
-    "core/events": (
-        column("Last Seen", _last_seen),
-        column("Type", at("type")),
-        column("Reason", at("reason")),
-        column("Object", _object),
-        wide("Subobject", at("involvedObject", "fieldPath")),
-        wide("Source", _source),
-        column("Message", lambda event: text(event, "message").strip()),
-        wide("First Seen", _first_seen),
-        wide("Count", _times),
-        Column("Name", name_of, format="name", description=NAME.description, priority=1),
-    ),
+    "core/serviceaccounts": (NAME, AGE),
+    "core/events": _EVENT,
+    "events.k8s.io/events": tuple(map(_in_own_group, _EVENT)),
     "core/resourcequotas": (
         NAME,
         column("Request", _quota(is_limit=False)),
@@ -157,13 +187,6 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         column("BinaryVersion", at("spec", "binaryVersion")),
         column("EmulationVersion", at("spec", "emulationVersion")),
         AGE,
-    ),
-    "scheduling.k8s.io/priorityclasses": (
-        NAME,
-        column("Value", count("value"), type="integer"),
-        column("Global-Default", truth("globalDefault"), type="boolean"),
-        AGE,
-        column("PreemptionPolicy", at("preemptionPolicy", default="PreemptLowerPriority")),
     ),
     "node.k8s.io/runtimeclasses": (NAME, column("Handler", at("handler")), AGE),
 }

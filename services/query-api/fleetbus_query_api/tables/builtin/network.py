@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
-from fleetbus.kube.json_fields import Tree, many, mapping, number, text
+from fleetbus.kube.json_fields import Tree, look, many, mapping, number, text
 from fleetbus_query_api.tables.cells import at, labels, selector, some, strings
 from fleetbus_query_api.tables.column import (
     AGE,
+    DEFAULT_MARK,
     NAME,
     NONE,
     UNKNOWN,
     UNSET,
     Column,
     column,
+    name_of,
     wide,
 )
 
 _MAX_HOSTS: Final = 3
+_DEFAULT_CLASS: Final = "ingressclass.kubernetes.io/is-default-class"
 
 
 def _balancers(tree: Tree) -> list[str]:
@@ -32,7 +36,7 @@ def _external_ip(service: Tree) -> str:
         return text(service, "spec", "externalName")
     if kind == "LoadBalancer":
         return ",".join([*_balancers(service), *given]) or "<pending>"
-    return ",".join(given) or (NONE if kind in {"ClusterIP", "NodePort"} else UNKNOWN)
+    return ",".join(given) or NONE if kind in {"ClusterIP", "NodePort"} else UNKNOWN
 
 
 def _cluster_ip(service: Tree) -> str:
@@ -96,8 +100,14 @@ def _parameters(ingress_class: Tree) -> str:
     found = mapping(ingress_class, "spec", "parameters")
     if not found:
         return NONE
-    group = text(found, "apiGroup")
-    return f"{text(found, 'kind')}{'.' if group else ''}{group}/{text(found, 'name')}"
+    group = found.get("apiGroup")
+    kind = text(found, "kind") if group is None else f"{text(found, 'kind')}.{group}"
+    return f"{kind}/{text(found, 'name')}"
+
+
+def _ingress_class_name(ingress_class: Tree) -> str:
+    is_default = look(ingress_class, "metadata", "annotations", _DEFAULT_CLASS) == "true"
+    return name_of(ingress_class) + (DEFAULT_MARK if is_default else "")
 
 
 def _parent(address: Tree) -> str:
@@ -106,7 +116,8 @@ def _parent(address: Tree) -> str:
         return NONE
     group = text(parent, "group")
     resource = f"{text(parent, 'resource')}{'.' if group else ''}{group}".lower()
-    return "/".join(filter(None, (resource, text(parent, "namespace"), text(parent, "name"))))
+    namespace = text(parent, "namespace")
+    return f"{resource}/{namespace}{'/' if namespace else ''}{text(parent, 'name')}"
 
 
 def _cidrs(tree: Tree) -> str:
@@ -140,7 +151,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         AGE,
     ),
     "networking.k8s.io/ingressclasses": (
-        NAME,
+        replace(NAME, cell=_ingress_class_name),
         column("Controller", at("spec", "controller")),
         column("Parameters", _parameters),
         AGE,

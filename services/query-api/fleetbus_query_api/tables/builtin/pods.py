@@ -7,7 +7,7 @@ from typing import Final
 
 from fleetbus.kube.json_fields import Tree, look, many, number, text
 from fleetbus.process.human_time import parse_time
-from fleetbus_query_api.tables.cells import at, is_true, labels, template_columns
+from fleetbus_query_api.tables.cells import filled, is_true, labels, template_columns
 from fleetbus_query_api.tables.column import AGE, NAME, NONE, Column, column, since, wide
 
 _FINAL: Final = frozenset({"Succeeded", "Failed"})
@@ -16,7 +16,7 @@ _FINAL: Final = frozenset({"Succeeded", "Failed"})
 def ready(pod: Tree) -> str:
     """Render `<ready containers>/<containers>`; sidecars count, other init containers do not."""
     sidecars = _sidecars(pod)
-    total = len(many(pod, "spec", "containers")) + len(sidecars)
+    total = len(many(pod, "spec", "containers")) + len(_names_of_sidecars(pod))
     found = 0
     for state in many(pod, "status", "initContainerStatuses"):
         if number(state, "state", "terminated", "exitCode") == 0 and _ended(state):
@@ -52,10 +52,9 @@ def status(pod: Tree) -> str:
 
 def restarts(pod: Tree) -> str:
     """Render the number of restarts, and when the last one was."""
-    first = many(pod, "status", "initContainerStatuses")
     if not _starting(pod) or _is_initialized(pod):
         sidecars = _sidecars(pod)
-        first = [state for state in first if state.get("name") in sidecars]
+        first = [state for state in _until_failed(pod) if state.get("name") in sidecars]
         states = [*first, *many(pod, "status", "containerStatuses")]
     else:
         states = _until_failed(pod)
@@ -111,16 +110,30 @@ def _is_past(state: Tree, sidecars: frozenset[str]) -> bool:
 
 
 def _running(pod: Tree, shown: str) -> str:
-    """Return the reason of the first container that has one."""
+    """Return the reason of the first container that has one; a failure comes before Completed."""
     states = many(pod, "status", "containerStatuses")
     shown = next((reason for state in states if (reason := _reason(state))), shown)
-    if shown == "Completed" and any(map(_is_running, states)):
-        has_ready = any(
-            c.get("type") == "Ready" and c.get("status") == "True"
-            for c in many(pod, "status", "conditions")
-        )
-        return "Running" if has_ready else "NotReady"
-    return shown
+    if shown != "Completed":
+        return shown
+    is_running = any(map(_is_running, states))
+    if is_running and _has_ready_condition(pod):
+        return "Running"
+    failed = next(filter(_has_failed, states), None)
+    if failed is not None:
+        return _end(failed)
+    return "NotReady" if is_running else shown
+
+
+def _has_ready_condition(pod: Tree) -> bool:
+    return any(
+        c.get("type") == "Ready" and c.get("status") == "True"
+        for c in many(pod, "status", "conditions")
+    )
+
+
+def _has_failed(state: Tree) -> bool:
+    is_waiting = bool(text(state, "state", "waiting", "reason"))
+    return not is_waiting and number(state, "state", "terminated", "exitCode") != 0
 
 
 def _reason(state: Tree) -> str:
@@ -154,11 +167,15 @@ def _is_initialized(pod: Tree) -> bool:
 
 def _sidecars(pod: Tree) -> frozenset[str]:
     """Return the names of the init containers that keep running beside the others."""
-    return frozenset(
+    return frozenset(_names_of_sidecars(pod))
+
+
+def _names_of_sidecars(pod: Tree) -> Sequence[str]:
+    return [
         text(container, "name")
         for container in many(pod, "spec", "initContainers")
         if container.get("restartPolicy") == "Always"
-    )
+    ]
 
 
 COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
@@ -169,8 +186,8 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         column("Restarts", restarts),
         AGE,
         wide("IP", _ip),
-        wide("Node", at("spec", "nodeName", default=NONE)),
-        wide("Nominated Node", at("status", "nominatedNodeName", default=NONE)),
+        wide("Node", filled("spec", "nodeName", default=NONE)),
+        wide("Nominated Node", filled("status", "nominatedNodeName", default=NONE)),
         wide("Readiness Gates", _readiness_gates),
     ),
     "core/podtemplates": (

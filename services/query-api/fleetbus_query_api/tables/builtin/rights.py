@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from fleetbus.kube.json_fields import Tree, look, many, number, text
-from fleetbus_query_api.tables.cells import at
+from fleetbus_query_api.tables.cells import at, filled, labels
 from fleetbus_query_api.tables.column import AGE, NAME, NONE, Column, column, duration, wide
 
 _DECIDED: Final = ("Issued", "Denied", "Failed")
@@ -57,14 +57,14 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "certificates.k8s.io/certificatesigningrequests": (
         NAME,
         AGE,
-        column("SignerName", at("spec", "signerName", default=NONE)),
+        column("SignerName", filled("spec", "signerName", default=NONE)),
         column("Requestor", at("spec", "username")),
         column("RequestedDuration", _requested_duration),
         column("Condition", _condition),
     ),
     "certificates.k8s.io/clustertrustbundles": (
         NAME,
-        column("SignerName", at("spec", "signerName", default=NONE)),
+        column("SignerName", filled("spec", "signerName", default=NONE)),
     ),
     "certificates.k8s.io/podcertificaterequests": (
         NAME,
@@ -73,5 +73,6 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         column("NodeName", at("spec", "nodeName")),
         column("SignerName", at("spec", "signerName")),
         column("State", _state),
+        column("UnverifiedUserAnnotations", labels("spec", "unverifiedUserAnnotations")),
     ),
 }

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from fleetbus.kube.json_fields import Tree, look, many, mapping, text
+from fleetbus.process.human_time import parse_time
 from fleetbus_query_api.tables.cells import at, size, strings, truth
-from fleetbus_query_api.tables.column import AGE, NAME, NONE, UNSET, Column, column, wide
+from fleetbus_query_api.tables.column import (
+    AGE,
+    DEFAULT_MARK,
+    NAME,
+    NONE,
+    UNSET,
+    Column,
+    column,
+    name_of,
+    wide,
+)
 
 _DEFAULT_CLASS: Final = (
     "storageclass.kubernetes.io/is-default-class",
@@ -46,11 +58,24 @@ def _if_bound(cell: Callable[[Tree], str]) -> Callable[[Tree], str]:
     return lambda claim: cell(claim) if text(claim, "spec", "volumeName") else ""
 
 
-def _class_name(storage_class: Tree) -> str:
-    name = text(storage_class, "metadata", "name")
+def _listed_class_name(classes: Sequence[Tree]) -> Callable[[Tree], str]:
+    """Mark the newest of the default classes of a list, which is the one that is used."""
+    defaults = sorted(filter(_is_default, classes), key=name_of)
+    newest = max(defaults, key=_created, default=None)
+    if newest is None:
+        return name_of
+    marked = name_of(newest)
+    return lambda each: name_of(each) + (DEFAULT_MARK if name_of(each) == marked else "")
+
+
+def _is_default(storage_class: Tree) -> bool:
     annotations = look(storage_class, "metadata", "annotations")
-    is_default = any(look(annotations, key) == "true" for key in _DEFAULT_CLASS)
-    return f"{name} (default)" if is_default else name
+    return any(look(annotations, key) == "true" for key in _DEFAULT_CLASS)
+
+
+def _created(storage_class: Tree) -> float:
+    created = parse_time(look(storage_class, "metadata", "creationTimestamp") or "")
+    return created.timestamp() if created else 0.0
 
 
 def _token_requests(driver: Tree) -> str:
@@ -98,7 +123,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         _VOLUME_MODE,
     ),
     "storage.k8s.io/storageclasses": (
-        Column("Name", _class_name, format="name", description=NAME.description),
+        replace(NAME, in_list=_listed_class_name),
         column("Provisioner", at("provisioner")),
         column("ReclaimPolicy", at("reclaimPolicy", default="Delete")),
         column("VolumeBindingMode", at("volumeBindingMode", default="Immediate")),

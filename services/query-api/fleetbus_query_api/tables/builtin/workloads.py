@@ -19,6 +19,7 @@ from fleetbus_query_api.tables.cells import (
 )
 from fleetbus_query_api.tables.column import (
     AGE,
+    INVALID,
     NAME,
     NONE,
     UNKNOWN,
@@ -32,6 +33,8 @@ from fleetbus_query_api.tables.column import (
 )
 
 _MAX_METRICS: Final = 2
+_NIL: Final = "<nil>"
+"""Kubernetes shows a quantity that is absent where its kind of metric has one."""
 _AVERAGED: Final = ("Object", "External")
 _RESOURCES: Final = ("Resource", "ContainerResource")
 _JOB_STATES: Final = ("Suspended", "FailureTarget", "SuccessCriteriaMet")
@@ -104,10 +107,11 @@ def _metric(wanted: Tree, found: Tree) -> str:
         percent = UNKNOWN if used is None else f"{used}%"
         return f"{name}{percent}/{'<auto>' if aim is None else f'{aim}%'}"
     key = "averageValue" if has_average or kind == "Pods" else "value"
-    absent = UNKNOWN if current is None or (has_average and kind in _AVERAGED) else "0"
+    is_unknown = look(found, field) is None or (has_average and kind in _AVERAGED)
+    absent = UNKNOWN if is_unknown else _NIL
     shown = text(current, key) or absent
     average = " (avg)" if has_average and kind in _AVERAGED else ""
-    return f"{name}{shown}/{text(target, key) or '0'}{average}"
+    return f"{name}{shown}/{text(target, key) or _NIL}{average}"
 
 
 def _targets(autoscaler: Tree) -> str:
@@ -143,7 +147,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         column("Available", count("status", "availableReplicas")),
         AGE,
         *TEMPLATE,
-        wide("Selector", selector("spec", "selector", none="")),
+        wide("Selector", selector("spec", "selector", none="", invalid=INVALID)),
     ),
     "apps/replicasets": (
         NAME,
