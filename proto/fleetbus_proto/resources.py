@@ -13,7 +13,7 @@ from fleetbus_proto.errors import InvalidName
 CORE = "core"
 """The core group in subjects, keys and messages."""
 
-_VERSION = re.compile(r"v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?")
+_USUAL_VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?")
 _PART = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _GROUP_AT_MOST = 253
 _PLURAL_AT_MOST = 253
@@ -114,8 +114,9 @@ def parse_resource_name(text: str) -> tuple[ResourceName, ...]:
     """Parse a resource name; return all readings, the likeliest first.
 
     Accepted: `pods`, `v1/pods`, `core/v1/pods`, `apps.v1.deployments`, `v1.apps.deployments`,
-    `networking.k8s.io/v1/ingresses`, and kubectl's `ingresses.networking.k8s.io` and
-    `deployments.v1.apps`. If two readings are possible, discovery decides.
+    `networking.k8s.io/v1/ingresses`, `example.org/internal/things`, and kubectl's
+    `ingresses.networking.k8s.io` and `deployments.v1.apps`. If several readings are possible,
+    discovery decides.
 
     Raises:
         InvalidName: it is not a resource name.
@@ -123,24 +124,48 @@ def parse_resource_name(text: str) -> tuple[ResourceName, ...]:
     parts = _split(text)
     if len(parts) == 1:
         return (ResourceName(None, None, parts[0]),)
-    if _is_version(parts[-2]):
+    if canonical := _canonical(text):
+        return (canonical,)
+    if is_usual_version(parts[-2]):
         return _version_before_last(text, parts)
-    if _is_version(parts[0]):
+    if is_usual_version(parts[0]):
         return (ResourceName(_group(parts[1:-1]), parts[0], parts[-1]),)
     if "/" in text:
         raise InvalidName(
             f"resource {text!r} has no version before its last part, as in apps/v1/deployments"
         )
-    if _is_version(parts[1]):
+    return _by_plural_first(parts)
+
+
+def _by_plural_first(parts: list[str]) -> tuple[ResourceName, ...]:
+    """Read kubectl's `deployments.apps` and `deployments.v1.apps`."""
+    if is_usual_version(parts[1]):
         return (ResourceName(_group(parts[2:]), parts[1], parts[0]),)
-    return (ResourceName(_group(parts[1:]), None, parts[0]),)
+    plain = ResourceName(_group(parts[1:]), None, parts[0])
+    if len(parts) == 2:  # noqa: PLR2004 -- deployments.apps
+        return (plain,)
+    # The version may be any word: kubectl's order, and ours.
+    return (
+        plain,
+        ResourceName(_group(parts[2:]), parts[1], parts[0]),
+        ResourceName(_group(parts[:-2]), parts[-2], parts[-1]),
+    )
+
+
+def _canonical(text: str) -> ResourceName | None:
+    """Read `group/version/plural`, whatever the version is called; None for another form."""
+    group, *names = text.split("/")
+    if len(names) != 2 or any("." in name for name in names):  # noqa: PLR2004 -- version, plural
+        return None
+    is_version_first = is_usual_version(group) and not is_usual_version(names[0])
+    return None if is_version_first else ResourceName(group, *names)
 
 
 def _version_before_last(text: str, parts: list[str]) -> tuple[ResourceName, ...]:
     readings = [ResourceName(_group(parts[:-2]), parts[-2], parts[-1])]
     if "/" not in text and len(parts) == 3:  # noqa: PLR2004 -- a.v1.b: ours, or kubectl's order
         readings.append(ResourceName(_group(parts[2:]), parts[1], parts[0]))
-    if len(parts) > 2 and _is_version(parts[0]):  # noqa: PLR2004 -- a group may begin like one
+    if len(parts) > 2 and is_usual_version(parts[0]):  # noqa: PLR2004 -- a group may begin like one
         readings.append(ResourceName(_group(parts[1:-1]), parts[0], parts[-1]))
     return tuple(readings)
 
@@ -156,8 +181,12 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _is_version(part: str) -> bool:
-    return _VERSION.fullmatch(part) is not None
+def is_usual_version(part: str) -> bool:
+    """Whether a word has the form of most versions: `v1`, `v2beta1`.
+
+    A server may give a version any other name that is a label, like `internal`.
+    """
+    return _USUAL_VERSION.fullmatch(part) is not None
 
 
 def _group(parts: list[str]) -> str:

@@ -104,6 +104,8 @@ RESOURCES = [
     *("pods", "v1/pods", "core/v1/pods", "apps/v1/deployments", "deployments.apps", "*"),
     *("networking.k8s.io/v1/ingresses", "apps.v1.deployments", "apps/deployments", "v1/"),
     *("a/b/v1/c", "v1/Pods", "apps/v01/deployments", "pods/v1", "-a", "v1/pods/", "x/v1a/y"),
+    *("lab.example.org/internal/lanterns", "lanterns.internal.lab.example.org", "v0/pods"),
+    *("v1.example.org/foo/bars", "a.b/c.d/e", "a/b/c/d", "v1/apps/deployments"),
 ]
 
 

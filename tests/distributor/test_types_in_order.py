@@ -74,6 +74,16 @@ async def test_d12_what_needs_no_new_type_does_not_wait_for_one(rig: Rig):
     assert rig.states() == {"t1": "Applied"}
 
 
+async def test_d12_a_type_whose_lists_have_a_kind_of_their_own_comes_and_goes(rig: Rig):
+    crd = copy.deepcopy(CRD)
+    crd["spec"]["names"]["listKind"] = "DatabaseCollection"
+    place(rig, crd, DATABASE)
+    await rig.reconcile()
+    assert rig.states() == {"t1": "Applied"}
+    rig.delete()
+    await rig.until(lambda: not rig.has("t1", CRDS, f"databases.{GROUP}", namespace=None))
+
+
 async def test_d9_a_repair_does_not_wait_for_types(rig: Rig):
     place(rig, DATABASE, CRD)
     await rig.reconcile()

@@ -11,9 +11,11 @@ from fleetbus_proto.resources import (
     CORE,
     Resource,
     ResourceName,
+    is_resource_name,
     parse_resource,
     parse_resource_name,
 )
+from support.wire.kubernetes_names import API_GROUPS, API_VERSIONS, PLURALS
 from support.wire.strategies import LABELS, RESOURCES, VERSIONS
 
 PODS = Resource("core", "v1", "pods")
@@ -56,7 +58,7 @@ def test_t19_a_full_name_in_every_spelling_means_its_resource(text: str, resourc
     ],
 )
 def test_t19_a_short_name_leaves_open_what_it_does_not_say(text: str, name: ResourceName):
-    assert parse_resource_name(text) == (name,)
+    assert parse_resource_name(text)[0] == name
     if name.version is None:
         with pytest.raises(InvalidName, match="needs group and version"):
             parse_resource(text)
@@ -88,6 +90,29 @@ def test_the_canonical_name_of_the_core_group_is_read_back(version: str, plural:
     resource = Resource(CORE, version, plural)
     assert str(resource) == f"{version}/{plural}"
     assert parse_resource(str(resource)) == resource
+
+
+@given(API_GROUPS, API_VERSIONS, PLURALS)
+def test_t19_every_name_that_kubernetes_allows_is_read_back(group: str, version: str, plural: str):
+    resource = Resource(group, version, plural)
+    assert is_resource_name(group, plural)
+    readings = [Resource(*name) for name in parse_resource_name(str(resource)) if all(name)]
+    if "." in group:  # as in each definition; others might mean v1/apps/deployments
+        assert parse_resource(str(resource)) == resource
+        assert readings == [resource]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lab.example.org/internal/lanterns",
+        "lanterns.internal.lab.example.org",
+        "lab.example.org.internal.lanterns",
+    ],
+)
+def test_t19_a_version_of_any_name_is_one_of_the_readings(text: str):
+    meant = ResourceName("lab.example.org", "internal", "lanterns")
+    assert meant in parse_resource_name(text)
 
 
 @pytest.mark.parametrize(

@@ -107,10 +107,10 @@
 {{- $path := index . 0 -}}{{- $watch := index . 1 | default dict -}}
 {{- $word := "[a-z0-9]([-a-z0-9]*[a-z0-9])?" -}}
 {{- $words := printf "%s([.]%s)*" $word $word -}}
-{{- $version := "v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?" -}}
+{{- $version := "v[0-9]+((alpha|beta)[0-9]+)?" -}}
 {{- range $number, $entry := $watch.resources -}}
 {{- $name := $entry -}}{{- if kindIs "map" $entry -}}{{- $name = $entry.resource -}}{{- end -}}
-{{- if not (regexMatch (printf "^([*]|%s|(%s([./]%s)*/)?%s/%s)$" $words $word $word $version $word) $name) -}}
+{{- if not (regexMatch (printf "^([*]|%s|(%s([./]%s)*/)?%s/%s|%s/%s/%s)$" $words $word $word $version $word $words $word $word) $name) -}}
 {{- fail (printf "%s.watch.resources[%d]: %q is not a resource: write version/plural in lower case, like v1/pods, group/version/plural, like apps/v1/deployments, or * for all" $path $number $name) -}}
 {{- end -}}
 {{- if and (kindIs "map" $entry) (eq $name "*") (gt (len $entry) 1) -}}

@@ -56,10 +56,11 @@ def parse_list(response: bytes) -> dict[str, Any]:
         Unreachable: it is not a list, so it is not from an API server.
     """
     found = parse_object(response)
+    # A custom list may have any kind: as for client-go, it is its items that make it one.
+    is_list = "items" in found and found.get("kind") and found.get("apiVersion")
     if found.get("items") is None:
         found["items"] = []  # Go writes an empty slice as null
     items = cast("object", found["items"])
-    is_list = str(found.get("kind") or "").endswith("List") and found.get("apiVersion")
     has_objects = isinstance(items, list) and all(
         isinstance(item, dict) for item in cast("list[object]", items)
     )

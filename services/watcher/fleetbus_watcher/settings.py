@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import re
 import socket
 from datetime import timedelta
 from typing import Annotated, Any
@@ -23,12 +22,11 @@ from fleetbus.kube.list_watch.reflect import WatchTimeouts
 from fleetbus.kube.selectors import InvalidSelector, LabelSelector
 from fleetbus.process.settings import Duration
 from fleetbus_proto.errors import InvalidName
-from fleetbus_proto.resources import Resource, parse_resource_name
+from fleetbus_proto.resources import Resource, is_usual_version, parse_resource_name
 from fleetbus_proto.subjects import check_cluster
 from fleetbus_watcher.transform.rules import Rule, RulesFromFile
 from fleetbus_watcher.transform.transform import transform_of
 
-_VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?")
 ALL = "*"
 """Every resource that discovery returns, except the deny list."""
 DEDICATED = "fleetbus.dev/watcher"
@@ -81,7 +79,7 @@ def check_denied(text: str) -> str:
         ValueError: it is not `<group>/<plural>`.
     """
     group, _, plural = text.partition("/")
-    if not plural or "/" in plural or _VERSION.fullmatch(group):
+    if not plural or "/" in plural or is_usual_version(group):
         raise ValueError(f"{text!r} is not <group>/<plural>, like core/events")
     return text
 

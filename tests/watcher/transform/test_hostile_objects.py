@@ -11,7 +11,6 @@ import orjson
 import pytest
 
 from fleetbus.errors import KubeError
-from fleetbus.kube.list_watch.listing import ListPage
 from fleetbus.kube.list_watch.reflect import WatchEvent, WatchType, _read_line  # pyright: ignore[reportPrivateUsage]
 from fleetbus.kube.list_watch.split import ItemSplitter, LineSplitter, cut_object
 from fleetbus_proto import codec, headers
@@ -41,7 +40,6 @@ from support.wire.samples import MESSAGE_KEY
 KEY = "core/configmaps"
 HIDING = Rule(resource=KEY, redact=("data[secret*]", "metadata.labels.x"), drop=("data.gone[*].a",))
 RANK = Rank("100", 5)
-PAGE = ListPage("v1", "ConfigMap", "100", [])
 SEEDS = (1, 2, 3)
 
 
@@ -97,7 +95,7 @@ def lost(error: Unpublishable) -> Fate:
 
 def listed(body: bytes, of: Origin) -> Fate:
     try:
-        return fate_of(from_list(msgspec.Raw(body), PAGE, of, RANK))
+        return fate_of(from_list(msgspec.Raw(body), of, RANK))
     except Unpublishable as e:
         return lost(e)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetbus.kube.list_watch.listing import ListPage, read_map
+from fleetbus.kube.list_watch.listing import read_map
 from fleetbus.kube.list_watch.reflect import WatchEvent, WatchType
 from fleetbus_proto.events import Incarnation, Rank
 from fleetbus_proto.resources import parse_resource
@@ -38,7 +38,6 @@ METADATA = (
 BODY = b'"metadata":' + METADATA + b',"spec":{"b": 1.0,"a" :[ ]}}'
 WATCHED = b'{"kind":"Pod","apiVersion":"v1",' + BODY
 LISTED = b"{" + BODY
-PAGE = ListPage("v1", "Pod", "100", [])
 
 
 def change(obj: bytes, kind: WatchType = WatchType.MODIFIED) -> WatchEvent:
@@ -60,7 +59,7 @@ def test_every_byte_that_stays_is_as_the_server_sent_it():
 
 def test_a_listed_item_has_the_bytes_of_the_watched_object():
     watched = from_watch(change(WATCHED), ORIGIN, RANK)
-    listed = from_list(msgspec.Raw(LISTED), PAGE, ORIGIN, RANK)
+    listed = from_list(msgspec.Raw(LISTED), ORIGIN, RANK)
     assert listed.object == watched.object
     assert listed.verb is Verb.LISTED
 
@@ -68,7 +67,7 @@ def test_a_listed_item_has_the_bytes_of_the_watched_object():
 def test_s1_the_last_applied_annotation_goes_and_leaves_no_empty_map():
     obj = {"metadata": {"name": "a", "resourceVersion": "1", "annotations": {LAST_APPLIED: "x"}}}
     item = msgspec.Raw(json.dumps({"kind": "Pod", "apiVersion": "v1", **obj}).encode())
-    event = from_list(item, PAGE, ORIGIN, RANK)
+    event = from_list(item, ORIGIN, RANK)
     assert event.object is not None
     assert json.loads(event.object)["metadata"] == {"name": "a", "resourceVersion": "1"}
 
@@ -76,7 +75,7 @@ def test_s1_the_last_applied_annotation_goes_and_leaves_no_empty_map():
 def test_s1_an_escaped_spelling_of_the_annotation_goes_too():
     spelled = LAST_APPLIED.replace(".", "\\u002e").encode()
     item = msgspec.Raw(LISTED.replace(LAST_APPLIED.encode(), spelled))
-    event = from_list(item, PAGE, ORIGIN, RANK)
+    event = from_list(item, ORIGIN, RANK)
     assert event.object is not None
     assert b"secret" not in event.object
 
@@ -128,7 +127,7 @@ def test_s1_no_value_of_a_secret_in_a_template_is_published(spec: dict[str, obje
     found = read_map(item)
     watched = WatchEvent(WatchType.DELETED, found, read_map(found["metadata"]), "1")
     for event in (
-        from_list(item, PAGE, TEMPLATES, RANK),
+        from_list(item, TEMPLATES, RANK),
         from_watch(watched, TEMPLATES, RANK),
     ):
         assert event.object is not None
@@ -140,7 +139,7 @@ def test_s1_no_value_of_a_secret_in_a_template_is_published(spec: dict[str, obje
 
 def test_s1_an_escaped_spelling_of_the_kind_does_not_hide_it():
     item = bytes(of_templates({"template": SECRET})).replace(b'"Secret"', b'"Secr\\u0065t"')
-    event = from_list(msgspec.Raw(item), PAGE, TEMPLATES, RANK)
+    event = from_list(msgspec.Raw(item), TEMPLATES, RANK)
     assert event.object is not None
     assert CANARY.encode() not in event.object
 
@@ -148,7 +147,7 @@ def test_s1_an_escaped_spelling_of_the_kind_does_not_hide_it():
 @pytest.mark.parametrize("spec", [None, {}, {"template": PLAIN, "customize": patch("/a/b", 1)}])
 def test_templates_that_are_no_secrets_stay_as_they_are(spec: object):
     item = of_templates(spec)
-    event = from_list(item, PAGE, TEMPLATES, RANK)
+    event = from_list(item, TEMPLATES, RANK)
     assert event.object is not None
     assert json.loads(event.object) == json.loads(bytes(item))
 
@@ -157,7 +156,7 @@ def test_s1_a_spec_that_cannot_be_looked_through_goes_without_its_body():
     deep: list[object] = []
     for spec in ("text", {"template": deep}):
         item = bytes(of_templates(spec)).replace(b"[]", b"[" * 5000 + b"]" * 5000)
-        event = from_list(msgspec.Raw(item), PAGE, TEMPLATES, RANK)
+        event = from_list(msgspec.Raw(item), TEMPLATES, RANK)
         assert (event.object, event.degraded) == (None, "unreadable")
 
 
@@ -178,7 +177,7 @@ def test_w6_a_deletion_seen_through_a_selector_is_marked():
     ids=["not-utf8", "too-deep", "odd-annotations"],
 )
 def test_w16_an_object_that_cannot_be_transformed_goes_without_its_body(item: bytes):
-    event = from_list(msgspec.Raw(item), PAGE, ORIGIN, RANK)
+    event = from_list(msgspec.Raw(item), ORIGIN, RANK)
     assert event.object is None
     assert event.degraded == "unreadable"
     assert (event.name, event.namespace, event.resource_version) == ("a", "n", "12")
@@ -200,14 +199,14 @@ def test_w16_an_object_that_cannot_be_transformed_goes_without_its_body(item: by
 )
 def test_w16_an_object_without_a_readable_key_is_refused(item: bytes):
     with pytest.raises(Unpublishable):
-        from_list(msgspec.Raw(item), PAGE, ORIGIN, RANK)
+        from_list(msgspec.Raw(item), ORIGIN, RANK)
 
 
 @given(st.binary(max_size=60), st.integers(0, len(LISTED)))
 def test_w16_no_damage_raises_anything_but_unpublishable(damage: bytes, at: int):
     item = LISTED[:at] + damage + LISTED[at + len(damage) :]
     try:
-        event = from_list(msgspec.Raw(item), PAGE, ORIGIN, RANK)
+        event = from_list(msgspec.Raw(item), ORIGIN, RANK)
     except Unpublishable:
         return
     assert event.object is None or event.object.decode()

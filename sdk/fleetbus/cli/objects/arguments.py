@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from fleetbus.errors import ConfigError
-
-_VERSION: Final = re.compile(r"v\d+((alpha|beta)\d+)?")
+from fleetbus_proto.resources import is_usual_version
 
 
 class Chosen(NamedTuple):
@@ -50,9 +48,16 @@ def split_name(argument: str) -> tuple[str, str]:
     parts = argument.split("/")
     if not all(parts):
         raise ConfigError(f"{argument!r} is neither TYPE nor TYPE/NAME")
-    # A type has a version before its plural, or it has no slash: `v1/pods`, `apps/v1/deployments`.
-    at = next((index for index, part in enumerate(parts) if _VERSION.fullmatch(part)), None)
-    of_type = 1 if at is None or at > 1 else at + 2
+    of_type = _parts_of_type(parts)
     if len(parts) > of_type + 1:
         raise ConfigError(f"{argument!r} is neither TYPE nor TYPE/NAME")
     return ("/".join(parts[:of_type]), "/".join(parts[of_type:]))
+
+
+def _parts_of_type(parts: Sequence[str]) -> int:
+    """How many parts are the type; no name contains a slash."""
+    if len(parts) > 1 and is_usual_version(parts[0]):  # v1/pods
+        return 2
+    # The group of a definition has a dot; other groups have versions like v1.
+    is_full = len(parts) > 2 and ("." in parts[0] or is_usual_version(parts[1]))  # noqa: PLR2004
+    return 3 if is_full else 1

@@ -72,7 +72,7 @@ class ListPage:
 
     api_version: str
     kind: str
-    """The kind of the items, from the kind of the list; items often have none."""
+    """The kind of the items, from the kind of a built-in list, whose items have none."""
     resource_version: str
     items: list[msgspec.Raw]
     remaining: int | None = None
@@ -89,7 +89,7 @@ class _List(msgspec.Struct):
     kind: str
     api_version: str = msgspec.field(name="apiVersion")
     metadata: _ListMeta
-    items: list[msgspec.Raw] | None = None
+    items: list[msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
 
 
 _list_decoder = msgspec.json.Decoder(_List)
@@ -190,8 +190,9 @@ def _read_head(head: bytes) -> _List | None:
 
 
 def _checked(found: _List) -> _List:
-    if not found.kind.endswith("List") or not found.metadata.resource_version:
-        raise invalid_response(f"the response is a {found.kind!r} without a list's resourceVersion")
+    # A custom list may have any kind: as for client-go, it is its items that make it one.
+    if found.items is msgspec.UNSET or not found.metadata.resource_version:
+        raise invalid_response(f"the response, a {found.kind!r}, is no list with a version")
     return found
 
 

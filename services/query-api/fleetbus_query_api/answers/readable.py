@@ -130,7 +130,9 @@ class ReadableResources:
         if wanted.is_key:
             group, _, plural = wanted.resource.rpartition("/")
         else:
-            group, _, plural = parse_resource_name(wanted.resource.lower())[-1]
+            readings = parse_resource_name(wanted.resource.lower())
+            plain = (name for name in readings if name.version is None)
+            group, _, plural = next(plain, readings[-1])
         right = wanted.right_to(group or CORE, plural)
         if await self._access.authorise(user, right, asked):
             await self._access.authorise(user, right, sorted(fleet.clusters))

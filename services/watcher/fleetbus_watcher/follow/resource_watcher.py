@@ -361,7 +361,7 @@ class ResourceWatcher:
             if not opened.done():
                 opened.set_result(self._open(page, epoch_id))
             for item in page.items:
-                grant.count(await self._publish_item(item, page, opened.result().epoch))
+                grant.count(await self._publish_item(item, opened.result().epoch))
             await self._gathering.flush()
             grant.check(page.remaining)
 
@@ -371,10 +371,10 @@ class ResourceWatcher:
         self._epoch = EpochState(Rank(version, epoch_id), version, is_complete=False)
         return self._watches.open(self._epoch, is_fresh=True)
 
-    async def _publish_item(self, item: msgspec.Raw, page: ListPage, epoch: EpochState) -> int:
+    async def _publish_item(self, item: msgspec.Raw, epoch: EpochState) -> int:
         """Publish one object of the list; returns the size of its body."""
         try:
-            event = from_list(item, page, self._resource.origin, epoch.rank)
+            event = from_list(item, self._resource.origin, epoch.rank)
             prepared = self._context.publisher.prepare(event)
         except Unpublishable as e:
             epoch.is_spoiled = True

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from fleetbus.kube.list_watch.listing import DECODE_ERRORS as UNDECODABLE
-from fleetbus.kube.list_watch.listing import ListPage, RawObject, WatchTarget, read_map, read_text
+from fleetbus.kube.list_watch.listing import RawObject, WatchTarget, read_map, read_text
 from fleetbus.kube.list_watch.reflect import WatchEvent, WatchType, read_deep_metadata
 from fleetbus.process.clock import utc_now
 from fleetbus_proto.events import UNREADABLE, Event, Incarnation, Rank
@@ -77,7 +77,7 @@ def from_watch(change: WatchEvent, origin: Origin, rank: Rank) -> Event:
     return _event(change.object, change.metadata, change.resource_version, origin, rank, verb)
 
 
-def from_list(item: msgspec.Raw, page: ListPage, origin: Origin, rank: Rank) -> Event:
+def from_list(item: msgspec.Raw, origin: Origin, rank: Rank) -> Event:
     """Translate one item of a list into a `listed` event.
 
     Raises:
@@ -93,8 +93,8 @@ def from_list(item: msgspec.Raw, page: ListPage, origin: Origin, rank: Rank) -> 
     if found is not None and ("kind" not in found or "apiVersion" not in found):
         # Items of a built-in list have neither; without them a relist would change every body.
         found = {
-            "kind": msgspec.Raw(_encoder.encode(page.kind)),
-            "apiVersion": msgspec.Raw(_encoder.encode(page.api_version)),
+            "kind": msgspec.Raw(_encoder.encode(origin.kind)),
+            "apiVersion": msgspec.Raw(_encoder.encode(origin.resource.api_version)),
             **found,
         }
     return _event(found, metadata, version, origin, rank, Verb.LISTED)
