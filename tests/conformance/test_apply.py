@@ -286,3 +286,56 @@ def test_keys_of_a_config_map_are_owned_one_by_one(api: Api, space: Space, name:
         last = api.apply(path, config_map(name, None, **{key: "1"}), manager)
     assert last.body["data"] == {"a": "1", "b": "1"}
     assert api.apply(path, config_map(name), "m2").body["data"] == {"a": "1"}
+
+
+def duplicates(*texts: str) -> str:
+    shown = texts[0] if len(texts) == 1 else "errors:\n" + "\n".join(f"  {t}" for t in texts)
+    return f"failed to create typed patch object ({{}}/{{}}; {{}}): {shown}"
+
+
+TWICE = "duplicate entries for key"
+CONTAINER = '.spec.containers[name="c"]'
+VARIABLES = [{"name": "MODE", "value": "a"}, {"name": "MODE", "value": "b"}]
+PORTS = [{"containerPort": 80}, {"containerPort": 80, "protocol": "TCP"}]
+
+
+@pytest.mark.parametrize(
+    ("container", "texts"),
+    [
+        ({"env": VARIABLES}, [f'{CONTAINER}.env: {TWICE} [name="MODE"]']),
+        ({"ports": PORTS}, [f'{CONTAINER}.ports: {TWICE} [containerPort=80,protocol="TCP"]']),
+    ],
+)
+def test_an_item_that_is_there_twice_is_refused(
+    api: Api, space: Space, name: str, container: dict[str, Any], texts: list[str]
+):
+    spec = {"containers": [{"name": "c", "image": "a", **container}]}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    reply = api.apply(f"{space.core('pods')}/{name}", body, "m1")
+    assert reply.status == 500
+    assert reply.message == duplicates(*texts).format("", name, "/v1, Kind=Pod")
+    assert api.get(f"{space.core('pods')}/{name}").status == 404
+
+
+def test_twice_in_metadata_is_refused(api: Api, space: Space, name: str):
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "1"}
+    meta = {
+        "namespace": space.namespace,
+        "finalizers": ["a.b/c", "a.b/c"],
+        "ownerReferences": [owner, {**owner, "name": "y"}],
+    }
+    reply = api.apply(f"{space.core('configmaps')}/{name}", config_map(name, meta), "m1")
+    texts = [
+        f'.metadata.finalizers: {TWICE} [="a.b/c"]',
+        f'.metadata.ownerReferences: {TWICE} [uid="1"]',
+    ]
+    expected = duplicates(*texts).format(space.namespace, name, "/v1, Kind=ConfigMap")
+    assert (reply.status, reply.message) == (500, expected)
+
+
+def test_twice_in_a_custom_resource_is_refused(api: Api, space: Space, name: str, one: str):
+    items = [{"name": "a", "value": "1"}, {"name": "a", "value": "2"}]
+    reply = api.apply(one, space.widget(name, items=items, tags=["t", "t"]), "m1")
+    assert reply.status == 500
+    assert f'.spec.items: {TWICE} [name="a"]' in reply.message
+    assert f'.spec.tags: {TWICE} [="t"]' in reply.message

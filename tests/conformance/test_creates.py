@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.api.conformance_client import YAML, Api
+from support.api.conformance_client import YAML, Api, Reply, until
 from support.api.conformance_objects import Space, config_map, deployment, pod
 
 SAFE = "[bcdfghjklmnpqrstvwxz2456789]{5}"
@@ -348,3 +348,70 @@ def test_yaml_is_read_too(api: Api, space: Space, name: str):
         f"apiVersion: {space.group}/v1\nkind: Widget\nmetadata: {{name: {name}}}\nspec: {{size: 3}}"
     )
     assert api.post(space.widgets, text.encode(), content=YAML).status == 201
+
+
+# addresses and node ports -----------------------------------------------------------------------
+
+
+def service(name: str, *ports: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    named = [{"name": f"p{index}", **port} for index, port in enumerate(ports)]
+    return {"metadata": {"name": name}, "spec": {"ports": named or [{"port": 80}], **spec}}
+
+
+def messages(reply: Reply) -> list[tuple[str, str]]:
+    return [(cause["field"], cause["message"]) for cause in reply.details["causes"]]
+
+
+def test_a_node_port_is_given_once(api: Api, space: Space, name: str):
+    path = space.core("services")
+    first = api.post(path, service(name, {"port": 80}, type="NodePort"))
+    taken = first.spec["ports"][0]["nodePort"]
+    why = "provided port is already allocated"
+    for protocol in ("TCP", "UDP"):
+        port = {"port": 80, "nodePort": taken, "protocol": protocol}
+        reply = api.post(path, service(f"{name}-b", port, type="NodePort"))
+        assert messages(reply) == [("spec.ports[0].nodePort", f"Invalid value: {taken}: {why}")]
+    other = api.post(path, service(f"{name}-c", {"port": 80}, type="NodePort"))
+    change = {"spec": {"ports": [{"port": 80, "nodePort": taken}]}}
+    reply = api.merge(f"{path}/{name}-c", change)
+    assert messages(reply) == [("spec.ports[0].nodePort", f"Invalid value: {taken}: {why}")]
+    own = other.spec["ports"][0]["nodePort"]
+    twice = {"spec": {"ports": [{"port": 80, "nodePort": own}]}}
+    assert api.merge(f"{path}/{name}-c", twice).status == 200
+    api.delete(f"{path}/{name}")
+    assert until(lambda: api.merge(f"{path}/{name}-c", change).status == 200)
+
+
+def test_protocols_of_a_service_share_a_node_port(api: Api, space: Space, name: str):
+    free = api.post(space.core("services"), service(name, {"port": 80}, type="NodePort"))
+    number = free.spec["ports"][0]["nodePort"]
+    both = {"port": 81, "nodePort": number, "protocol": "UDP"}
+    ports = [free.spec["ports"][0], {"name": "udp", **both}]
+    reply = api.merge(f"{space.core('services')}/{name}", {"spec": {"ports": ports}})
+    assert [port["nodePort"] for port in reply.spec["ports"]] == [number, number]
+    api.delete(f"{space.core('services')}/{name}")
+    ports = [{"port": port, "nodePort": number} for port in (80, 81)]
+    reply = api.post(space.core("services"), service(f"{name}-b", *ports, type="NodePort"))
+    why = "provided port is already allocated"
+    assert messages(reply) == [("spec.ports[1].nodePort", f"Invalid value: {number}: {why}")]
+
+
+def test_a_node_port_needs_a_type_and_the_range(api: Api, space: Space, name: str):
+    path = space.core("services")
+    reply = api.post(path, service(name, {"port": 80, "nodePort": 80}, type="NodePort"))
+    why = "provided port is not in the valid range. The range of valid ports is 30000-32767"
+    assert messages(reply) == [("spec.ports[0].nodePort", f"Invalid value: 80: {why}")]
+    reply = api.post(path, service(name, {"port": 80, "nodePort": 30_099}))
+    why = "Forbidden: may not be used when `type` is 'ClusterIP'"
+    assert messages(reply) == [("spec.ports[0].nodePort", why)]
+
+
+def test_an_address_is_given_once(api: Api, space: Space, name: str):
+    path = space.core("services")
+    address = api.post(path, service(name)).spec["clusterIP"]
+    failed = f'Invalid value: ["{address}"]: failed to allocate IP {address}'
+    reply = api.post(path, service(f"{name}-b", clusterIP=address))
+    why = f"{failed}: provided IP is already allocated"
+    assert messages(reply) == [("spec.clusterIPs", why)]
+    reply = api.post(path, service(f"{name}-b", clusterIP="203.0.113.7"))
+    assert "the provided network does not match the current range" in reply.message

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.api.conformance_client import Api, until
+from support.api.conformance_client import TABLE, Api, until
 from support.api.conformance_objects import Space, definition, version
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -317,3 +317,78 @@ def test_a_finalizer_of_an_instance_holds_the_definition(api: Api, kind: Kind):
     assert text in late.message
     api.merge(f"{kind.objects}/held", {"metadata": {"finalizers": None}})
     until(lambda: api.get(kind.one).status == 404)
+
+
+SHOWN: dict[str, Any] = {
+    "metadata": {"annotations": {"lab.example.org/owner": "ann"}},
+    "spec": {
+        "parts": ["nose", "fin", "tail"],
+        "tags": {"a.b": "dotted", "plain": 1},
+        "stages": [
+            {"name": "one", "thrust": 10, "on": True},
+            {"name": "two", "thrust": 20, "on": False, "sub": {"x": "deep"}},
+            {"name": "three", "thrust": 30},
+        ],
+        "ratio": 0.5,
+        "text": "7",
+    },
+}
+CELLS: list[tuple[str, str, Any]] = [
+    ("string", ".spec.parts[-1:]", "tail"),
+    ("string", ".spec.parts[-1]", "tail"),
+    ("string", ".spec.parts[0:2]", "nose"),
+    ("string", ".spec.parts[1:]", "fin"),
+    ("string", ".spec.parts[:1]", "nose"),
+    ("string", ".spec.parts[0:3:2]", "nose"),
+    ("string", ".spec.parts[-2:-1]", "fin"),
+    ("string", ".spec.parts[7]", None),
+    ("string", ".spec.parts[5:]", None),
+    ("string", ".spec.parts[*]", "nose"),
+    ("string", ".spec.parts", '["nose","fin","tail"]'),
+    ("string", ".spec.tags['a.b']", None),  # as if it were .a.b
+    ("string", r".spec.tags['a\.b']", "dotted"),
+    ("string", ".spec['parts'][0]", "nose"),
+    ("string", ".spec['ratio','text']", "0.5"),
+    ("string", r".spec.tags.a\.b", "dotted"),
+    ("string", r".metadata.annotations.lab\.example\.org/owner", "ann"),
+    ("string", ".spec.stages[-1:].name", "three"),
+    ("string", '.spec.stages[?(@.name=="two")].sub.x', "deep"),
+    ("string", ".spec.stages[?(@.thrust>10)].name", "two"),
+    ("string", ".spec.stages[?(@.thrust<=10)].name", "one"),
+    ("string", ".spec.stages[?(@.sub)].name", "two"),
+    ("string", ".spec.stages[?(@.on==true)].name", "one"),
+    ("string", '.spec.stages[?(@.name!="one")].name', "two"),
+    ("string", '.spec.stages[?(@.name=="none")].name', None),
+    ("string", "..x", "deep"),
+    ("string", ".spec.nothing.below", None),
+    ("string", ".spec.parts.nothing", None),
+    ("integer", ".spec.stages[1].thrust", 20),
+    ("integer", ".spec.text", None),
+    ("number", ".spec.ratio", 0.5),
+    ("string", ".spec.ratio", "0.5"),
+    ("boolean", ".spec.stages[0].on", True),
+    ("string", ".spec.stages[0].on", "true"),
+]
+
+
+def test_a_column_shows_the_first_value_at_its_path(api: Api, kind: Kind):
+    columns = [
+        {"name": f"C{number}", "type": cell_type, "jsonPath": path}
+        for number, (cell_type, path, _) in enumerate(CELLS)
+    ]
+    body = kind.body()
+    body["spec"]["versions"][0] |= {
+        "schema": {
+            "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        },
+        "additionalPrinterColumns": columns,
+    }
+    assert api.post(CRDS, body).status == 201
+    until(lambda: api.get(kind.objects).status == 200)
+    shown = {**kind.thing("a"), "spec": SHOWN["spec"]}
+    shown["metadata"] = {"name": "a", **SHOWN["metadata"]}
+    assert api.post(kind.objects, shown).status == 201
+    until(lambda: len(api.get(kind.objects, accept=TABLE).body["columnDefinitions"]) > 2)
+    (row,) = api.get(kind.objects, accept=TABLE).body["rows"]
+    cells = zip(CELLS, row["cells"][1:], strict=True)
+    assert {path: cell for (_, path, _), cell in cells} == {path: e for _, path, e in CELLS}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from support.api.conformance_client import Api
@@ -197,6 +199,80 @@ def test_field_selectors_know_name_and_namespace(
     assert letters(api.get(space.widgets, fieldSelector=both).names) == "a"
     other = f"metadata.name!={name}-a"
     assert letters(api.get(space.widgets, fieldSelector=other, **five).names) == "bcde"
+
+
+SELECTABLE = {
+    "/api/v1/pods": [
+        *("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName"),
+        *("spec.hostNetwork", "status.phase", "status.podIP", "status.nominatedNodeName"),
+    ],
+    "/api/v1/nodes": ["metadata.name", "spec.unschedulable"],
+    "/api/v1/namespaces": ["metadata.name", "status.phase"],
+    "/api/v1/secrets": ["metadata.namespace", "type"],
+    "/api/v1/services": ["spec.clusterIP", "spec.type"],
+    "/api/v1/replicationcontrollers": ["status.replicas"],
+    "/api/v1/events": [
+        "involvedObject.fieldPath",
+        "reason",
+        "reportingComponent",
+        "source",
+        "type",
+    ],
+    "/apis/events.k8s.io/v1/events": ["regarding.name", "reason", "reportingController", "type"],
+    "/apis/batch/v1/jobs": ["status.successful"],
+    "/api/v1/persistentvolumes": ["metadata.namespace"],
+    "/apis/apps/v1/deployments": ["metadata.name", "metadata.namespace"],
+}
+KNOWN = 'is not a known field selector: only "metadata.name", "metadata.namespace"'
+UNKNOWN = {
+    "/api/v1/nodes": ("metadata.namespace", "field label not supported: metadata.namespace"),
+    "/api/v1/namespaces": ("name", "field label not supported: name"),
+    "/api/v1/pods": ("spec.x", "field label not supported: spec.x"),
+    "/api/v1/events": ("regarding.name", "field label not supported: regarding.name"),
+    "/apis/events.k8s.io/v1/events": ("source", "field label not supported: source"),
+    "/apis/batch/v1/jobs": ("spec.x", 'field label "spec.x" not supported for Job'),
+    "/apis/batch/v1/cronjobs": ("status.successful", f'"status.successful" {KNOWN}'),
+    "/apis/apps/v1/deployments": ("status.replicas", f'"status.replicas" {KNOWN}'),
+    "/api/v1/persistentvolumes": ("status.phase", f'"status.phase" {KNOWN}'),
+}
+
+
+@pytest.mark.parametrize("path", SELECTABLE)
+def test_each_type_is_selected_by_its_own_fields(api: Api, path: str):
+    for field in SELECTABLE[path]:
+        assert api.get(path, fieldSelector=f"{field}=none-has-this").names == []
+
+
+@pytest.mark.parametrize("path", UNKNOWN)
+def test_each_type_refuses_other_fields_in_its_own_words(api: Api, path: str):
+    field, why = UNKNOWN[path]
+    reply = api.get(path, fieldSelector=f"{field}=x")
+    assert (reply.status, reply.message) == (400, why)
+
+
+def test_a_field_that_is_absent_has_the_text_of_its_zero_value(api: Api, space: Space, name: str):
+    api.post("/api/v1/nodes", {"metadata": {"name": name}})
+    try:
+        chosen = f"metadata.name={name},spec.unschedulable="
+        assert api.get("/api/v1/nodes", fieldSelector=f"{chosen}false").names == [name]
+        assert api.get("/api/v1/nodes", fieldSelector=f"{chosen}true").names == []
+        api.merge(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": True}})
+        assert api.get("/api/v1/nodes", fieldSelector=f"{chosen}true").names == [name]
+    finally:
+        api.delete(f"/api/v1/nodes/{name}")
+    suspended = job(name)
+    suspended["spec"]["suspend"] = True
+    path = f"/apis/batch/v1/namespaces/{space.namespace}/jobs"
+    api.post(path, suspended)
+    chosen = f"metadata.name={name},status.successful="
+    assert api.get(path, fieldSelector=f"{chosen}0").names == [name]
+    assert api.get(path, fieldSelector=f"{chosen}1").names == []
+
+
+def job(name: str) -> dict[str, Any]:
+    container = {"name": "c", "image": "registry.example.com/c:1"}
+    pod = {"restartPolicy": "Never", "containers": [container]}
+    return {"metadata": {"name": name}, "spec": {"template": {"spec": pod}}}
 
 
 @pytest.mark.parametrize("selector", ["spec.size=3", "metadata.name", "metadata.uid=x"])

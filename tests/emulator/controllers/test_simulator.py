@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+import time
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -68,6 +69,22 @@ async def test_an_idle_simulator_writes_nothing_and_waits_for_nothing():
         assert clock.timers == 0
         await clock.advance(timedelta(days=1))
         assert cluster.resource_version == before
+
+
+async def test_work_that_takes_other_items_out_of_the_queue_does_not_end_the_controllers():
+    """Deadlines pass while the machine is busy; a Job's clean-up then forgets its pod's items."""
+    short = timedelta(milliseconds=5)
+    timing = Timing(
+        start=short, ready=short, stop=short, run=short, collect=short, notice=short, jitter=0.5
+    )
+    cluster = Cluster("alpha", seed=1)
+    async with simulate(cluster, timing=timing, seed=1):
+        for number in range(20):
+            cluster.create(JOBS, job(f"brief-{number}", ttlSecondsAfterFinished=0))
+            for _ in range(5):
+                time.sleep(0.01)  # noqa: ASYNC251 - the machine is busy
+                await asyncio.sleep(0)
+        await eventually(lambda: names(cluster, JOBS) == [])
 
 
 async def test_a_write_that_concerns_no_controller_leaves_it_at_rest():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from fleetbus_emulator.apiserver.columns import BUILTIN_COLUMNS, Row, ages
+from fleetbus_emulator.apiserver.columns.json_path import json_path
 from fleetbus_emulator.apiserver.columns.printed import NAME, Printed
 from fleetbus_emulator.apiserver.types.resource import Column
 
@@ -22,7 +22,6 @@ PLAIN = Printed(
     lambda row: [row.name, row.meta.get("creationTimestamp")],
 )
 META_GROUP = "meta.k8s.io"
-_STEP = re.compile(r"\.(?P<field>(?:[^.\[\\]|\\.)+)|\[(?P<index>[^\]]*)\]")
 # Reasons and messages of the conditions in a finished pod's row.
 FINISHED = {
     "Succeeded": "The pod has completed successfully.",
@@ -110,31 +109,3 @@ def _custom_cell(column: Column, obj: JsonObject, now: datetime) -> Any:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def json_path(obj: JsonObject, path: str) -> Any:
-    """The first value at a JSONPath of fields, indexes and `[?(@.a=="b")]` filters."""
-    values: list[Any] = [obj]
-    for step in _STEP.finditer(path):
-        if step["field"] is not None:
-            name = step["field"].replace("\\.", ".")
-            values = [value[name] for value in values if isinstance(value, dict) and name in value]
-        else:
-            values = [item for value in values for item in _indexed(value, step["index"])]
-    return values[0] if values else None
-
-
-def _indexed(value: Any, index: str) -> list[Any]:
-    if isinstance(value, dict):
-        key = index.strip("'\"")
-        return [value[key]] if key in value else []
-    if not isinstance(value, list):
-        return []
-    if index == "*":
-        return value  # pyright: ignore[reportUnknownVariableType]
-    if found := re.match(r"""\?\(@\.(\w+)\s*==\s*["']([^"']*)["']\)""", index):
-        field, wanted = found.groups()
-        return [item for item in value if isinstance(item, dict) and item.get(field) == wanted]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    if re.fullmatch(r"-?\d+", index) and -len(value) <= int(index) < len(value):  # pyright: ignore[reportUnknownArgumentType]
-        return [value[int(index)]]
-    return []

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from fleetbus_emulator.apiserver.errors import bad_request
 from fleetbus_emulator.apiserver.json_tree import as_object, mapping, value_at
+from fleetbus_emulator.apiserver.types.field_labels import refusal, selectable_fields
 from fleetbus_emulator.apiserver.types.object_meta import key_problems, label_value_problems
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
     from fleetbus_emulator.apiserver.types.served import Served
 
 Predicate = Callable[[dict[str, Any]], bool]
@@ -21,7 +20,6 @@ OPERATORS = ("in", "notin", "=", "==", "!=", "gt", "lt")
 COMPARISONS = {">": "Gt", "<": "Lt"}
 _TOKEN = re.compile(r"\s*(?:(?P<symbol>==|!=|[=!(),<>])|(?P<word>[^\s=!(),<>]+))?")
 IDENTIFIER, END = "identifier", "end of string"
-EVERYWHERE = ("metadata.name", "metadata.namespace")
 _TERMS = re.compile(r"(?:\\.|[^\\,])+|\\$")
 _TERM = re.compile(r"(?P<path>.*?)(?P<op>!=|==|=)(?P<value>.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
@@ -40,20 +38,20 @@ def parse_fields(text: str, served: Served) -> Predicate | None:
     terms = sorted(_TERMS.findall(text))
     if not terms:
         return None
-    allowed = {*EVERYWHERE, *served.rtype.field_labels, *served.version.selectable}
-    tests = [_field_test(term, text, allowed) for term in terms]
+    tests = [_field_test(term, text, served) for term in terms]
     return lambda obj: all(test(obj) for test in tests)
 
 
-def _field_test(term: str, text: str, allowed: Container[str]) -> Predicate:
+def _field_test(term: str, text: str, served: Served) -> Predicate:
     found = _TERM.fullmatch(term)
     if not found:
         raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
-    path, equal, wanted = found["path"], found["op"] != "!=", _unescaped(found["value"])
-    if path not in allowed:
-        raise bad_request(f"field label not supported: {path}")
-    steps = tuple(path.split("."))
-    return lambda obj: (field_text(obj, steps) == wanted) is equal
+    name, equal, wanted = found["path"], found["op"] != "!=", _unescaped(found["value"])
+    field = selectable_fields(served).get(name)
+    if field is None:
+        raise bad_request(refusal(served, name))
+    steps = tuple(field.path.split("."))
+    return lambda obj: ((field_text(obj, steps) or field.absent) == wanted) is equal
 
 
 def _unescaped(value: str) -> str:

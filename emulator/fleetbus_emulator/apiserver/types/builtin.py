@@ -12,29 +12,6 @@ from fleetbus_emulator.apiserver.types.resource import ResourceType, TypeVersion
 STATUS = frozenset({"status"})
 WORKLOAD = frozenset({"status", "scale"})
 POD = frozenset({"status", "binding", "eviction", "log", "attach", "exec", "portforward"})
-POD_LABELS = (
-    "spec.nodeName",
-    "spec.restartPolicy",
-    "spec.schedulerName",
-    "spec.serviceAccountName",
-    "spec.hostNetwork",
-    "status.phase",
-    "status.podIP",
-    "status.nominatedNodeName",
-)
-EVENT_LABELS = (
-    "involvedObject.kind",
-    "involvedObject.namespace",
-    "involvedObject.name",
-    "involvedObject.uid",
-    "involvedObject.apiVersion",
-    "involvedObject.resourceVersion",
-    "involvedObject.fieldPath",
-    "reason",
-    "reportingComponent",
-    "source",
-    "type",
-)
 
 
 NO_OTHERS: Mapping[str, Conversion] = {}
@@ -78,7 +55,6 @@ NAMESPACES = _type(
     sub=frozenset({"status", "finalize"}),
     namespaced=False,
     deletes_collection=False,
-    field_labels=("status.phase",),
 )
 SERVICES = _type(
     "",
@@ -96,7 +72,6 @@ PODS = _type(
     short=("po",),
     sub=POD,
     categories=("all",),
-    field_labels=POD_LABELS,
     has_generation=True,
     answers_object=True,
 )
@@ -125,9 +100,9 @@ CORE = [
     PODS,
     SERVICES,
     _type("", "configmaps", "ConfigMap", short=("cm",)),
-    _type("", "secrets", "Secret", field_labels=("type",)),
+    _type("", "secrets", "Secret"),
     _type("", "nodes", "Node", short=("no",), sub=STATUS, namespaced=False),
-    _type("", "events", "Event", short=("ev",), field_labels=EVENT_LABELS, create_on_update=True),
+    _type("", "events", "Event", short=("ev",), create_on_update=True),
     _type(
         "",
         "serviceaccounts",
@@ -250,7 +225,6 @@ OTHERS = [
         store=("", "events"),
         conversion=conversions.EVENTS,
         create_on_update=True,
-        field_labels=EVENT_LABELS,
     ),
 ]
 

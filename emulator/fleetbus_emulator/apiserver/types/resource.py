@@ -87,7 +87,6 @@ class ResourceType:
     create_on_update: bool = False
     answers_object: bool = False
     deletes_collection: bool = True
-    field_labels: tuple[str, ...] = ()
     store: tuple[str, str] = ("", "")
     storage: str = ""
 

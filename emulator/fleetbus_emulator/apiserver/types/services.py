@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
-from fleetbus_emulator.apiserver.errors import ApiError
+from fleetbus_emulator.apiserver.errors import ApiError, Cause
 from fleetbus_emulator.apiserver.json_tree import listing, mapping
+from fleetbus_emulator.apiserver.types.field_errors import forbidden, invalid
 
 JsonObject = dict[str, Any]
 NETWORK = ipaddress.ip_network("10.96.0.0/12")
 NODE_PORTS = range(30_000, 32_768)
+_RANGE = f"{NODE_PORTS[0]}-{NODE_PORTS[-1]}"
 AFFINITY_SECONDS = 10_800
 BALANCER, OUTSIDE = "LoadBalancer", frozenset({"NodePort", "LoadBalancer"})
 HEADLESS = "None"
@@ -48,7 +50,7 @@ def allocate(obj: JsonObject, random: Random, others: Callable[[], Iterable[Json
     Args:
         obj: The Service, with its defaults.
         random: Chooses.
-        others: The Services that there are.
+        others: The other Services that there are.
 
     Raises:
         ApiError: 500, there are not enough node ports.
@@ -57,22 +59,74 @@ def allocate(obj: JsonObject, random: Random, others: Callable[[], Iterable[Json
     if spec["type"] == "ExternalName":
         return
     if not spec.get("clusterIP"):
-        offset = random.randrange(2, NETWORK.num_addresses - 1)
-        spec["clusterIP"] = str(NETWORK[offset])
+        taken_addresses = {mapping(other, "spec").get("clusterIP") for other in others()}
+        while (address := str(NETWORK[random.randrange(2, NETWORK.num_addresses - 1)])) in (
+            taken_addresses
+        ):
+            pass
+        spec["clusterIP"] = address
     spec.setdefault("clusterIPs", [spec["clusterIP"]])
     spec.setdefault("ipFamilies", ["IPv4"])
     spec.setdefault("ipFamilyPolicy", "SingleStack")
     wants_ports = spec["type"] in OUTSIDE and spec.get("allocateLoadBalancerNodePorts", True)
     lacking = [port for port in listing(spec, "ports") if not port.get("nodePort")]
     if wants_ports and lacking:
-        ports = (port for other in others() for port in listing(other, "spec", "ports"))
-        taken = {port.get("nodePort") for port in ports}
+        taken = _node_ports(others()) | _node_ports([obj])
         free = [number for number in NODE_PORTS if number not in taken]
         if len(lacking) > len(free):
             why = "failed to allocate a nodePort: range is full"
             raise ApiError(500, "InternalError", f"Internal error occurred: {why}")
         for port, number in zip(lacking, random.sample(free, len(lacking)), strict=True):
             port["nodePort"] = number
+
+
+def unavailable(obj: JsonObject, others: Callable[[], Iterable[JsonObject]]) -> list[Cause]:
+    """The address, or the first node port, that the writer chose and cannot have.
+
+    Args:
+        obj: The Service, with its defaults.
+        others: The other Services that there are.
+    """
+    spec: JsonObject = mapping(obj, "spec")
+    chosen = [
+        (f"spec.ports[{index}].nodePort", port)
+        for index, port in enumerate(listing(spec, "ports"))
+        if port.get("nodePort")
+    ]
+    if chosen and spec["type"] not in OUTSIDE:
+        why = f"may not be used when `type` is '{spec['type']}'"
+        return [forbidden(field, why) for field, _ in chosen]
+    address = spec.get("clusterIP")
+    if address and address != HEADLESS and (why := _address_problem(address, others)):
+        return [invalid("spec.clusterIPs", [address], f"failed to allocate IP {address}: {why}")]
+    allocated = _node_ports(others()) if chosen else set[int]()
+    own: set[tuple[int, str]] = set()
+    for field, port in chosen:
+        number = port["nodePort"]
+        if number not in NODE_PORTS:
+            why = f"provided port is not in the valid range. The range of valid ports is {_RANGE}"
+            return [invalid(field, number, why)]
+        # A Service may have one port for several protocols.
+        if number in allocated or (number, port["protocol"]) in own:
+            return [invalid(field, number, "provided port is already allocated")]
+        own.add((number, port["protocol"]))
+    return []
+
+
+def _address_problem(address: str, others: Callable[[], Iterable[JsonObject]]) -> str | None:
+    try:
+        if ipaddress.ip_address(address) not in NETWORK:
+            return "the provided network does not match the current range"
+    except ValueError:
+        return None
+    if any(mapping(other, "spec").get("clusterIP") == address for other in others()):
+        return "provided IP is already allocated"
+    return None
+
+
+def _node_ports(services: Iterable[JsonObject]) -> set[int]:
+    ports = (port for service in services for port in listing(service, "spec", "ports"))
+    return {port["nodePort"] for port in ports if port.get("nodePort")}
 
 
 def keep_allocated(old: JsonObject, new: JsonObject) -> None:

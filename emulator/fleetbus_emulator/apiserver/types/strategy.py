@@ -11,6 +11,8 @@ from fleetbus_emulator.apiserver.types import defaults, services, validation
 from fleetbus_emulator.apiserver.types.builtin import CRDS, NAMESPACES, SERVICES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fleetbus_emulator.apiserver.errors import Cause
     from fleetbus_emulator.apiserver.storage.state import State
     from fleetbus_emulator.apiserver.types.served import Served
@@ -54,8 +56,15 @@ def prepare_create(
 
 def _allocate(state: State, served: Served, obj: JsonObject) -> None:
     if served.rtype is SERVICES:
-        present = state.store(SERVICES).snapshot()
-        services.allocate(obj, state.random, lambda: (s.obj for s in present.select(None)))
+        services.allocate(obj, state.random, lambda: _other_services(state, obj))
+
+
+def _other_services(state: State, obj: JsonObject) -> Iterator[JsonObject]:
+    own = obj["metadata"].get("namespace"), obj["metadata"].get("name")
+    for stored in state.store(SERVICES).snapshot().select(None):
+        meta = stored.obj["metadata"]
+        if (meta["namespace"], meta["name"]) != own:
+            yield stored.obj
 
 
 def prepare_update(
@@ -75,13 +84,16 @@ def prepare_update(
         _allocate(state, served, obj)
 
 
-def problems(served: Served, obj: JsonObject, old: JsonObject | None) -> list[Cause]:
+def problems(state: State, served: Served, obj: JsonObject, old: JsonObject | None) -> list[Cause]:
     """Validate the object apart from its metadata."""
     if served.version.schema is not None:
         return served.version.schema.problems(obj)
     if served.rtype is CRDS:
         return definition_problems(obj, old)
-    return validation.problems(served.rtype, obj, old)
+    causes = validation.problems(served.rtype, obj, old)
+    if served.rtype is SERVICES and not causes:
+        return services.unavailable(obj, lambda: _other_services(state, obj))
+    return causes
 
 
 def restrict(served: Served, subresource: str, old: JsonObject, new: JsonObject) -> JsonObject:

@@ -58,9 +58,10 @@ def _checked(target: Target, body: JsonObject) -> JsonObject:
 
 
 def _check_declared(target: Target, config: JsonObject) -> None:
-    """Refuse fields that the type does not have: applies are not pruned.
+    """Refuse fields that the type does not have, and items that are there twice.
 
-    The code is 500, as from real servers (kubernetes#139253).
+    Applies are not pruned, and an item of a keyed list is found by its key. The code is 500, as
+    from real servers (kubernetes#139253).
     """
     try:
         unknown = decode.read_unwrapped(target.served, config)
@@ -68,12 +69,13 @@ def _check_declared(target: Target, config: JsonObject) -> None:
             unknown += target.version.schema.unknown_fields(config)
         shown = (field_sets.shown_by_key(p, config, target.version.merge_rule) for p in unknown)
         texts = [f"{path}: field not declared in schema" for path in shown]
+        texts += field_sets.duplicate_items(config, target.version.merge_rule)
     except DecodeError as problem:
         texts = [problem.as_merged]
     if not texts:
         return
     listed = texts[0] if len(texts) == 1 else "errors:\n" + "\n".join(f"  {t}" for t in texts)
-    place = f"{target.namespace or ''}/{target.name}"
+    place = f"{mapping(config, 'metadata').get('namespace') or ''}/{target.name}"
     what = f"{target.rtype.group}/{target.version.name}, Kind={target.rtype.kind}"
     message = f"failed to create typed patch object ({place}; {what}): {listed}"
     raise errors.ApiError(500, None, message)

@@ -9,6 +9,7 @@ sets of paths.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, cast
 
 import orjson
@@ -99,10 +100,36 @@ def shown_by_key(path: str, obj: Any, rule: MergeRule) -> str:
         items, index = as_list(obj) or [], int(step["index"])
         obj = items[index] if index < len(items) else None
         key = item_key(rule, obj) if rule.list_type == MAP else None
-        named = (f"{name}={orjson.dumps(value).decode()}" for name, value in key or ())
-        text += f"[{','.join(named) if key else index}]"
+        text += shown_key(key) if key else f"[{index}]"
         rule = rule.items
     return text
+
+
+def duplicate_items(value: Any, rule: MergeRule, place: str = "") -> list[str]:
+    """Each key or value that a keyed list or a set holds twice, as server-side apply says it."""
+    if isinstance(value, dict):
+        fields = cast("JsonObject", value)
+        below = (duplicate_items(v, rule.child(k), f"{place}.{k}") for k, v in fields.items())
+        return [text for texts in below for text in texts]
+    if not isinstance(value, list) or rule.list_type not in {MAP, SET}:
+        return []
+    texts: list[str] = []
+    seen: set[str] = set()
+    for item in cast("list[Any]", value):
+        key = item_key(rule, item) if rule.list_type == MAP else None
+        if rule.list_type == MAP and key is None:
+            continue
+        shown = shown_key(key) if key else f"[={orjson.dumps(item).decode()}]"
+        if shown in seen:
+            texts.append(f"{place}: duplicate entries for key {shown}")
+        seen.add(shown)
+        texts += duplicate_items(item, rule.items, f"{place}{shown}")
+    return texts
+
+
+def shown_key(key: Iterable[tuple[str, Any]]) -> str:
+    """The key of an item, such as `[name="x"]`."""
+    return f"[{','.join(f'{name}={orjson.dumps(value).decode()}' for name, value in key)}]"
 
 
 def lookup(obj: Any, path: Path, rule: MergeRule) -> tuple[bool, Any, MergeRule]:

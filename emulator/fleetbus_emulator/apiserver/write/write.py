@@ -121,7 +121,7 @@ def _finish_new(state: State, target: Target, obj: JsonObject, options: WriteOpt
     meta = obj["metadata"]
     strategy.prepare_create(state, target.served, obj, options.validation, options.warnings)
     causes = object_meta.metadata_problems(target.rtype, meta)
-    causes += strategy.problems(target.served, obj, None)
+    causes += strategy.problems(state, target.served, obj, None)
     if causes:
         raise errors.invalid_object(target.rtype, meta.get("name") or "", causes)
     options.warnings.extend(object_meta.finalizer_warnings(meta))
@@ -226,7 +226,7 @@ def _check_update(
     )
     causes = object_meta.metadata_problems(target.rtype, new["metadata"])
     causes += identity.new_finalizers(new["metadata"], old.obj["metadata"])
-    causes += strategy.problems(target.served, new, old.obj)
+    causes += strategy.problems(state, target.served, new, old.obj)
     if causes:
         raise errors.invalid_object(target.rtype, target.name, causes)
     before = set(listing(old.obj["metadata"], "finalizers"))

@@ -110,6 +110,10 @@ class Simulator:
             while True:
                 self._work_for_a_while()
                 await self._pause()
+        except Exception:
+            # The error itself is raised where this is awaited, which may be much later.
+            log.exception("simulated_controllers_ended", cluster=self.cluster.name)
+            raise
         finally:
             unsubscribe()
             unsubscribe_roll_back()
@@ -259,7 +263,9 @@ class Simulator:
         return any(self._failures[item] < HOPELESS for item in self._retries)
 
     def _work_for_a_while(self) -> None:
-        for _ in range(min(TURN, len(self._queue))):
+        for _ in range(TURN):
+            if not self._queue:  # working on an item may take others out
+                return
             self._work_once(self._queue.pop())
 
     def _work_once(self, item: Item) -> None:
