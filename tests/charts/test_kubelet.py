@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from fleetbus_devfleet.processes.children import Child
-from fleetbus_emulator.apiserver import Cluster, User, serve
+from fleetbus_emulator.apiserver import Cluster, Fail, User, serve
 from fleetbus_emulator.controllers import CONTROL_PLANE, simulate
 from support.eventually import eventually
 from support.kubelet.isolation import in_isolation
@@ -26,6 +27,8 @@ pytestmark = pytest.mark.full
 
 Object = dict[str, Any]
 ADDRESS = "10.1.0.1"
+ABOVE = str(Path(sys.prefix).parents[1])
+"""The folder of the checkout, of which a container sees parts: a volume there may not hide them."""
 SHOW = (Path(__file__).parents[1] / "scripts/show_container.py").read_text()
 
 
@@ -88,6 +91,7 @@ POD: Object = {
             "readinessProbe": {"exec": {"command": ["test", "-f", "/shared/init"]}},
             "volumeMounts": [
                 {"name": "shared", "mountPath": "/shared"},
+                {"name": "above", "mountPath": ABOVE},
                 {"name": "secret", "mountPath": "/etc/app/secret", "readOnly": True},
                 {"name": "several", "mountPath": "/etc/app/several", "readOnly": True},
             ],
@@ -95,6 +99,7 @@ POD: Object = {
     ],
     "volumes": [
         {"name": "shared", "emptyDir": {}},
+        {"name": "above", "emptyDir": {}},
         {"name": "secret", "secret": {"secretName": "s"}},
         {
             "name": "several",
@@ -143,6 +148,30 @@ async def test_a_container_has_what_its_pod_says_and_nothing_of_this_machine(tmp
     account = "/var/run/secrets/kubernetes.io/serviceaccount"
     assert files[f"{account}/namespace"] == "default"
     assert claims(files[f"{account}/token"])["sub"] == "system:serviceaccount:default:default"
+
+
+@in_isolation
+async def test_a_pod_that_is_gone_when_it_is_bound_ends_nothing(tmp_path: Path):
+    async with kubelet(tmp_path) as cluster:
+        cluster.faults.add(Fail(404), resource="pods", subresource="binding", count=2)
+        cluster.create("v1/pods", {"metadata": {"name": "a"}, "spec": SLEEPS}, "default")
+        await eventually(lambda: _phase(cluster, "a") == "Running", timedelta(seconds=30))
+        cluster.faults.add(Fail(503), resource="pods", verb="delete", count=2)
+        cluster.delete("v1/pods", "default", "a")
+        await eventually(lambda: cluster.get("v1/pods", "default", "a") is None)
+
+
+SLEEPS: Object = {
+    "serviceAccountName": "default",
+    "terminationGracePeriodSeconds": 1,
+    "securityContext": {"runAsNonRoot": True, "runAsUser": 10001},
+    "containers": [{"name": "c", "image": "fleetbus:1", "command": ["sleep", "100"]}],
+}
+
+
+def _phase(cluster: Cluster, name: str) -> str:
+    pod = cluster.get("v1/pods", "default", name) or {}
+    return pod.get("status", {}).get("phase", "")
 
 
 def _available(cluster: Cluster) -> bool:

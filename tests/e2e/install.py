@@ -160,7 +160,7 @@ class Installation:
 
 async def _stores_run(found: Installation) -> None:
     found.stores = await _stores(found)
-    assert len(found.stores) == 2
+    assert len(found.stores) == 2, f"pods of NATS and Valkey: {sorted(found.stores)}"
     # `helm test` asked both pods of each of the five Deployments.
     (log,) = found.kubelet.glob("logs/fleetbus/fleetbus-test/*.log")
     assert log.read_text().count(": ready\n") == 10, log.read_text()
@@ -181,13 +181,15 @@ async def _pods_are_greeted(found: Installation) -> None:
 
     A watcher, a controller and a subscriber more are no reason to restart NATS or Valkey.
     """
-    assert await _stores(found) == found.stores
+    stores = await _stores(found)
+    assert stores == found.stores, f"NATS or Valkey restarted: {found.stores} became {stores}"
     for cluster in PODS:
         await found.ask(cluster, "create", "-f", "-", text=json.dumps(_POD))
     for cluster in PODS:
         line = f"{cluster} / default / greeted: "
         await eventually(lambda line=line: line in found.log("fleetbus-reconciler-hello"), _SOON)
-    assert len(list(found.kubelet.glob("logs/fleetbus/fleetbus-watcher-eu1-*"))) >= 2
+    watchers = [path.name for path in found.kubelet.glob("logs/fleetbus/fleetbus-watcher-eu1-*")]
+    assert len(watchers) >= 2, f"pods of the watcher of eu1: {watchers}"
 
 
 async def _subscriber_reads_its_subjects(found: Installation) -> None:
@@ -195,7 +197,8 @@ async def _subscriber_reads_its_subjects(found: Installation) -> None:
         await found.ask(cluster, "-n", "default", "create", "configmap", "news")
         line = f"added {cluster} core configmaps default news"
         await eventually(lambda line=line: line in found.log("audit"), _SOON)
-    assert " pods " not in found.log("audit")
+    subjects = found.log("audit")
+    assert " pods " not in subjects, f"the subscriber reads more than its subjects: {subjects}"
 
 
 async def _fleet_works_and_an_upgrade_changes_nothing(found: Installation) -> None:
@@ -207,12 +210,14 @@ async def _fleet_works_and_an_upgrade_changes_nothing(found: Installation) -> No
     assert "ERROR" not in findings, findings
     for cluster in PODS:
         data = await found.ask(cluster, "get", "configmap", "web", "-o", "jsonpath={.data}")
-        assert json.loads(data) == {"greeting": f"hello from {cluster}"}
+        assert json.loads(data) == {"greeting": f"hello from {cluster}"}, f"{cluster}: {data}"
     before = await _kept(found)
     again = "helm upgrade fleetbus charts/fleetbus -n fleetbus -f values.yaml"
     await found.take(Step("upgrade again", again, is_file=False))
     await asyncio.sleep(_CONTROLLERS.total_seconds())
-    assert await _kept(found) == before
+    after = await _kept(found)
+    changed = sorted(key for key in before | after if before.get(key) != after.get(key))
+    assert not changed, f"the same upgrade again changed these UIDs: {changed}"
     await _rights_suffice(found)
 
 
@@ -225,7 +230,7 @@ async def _rights_suffice(found: Installation) -> None:
         roles = json.loads(await found.ask(cluster, "get", KINDS, "-A", "-o", "json"))["items"]
         rights = compare(roles, log)
         found.unused[cluster] = rights.unused
-        assert not rights.missing, rights.missing
+        assert not rights.missing, f"{cluster}: refused for lack of rights: {rights.missing}"
 
 
 async def _kept(found: Installation) -> Json:
@@ -249,7 +254,7 @@ async def _only_what_readme_says_is_left(found: Installation) -> None:
     for cluster in PODS:
         await eventually(lambda name=cluster: _is_left(found, name, made, set()), _SOON)
         placed = await found.ask(cluster, "get", "configmaps", "-n", "default", "-o", "name")
-        assert "configmap/web" not in placed
+        assert "configmap/web" not in placed, f"left in {cluster}: {placed}"
 
 
 async def _is_left(

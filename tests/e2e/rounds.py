@@ -255,7 +255,8 @@ def _create_widgets(api: Api) -> None:
     versions = [_version("v1", is_stored=True)]
     spec = {"group": GROUP, "scope": "Namespaced", "names": names, "versions": versions}
     body = {"metadata": {"name": f"widgets.{GROUP}"}, "spec": spec}
-    assert api.post(CRDS, body).status == 201
+    reply = api.post(CRDS, body)
+    assert reply.status == 201, reply.text
     until(lambda: api.get(f"/apis/{GROUP}/v1/widgets").status == 200)
     for number in range(WIDGETS):
         body = {"apiVersion": f"{GROUP}/v1", "kind": "Widget", "metadata": {"name": f"w{number}"}}
@@ -272,5 +273,6 @@ def _touch_widgets(api: Api) -> None:
 
 def _remove_widgets(api: Api) -> None:
     path = f"{CRDS}/widgets.{GROUP}"
-    assert api.delete(path).status == 200
+    reply = api.delete(path)
+    assert reply.status == 200, reply.text
     until(lambda: api.get(path).status == 404)

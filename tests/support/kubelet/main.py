@@ -77,22 +77,28 @@ class Kubelet:
 
     async def _take(self, pods: list[Object], group: asyncio.TaskGroup) -> None:
         for pod in pods:
-            uid = pod["metadata"]["uid"]
-            if uid in self._pods:
-                self._pods[uid].latest = pod
-            elif "deletionTimestamp" in pod["metadata"]:
-                meta = pod["metadata"]
-                path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
-                await self._node.api.delete(path, gracePeriodSeconds=0)
-            elif pod.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
-                await self._schedule(pod)
-                self._pods[uid] = Pod(self._node, pod, next(self._addresses))
-                group.create_task(self._run(uid), name=pod["metadata"]["name"])
+            try:
+                await self._take_pod(pod, group)
+            except httpx.HTTPError as e:  # it may be gone by now; the next list says so
+                log.warning("%s: %s", pod["metadata"]["name"], e)
         gone = self._pods.keys() - {pod["metadata"]["uid"] for pod in pods}
         for uid in gone:  # deleted without a grace period
             self._pods[uid].latest["metadata"].update(
                 deletionTimestamp="now", deletionGracePeriodSeconds=0
             )
+
+    async def _take_pod(self, pod: Object, group: asyncio.TaskGroup) -> None:
+        uid = pod["metadata"]["uid"]
+        if uid in self._pods:
+            self._pods[uid].latest = pod
+        elif "deletionTimestamp" in pod["metadata"]:
+            meta = pod["metadata"]
+            path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+            await self._node.api.delete(path, gracePeriodSeconds=0)
+        elif pod.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
+            await self._schedule(pod)
+            self._pods[uid] = Pod(self._node, pod, next(self._addresses))
+            group.create_task(self._run(uid), name=pod["metadata"]["name"])
 
     async def _schedule(self, pod: Object) -> None:
         if pod["spec"].get("nodeName"):

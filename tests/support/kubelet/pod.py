@@ -115,7 +115,16 @@ class Pod:
         self._sandbox.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
         uid = self.latest["metadata"]["uid"]
-        await self._node.api.delete(self._path, gracePeriodSeconds=0, preconditions={"uid": uid})
+        while True:
+            try:
+                await self._node.api.delete(
+                    self._path, gracePeriodSeconds=0, preconditions={"uid": uid}
+                )
+            except httpx.HTTPError as e:  # an API server that restarts, say
+                log.warning("%s: %s", self._path, e)
+                await asyncio.sleep(_RETRY)
+            else:
+                return
 
     # --- containers -----------------------------------------------------------------------------
 

@@ -76,7 +76,8 @@ class Root:
         ]
         lines += [
             line
-            for one in (*self._of_image(image), *self.volumes)
+            # In this order, so that no mount hides one below it.
+            for one in sorted((*self._of_image(image), *self.volumes), key=lambda m: m.target)
             for line in self._mount(one, image)
         ]
         if self.is_read_only:
@@ -104,10 +105,15 @@ class Root:
         return lines
 
     def _check(self, one: Mount, image: Image) -> None:
-        """A mount point inside of another mount would have to be made on this machine."""
-        for other in (*image.files, *(volume.target for volume in self.volumes)):
+        """A mount point inside of another mount is made in what is mounted there.
+
+        That may be a volume of the pod, but no file of this machine that its image consists of.
+        """
+        fixed = {place: Path(one.target).exists() for place in image.files}
+        fixed |= {volume.target: not volume.read_only for volume in self.volumes}
+        for other, has_place in fixed.items():
             inside = one.target != other and Path(one.target).is_relative_to(other)
-            if inside and not Path(one.target).exists():
+            if inside and not has_place:
                 raise ImageError(f"{one.target}: there is already a mount at {other}")
 
     def _quoted(self, place: str) -> str:
