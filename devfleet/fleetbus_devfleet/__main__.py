@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from fleetbus.cli.capture.reading import Capture
 from fleetbus.errors import CaptureError
 from fleetbus.kube.connection.config import import_light
+from fleetbus.process import printer
 from fleetbus_devfleet.captures.fleet import MOST_WATCHERS, clusters_of
 from fleetbus_devfleet.stack.plan import Layout, PlanError, StackPlan, fleet_of
 
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _supervise(read_plan(arguments))
     except (PlanError, CaptureError, OSError) as error:
-        print(f"fleetbus-devfleet: {error}", file=sys.stderr)  # noqa: T201
+        printer.note(f"fleetbus-devfleet: {error}")
         return 2 if isinstance(error, PlanError) else 1
     except KeyboardInterrupt:
         return 130

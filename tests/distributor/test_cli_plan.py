@@ -182,3 +182,19 @@ async def test_d25_the_store_says_whether_a_service_account_is_required(
     await rig.redis.delete(keys.distributor_settings())
     status, _, _ = await desk("-f", file, redis_url=valkey_url)
     assert status == 2
+
+
+async def test_s11_a_plan_shows_nothing_of_a_member_that_a_terminal_obeys(rig: Rig, desk: Desk):
+    evil = "\x1b]0;owned\x07\x1b[2K\r\x9b8m\u202e\n  = nothing to do"
+    names = dict.fromkeys(("kind", "clusterName", "namespace", "name", "uid", "hub"), evil)
+    owner = json.dumps({"apiVersion": API_VERSION, **names})
+    metadata = {**CONFIG_MAP["metadata"], "annotations": {"fleetbus.dev/owner": owner}}
+    theirs = {**CONFIG_MAP, "metadata": metadata}
+    rig.clusters["t1"].create("v1/configmaps", theirs, "default")
+    file = desk.write(template=CONFIG_MAP, placement=BOTH)
+    _, out, err = await desk("-f", file)
+    assert "! conflict" in out
+    assert all(line.isprintable() for line in (out + err).splitlines()), out
+    assert "\n  = nothing to do" not in out
+    _, out, _ = await desk("-f", file, "-o", "json")
+    assert all(line.isprintable() for line in out.splitlines()), out

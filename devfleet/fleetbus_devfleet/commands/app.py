@@ -149,6 +149,7 @@ def _start(
 ) -> StackState:
     """Start the fleet, or end the command."""
     from fleetbus_devfleet.commands import lifecycle, report
+    from fleetbus_devfleet.console import lines_console
 
     try:
         with folder_errors(layout, report.print_failure):
@@ -158,7 +159,7 @@ def _start(
                 capture=None if capture is None else capture.absolute(),
                 record=record,
                 progress_interval=progress_interval,
-                console=report.console(),
+                console=lines_console(),
             )
     except lifecycle.DevError as error:
         report.print_failure(str(error))

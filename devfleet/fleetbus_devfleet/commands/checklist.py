@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from fleetbus_devfleet.console import Console
 
 _REFRESHES_PER_SECOND = 12
 

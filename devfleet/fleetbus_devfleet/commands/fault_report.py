@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fleetbus_devfleet.commands.report import console
+from fleetbus.process import printer
+from fleetbus_devfleet.console import lines_console
 from fleetbus_emulator.apiserver.admin.documents import encode
 from fleetbus_emulator.apiserver.faults import GroupDown
 from fleetbus_emulator.apiserver.faults.documents import (
@@ -66,7 +65,7 @@ def print_list(found: Sequence[ClusterFaults]) -> None:
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
     if rows:
-        console().print(table)
+        lines_console().print(table)
     else:
         print_line(f"Nothing is broken in {', '.join(it.cluster.name for it in found)}.")
     for it in found:
@@ -92,7 +91,7 @@ def _rows(found: ClusterFaults) -> Iterator[tuple[str, str, str, str]]:
 def print_json(found: Sequence[ClusterFaults]) -> None:
     """Print the same for a program."""
     parts = [{"cluster": it.cluster, "faults": it.rules} for it in found]
-    sys.stdout.write(encode(parts).decode() + "\n")
+    printer.json_text(encode(parts).decode())
 
 
 def print_actions() -> None:
@@ -105,7 +104,7 @@ def print_actions() -> None:
         fields = [_shown(field, kind) for field, kind in ACTION_FIELDS[name].items()]
         needed = [f"group={_EXAMPLE_GROUP}"] if shape is GroupDown else []
         table.add_row(name, escape(" ".join(needed + fields)), escape(meaning))
-    out = console()
+    out = lines_console()
     out.print(table)
     out.print()
     out.print(f"Every rule may have: {escape(' '.join(RULE_FIELDS))}.")
@@ -123,10 +122,9 @@ _EXAMPLES: dict[type, str] = {timedelta: "1s", bool: "true", int: "1", float: "0
 
 def print_line(text: str) -> None:
     """Print one line as it stands."""
-    console().print(escape(text))
+    lines_console().print(escape(text))
 
 
 def print_failure(message: str) -> None:
     """Print an error on standard error."""
-    error = Console(stderr=True, highlight=False, soft_wrap=True)
-    error.print(f"[bold red]fleetbus dev fault:[/] {escape(message)}")
+    lines_console(stderr=True).print(f"[bold red]fleetbus dev fault:[/] {escape(message)}")

@@ -54,10 +54,10 @@ def fill_clusters(clusters: str, document: dict[str, Any], folder: Path, url: st
     """Fill the clusters that an argument names and say what came; failures end the command."""
     import time
 
-    from fleetbus_devfleet.commands.report import console
+    from fleetbus_devfleet.console import lines_console
     from fleetbus_emulator.generate.endpoint import Progress, ask_to_fill
 
-    out = console()
+    out = lines_console()
 
     async def ask(admin: AdminClient) -> None:
         for name in await names_of(admin, clusters):

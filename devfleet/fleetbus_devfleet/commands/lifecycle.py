@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from rich.console import Console
-
+    from fleetbus_devfleet.console import Console
     from fleetbus_devfleet.stack.plan import Layout
 
 RUNNING = "running"

@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import sys
 import sysconfig
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from fleetbus.kube.connection.config import read_kube_config, server_of
+from fleetbus.process import printer
 from fleetbus_devfleet.captures.opening import read_opened
 from fleetbus_devfleet.commands.options import DEFAULT_FOLDER, EnvOutput
+from fleetbus_devfleet.console import lines_console
 from fleetbus_devfleet.stack.plan import fleet_settings
 
 if TYPE_CHECKING:
@@ -33,14 +33,9 @@ _HINT_WIDTH = 56
 _STYLES = {"ready": "green", "not ready": "yellow", "ended": "red"}
 
 
-def console() -> Console:
-    """The console for people, on standard output; paths are never wrapped or coloured apart."""
-    return Console(highlight=False, soft_wrap=True)
-
-
 def print_running(state: StackState, layout: Layout, *, title: str) -> None:
     """Print what runs and what to try."""
-    out = console()
+    out = lines_console()
     clusters = "cluster" if len(state.clusters) == 1 else "clusters"
     out.print(
         f"[bold green]{title}[/]: {len(state.clusters)} {clusters} "
@@ -59,7 +54,7 @@ def print_opened(layout: Layout) -> None:
     opened = read_opened(layout.opened)
     if opened is None:
         return
-    out = console()
+    out = lines_console()
     out.print(f"{opened.total:,} objects of the capture are in its clusters.")
     for note in opened.notes():
         out.print(f"[yellow]note:[/] {escape(note)}")
@@ -74,7 +69,7 @@ def print_status(state: StackState, parts: Sequence[PartStatus]) -> None:
     for part in parts:
         style = _STYLES[part.state]
         table.add_row(part.name, str(part.pid), Text(part.state, style=style), escape(part.problem))
-    out = console()
+    out = lines_console()
     out.print(table)
     out.print(f"[dim]{_addresses(state)}[/]")
 
@@ -91,7 +86,7 @@ def _addresses(state: StackState) -> str:
 
 def print_problems(parts: Sequence[PartStatus]) -> None:
     """Name the parts that are not ready; say nothing when all are."""
-    out = console()
+    out = lines_console()
     for part in parts:
         if part.problem:
             style = _STYLES[part.state]
@@ -102,7 +97,7 @@ def print_json(state: StackState | None, parts: Sequence[PartStatus]) -> None:
     """Print the state and the parts for a program; `phase` is `stopped` when nothing runs."""
     answer: dict[str, Any] = {"phase": "stopped", "parts": []} if state is None else asdict(state)
     answer["parts"] = [asdict(part) for part in parts]
-    sys.stdout.write(orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode() + "\n")
+    printer.json_text(orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode())
 
 
 def print_settings(state: StackState, output: EnvOutput) -> None:
@@ -118,28 +113,27 @@ def print_settings(state: StackState, output: EnvOutput) -> None:
         "KUBECONFIG": state.kubeconfig,
     }
     if output is EnvOutput.json:
-        sys.stdout.write(orjson.dumps(settings, option=orjson.OPT_INDENT_2).decode() + "\n")
+        printer.json_text(orjson.dumps(settings, option=orjson.OPT_INDENT_2).decode())
         return
     for name, value in settings.items():
-        sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
+        printer.line(f"export {name}={shlex.quote(value)}")
 
 
 def print_nothing_runs(layout: Layout) -> None:
     """Print that no fleet runs in this folder."""
-    console().print(
+    lines_console().print(
         f"No fleet runs in {escape(str(layout.root))}; --dir names the folder of another one."
     )
 
 
 def print_stopped(state: StackState) -> None:
     """Print that the fleet is stopped."""
-    console().print(f"Stopped {len(state.parts) + 1} processes; none is left.")
+    lines_console().print(f"Stopped {len(state.parts) + 1} processes; none is left.")
 
 
 def print_failure(message: str) -> None:
     """Print an error on standard error."""
-    error = Console(stderr=True, highlight=False, soft_wrap=True)
-    error.print(f"[bold red]fleetbus dev:[/] {escape(message)}")
+    lines_console(stderr=True).print(f"[bold red]fleetbus dev:[/] {escape(message)}")
 
 
 _PACKAGE = Path(__file__).parents[1]

@@ -18,7 +18,7 @@ from fleetbus.errors import FleetbusError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from rich.console import Console
+    from fleetbus_devfleet.console import Console
 
 _POLL = 0.01
 _WIDEST = 100

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
 import signal
-import sys
 import traceback
 from datetime import timedelta
-from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
 from fleetbus.errors import FleetbusError
+from fleetbus.process import printer
 from fleetbus_devfleet.commands.checklist import Checklist
+from fleetbus_devfleet.console import Console, page_console
 from fleetbus_devfleet.demo import census
 from fleetbus_devfleet.demo.narrator import ClaimError, Narrator, spell
 from fleetbus_devfleet.demo.scenes import Scenes, latency_rows
@@ -82,10 +80,8 @@ def run(*, clusters: int, orders: int, instant: bool) -> int:
 
 
 def _console() -> Console:
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a check mark
-    is_pipe = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(highlight=False, width=_PIPE_WIDTH if is_pipe else None)
+    printer.replace_unencodable()  # a terminal that cannot show a check mark
+    return page_console(pipe_width=_PIPE_WIDTH)
 
 
 def _play_and_keep_logs(plan: StackPlan, narrator: Narrator, orders: int) -> list[Latency]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +16,7 @@ from fleetbus.cli.capture.reading import Capture
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import FleetbusError
 from fleetbus.kube.connection.config import import_light
+from fleetbus.process import printer
 from fleetbus.process.logs import set_up_logs
 from fleetbus_devfleet.processes.children import ChildError
 from fleetbus_devfleet.processes.servers import ServerMissingError
@@ -66,7 +66,7 @@ def run_rehearsal(request: Request) -> int:
         _say(str(error))
         return 1
     if request.output == "json":
-        sys.stdout.write(orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2).decode() + "\n")
+        printer.json_text(orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2).decode())
     else:
         print_rehearsal(found)
     return 0 if found.is_good else 1
@@ -112,8 +112,8 @@ def _no_progress(objects: int, events: int) -> None:
 
 
 def _show(text: str, at: float | None = None) -> None:
-    print(f"{f'+{at:5.1f} s  ' if at is not None else ''}{text}", file=sys.stderr, flush=True)  # noqa: T201
+    printer.note(f"{f'+{at:5.1f} s  ' if at is not None else ''}{text}")
 
 
 def _say(text: str) -> None:
-    print(f"fleetbus rehearse: {text}", file=sys.stderr, flush=True)  # noqa: T201
+    printer.note(f"fleetbus rehearse: {text}")

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fleetbus_devfleet.console import Console, page_console
 from fleetbus_devfleet.rehearsal.outcome import count_held
 
 if TYPE_CHECKING:
     from fleetbus_devfleet.rehearsal.outcome import ClusterResult, Rehearsal
 
-_PIPE_WIDTH: Final = 120
 _SHOWN: Final = 10
 
 
 def print_rehearsal(found: Rehearsal) -> None:
     """Print waves, clusters, writes, and the result last."""
-    is_pipe = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    out = Console(highlight=False, width=_PIPE_WIDTH if is_pipe else None)
+    out = page_console()
     if found.waves:
         out.print(_waves(found))
         out.print()

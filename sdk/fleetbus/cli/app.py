@@ -28,6 +28,7 @@ from fleetbus.cli.queue import commands as queue
 from fleetbus.cli.run import commands as run
 from fleetbus.cli.unknown import exit_status
 from fleetbus.errors import ConfigError, FleetbusError
+from fleetbus.process import printer
 
 app = typer.Typer(
     name="fleetbus",
@@ -62,7 +63,7 @@ app.add_typer(kubeconfig.app, name="kubeconfig")
 
 def _print_version(requested: bool) -> None:
     if requested:
-        print(f"fleetbus {version('fleetbus')}")
+        printer.line(f"fleetbus {version('fleetbus')}")
         raise typer.Exit
 
 
@@ -108,5 +109,5 @@ def run_command_line() -> None:
         _check_installed(points.names)
         app()
     except FleetbusError as e:
-        print(f"fleetbus: {e}", file=sys.stderr)
+        printer.note(f"fleetbus: {e}")
         sys.exit(exit_status(e))

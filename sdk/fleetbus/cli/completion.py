@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from fleetbus.errors import ConfigError
+from fleetbus.process import printer
 
 if TYPE_CHECKING:
     from fleetbus.cli.api_client import ApiClient
@@ -60,7 +60,7 @@ def completion(
     """
     if shell not in SHELLS:
         raise ConfigError(f"no completion for {shell!r}: it must be one of {', '.join(SHELLS)}")
-    sys.stdout.write(_SCRIPTS[shell])
+    printer.block(_SCRIPTS[shell].rstrip())
 
 
 def answer_shells() -> None:

@@ -18,9 +18,20 @@ class _Dumper(yaml.SafeDumper):
         del indentless
         super().increase_indent(flow, False)
 
+    def write_double_quoted(self, text: str, split: bool = True) -> None:
+        """Escape all that is not ASCII, if something in the text is not printed as itself."""
+        allowed, self.allow_unicode = self.allow_unicode, _is_shown(text)
+        super().write_double_quoted(text, split)
+        self.allow_unicode = allowed
+
+
+def _is_shown(text: str) -> bool:
+    """Whether each character is printed as itself, or ends a line of a block."""
+    return all(letter.isprintable() or letter in "\n\t" for letter in text)
+
 
 def _represent_string(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in value else None
+    style = '"' if not _is_shown(value) else "|" if "\n" in value else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
-import sys
 from collections.abc import Coroutine
 from typing import Any
 
@@ -14,6 +13,7 @@ from redis.exceptions import RedisError
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import ConfigError, KubeError, StoreError, Unreachable
 from fleetbus.kube.connection.config import KubeConfig, read_kube_config
+from fleetbus.process import printer
 from fleetbus.process.settings import allow_loopback
 
 Hub = tuple[pathlib.Path | None, str]
@@ -67,7 +67,7 @@ def run_on_hub(main: Coroutine[Any, Any, int]) -> int:
         return asyncio.run(main)
     except KubeError as e:
         what = "hub" if isinstance(e, Unreachable) else "the hub refused"
-        print(f"fleetbus: {what}: {e}", file=sys.stderr)
+        printer.note(f"fleetbus: {what}: {e}")
     except (StoreError, RedisError) as e:
-        print(f"fleetbus: {e}", file=sys.stderr)
+        printer.note(f"fleetbus: {e}")
     return 1

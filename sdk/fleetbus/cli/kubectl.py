@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from fleetbus.cli.unknown import exit_status
 from fleetbus.errors import FleetbusError
+from fleetbus.process import printer
 
 if TYPE_CHECKING:
     from fleetbus.cli.target import ApiFlags
@@ -27,9 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command `kubectl-multicluster`; return the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
     if given and given[0] == "get":
-        print(
-            "kubectl-multicluster: get is a command of fleetbus: `fleetbus get`; here it is `list`",
-            file=sys.stderr,
+        printer.note(
+            "kubectl-multicluster: get is a command of fleetbus: `fleetbus get`; here it is `list`"
         )
         return 2
     if given and given[0] not in (*_KUBECTL, *_VERBS, "-h", "--help"):
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as e:
         return int(e.code or 0)
     except FleetbusError as e:
-        print(f"kubectl-multicluster: {e}", file=sys.stderr)
+        printer.note(f"kubectl-multicluster: {e}")
         return exit_status(e)
     except BrokenPipeError:
         return 141

@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 
 from fleetbus.cli.target import read_mro_config, resolve_target
 from fleetbus.errors import ConfigError
+from fleetbus.process import printer
 from fleetbus.process.error_text import file_problem
 
 _FORMER: Final = "mulitcluster.practice.com/v1alpha1"
@@ -40,7 +41,7 @@ def run_kubectl(verb: str, given: Sequence[str]) -> int:
         raise ConfigError(f"kubectl is not installed; {verb} is kubectl's own")
     arguments, manifests = _translate(given)
     hub = [] if any(_option(one) in _HUB for one in given) else _hub_arguments()
-    sys.stdout.flush()
+    printer.flush()
     done = subprocess.run(
         [program, verb, *hub, *arguments], input=manifests, text=manifests is not None, check=False
     )
@@ -92,9 +93,8 @@ def _translate(given: Sequence[str]) -> tuple[list[str], str | None]:
         found = _read(name)
         changed = [_rewritten(text) for text in found]
         if changed != found:
-            print(
-                f"kubectl-multicluster: {name}: apiVersion {_FORMER} is read as {_CURRENT}",
-                file=sys.stderr,
+            printer.note(
+                f"kubectl-multicluster: {name}: apiVersion {_FORMER} is read as {_CURRENT}"
             )
         if changed != found or name == "-":
             texts += changed

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import sys
 
+from fleetbus.process import printer
+
 INTERRUPTED = 130
 
 
 def main() -> None:
     """Run the command line; exit silently with status 130 on Ctrl-C."""
+    sys.excepthook = printer.print_traceback
     try:
         from fleetbus.cli.app import run_command_line  # noqa: PLC0415 - see above
 

@@ -12,6 +12,7 @@ import typer
 
 import fleetbus
 from fleetbus.errors import ConfigError
+from fleetbus.process import printer
 
 _PROJECT: Final = "pyproject.toml"
 _FILES: Final = ("controller.py", "test_controller.py", _PROJECT)
@@ -41,12 +42,12 @@ def new(
         raise ConfigError(f"{name} already exists; nothing was changed") from e
     except OSError as e:
         raise ConfigError(f"cannot create {name}: {e.strerror}") from e
-    print(f"created {', '.join(f'{name}/{file}' for file in _FILES)}\n")
-    print(f"`source {sys.prefix}/bin/activate` puts pytest and fleetbus on the PATH\n")
-    print(f"next:\n  cd {name}")
-    print("  python -m pytest              runs the test, on emulated clusters")
-    print("  fleetbus dev up               starts a fleet on this machine")
-    print("  fleetbus run controller.py    runs the controller; restarts it when you save")
+    printer.block(f"created {', '.join(f'{name}/{file}' for file in _FILES)}\n")
+    printer.block(f"`source {sys.prefix}/bin/activate` puts pytest and fleetbus on the PATH\n")
+    printer.block(f"next:\n  cd {name}")
+    printer.line("  python -m pytest              runs the test, on emulated clusters")
+    printer.line("  fleetbus dev up               starts a fleet on this machine")
+    printer.line("  fleetbus run controller.py    runs the controller; restarts it when you save")
 
 
 def _sources() -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from types import TracebackType
 from typing import Final, Self
 
+from fleetbus.process import printer
+
 _AFTER_SECONDS: Final = 1.0
 _EVERY_SECONDS: Final = 0.2
-_ERASE: Final = "\r\x1b[K"
 
 
 class Progress:
@@ -22,7 +22,7 @@ class Progress:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._is_on = sys.stderr.isatty()
+        self._is_on = printer.is_watched()
         self._shown_at = time.monotonic() + _AFTER_SECONDS - _EVERY_SECONDS
         self._is_shown = False
         self._lock = threading.Lock()
@@ -49,14 +49,12 @@ class Progress:
             if not self._is_on or now - self._shown_at < _EVERY_SECONDS:
                 return
             self._shown_at, self._is_shown = now, True
-            sys.stderr.write(f"{_ERASE}{self._what} …{f' {state}' if state else ''}")
-            sys.stderr.flush()
+            printer.status(f"{self._what} …{f' {state}' if state else ''}")
 
     def clear(self) -> None:
         """Erase the line; nothing is shown from now on."""
         self._timer.cancel()
         with self._lock:
             if self._is_shown:
-                sys.stderr.write(_ERASE)
-                sys.stderr.flush()
+                printer.clear_status()
             self._is_on = self._is_shown = False

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fleetbus.cli.printable import printable
+from fleetbus.process import printer
 from fleetbus.process.human_time import render_duration
+from fleetbus.process.printer import printable
 
 _GAP: Final = "   "
 _NAMED: Final = 5
@@ -62,10 +62,10 @@ def warn_incomplete(
         if why.startswith(_NOT_WATCHED):  # most often, the resource is just not served there
             asked = [name for name in names if name in named]
             if asked:
-                print(f"note: not served, or not watched, in {', '.join(asked)}", file=sys.stderr)
+                printer.note(f"note: not served, or not watched, in {', '.join(asked)}")
             continue
         verb = "are" if len(names) > 1 else "is"
-        print(f"warning: {shown}{more} {verb} incomplete: {why}", file=sys.stderr)
+        printer.note(f"warning: {shown}{more} {verb} incomplete: {why}")
 
 
 def _describe_reason(known: Mapping[str, Any]) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 import structlog
 
 from fleetbus.errors import ConfigError, FleetbusError
+from fleetbus.process import printer
 
 log = structlog.get_logger()
 
@@ -83,7 +83,7 @@ def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
 def _report(name: str, error: BaseException, *, is_command: bool) -> int:
     is_config = isinstance(error, ConfigError)
     if is_config or (is_command and isinstance(error, FleetbusError)):
-        print(f"{name}: {error}", file=sys.stderr)  # noqa: T201 -- for the user who started it
+        printer.note(f"{name}: {error}")  # for the user who started it
         return 2 if is_config else 1
     if isinstance(error, FleetbusError):
         log.error("process_failed", service=name, error=str(error))

@@ -10,10 +10,12 @@ import structlog
 
 from fleetbus.errors import ConfigError
 from fleetbus.process.error_text import render
+from fleetbus.process.printer import printable, printable_lines
 from fleetbus.process.redact import without_secret_words
 
 _OF_ERRORS: Final = ("error", "reason")
 """The fields with messages of errors, in every log line of every process."""
+_OF_SEVERAL_LINES: Final = ("exception", "stack")
 _LETTERS: Final = 1000
 
 
@@ -51,6 +53,23 @@ LogFormat = Literal["json", "text"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
+class _PrintableRenderer(structlog.dev.ConsoleRenderer):
+    """Replaces what a terminal would obey; JSON escapes it (rule S11)."""
+
+    def __call__(
+        self,
+        logger: structlog.typing.WrappedLogger,
+        name: str,
+        event_dict: structlog.typing.EventDict,
+    ) -> str:
+        """Render a line, and the traceback below it."""
+        for field, text in event_dict.items():
+            if isinstance(text, str):
+                has_lines = field in _OF_SEVERAL_LINES
+                event_dict[field] = printable_lines(text) if has_lines else printable(text)
+        return super().__call__(logger, name, event_dict)
+
+
 def set_up_logs(log_format: LogFormat = "json", level: str = "info") -> None:
     """Configure structlog for this process, and the loggers of the standard library.
 
@@ -68,7 +87,7 @@ def set_up_logs(log_format: LogFormat = "json", level: str = "info") -> None:
     render: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if log_format == "json"
-        else structlog.dev.ConsoleRenderer(
+        else _PrintableRenderer(
             colors=sys.stderr.isatty(),
             pad_event_to=28,
             # Other formatters show the values of variables, and are slow.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
@@ -25,6 +24,7 @@ from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import unknown, unknown_cluster
 from fleetbus.errors import BusError, CaptureError, ConfigError, StoreError
 from fleetbus.kube.resource_names import with_plural
+from fleetbus.process import printer
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.access.store import StoreAccess
 from fleetbus.process.logs import set_up_logs
@@ -172,7 +172,7 @@ def _reporter() -> _Progress:
 
     def report(objects: int, events: int) -> None:
         nonlocal shown
-        if sys.stderr.isatty() and time.monotonic() - shown > _SHOW_EVERY:
+        if printer.is_watched() and time.monotonic() - shown > _SHOW_EVERY:
             shown = time.monotonic()
             _say(f"{objects:,} objects, {events:,} events")
 
@@ -182,14 +182,18 @@ def _reporter() -> _Progress:
 def _summarize(path: pathlib.Path, header: Header) -> None:
     size = path.stat().st_size / _MIB
     names = ", ".join(one.name for one in header.clusters)
-    print(f"{path}: {size:.1f} MiB of {names}; events since {header.window.start}")
+    printer.line(f"{path}: {size:.1f} MiB of {names}; events since {header.window.start}")
     hidden = ", ".join(["values of Secrets", *header.redacted])
-    print(f"hidden: {hidden}")
+    printer.line(f"hidden: {hidden}")
     for gap in header.window.gaps:
-        print(f"gap: {gap.cluster or 'all clusters'}, {gap.start} to {gap.end}: {gap.reason}")
+        printer.line(
+            f"gap: {gap.cluster or 'all clusters'}, {gap.start} to {gap.end}: {gap.reason}"
+        )
     if not header.hub:
-        print("note: the hub is not in it, so `fleetbus rehearse` and `dev up` cannot open it")
+        printer.line(
+            "note: the hub is not in it, so `fleetbus rehearse` and `dev up` cannot open it"
+        )
 
 
 def _say(text: str) -> None:
-    print(f"fleetbus capture: {text}", file=sys.stderr, flush=True)
+    printer.note(f"fleetbus capture: {text}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.cli.clusters.bus import run_on_bus
 from fleetbus.cli.unknown import bus_clusters, unknown_cluster
+from fleetbus.process import printer
 from fleetbus.watchers.cluster_consent import consent, read_refused
 
 
@@ -27,11 +27,11 @@ def accept_cluster(name: str, uid: str, nats_url: str | None) -> int:
         if known and name not in known and not refused:
             raise unknown_cluster(name, known)
         if problem := _problem(name, uid, refused):
-            print(f"fleetbus: {problem}", file=sys.stderr)
+            printer.note(f"fleetbus: {problem}")
             return 1
         chosen = uid or refused
         await consent(bus, kv, name, chosen)
-        print(f"accepted {name}: the cluster whose kube-system has UID {chosen}")
+        printer.line(f"accepted {name}: the cluster whose kube-system has UID {chosen}")
         return 0
 
     return run_on_bus(name, nats_url, accept)

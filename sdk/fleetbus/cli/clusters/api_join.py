@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import pathlib
-import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from fleetbus.cli.api_client import ApiClient, ApiFailed
 from fleetbus.cli.target import ApiFlags
 from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.config import by_context, current_context, read_kube_config
+from fleetbus.process import printer
 
 _FIELD: Final = "kubeconfig"
 
@@ -51,8 +51,8 @@ def unjoin_by_api(name: str, api: ApiFlags) -> int:
 
 def _ask(change: Callable[[ApiClient], Any], api: ApiFlags) -> int:
     try:
-        print(change(ApiClient(api.resolve()))["res"])
+        printer.line(change(ApiClient(api.resolve()))["res"])
     except ApiFailed as e:
-        print(f"kubectl-multicluster: {e}", file=sys.stderr)
+        printer.note(f"kubectl-multicluster: {e}")
         return 1
     return 0

@@ -6,6 +6,7 @@ from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.cli.clusters.bus import run_on_bus
 from fleetbus.cli.unknown import bus_clusters, unknown
+from fleetbus.process import printer
 from fleetbus.watchers.resync import request_audit
 from fleetbus_proto.keys import kv_incarnation
 
@@ -24,7 +25,9 @@ def audit_cluster(name: str, nats_url: str | None) -> int:
             message = f"no watcher has ever connected to a cluster {name!r}"
             raise unknown(message, name, await bus_clusters(bus))
         await request_audit(bus, kv, name)
-        print(f"audit of {name} requested; differences appear in the projector's log and metrics")
+        printer.line(
+            f"audit of {name} requested; differences appear in the projector's log and metrics"
+        )
         return 0
 
     return run_on_bus(name, nats_url, ask)

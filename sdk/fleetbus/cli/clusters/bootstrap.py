@@ -18,6 +18,7 @@ from fleetbus.clusters.bootstrap.selection import SECRETS
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import read_kube_config
+from fleetbus.process import printer
 from fleetbus.process.clock import rfc3339
 from fleetbus.process.settings import Duration
 
@@ -73,7 +74,7 @@ def bootstrap_cluster(
 
     async def main() -> int:
         async with KubeClient(hub_config) as client:
-            print(_RENDER[output](await enroll(client, name, admin, options)))
+            printer.line(_RENDER[output](await enroll(client, name, admin, options)))
         return 0
 
     return run_on_hub(main())

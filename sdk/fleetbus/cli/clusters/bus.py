@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -11,6 +10,7 @@ from fleetbus.bus.connection import Bus
 from fleetbus.cli.nats import connect_nats
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import BusError, ConfigError
+from fleetbus.process import printer
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
@@ -32,9 +32,9 @@ def run_on_bus(name: str, nats_url: str | None, call: Callable[[Bus], Awaitable[
     try:
         return asyncio.run(_call(access, call))
     except TimeoutError:
-        print(f"fleetbus: no answer from NATS at {access.shown}", file=sys.stderr)
+        printer.note(f"fleetbus: no answer from NATS at {access.shown}")
     except BusError as e:
-        print(f"fleetbus: {e}", file=sys.stderr)
+        printer.note(f"fleetbus: {e}")
     return 1
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,6 +11,7 @@ from fleetbus.cli.documents import render_json
 from fleetbus.cli.table import render_table
 from fleetbus.cli.target import ApiFlags
 from fleetbus.kube.json_fields import pairs
+from fleetbus.process import printer
 from fleetbus.process.human_time import render_duration
 
 _HEAD: Final = (
@@ -33,15 +33,17 @@ def show_clusters(output: str, flags: ApiFlags) -> int:
     try:
         answer = api.get("/fleet/v1/clusters")
     except ApiFailed as e:
-        print(f"fleetbus: {e}", file=sys.stderr)
+        printer.note(f"fleetbus: {e}")
         return 1
     if output == "json":
-        print(render_json(answer))
+        printer.json_text(render_json(answer))
         return 0
     freshness: Mapping[str, Any] = answer["freshness"]
-    print(render_table(_HEAD, [_row(item, freshness[item["name"]]) for item in answer["items"]]))
+    printer.block(
+        render_table(_HEAD, [_row(item, freshness[item["name"]]) for item in answer["items"]])
+    )
     if not answer["items"]:
-        print("No clusters in the fleet.", file=sys.stderr)
+        printer.note("No clusters in the fleet.")
     return 0
 
 
@@ -55,16 +57,16 @@ def show_cluster(name: str, output: str, flags: ApiFlags) -> int:
     try:
         found = api.get(f"/fleet/v1/clusters/{urllib.parse.quote(name, safe='')}")
     except ApiFailed as e:
-        print(f"fleetbus: {e}", file=sys.stderr)
+        printer.note(f"fleetbus: {e}")
         return 1
     if output == "json":
-        print(render_json(found))
+        printer.json_text(render_json(found))
         return 0
     for label, value in _details(found, found["freshness"][found["name"]]):
-        print(f"{label + ':':<{_LABEL}}{value or '-'}")
+        printer.line(f"{label + ':':<{_LABEL}}{value or '-'}")
     if found["resources"]:
-        print()
-        print(render_table(_RESOURCES, list(map(_resource_row, found["resources"]))))
+        printer.line()
+        printer.block(render_table(_RESOURCES, list(map(_resource_row, found["resources"]))))
     return 0
 
 

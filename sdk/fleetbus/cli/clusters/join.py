@@ -19,6 +19,7 @@ from fleetbus.clusters.providers.cluster import CLUSTERS
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import read_kube_config
+from fleetbus.process import printer
 
 Admin = tuple[pathlib.Path, str]
 """The values of --file and --context."""
@@ -123,7 +124,7 @@ def _on_hub(given: Hub, work: Callable[[KubeClient], Awaitable[str]]) -> int:
 
     async def main() -> int:
         async with KubeClient(config) as client:
-            print(await work(client))
+            printer.line(await work(client))
         return 0
 
     return run_on_hub(main())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
@@ -18,6 +17,7 @@ from fleetbus.deletions.held import FLEET_BUDGET, Held, find_held
 from fleetbus.errors import ConfigError, KubeError, StoreError
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
+from fleetbus.process import printer
 from fleetbus.process.access.store import StoreAccess
 
 RESOURCE: Final = "fleetbus.dev/v1alpha1/multiclusterresources"
@@ -75,7 +75,10 @@ async def _show(client: KubeClient, store: StoreAccess, output: str) -> int:
         "windowSeconds": int(WINDOW.total_seconds()),
     }
     shown = {"budget": budget, "held": [one.describe() for one in held]}
-    print(render_json(shown) if output == "json" else _render(budget, held))
+    if output == "json":
+        printer.json_text(render_json(shown))
+    else:
+        printer.block(_render(budget, held))
     return 0
 
 
@@ -85,7 +88,7 @@ async def _used(store: StoreAccess) -> int | None:
         async with _budget(store) as budget:
             return await budget.used()
     except StoreError as e:
-        print(f"fleetbus: {e}", file=sys.stderr)
+        printer.note(f"fleetbus: {e}")
         return None
 
 
@@ -134,11 +137,11 @@ async def _confirm_one(client: KubeClient, name: str, resources: Mapping[str, Ob
     if name not in resources:
         near = get_close_matches(name, list(resources), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        print(f"fleetbus: no MultiClusterResource {name!r}{hint}", file=sys.stderr)
+        printer.note(f"fleetbus: no MultiClusterResource {name!r}{hint}")
         return False
     held = Held.of(resources[name])
     if held is None:
-        print(f"fleetbus: {name} holds nothing", file=sys.stderr)
+        printer.note(f"fleetbus: {name} holds nothing")
         return False
     return await _confirm(client, held)
 
@@ -148,10 +151,10 @@ async def _confirm(client: KubeClient, held: Held) -> bool:
     try:
         await client.patch(RESOURCE, held.namespace, held.name, change)
     except KubeError as e:
-        print(f"fleetbus: {held} cannot be confirmed: {e}", file=sys.stderr)
+        printer.note(f"fleetbus: {held} cannot be confirmed: {e}")
         return False
     where = f"{len(held.clusters)} cluster{'' if len(held.clusters) == 1 else 's'}"
-    print(f"confirmed {held}: {held.objects} objects on {where}, plan {held.plan_hash}")
+    printer.line(f"confirmed {held}: {held.objects} objects on {where}, plan {held.plan_hash}")
     return True
 
 
@@ -160,5 +163,5 @@ async def _release(client: KubeClient, store: StoreAccess) -> int:
     confirmed = [await _confirm(client, one) for one in chosen]
     async with _budget(store) as budget:
         await budget.refill()
-    print("the fleet budget is reset")
+    printer.line("the fleet budget is reset")
     return int(not all(confirmed))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from fleetbus.errors import ConfigError, FleetbusError, NotEngaged
 from fleetbus.fleet.orphans import Orphan, delete_orphan, find_orphans
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.process import printer
 from fleetbus.process.access.store import StoreAccess
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings
@@ -92,16 +92,16 @@ def _clusters(hub: KubeConfig) -> Clusters:
 
 def _show(found: Sequence[Orphan], output: str) -> int:
     if output == "json":
-        print(render_json({"orphans": [_describe(one) for one in found]}))
+        printer.json_text(render_json({"orphans": [_describe(one) for one in found]}))
     elif not found:
-        print("No orphans found.")
+        printer.line("No orphans found.")
     else:
         rows = [
             [one.cluster, one.kind, one.namespace, one.name, _owner_of(one), one.uid]
             for one in found
         ]
-        print(render_table(_HEAD, rows))
-        print(
+        printer.block(render_table(_HEAD, rows))
+        printer.block(
             "\nA MultiClusterResource that renders an orphan adopts it again;"
             " `fleetbus orphans delete UID` deletes it."
         )
@@ -133,7 +133,7 @@ async def _delete(connections: _Connections, found: Sequence[Orphan], uids: Sequ
             await connections.clusters.known()
         deleted = [await _delete_one(connections, by_uid.get(uid), uid) for uid in uids]
     except TimeoutError:
-        print("fleetbus: the clusters of the fleet are not known yet", file=sys.stderr)
+        printer.note("fleetbus: the clusters of the fleet are not known yet")
         return 1
     finally:
         following.cancel()
@@ -143,7 +143,7 @@ async def _delete(connections: _Connections, found: Sequence[Orphan], uids: Sequ
 
 async def _delete_one(connections: _Connections, orphan: Orphan | None, uid: str) -> bool:
     if orphan is None:
-        print(f"fleetbus: no orphan has UID {uid!r}", file=sys.stderr)
+        printer.note(f"fleetbus: no orphan has UID {uid!r}")
         return False
     try:
         info = connections.clusters.get(orphan.cluster)
@@ -152,7 +152,7 @@ async def _delete_one(connections: _Connections, orphan: Orphan | None, uid: str
         client = connections.clusters.client(orphan.cluster)
         was_there = await delete_orphan(orphan, client=client, hub=connections.hub)
     except FleetbusError as e:
-        print(f"fleetbus: cannot delete {orphan}: {e}", file=sys.stderr)
+        printer.note(f"fleetbus: cannot delete {orphan}: {e}")
         return False
-    print(f"{'deleted' if was_there else 'already gone:'} {orphan}")
+    printer.line(f"{'deleted' if was_there else 'already gone:'} {orphan}")
     return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
-import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from typing import Final
@@ -32,6 +31,7 @@ from fleetbus.cli.table import render_table
 from fleetbus.cli.target import Target, resolve_target
 from fleetbus.errors import BusError, ConfigError, KubeError, StoreError, Unreachable
 from fleetbus.kube.client import KubeClient
+from fleetbus.process import printer
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.access.secret_files import SecretFile, TlsFiles
 from fleetbus.process.access.store import StoreAccess
@@ -144,12 +144,12 @@ async def _collect(found: list[Finding], checks: AsyncIterator[Finding]) -> None
 
 def _print(findings: Sequence[Finding], output: str) -> None:
     if output == "json":
-        print(render_json({"findings": [asdict(one) for one in findings]}))
+        printer.json_text(render_json({"findings": [asdict(one) for one in findings]}))
         return
-    print(render_table(_HEAD, [_row(one) for one in findings]))
+    printer.block(render_table(_HEAD, [_row(one) for one in findings]))
     bad = [one for one in findings if one.severity is not Severity.OK]
     if not bad:
-        print(f"{len(findings)} checks, nothing found", file=sys.stderr)
+        printer.note(f"{len(findings)} checks, nothing found")
 
 
 def _row(one: Finding) -> tuple[str, str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Self
@@ -12,6 +11,7 @@ from nats.aio.msg import Msg
 from fleetbus.cli.events.events import open_messages, parse_duration, run_printer
 from fleetbus.cli.nats import connect_nats
 from fleetbus.errors import ConfigError
+from fleetbus.process import printer
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus_proto.distribution import AffectedObject, decode_distribution_event
 from fleetbus_proto.errors import InvalidName
@@ -84,7 +84,7 @@ def show_distribution(query: DistributionQuery, nats_url: str | None) -> int:
 async def _show(query: DistributionQuery, access: NatsAccess) -> None:
     async with connect_nats(access, name="fleetbus-events") as bus:
         if query.output == "table":
-            print(_ROW.format("TIME", "RESOURCE", "CLUSTER", "EVENT", "MESSAGE"), flush=True)
+            printer.line(_ROW.format("TIME", "RESOURCE", "CLUSTER", "EVENT", "MESSAGE"), flush=True)
         async with open_messages(
             bus,
             subject=query.filter,
@@ -96,23 +96,23 @@ async def _show(query: DistributionQuery, access: NatsAccess) -> None:
             while (message := await messages()) is not None:
                 shown += _print(message, query)
             if not shown:
-                print("No events found.", file=sys.stderr)
+                printer.note("No events found.")
 
 
 def _print(message: Msg, query: DistributionQuery) -> bool:
     """Print an event; returns whether it matched the query."""
     event = decode_distribution_event(message.data)
     if event is None:
-        print(f"# invalid message on {message.subject}", flush=True)
+        printer.line(f"# invalid message on {message.subject}", flush=True)
         return True
     if query.verb and event.event != query.verb:
         return False
     if query.output == "json":
-        print(message.data.decode(), flush=True)
+        printer.line(message.data.decode(), flush=True)
         return True
     text = event.message or _listed(event.objects, event.more) or event.reason
     name = f"{event.namespace}/{event.name}"
-    print(
+    printer.line(
         _ROW.format(event.time[11:23], name, event.cluster or "-", event.event.value, text),
         flush=True,
     )

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import re
 import signal
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,14 +18,15 @@ from fleetbus.archive.lines import to_line
 from fleetbus.bus.connection import Bus
 from fleetbus.cli.events.history import History
 from fleetbus.cli.nats import connect_nats
-from fleetbus.cli.printable import printable
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import bus_clusters, bus_resources, unknown, unknown_cluster
 from fleetbus.errors import BusError, ConfigError
 from fleetbus.kube.resource_names import with_plural
+from fleetbus.process import printer
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.clock import now_ms
 from fleetbus.process.logs import set_up_logs
+from fleetbus.process.printer import printable
 from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Event
@@ -128,7 +128,7 @@ def run_printer(
         with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
             asyncio.run(_until_terminated(show(access)))
     except BusError as e:
-        print(f"fleetbus: {e}", file=sys.stderr)
+        printer.note(f"fleetbus: {e}")
         return 1
     return 0
 
@@ -144,7 +144,7 @@ async def _show(query: EventQuery, access: NatsAccess) -> None:
     async with connect_nats(access, name="fleetbus-events") as bus:
         await _require_known(bus, query)
         if query.output == "table":
-            print(_head(), flush=True)
+            printer.line(_head(), flush=True)
         async with open_messages(
             bus, subject=query.filter, start=query.start, follow=query.follow
         ) as messages:
@@ -152,7 +152,7 @@ async def _show(query: EventQuery, access: NatsAccess) -> None:
             while (message := await messages()) is not None:
                 shown += _print(message, query)
             if not shown:
-                print("No events found.", file=sys.stderr)
+                printer.note("No events found.")
 
 
 async def _require_known(bus: Bus, query: EventQuery) -> None:
@@ -202,7 +202,7 @@ def _print(message: Msg, query: EventQuery) -> bool:
     try:
         event = admit(message.subject, message.headers, message.data, now_ms=now_ms())
     except MalformedMessage as e:
-        print(printable(f"# invalid message on {message.subject}: {e}"), flush=True)
+        printer.line(printable(f"# invalid message on {message.subject}: {e}"), flush=True)
         return True
     if not isinstance(event, Event):
         return False
@@ -210,7 +210,10 @@ def _print(message: Msg, query: EventQuery) -> bool:
         query.plural and event.resource != query.plural
     ):
         return False
-    print(to_line(event) if query.output == "json" else _row(event), flush=True)
+    if query.output == "json":
+        printer.json_text(to_line(event), flush=True)
+    else:
+        printer.line(_row(event), flush=True)
     return True
 
 

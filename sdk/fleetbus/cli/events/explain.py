@@ -7,7 +7,6 @@ what Redis has. Of the object's content it shows nothing but the owner.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -41,6 +40,7 @@ from fleetbus.intake.last_runs import LastRuns
 from fleetbus.intake.record import StoredRecord, mapped_requests, read_stored
 from fleetbus.kube.resource_names import with_plural
 from fleetbus.ownership import owner_of
+from fleetbus.process import printer
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.access.store import StoreAccess
 from fleetbus.process.human_time import render_time
@@ -124,13 +124,16 @@ def explain_object(query: ExplainQuery, *, nats_url: str | None, redis_url: str 
 
     async def main() -> int:
         view = await gather(query, store=store, nats=nats)
-        print(render_json(view) if query.output == "json" else render(view))
+        if query.output == "json":
+            printer.json_text(render_json(view))
+        else:
+            printer.block(render(view))
         return int(is_unknown(view))
 
     try:
         return asyncio.run(main())
     except (StoreError, BusError, QueueUnavailableError, RedisError, OSError) as e:
-        print(f"fleetbus: {e}", file=sys.stderr)
+        printer.note(f"fleetbus: {e}")
         return 1
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
-from fleetbus.cli.printable import printable
 from fleetbus.cli.table import render_table
 from fleetbus.process.human_time import parse_time, render_duration
+from fleetbus.process.printer import printable
 from fleetbus.reconcile import Outcome
 from fleetbus_proto.versions import is_comparable, version_key
 
@@ -190,7 +190,7 @@ def render(view: View) -> str:
     if others := [one["controller"] for one in view["controllers"] if is_unconcerned(one)]:
         blocks.append(f"controller {', '.join(others)}: {_UNCONCERNED}")
     blocks += [_controller(one) for one in view["controllers"] if not is_unconcerned(one)]
-    return "\n\n".join([*blocks, f"summary: {view['summary']}"])
+    return "\n\n".join([*blocks, f"summary: {printable(view['summary'])}"])
 
 
 def is_unconcerned(one: View) -> bool:
@@ -236,7 +236,7 @@ def _owner(owner: View) -> str:
 
 
 def _controller(one: View) -> str:
-    lines = [f"controller {_name_of(one)}: {one['summary']}"]
+    lines = [f"controller {_name_of(one)}: {printable(one['summary'])}"]
     if one.get("moreRequests"):
         lines.append("  the object triggers more requests than are recorded; see `fleetbus queue`")
     if one["reconciled"]:

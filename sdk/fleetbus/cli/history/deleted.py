@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from fleetbus.cli.table import render_table, resource_prefix, warn_incomplete
 from fleetbus.cli.target import ApiFlags
 from fleetbus.cli.unknown import require_clusters
 from fleetbus.errors import ConfigError
+from fleetbus.process import printer
 from fleetbus.process.human_time import render_age
 
 FORMS: Final = ("table", "json", "yaml", "name")
@@ -70,7 +70,7 @@ def show_deleted(
     is_mixed = len(chosen) > 1
     for number, one in enumerate(chosen):
         if number and output == "table":
-            print()
+            printer.line()
         for name in one.names or ("",):
             try:
                 wanted = ObjectQuery(
@@ -89,14 +89,14 @@ def show_deleted(
                 prefix = resource_prefix(found.resource) if is_mixed else ""
                 _print(found, output, since, prefix=prefix)
             except ApiFailed as e:
-                print(f"fleetbus: {e}", file=sys.stderr)
+                printer.note(f"fleetbus: {e}")
                 status = 1
     return status
 
 
 def _print(found: Deleted, output: str, since: str, *, prefix: str) -> None:
     if output == "json":
-        print(render_json(found.answer))
+        printer.json_text(render_json(found.answer))
         return
     if output == "yaml":
         documents = [
@@ -104,17 +104,17 @@ def _print(found: Deleted, output: str, since: str, *, prefix: str) -> None:
             f"{render_yaml(item['object'] or {}).rstrip()}"
             for item in found.items
         ]
-        print("\n---\n".join(documents))
+        printer.block("\n---\n".join(documents))
     elif output == "name":
         for item in found.items:
-            print(f"{found.resource['plural']}/{item['name']}")
+            printer.line(f"{found.resource['plural']}/{item['name']}")
     elif found.items:
-        print(render_table(_HEAD, [_row(item, prefix) for item in found.items]))
+        printer.block(render_table(_HEAD, [_row(item, prefix) for item in found.items]))
     if not found.items:
         begin = found.answer["since"][:19]
-        print(f"No {found.resource['plural']} were deleted since {begin}Z.", file=sys.stderr)
+        printer.note(f"No {found.resource['plural']} were deleted since {begin}Z.")
     if found.remaining:
-        print(f"{found.remaining} earlier deletions are left out.", file=sys.stderr)
+        printer.note(f"{found.remaining} earlier deletions are left out.")
     note_beginning(found.answer, since)
     note_window(found.answer["window"])
     warn_incomplete(found.answer["freshness"], found.answer["incomplete"])

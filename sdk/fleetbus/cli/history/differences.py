@@ -6,16 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fleetbus.cli.printable import printable
+from fleetbus.process import printer
+from fleetbus.process.printer import printable
 
 
 def print_differences(found: Mapping[str, Any], indent: str) -> None:
     """Print `differences` and `moreDifferences` of an answer, a line each."""
     for one in found["differences"]:
         change = f"{_value(one['before'])} → {_value(one['after'])}"
-        print(printable(f"{indent}{one['path']}: {change}"))
+        printer.line(printable(f"{indent}{one['path']}: {change}"))
     if found["moreDifferences"]:
-        print(f"{indent}and {found['moreDifferences']} more")
+        printer.line(f"{indent}and {found['moreDifferences']} more")
 
 
 def _value(value: object) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -36,6 +35,7 @@ from fleetbus.cli.target import ApiFlags
 from fleetbus.cli.unknown import require_clusters
 from fleetbus.errors import AlreadyExists, ConfigError, KubeError, NotFound
 from fleetbus.kube.client import KubeClient
+from fleetbus.process import printer
 from fleetbus.process.human_time import render_age
 
 _HEAD: Final = ("CLUSTER", "TYPE", "NAMESPACE", "NAME", "DELETED", "BY", "RESULT")
@@ -106,11 +106,11 @@ def restore_objects(query: RestoreQuery, flags: ApiFlags) -> int:
             read = _read(api, query, progress)
         require_clusters(api, [name for name in query.clusters if read.lacks(name)])
     except ApiFailed as e:
-        print(f"fleetbus: {e}", file=sys.stderr)
+        printer.note(f"fleetbus: {e}")
         return 1
     found, cut = select_restorable(read.deleted), read.cut
     if not found:
-        print(f"Nothing {_asked(query)} and is still missing.", file=sys.stderr)
+        printer.note(f"Nothing {_asked(query)} and is still missing.")
         read.note(query.since)
         return 0
     stack = AsyncExitStack()
@@ -124,18 +124,20 @@ def restore_objects(query: RestoreQuery, flags: ApiFlags) -> int:
         if rest := len(found) - len(outcomes):
             objects = "object was" if rest == 1 else f"{rest} objects were"
             known = "is not known to be back" if rest == 1 else "are not known to be back"
-            print(f"interrupted: the other {objects} not reached, or {known}", file=sys.stderr)
+            printer.note(f"interrupted: the other {objects} not reached, or {known}")
     read.note(query.since)
     for plural in cut:
-        print(f"warning: more {plural} were deleted than one answer has", file=sys.stderr)
+        printer.note(f"warning: more {plural} were deleted than one answer has")
     if not query.is_applied and any(one.result == WOULD_RESTORE for one in outcomes):
-        print("Nothing was written; --apply puts them back.", file=sys.stderr)
+        printer.note("Nothing was written; --apply puts them back.")
     return int(any(one.result == FAILED for one in outcomes))
 
 
 def _report(outcomes: Sequence[Outcome], query: RestoreQuery, cut: Sequence[str]) -> None:
     if query.output == "json":
-        print(render_json({"items": [one.render() for one in outcomes], "incomplete": cut}))
+        printer.json_text(
+            render_json({"items": [one.render() for one in outcomes], "incomplete": cut})
+        )
     else:
         _print(outcomes)
 
@@ -392,4 +394,4 @@ def _print(outcomes: Sequence[Outcome]) -> None:
         for one in outcomes
     ]
     if rows:  # none after an early Ctrl-C
-        print(render_table(_HEAD, rows))
+        printer.block(render_table(_HEAD, rows))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import urllib.parse
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -14,11 +13,12 @@ from fleetbus.cli.documents import render_json
 from fleetbus.cli.history.differences import print_differences
 from fleetbus.cli.history.window import note_window
 from fleetbus.cli.objects.get import explain
-from fleetbus.cli.printable import printable
 from fleetbus.cli.table import warn_incomplete
 from fleetbus.cli.target import ApiFlags
 from fleetbus.cli.unknown import require_clusters
+from fleetbus.process import printer
 from fleetbus.process.human_time import render_duration
+from fleetbus.process.printer import printable
 
 _STATUS: Final = re.compile(r"status($|[.\[])")
 
@@ -52,23 +52,23 @@ def show_timeline(
     except ApiFailed as e:
         is_bare = e.status == HTTPStatus.NOT_FOUND and not namespace
         hint = "; an object in a namespace is named NAMESPACE/NAME" if is_bare else ""
-        print(f"fleetbus: {explain(e, path[1])}{hint}", file=sys.stderr)
+        printer.note(f"fleetbus: {explain(e, path[1])}{hint}")
         return 1
     everything: list[Mapping[str, Any]] = found["entries"]
     entries = everything if with_status else [*filter(None, map(_without_status, everything))]
     if output == "json":
-        print(render_json({**found, "entries": entries}))
+        printer.json_text(render_json({**found, "entries": entries}))
         return 0
     if left_out := len(everything) - len(entries):
-        print(f"Left out, because only the status changed: {left_out}.", file=sys.stderr)
+        printer.note(f"Left out, because only the status changed: {left_out}.")
     if found["hasMore"]:
-        print("Earlier changes are left out: --limit shows more.", file=sys.stderr)
+        printer.note("Earlier changes are left out: --limit shows more.")
     for entry in entries:
-        print(f"{entry['time'][:23]}Z  {printable(_describe(entry))}")
+        printer.line(f"{entry['time'][:23]}Z  {printable(_describe(entry))}")
         if entry["stage"] == "change":
             print_differences(entry, " " * 26)
     if not everything:
-        print(f"It has not changed since {found['since'][:19]}Z.", file=sys.stderr)
+        printer.note(f"It has not changed since {found['since'][:19]}Z.")
     note_window(found["window"])
     warn_incomplete(found["freshness"], found["incomplete"])
     return 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from fleetbus.history.times import parse_point
+from fleetbus.process import printer
 
 _NAMED: Final = 5
 _ROUNDING: Final = timedelta(seconds=1)
@@ -29,7 +29,7 @@ def note_window(window: Mapping[str, Any]) -> None:
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         where = f"{', '.join(names[:_NAMED])}{more}, " if names else ""
         end = max(str(gap["to"]) for gap in gaps)[:19]
-        print(f"note: {where}up to {end}Z: {gaps[0]['reason']}", file=sys.stderr)
+        printer.note(f"note: {where}up to {end}Z: {gaps[0]['reason']}")
 
 
 def note_beginning(answer: Mapping[str, Any], asked: str) -> None:
@@ -42,7 +42,7 @@ def note_beginning(answer: Mapping[str, Any], asked: str) -> None:
     now, since = (datetime.fromisoformat(one) for one in (answer["window"]["to"], answer["since"]))
     if parse_point(asked, now=now) < since - _ROUNDING:
         begin = answer["since"][:19]
-        print(f"note: nothing is known of the time before {begin}Z", file=sys.stderr)
+        printer.note(f"note: nothing is known of the time before {begin}Z")
 
 
 def warn_undetermined(objects: Sequence[Mapping[str, str]]) -> None:
@@ -51,6 +51,6 @@ def warn_undetermined(objects: Sequence[Mapping[str, str]]) -> None:
         name = "/".join(filter(None, (one["namespace"], one["name"])))
         # A query API of an earlier release does not say the type.
         what = " ".join(filter(None, (one["cluster"], one.get("resource"), name)))
-        print(f"warning: unknown then: {what}: {one['reason']}", file=sys.stderr)
+        printer.note(f"warning: unknown then: {what}: {one['reason']}")
     if len(objects) > _NAMED:
-        print(f"warning: and {len(objects) - _NAMED} more or so", file=sys.stderr)
+        printer.note(f"warning: and {len(objects) - _NAMED} more or so")

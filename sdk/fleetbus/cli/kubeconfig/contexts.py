@@ -19,6 +19,7 @@ from fleetbus.cli.kubeconfig.credential import API_VERSION
 from fleetbus.cli.kubeconfig.merge import default_path, merge_into
 from fleetbus.cli.target import ApiFlags, Target
 from fleetbus.errors import ConfigError
+from fleetbus.process import printer
 
 JsonObject = dict[str, Any]
 _FLEET: Final = "-"
@@ -55,18 +56,18 @@ def write_contexts(wanted: Contexts, flags: ApiFlags, *, merge: bool) -> int:
     try:
         clusters = wanted.clusters if wanted.clusters is not None else _list(target)
     except ApiFailed as e:
-        print(f"fleetbus: {e}", file=sys.stderr)
+        printer.note(f"fleetbus: {e}")
         return 1
     if not clusters and wanted.clusters is None:
-        print("fleetbus: you may list no clusters: name them by --cluster", file=sys.stderr)
+        printer.note("fleetbus: you may list no clusters: name them by --cluster")
     token = find_token(target)
     if problem := _token_problem(target, token):
-        print(f"fleetbus: {problem}", file=sys.stderr)
+        printer.note(f"fleetbus: {problem}")
     document = _build(wanted, clusters, target, token)
     if merge:
         _merge(document, target)
     else:
-        print(yaml.safe_dump(document, sort_keys=False), end="")
+        printer.block(yaml.safe_dump(document, sort_keys=False).rstrip())
     return 0
 
 
@@ -75,8 +76,8 @@ def _merge(document: JsonObject, target: Target) -> None:
     merge_into(path, document, servers=f"{target.api_url.rstrip('/')}/kube/")
     names: list[str] = [entry["name"] for entry in document["contexts"]]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    print(f"{path}: contexts {', '.join(names[:_SHOWN])}{more}")
-    print(f"kubectl --context {names[0]} get pods -A")
+    printer.line(f"{path}: contexts {', '.join(names[:_SHOWN])}{more}")
+    printer.line(f"kubectl --context {names[0]} get pods -A")
 
 
 def _token_problem(target: Target, token: ApiToken) -> str:

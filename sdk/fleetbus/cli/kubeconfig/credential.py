@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from fleetbus.cli.api_token import find_token
 from fleetbus.cli.target import ApiFlags
 from fleetbus.errors import ConfigError
+from fleetbus.process import printer
 from fleetbus.process.access.tokens import read_expiry
 
 API_VERSION = "client.authentication.k8s.io/v1"
@@ -30,5 +31,7 @@ def print_credential(flags: ApiFlags) -> int:
         status["expirationTimestamp"] = datetime.fromtimestamp(expires, UTC).strftime(
             "%Y-%m-%dT%H:%M:%SZ"
         )
-    print(json.dumps({"apiVersion": API_VERSION, "kind": "ExecCredential", "status": status}))
+    printer.json_text(
+        json.dumps({"apiVersion": API_VERSION, "kind": "ExecCredential", "status": status})
+    )
     return 0

@@ -7,7 +7,6 @@ moment.
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, cast
@@ -17,6 +16,7 @@ from fleetbus.cli.api_client import ApiClient, ApiFailed, Found, Item
 from fleetbus.cli.objects.query import ObjectQuery
 from fleetbus.cli.objects.templates import CLUSTER_ANNOTATION
 from fleetbus.kube.json_fields import text
+from fleetbus.process import printer
 from fleetbus_proto.resources import CORE
 
 _BOOKMARK: Final = "BOOKMARK"
@@ -87,7 +87,7 @@ def follow_events(
             if 0 < e.status < _SERVER_ERROR or failures > _ATTEMPTS:
                 raise
             if failures == 1:
-                print(f"warning: {e}; trying again", file=sys.stderr)
+                printer.note(f"warning: {e}; trying again")
         if version == started:  # else it has ended because its time was over
             time.sleep(_WAIT_SECONDS)
 

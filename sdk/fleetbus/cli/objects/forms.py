@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from fleetbus.cli.progress import Progress
 from fleetbus.cli.table import resource_prefix, warn_incomplete
 from fleetbus.cli.unknown import require_clusters
 from fleetbus.kube.jsonpath import JsonPathTemplate
+from fleetbus.process import printer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class _Table(Form):
             return 0
         prefix = resource_prefix(table.resource) if self.has_several else ""
         if self.has_several and self._shown and not self._output.no_headers:
-            print()
+            printer.line()
         at = table.name_column
         self._shown += 1
 
@@ -129,7 +129,7 @@ class _Table(Form):
                 row[at] = prefix + row[at]
                 yield row
 
-        if sys.stdout.isatty():  # rows and progress would be written over each other
+        if printer.is_terminal():  # rows and progress would be written over each other
             progress.clear()
         return print_rows(table.names, prefixed(), no_headers=self._output.no_headers)
 
@@ -143,7 +143,7 @@ class _Names(Form):
             table = ServerTable(self._api, query)
             plural = str(table.resource["plural"])
             for row in _cut(table.rows(progress), query.limit):
-                sys.stdout.write(name_of(table.resource, table.place_of(row)) + "\n")
+                printer.line(name_of(table.resource, table.place_of(row)))
                 count += 1
         warn_of_table(self._api, table, query, count)
         return count, plural
@@ -202,11 +202,11 @@ class _Documents(Form):
         if self._template is not None:
             is_one = self._is_one and len(items) == 1
             tree = with_cluster(items[0]) if is_one else list_of(items)
-            sys.stdout.write(self._template.render(tree))
+            printer.value(self._template.render(tree))
         elif self._output.form == "json":
-            print(render_items(self._found))
+            printer.json_text(render_items(self._found))
         elif items:
-            print(render_documents(items))
+            printer.block(render_documents(items))
 
 
 def name_of(resource: Mapping[str, Any], place: Place) -> str:
@@ -242,13 +242,11 @@ def warn_of_table(api: ApiClient, table: ServerTable, query: ObjectQuery, count:
     check_clusters(api, query, known)
     warn_incomplete(table.freshness, table.incomplete, named=query.clusters)
     for cluster, undecided in table.end.get("undecided", {}).items():
-        print(
-            f"warning: {cluster}: {undecided} objects without a body, which may match, are left"
-            " out",
-            file=sys.stderr,
+        printer.note(
+            f"warning: {cluster}: {undecided} objects without a body, which may match, are left out"
         )
     for one in table.end.get("degraded", ()):
         where = "/".join(filter(None, (one["cluster"], one["namespace"], one["name"])))
-        print(f"warning: the snapshot has no body of {where}: {one['degraded']}", file=sys.stderr)
+        printer.note(f"warning: the snapshot has no body of {where}: {one['degraded']}")
     if query.limit and (table.end.get("hasMore") or (not table.end and count >= query.limit)):
-        print(f"Showing the first {count}; there are more.", file=sys.stderr)
+        printer.note(f"Showing the first {count}; there are more.")

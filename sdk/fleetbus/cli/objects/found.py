@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from fleetbus.cli.api_client import Found, Item
 from fleetbus.cli.documents import render_json, render_yaml, without_managed_fields
 from fleetbus.cli.table import warn_incomplete
+from fleetbus.process import printer
 
 
 def hide_managed_fields(found: Found) -> None:
@@ -26,9 +26,9 @@ def warn_of_gaps(found: Found) -> None:
     for item in found.items:
         if item.degraded:
             where = "/".join(filter(None, (item.cluster, item.namespace, item.name)))
-            print(f"warning: the snapshot has no body of {where}: {item.degraded}", file=sys.stderr)
+            printer.note(f"warning: the snapshot has no body of {where}: {item.degraded}")
     if found.is_cut:
-        print(f"Showing the first {len(found.items)}; there are more.", file=sys.stderr)
+        printer.note(f"Showing the first {len(found.items)}; there are more.")
 
 
 def render_documents(items: Sequence[Item]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from http import HTTPStatus
@@ -13,6 +12,7 @@ from fleetbus.cli.objects.forms import Form, Output, find_form
 from fleetbus.cli.objects.query import ObjectQuery
 from fleetbus.cli.objects.types import find_category
 from fleetbus.cli.target import ApiFlags
+from fleetbus.process import printer
 
 _SECRETS = (
     "Secrets are not watched by default: FLEETBUS_WATCHER_SECRETS=true for the watchers of a"
@@ -44,7 +44,7 @@ def show_objects(
         form.finish()
     if not command.shown and not command.is_failed:
         what = command.empty[0] if len(command.empty) == 1 else "resources"
-        print(f"No {what} found{where_of(query)}.", file=sys.stderr)
+        printer.note(f"No {what} found{where_of(query)}.")
     return int(command.is_failed)
 
 
@@ -89,7 +89,7 @@ class _Command:
 
     def _fail(self, message: str) -> None:
         self.is_failed = True
-        print(f"fleetbus: {message}", file=sys.stderr)
+        printer.note(f"fleetbus: {message}")
 
 
 def explain(error: ApiFailed, resource: str) -> str:

@@ -5,7 +5,6 @@ The headers are printed even if the list is empty, as there (rule T19).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,6 +24,7 @@ from fleetbus.cli.target import ApiFlags
 from fleetbus.cli.unknown import UnknownName, require_clusters
 from fleetbus.errors import ConfigError
 from fleetbus.kube.json_fields import Tree, look, many, number, pairs, text
+from fleetbus.process import printer
 from fleetbus.process.human_time import render_age
 
 _CLUSTERS: Final = frozenset({"cluster", "clusters"})
@@ -71,12 +71,12 @@ def show_list(query: MroQuery, output: str) -> int:
     hide_managed_fields(found)
     match output:
         case "json":
-            print(render_items(found))
+            printer.json_text(render_items(found))
         case "yaml":
-            print(render_documents(found.items))
+            printer.block(render_documents(found.items))
         case _:
             head, rows = _cells(found, is_wide=output == "wide")
-            print(render_table(head, rows))
+            printer.block(render_table(head, rows))
     warn_of_gaps(found)
     return 0
 
@@ -94,7 +94,7 @@ def watch_list(query: MroQuery, output: str) -> int:
         return 1
     head, rows = _cells(found, is_wide=output == "wide")
     widths = column_widths(head, rows)
-    print(render_table(head, rows), flush=True)
+    printer.block(render_table(head, rows), flush=True)
     warn_of_gaps(found)
     api = ApiClient(query.api.resolve(), timeout_seconds=SILENT_SECONDS)
     try:
@@ -102,9 +102,9 @@ def watch_list(query: MroQuery, output: str) -> int:
             found.items = [change.item]
             _, (row,) = _cells(found, is_wide=output == "wide")
             mark = "   (deleted)" if change.kind == DELETED else ""
-            print(f"{render_row(row, widths)}{mark}", flush=True)
+            printer.line(f"{render_row(row, widths)}{mark}", flush=True)
     except ApiFailed as e:
-        print(f"kubectl-multicluster: {e}", file=sys.stderr)
+        printer.note(f"kubectl-multicluster: {e}")
     return 1
 
 
@@ -122,8 +122,8 @@ def describe(query: MroQuery, *, show_managed_fields: bool) -> int:
     if not show_managed_fields:
         hide_managed_fields(found)
     for item in found.items:
-        print(render_documents([item]))
-        print(_RULE)
+        printer.block(render_documents([item]))
+        printer.line(_RULE)
     warn_of_gaps(found)
     return 0
 
@@ -135,7 +135,7 @@ def _find(query: MroQuery) -> Found | None:
         found = objects.run(api)
         _warn_of_unknown(api, [name for name in objects.clusters if found.lacks(name)])
     except ApiFailed as e:
-        print(f"kubectl-multicluster: {e}", file=sys.stderr)
+        printer.note(f"kubectl-multicluster: {e}")
         return None
     # The sort is stable: objects of the same second stay ordered by cluster, namespace, name.
     found.items.sort(key=_created, reverse=True)
@@ -147,7 +147,7 @@ def _warn_of_unknown(api: ApiClient, clusters: Sequence[str]) -> None:
     try:
         require_clusters(api, clusters)
     except UnknownName as e:
-        print(f"warning: {e}", file=sys.stderr)
+        printer.note(f"warning: {e}")
 
 
 def _created(item: Item) -> str:
@@ -231,17 +231,19 @@ def _show_clusters(query: MroQuery, output: str) -> int:
     try:
         answer = api.get("/fleet/v1/clusters")
     except ApiFailed as e:
-        print(f"kubectl-multicluster: {e}", file=sys.stderr)
+        printer.note(f"kubectl-multicluster: {e}")
         return 1
     names = {name for name in (query.name, query.cluster) if name}
     items = [item for item in answer["items"] if names <= {item["name"]}]
     if output == "table":
-        print(render_table(_CLUSTER_HEAD, list(map(_cluster_row, items))))
+        printer.block(render_table(_CLUSTER_HEAD, list(map(_cluster_row, items))))
     elif output == "wide":
         rows = [[*_cluster_row(item), *_wide_cells(item)] for item in items]
-        print(render_table((*_CLUSTER_HEAD, *_WIDE_CLUSTER_HEAD), rows))
+        printer.block(render_table((*_CLUSTER_HEAD, *_WIDE_CLUSTER_HEAD), rows))
+    elif output == "json":
+        printer.json_text(render_json(items))
     else:
-        print((render_json if output == "json" else render_yaml)(items).rstrip())
+        printer.block(render_yaml(items).rstrip())
     shown = {item["name"] for item in items}
     behind = [name for name in answer["incomplete"] if name in shown]
     warn_incomplete(answer["freshness"], behind)

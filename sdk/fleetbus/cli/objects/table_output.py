@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Final
 
-from fleetbus.cli.printable import printable
+from fleetbus.process import printer
+from fleetbus.process.printer import printable
 
 _GAP: Final = "   "
 _FIRST_PAGE: Final = 500
 """Rows that settle the widths; a longer cell after them moves its row to the right."""
 _BREAKS: Final = "\n\r\f"
-_BOLD: Final = "\x1b[1m"
-_RED: Final = "\x1b[31m"
-_YELLOW: Final = "\x1b[33m"
-_PLAIN: Final = "\x1b[0m"
 _BAD: Final = frozenset(
     {
         *("CrashLoopBackOff", "Error", "Evicted", "Failed", "ImagePullBackOff", "ErrImagePull"),
@@ -25,12 +20,6 @@ _BAD: Final = frozenset(
     }
 )
 _ON_THE_WAY: Final = frozenset({"Pending", "Terminating", "ContainerCreating", "Released"})
-
-
-def has_colours() -> bool:
-    """Whether stdout is a terminal, and nobody has said NO_COLOR."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return sys.stdout.isatty() and not plain
 
 
 def print_rows(
@@ -58,7 +47,7 @@ class TablePrinter:
         self._names = [name.upper() for name in head]
         self._no_headers = no_headers
         self._widths: list[int] = []
-        self._colours = _Colours(self._names) if has_colours() else None
+        self._colours = _Colours(self._names)
 
     def print(self, rows: Iterable[Sequence[str]], *, mark: str = "") -> int:
         """Print rows, the first ones below the names; return how many.
@@ -73,8 +62,7 @@ class TablePrinter:
         count = 0
         for row in left:
             count += 1
-            line = _join(row, self._widths) + mark
-            _write(self._colours.paint(line, row) if self._colours else line)
+            printer.line(_join(row, self._widths) + mark, style=self._colours.style_of(row))
         return count
 
     def _begin(self, rows: Iterator[list[str]]) -> Iterator[list[str]]:
@@ -84,13 +72,8 @@ class TablePrinter:
             shown = first if self._no_headers else [self._names, *first]
             self._widths = [max(map(len, cells)) for cells in zip(*shown, strict=True)]
             if not self._no_headers:
-                line = _join(self._names, self._widths)
-                _write(f"{_BOLD}{line}{_PLAIN}" if self._colours else line)
+                printer.line(_join(self._names, self._widths), style="bold")
         return chain(first, rows)
-
-
-def _write(line: str) -> None:
-    sys.stdout.write(line + "\n")
 
 
 def _join(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -115,7 +98,6 @@ class _Colours:
     def __init__(self, names: Sequence[str]) -> None:
         self._at = names.index("STATUS") if "STATUS" in names else None
 
-    def paint(self, line: str, row: Sequence[str]) -> str:
+    def style_of(self, row: Sequence[str]) -> printer.Style:
         word = row[self._at].rpartition(":")[2] if self._at is not None else ""
-        colour = _RED if word in _BAD else _YELLOW if word in _ON_THE_WAY else ""
-        return f"{colour}{line}{_PLAIN}" if colour else line
+        return "red" if word in _BAD else "yellow" if word in _ON_THE_WAY else ""

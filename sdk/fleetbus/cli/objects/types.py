@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from fleetbus.cli.api_client import ApiClient, ApiFailed
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.objects.table_output import print_rows
 from fleetbus.cli.target import ApiFlags
+from fleetbus.process import printer
 
 _HEAD = ("NAME", "SHORTNAMES", "APIVERSION", "NAMESPACED", "KIND")
 _PATH = "/fleet/v1/resources"
@@ -31,13 +31,13 @@ def show_types(output: str, flags: ApiFlags, *, namespaced: bool | None, no_head
     try:
         items = read_types(api)
     except ApiFailed as e:
-        print(f"fleetbus: {e}", file=sys.stderr)
+        printer.note(f"fleetbus: {e}")
         return 1
     items = [one for one in items if namespaced in (None, one["namespaced"])]
     if output == "json":
-        print(render_json({"items": items}))
+        printer.json_text(render_json({"items": items}))
     elif output == "name":
-        print("\n".join(map(full_name, items)))
+        printer.block("\n".join(map(full_name, items)))
     else:
         is_wide = output == "wide"
         head = (*_HEAD, "CATEGORIES") if is_wide else _HEAD

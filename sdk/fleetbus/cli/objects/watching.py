@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -41,6 +40,7 @@ from fleetbus.cli.target import ApiFlags
 from fleetbus.errors import ConfigError
 from fleetbus.kube.json_fields import pairs, text
 from fleetbus.kube.jsonpath import JsonPathTemplate
+from fleetbus.process import printer
 
 _EVENT: Final = "Event"
 _TABLES: Final = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -79,16 +79,16 @@ def watch_objects(
     try:
         start = view.begin(api, query)
         if query.name and not view.count:
-            print(f"fleetbus: no {query.resource} {query.name!r}{where_of(query)}", file=sys.stderr)
+            printer.note(f"fleetbus: no {query.resource} {query.name!r}{where_of(query)}")
             return 1
-        sys.stdout.flush()
+        printer.flush()
         patient = ApiClient(flags.resolve(), timeout_seconds=SILENT_SECONDS)
         for kind, tree in follow_events(patient, query, start, accept=view.accept):
             view.take(kind, tree)
-            sys.stdout.flush()
+            printer.flush()
     except ApiFailed as e:
         _refuse_category(api, e, query.resource)
-        print(f"fleetbus: {explain(e, query.resource)}", file=sys.stderr)
+        printer.note(f"fleetbus: {explain(e, query.resource)}")
     return 1
 
 
@@ -109,7 +109,7 @@ def _query_of_one(chosen: Sequence[Chosen], query: ObjectQuery) -> ObjectQuery:
     if query.limit:
         raise ConfigError("--watch goes with no --limit")
     if query.sort:
-        print("warning: --sort-by is for what there is at the beginning only", file=sys.stderr)
+        printer.note("warning: --sort-by is for what there is at the beginning only")
     name = next(iter(chosen[0].names), "")
     return replace(query, resource=chosen[0].resource, name=name)
 
@@ -176,7 +176,7 @@ class _TableView(_View):
         )
         self._is_namespaced = bool(table.resource["namespaced"])
         self._table = self._printer(table.names)
-        if sys.stdout.isatty():  # rows and progress would be written over each other
+        if printer.is_terminal():  # rows and progress would be written over each other
             progress.clear()
         rows = self._noted(table, progress)
         if self._watching.is_only:
@@ -266,23 +266,21 @@ class _DocumentView(_ObjectView):
     def _print(self, kind: str, item: Item) -> None:
         if item.tree is not None and not self._output.show_managed_fields:
             item = replace(item, tree=without_managed_fields(item.tree))
-        sys.stdout.write(self._render(kind, item))
-
-    def _render(self, kind: str, item: Item) -> str:
         has_events = self._watching.has_events
         word = f"{kind} " if has_events else ""
         if self._template is not None:
-            return word + self._template.render(with_cluster(item))
+            printer.value(word + self._template.render(with_cluster(item)))
+            return
         match self._output.form:
             case "name":
-                return f"{word}{name_of(self._start.resource, place_of(item))}\n"
+                printer.line(f"{word}{name_of(self._start.resource, place_of(item))}")
             case "yaml":
                 event = f"# event: {kind}\n" if has_events else ""
-                return f"---\n{event}{render_documents([item])}\n"
+                printer.block(f"---\n{event}{render_documents([item])}")
             case _:
                 event = {"type": kind} if has_events else {}
                 shown = {**event, "cluster": item.cluster, "object": tree_of(item)}
-                return render_json(shown) + "\n"
+                printer.json_text(render_json(shown))
 
 
 class _ColumnView(_ObjectView):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -16,6 +15,7 @@ from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import unknown
 from fleetbus.errors import BusError, ConfigError, StoreError
 from fleetbus.intake.forget import Forgotten, forget_controller
+from fleetbus.process import printer
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.access.store import StoreAccess
 from fleetbus.workqueue.controllers import list_controllers
@@ -38,7 +38,7 @@ def forget(words: Sequence[str], *, nats_url: str | None, redis_url: str | None)
     try:
         forgotten = asyncio.run(_forget(controller, nats, store))
     except (BusError, StoreError, RedisError) as e:
-        print(f"fleetbus: {e}", file=sys.stderr)
+        printer.note(f"fleetbus: {e}")
         return 1
     _print(controller, forgotten)
     return 0
@@ -55,8 +55,8 @@ async def _forget(controller: str, nats: NatsAccess, store: StoreAccess) -> Forg
 
 
 def _print(controller: str, forgotten: Forgotten) -> None:
-    print(
+    printer.line(
         f"forgot {controller}: deleted its registration, queue and record ({forgotten.keys} keys)"
     )
     if forgotten.has_durables:
-        print("a running projector deletes its durable consumers")
+        printer.line("a running projector deletes its durable consumers")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from fleetbus.cli.store import connect_store
 from fleetbus.cli.target import resolve_target
 from fleetbus.cli.unknown import UnknownName, unknown, unknown_cluster
 from fleetbus.errors import ConfigError, StoreError
+from fleetbus.process import printer
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.shards import find_shards
@@ -40,9 +40,9 @@ def run_on_store(redis_url: str | None, call: Callable[[Redis], Awaitable[int]])
     try:
         return asyncio.run(main())
     except StoreError as e:
-        print(f"fleetbus: {e}", file=sys.stderr)
+        printer.note(f"fleetbus: {e}")
     except (QueueUnavailableError, RedisError) as e:
-        print(f"fleetbus: the store does not answer, or refuses: {e}", file=sys.stderr)
+        printer.note(f"fleetbus: the store does not answer, or refuses: {e}")
     return 1
 
 
@@ -91,4 +91,4 @@ async def refuse(redis: Redis, request: Request, why: str) -> None:
     message = f"{request} {why}"
     if clusters and request.cluster not in clusters:
         message = str(unknown_cluster(request.cluster, clusters))
-    print(f"fleetbus: {message}", file=sys.stderr)
+    printer.note(f"fleetbus: {message}")

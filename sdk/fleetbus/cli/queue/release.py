@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 
 from fleetbus.cli.queue.queues import count_items, open_queue, read_request, refuse, run_on_store
 from fleetbus.errors import ConfigError
+from fleetbus.process import printer
 from fleetbus.reconcile import Request
 from fleetbus.workqueue.redis import RedisQueue
 
@@ -38,7 +39,7 @@ def release_items(words: Sequence[str], *, every: bool, redis_url: str | None) -
 
 async def _release_all(queue: RedisQueue) -> int:
     released = await release_quarantined(queue)
-    print(f"released {count_items(released)}")
+    printer.line(f"released {count_items(released)}")
     return 0
 
 
@@ -54,7 +55,7 @@ async def release_quarantined(queue: RedisQueue) -> int:
 async def _release(redis: Redis, queue: RedisQueue, request: Request) -> bool:
     is_released = await queue.release(request)
     if is_released:
-        print(f"released {request}")
+        printer.line(f"released {request}")
     else:
         await refuse(redis, request, "is not in quarantine")
     return is_released

@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 from fleetbus.cli.queue.queues import count_items, open_queue, read_request, refuse, run_on_store
 from fleetbus.cli.queue.release import release_quarantined
 from fleetbus.errors import ConfigError
+from fleetbus.process import printer
 from fleetbus.reconcile import Request
 from fleetbus.workqueue.items import MOST, is_overdue, list_items, run_now
 from fleetbus.workqueue.redis import RedisQueue
@@ -32,7 +33,9 @@ def retry_items(words: Sequence[str], *, every: bool, redis_url: str | None) -> 
         queue = await open_queue(redis, controller)
         if not requests:
             count = await run_now(redis, controller) + await release_quarantined(queue)
-            print(f"due now: {count_items(count)}" if count else await _why_none(redis, controller))
+            printer.line(
+                f"due now: {count_items(count)}" if count else await _why_none(redis, controller)
+            )
             return 0
         retried = [await _retry(redis, queue, request) for request in requests]
         return int(not all(retried))
@@ -56,7 +59,7 @@ async def _retry(redis: Redis, queue: RedisQueue, request: Request) -> bool:
     is_hastened = await run_now(redis, request.controller, request) > 0
     is_released = await queue.release(request)
     if is_hastened or is_released:
-        print(f"due now: {request}")
+        printer.line(f"due now: {request}")
         return True
     await refuse(redis, request, "is neither delayed nor in quarantine")
     return False

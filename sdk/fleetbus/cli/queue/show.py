@@ -10,6 +10,7 @@ from fleetbus.cli.documents import render_json
 from fleetbus.cli.queue.queues import run_on_store, unknown_controller
 from fleetbus.cli.queue.tables import SHOWN, describe_items, render
 from fleetbus.errors import ConfigError
+from fleetbus.process import printer
 from fleetbus.workqueue.controllers import list_controllers
 from fleetbus.workqueue.describe import describe
 from fleetbus.workqueue.redis import RedisQueue
@@ -41,7 +42,10 @@ def show_queues(
         shown = [await describe(RedisQueue(redis, one), one) for one in chosen]
         if controller:
             shown[0] |= await describe_items(redis, controller, limit or SHOWN)
-        print(render_json(shown) if output == "json" else render(shown))
+        if output == "json":
+            printer.json_text(render_json(shown))
+        else:
+            printer.block(render(shown))
         return 0
 
     return run_on_store(redis_url, show)

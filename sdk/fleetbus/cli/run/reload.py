@@ -25,6 +25,7 @@ from typing import Final
 
 from fleetbus.cli.target import DEV_STATE
 from fleetbus.clusters.providers.file_watch import Signature, signature_of
+from fleetbus.process import printer
 
 _PIPE: Final = "FLEETBUS_RUN_PIPE"
 _POLL_SECONDS: Final = 0.1
@@ -252,4 +253,4 @@ class FileWatch:
 
 
 def _say(text: str) -> None:
-    print(f"fleetbus run: {text}", file=sys.stderr, flush=True)
+    printer.note(f"fleetbus run: {text}")

@@ -37,6 +37,7 @@ from fleetbus.controller.load import load_controllers
 from fleetbus.errors import ConfigError, StoreError
 from fleetbus.kube.client import Object
 from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.process import printer
 from fleetbus.process.clock import utc_now
 from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
@@ -332,14 +333,14 @@ class _Printer:
         self.count += 1
         if self._output == "json":
             fields = {name: getattr(write, name) for name in DryRunWrite.__slots__}
-            print(json.dumps(fields), flush=True)
+            printer.json_text(json.dumps(fields), flush=True)
             return
         place = "/".join(part for part in (write.namespace, write.name) if part)
-        print(f"{write.cluster} {write.verb} {write.resource} {place}")
+        printer.line(f"{write.cluster} {write.verb} {write.resource} {place}")
         lines = unified_diff(_lines(write.before), _lines(write.after), n=2, lineterm="")
         for line in list(lines)[2:]:  # without the header lines of the diff
-            print(f"  {line}")
-        sys.stdout.flush()
+            printer.line(f"  {line}")
+        printer.flush()
 
 
 def _lines(obj: Object | None) -> list[str]:
@@ -347,4 +348,4 @@ def _lines(obj: Object | None) -> list[str]:
 
 
 def _print_status(text: str) -> None:
-    print(f"fleetbus replay: {text}", file=sys.stderr, flush=True)
+    printer.note(f"fleetbus replay: {text}")

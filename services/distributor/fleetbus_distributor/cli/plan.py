@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
-import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -25,13 +24,14 @@ from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError, ConfigError
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.process import printer
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings
 from fleetbus.snapshot.accepted import AcceptedClusters
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.shards import find_shards
 from fleetbus_distributor.cli.manifests import read_manifests
-from fleetbus_distributor.cli.plan_text import describe, render
+from fleetbus_distributor.cli.plan_text import describe, print_plan
 from fleetbus_distributor.preview.dry_run_fleet import DryRunFleet
 from fleetbus_distributor.preview.preview import Preview, candidate_of, preview
 from fleetbus_distributor.preview.stores import PlannedBudget, PlannedVotes
@@ -118,18 +118,20 @@ def run_plan(
     try:
         return run_on_hub(main())
     except BusError as e:
-        print(f"fleetbus: the votes on gates cannot be read: {e}", file=sys.stderr)
+        printer.note(f"fleetbus: the votes on gates cannot be read: {e}")
         return _ERROR
 
 
 def _print(plans: Sequence[Preview], notes: Sequence[str], output: str) -> int:
     if output == "json":
-        print(render_json({"plans": [describe(one) for one in plans]}))
+        printer.json_text(render_json({"plans": [describe(one) for one in plans]}))
     else:
-        is_coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        print("\n\n".join(render(one, is_coloured=is_coloured) for one in plans))
+        for number, plan in enumerate(plans):
+            if number:
+                printer.line()
+            print_plan(plan)
     for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+        printer.note(f"note: {note}")
     if any(one.has_errors for one in plans):
         return _ERROR
     return _CHANGES if any(one.has_changes for one in plans) else _NOTHING

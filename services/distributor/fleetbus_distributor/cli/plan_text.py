@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
+from fleetbus.process import printer
 from fleetbus_distributor.preview.preview import Action, ClusterPlan, PlannedObject, Preview
 from fleetbus_distributor.render.template import ObjectRef
 
@@ -15,21 +16,24 @@ _SIGNS: Final[Mapping[Action, str]] = {
     Action.DELETE: "-",
     Action.RELEASE: "=",
 }
-_COLOURS: Final = {
-    "+": "\x1b[32m",
-    "-": "\x1b[31m",
-    "~": "\x1b[33m",
-    "±": "\x1b[33m",
-    "!": "\x1b[35m",
+_STYLES: Final[Mapping[str, printer.Style]] = {
+    "+": "green",
+    "-": "red",
+    "~": "yellow",
+    "±": "yellow",
+    "!": "magenta",
 }
-_PLAIN: Final = "\x1b[0m"
 _UNCHECKED: Final = " (not checked: its namespace or type does not exist yet)"
 
 
-def render(plan: Preview, *, is_coloured: bool) -> str:
-    """Write a plan for a person."""
-    lines = list(_lines(plan))
-    return "\n".join(_coloured(line) if is_coloured else line for line in lines)
+def print_plan(plan: Preview) -> None:
+    """Print a plan for a person."""
+    for line in _lines(plan):
+        printer.line(line, style=_style_of(line))
+
+
+def _style_of(line: str) -> printer.Style:
+    return _STYLES.get(line.strip()[:1], "") if line.startswith(" ") else ""
 
 
 def describe(plan: Preview) -> dict[str, Any]:
@@ -121,14 +125,4 @@ def _object(planned: PlannedObject) -> Iterator[str]:
     ref = planned.ref
     name = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
     yield f"  {_SIGNS[planned.action]} {planned.action} {ref.kind} {name}{note}"
-    yield from (f"      {_plain(line)}" for line in planned.diff)
-
-
-def _plain(line: str) -> str:
-    """A line that cannot command the terminal."""
-    return "".join(char if char.isprintable() else "�" for char in line)
-
-
-def _coloured(line: str) -> str:
-    colour = _COLOURS.get(line.strip()[:1], "") if line.startswith(" ") else ""
-    return f"{colour}{line}{_PLAIN}" if colour else line
+    yield from (f"      {line}" for line in planned.diff)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
@@ -15,6 +14,7 @@ from fleetbus.cli.table import render_table
 from fleetbus.cli.unknown import unknown
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import KubeClient, Object
+from fleetbus.process import printer
 from fleetbus_distributor.errors import RolloutError
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.render.rollout_spec import to_duration
@@ -52,7 +52,10 @@ def run_status(name: str, namespace: str, *, output: str, wait: str, hub: Hub) -
             await asyncio.sleep(_POLL.total_seconds())
             document = await _read(client, name, namespace)
             state = _state_of(document)
-        print(render_json(write_state(state)) if output == "json" else _render(document, state))
+        if output == "json":
+            printer.json_text(render_json(write_state(state)))
+        else:
+            printer.block(_render(document, state))
         is_late = bool(wait) and state.phase is not Phase.COMPLETE
         return int(is_late or state.phase is Phase.FAILED)
 
@@ -71,9 +74,9 @@ def run_history(name: str, namespace: str, *, output: str, hub: Hub) -> int:
         kept = await Revisions().history(client, document)
         rows = [_describe(one, _clusters_with(state, one.ref.name)) for one in kept]
         if output == "json":
-            print(render_json({"current": state.revision.number, "revisions": rows}))
+            printer.json_text(render_json({"current": state.revision.number, "revisions": rows}))
         else:
-            print(render_table(_REVISIONS, [_row(one, state) for one in rows]))
+            printer.block(render_table(_REVISIONS, [_row(one, state) for one in rows]))
         return 0
 
     return _run(name, namespace, hub, show)
@@ -94,9 +97,9 @@ def run_undo(name: str, namespace: str, *, to_revision: int, hub: Hub) -> int:
         rest = {key: part for key, part in spec.items() if key not in FIELDS}
         edited = {**document.resource, "spec": {**rest, **chosen.fields}}
         await client.update(RESOURCE, edited, field_manager=MANAGER)
-        print(f"{_title(document)}: edited back to revision {chosen.ref.number}")
+        printer.line(f"{_title(document)}: edited back to revision {chosen.ref.number}")
         if state.phase is Phase.PAUSED:
-            print("its rollout is paused: `fleetbus rollout resume` begins it")
+            printer.line("its rollout is paused: `fleetbus rollout resume` begins it")
         return 0
 
     return _run(name, namespace, hub, undo)
@@ -115,7 +118,7 @@ def set_paused(name: str, namespace: str, *, paused: bool, hub: Hub) -> int:
             raise ConfigError(f"{_title(document)} has no spec.rollout: {_ADVICE}")
         done = "paused" if paused else "resumed"
         if bool(rollout.get("paused")) is paused:
-            print(f"{_title(document)}: already {done}")
+            printer.line(f"{_title(document)}: already {done}")
             return 0
         metadata = document.metadata
         # An edit that came meanwhile, one that removes spec.rollout say, must not be undone.
@@ -126,7 +129,7 @@ def set_paused(name: str, namespace: str, *, paused: bool, hub: Hub) -> int:
         await client.patch(
             RESOURCE, metadata["namespace"], metadata["name"], patch, field_manager=MANAGER
         )
-        print(f"{_title(document)}: {done}")
+        printer.line(f"{_title(document)}: {done}")
         return 0
 
     return _run(name, namespace, hub, edit)
@@ -142,7 +145,7 @@ def _run(
             try:
                 return await act(client, await _read(client, name, namespace))
             except RolloutError as error:
-                print(f"fleetbus: {error}", file=sys.stderr)
+                printer.note(f"fleetbus: {error}")
                 return 1
 
     return run_on_hub(main())
@@ -191,7 +194,7 @@ def _title(document: Document) -> str:
 def _render(document: Document, state: RolloutState) -> str:
     lines = [f"{_title(document)}: revision {state.revision.number}, {state.phase}"]
     if state.message:
-        lines[0] += f": {state.message}"
+        lines[0] += f": {printer.printable(state.message)}"
     if not document.is_observed:
         lines.append("The spec was edited since; the distributor has not handled that yet.")
     lines += ["", render_table(_WAVES, [_wave_row(one, state) for one in state.waves])]
