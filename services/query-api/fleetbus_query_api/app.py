@@ -192,6 +192,7 @@ def create_app(
                 types=TypeReader(reader=reader, catalog=known, access=access),
                 windows=windows,
                 slices=slices,
+                access=access,
             ),
         )
     )

@@ -11,6 +11,7 @@ import pytest
 from fleetbus.bus.connection import connected
 from fleetbus.bus.jetstream import ensure_distribution, ensure_stream
 from fleetbus.intake.last_runs import LastRun, LastRuns
+from fleetbus.process.clock import rfc3339
 from fleetbus.reconcile import Outcome, Request
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus.workqueue.scripts import Ending
@@ -208,3 +209,34 @@ async def test_a1_only_the_rights_on_the_hub_show_which_object_of_it_deleted_ano
     assert await cause() is None
     grant(api.hub, "anna", rule("list", "fleetbus.dev", "multiclusterresources"))
     await eventually(cause)
+
+
+async def test_a1_changes_show_the_distributors_part_to_who_may_list_its_resources(
+    api: SecuredApi, bus: Bus
+):
+    past = RecordedPast(bus, api.snapshot)
+    start = await past.record(EU1.added("web", 9))
+    await past.record(EU1.modified("web", 10, body=written_by_the_distributor()))
+    await report(bus, "eu1", DistributionVerb.CORRECTED, "Pod prod/web")
+    token = api.user("anna")
+
+    async def shown() -> tuple[list[Any], list[Any]]:
+        answer = await api.get(token, f"/fleet/v1/changes?since={rfc3339(start)}&namespace=prod")
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        writers = [group["writtenBy"] for group in found["groups"]]
+        return writers, [one["owner"]["name"] for one in found["distribution"]]
+
+    assert await shown() == ([None], [])
+    right = rule("list", "fleetbus.dev", "multiclusterresources")
+    grant(api.hub, "anna", right, namespace="other")
+    assert await shown() == ([None], [])
+    grant(api.hub, "anna", right, namespace="team")
+    (writer,), reports = await shown()
+    assert (writer["namespace"], writer["name"], reports) == ("team", "all", ["all"])
+
+
+def written_by_the_distributor() -> bytes:
+    body = msgspec.json.decode(marked("MultiClusterResource", FLEET, "hub", "team", "all"))
+    body["metadata"]["labels"] = {"fleetbus.dev/owner-uid": "u"}
+    return msgspec.json.encode(body)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.snapshot.prior_states import PriorStates
 from support.stores.snapshot import PODS, Snapshot, Source, body_of, full_store
 
@@ -88,6 +89,9 @@ async def test_a9_a_full_store_keeps_nothing(snapshot: Snapshot):
     assert await kept(states) == []
 
 
+LABELS = {"app": "web", "tier": "x", "fleetbus.dev/other": "m"}
+
+
 async def test_a9_what_changed_since_a_time_is_found_by_the_clock(snapshot: Snapshot):
     owner = [{"uid": "x", "kind": "ReplicaSet", "name": "x", "apiVersion": "apps/v1"}]
     await snapshot.apply(EU1.added("old", 1), EU1.added("gone", 2))
@@ -95,28 +99,38 @@ async def test_a9_what_changed_since_a_time_is_found_by_the_clock(snapshot: Snap
     await snapshot.apply(
         EU1.added("new", 3),
         EU1.added("pod", 4, metadata={"ownerReferences": owner}),
-        EU1.deleted("gone", 5),
+        EU1.added("copy", 5, metadata={"labels": {**LABELS, OWNER_UID_LABEL: "m"}}),
+        EU1.added("both", 6, metadata={"labels": {OWNER_UID_LABEL: "m"}, "ownerReferences": owner}),
+        EU1.deleted("gone", 7),
     )
     states = PriorStates(snapshot.redis, snapshot.keys)
     later = NOW + timedelta(minutes=1)
     await states.note_clock(0, later, kept=DAYS)
     past = snapshot.reader.past
 
-    async def changed(since: datetime) -> list[tuple[str, bool]]:
+    async def changed(since: datetime) -> list[tuple[str, bool, bool]]:
         pages = [page async for page in past.changed_since("eu1", PODS, since)]
-        return sorted((one.name, one.is_owned) for page in pages for one in page)
+        return sorted((one.name, one.is_owned, one.is_marked) for page in pages for one in page)
 
-    assert await changed(NOW) == [("new", False), ("pod", True)]
-    known = await snapshot.reader.known("eu1", PODS, [("prod", "new"), ("prod", "pod")])
+    assert await changed(NOW) == [
+        ("both", True, False),
+        ("copy", False, True),
+        ("new", False, False),
+        ("pod", True, False),
+    ]
+    known = await snapshot.reader.known(
+        "eu1", PODS, [("prod", one) for one in ("both", "copy", "new", "pod")]
+    )
     async for page in past.changed_since("eu1", PODS, NOW):
         for one in page:
             assert one.size == len(known[one.namespace, one.name].entry.body)
     assert await changed(later) == []
-    assert [name for name, _ in await changed(NOW - timedelta(minutes=1))] == ["new", "old", "pod"]
+    earlier = await changed(NOW - timedelta(minutes=1))
+    assert [one[0] for one in earlier] == ["both", "copy", "new", "old", "pod"]
     await states.note_clock(0, later + timedelta(hours=1), kept=DAYS)
     assert await changed(later) == [], "the version was the last one before, too"
     await states.note_clock(0, later + DAYS, kept=timedelta(hours=1))
-    assert len(await changed(later)) == 3, "what is no longer noted is not known"
+    assert len(await changed(later)) == 5, "what is no longer noted is not known"
 
 
 async def test_a9_odd_names_are_kept_as_they_are(snapshot: Snapshot):

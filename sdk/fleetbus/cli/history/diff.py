@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
@@ -12,11 +11,12 @@ from fleetbus.cli.documents import render_json
 from fleetbus.cli.history.differences import print_differences
 from fleetbus.cli.history.window import lacks, note_window, warn_undetermined
 from fleetbus.cli.objects.get import explain
-from fleetbus.cli.printable import printable
 from fleetbus.cli.progress import Progress
 from fleetbus.cli.table import warn_incomplete
 from fleetbus.cli.target import ApiFlags
 from fleetbus.cli.unknown import require_clusters
+from fleetbus.process import printer
+from fleetbus.process.printer import printable
 
 _NAMED: Final = 8
 """Clusters that a line names."""
@@ -45,10 +45,10 @@ def show_changes(
             found = _ask(api, query)
         require_clusters(api, [name for name in clusters if lacks(found, name)])
     except ApiFailed as e:
-        print(f"fleetbus: {explain(e, asked.get('resource', ''))}", file=sys.stderr)
+        printer.note(f"fleetbus: {explain(e, asked.get('resource', ''))}")
         return 1
     if output == "json":
-        print(render_json(found))
+        printer.json_text(render_json(found))
         return 0
     _print(found)
     return 0
@@ -70,29 +70,33 @@ def _ask(api: ApiClient, query: Mapping[str, str | Sequence[str]]) -> Mapping[st
             found = api.get("/fleet/v1/changes", {**query, "since": begin})
         except ApiRefused:  # the end is before the window, too
             raise e from None
-        print(f"warning: {e}; this is what changed since then", file=sys.stderr)
+        printer.note(f"warning: {e}; this is what changed since then")
         return found
 
 
 def _print(found: Mapping[str, Any]) -> None:
     groups: Sequence[Mapping[str, Any]] = found["groups"]
+    # A query API that is older than this command reports neither this nor `writtenBy`.
+    reports: Sequence[Mapping[str, Any]] = found.get("distribution") or ()
     for group in groups:
-        print(printable(_headline(group)))
+        printer.line(printable(_headline(group)))
         print_differences(group, "    ")
         if group["others"]:
-            print(f"    not in {_names(group['others'])}")
-    if not groups:
-        print(f"Nothing changed since {found['from'][:19]}Z.", file=sys.stderr)
+            printer.line(f"    not in {_names(group['others'])}")
+    for report in reports:
+        printer.line(_describe(report))
+    if (more := found.get("distributionCount", 0) - len(reports)) > 0:
+        printer.note(f"{more} earlier reports of the distributor are left out.")
+    if not groups and not reports:
+        printer.note(f"Nothing changed since {found['from'][:19]}Z.")
     if found["truncated"]:
-        print(
+        printer.note(
             f"Showing {len(groups)} of {found['groupCount']} changes or more: name a type, a"
-            " namespace or a shorter time.",
-            file=sys.stderr,
+            " namespace or a shorter time."
         )
     if found["ownedObjects"]:
-        print(
-            f"{found['ownedObjects']} objects that others own are left out; --owned shows them.",
-            file=sys.stderr,
+        printer.note(
+            f"{found['ownedObjects']} objects that others own are left out; --owned shows them."
         )
     warn_undetermined(found["undetermined"])
     note_window(found["window"])
@@ -109,7 +113,32 @@ def _headline(group: Mapping[str, Any]) -> str:
     if others or count > 1:
         all_of = f" of {count + len(others)}" if others else ""
         where = f"{count}{all_of} clusters: {where}"
-    return f"{kind} {name} {group['change']} in {where}"
+    writer = group.get("writtenBy")
+    by = f", of {_mcr(writer)}" if writer else ""
+    return f"{kind} {name} {group['change']} in {where}{by}"
+
+
+def _describe(report: Mapping[str, Any]) -> str:
+    """Describe what the distributor reported: `10:31:07Z MultiClusterResource a/b: corrected …`."""
+    revision = f" revision {report['revision']}" if report["revision"] else ""
+    wave = f" wave {report['wave']}" if report["wave"] else ""
+    where = f" in {_names(report['clusters'])}" if report["clusters"] else ""
+    times = f", {report['count']} times" if report["count"] > len(report["clusters"] or "1") else ""
+    objects = [_describe_object(one) for one in report["objects"]]
+    if report["moreObjects"]:
+        objects.append(f"{report['moreObjects']} more")
+    detail = report["message"] or ", ".join(objects) or report["reason"]
+    what = f"{report['event']}{revision}{wave}{where}{times}{f': {detail}' if detail else ''}"
+    return f"{report['last'][:19]}Z  {_mcr(report['owner'])} {what}"
+
+
+def _describe_object(one: Mapping[str, str]) -> str:
+    by = f" by {one['manager']}" if one["manager"] else ""
+    return f"{one['object']}{one['field']}{by}"
+
+
+def _mcr(owner: Mapping[str, str]) -> str:
+    return f"MultiClusterResource {owner['namespace']}/{owner['name']}"
 
 
 def _names(clusters: Sequence[str]) -> str:

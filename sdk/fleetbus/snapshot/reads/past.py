@@ -43,7 +43,9 @@ class ChangedObject(NamedTuple):
     namespace: str
     name: str
     is_owned: bool
-    """Whether it has an owner, by ownerReference or by our owner label."""
+    """Whether an ownerReference names an owner; an owner mark is told by `is_marked`."""
+    is_marked: bool
+    """Whether our owner label is its only sign of an owner."""
     size: int
     """Bytes of its present state."""
 
@@ -112,8 +114,10 @@ class PastReads:
             )
             next_cursor, found = cast("tuple[bytes, list[Any]]", answer)
             page = [
-                ChangedObject(*split_object_key(key.decode()), owners != b"", size)
-                for key, owners, size in zip(found[::3], found[1::3], found[2::3], strict=True)
+                ChangedObject(
+                    *split_object_key(key.decode()), owner == b"owner", owner == b"mark", size
+                )
+                for key, owner, size in zip(found[::3], found[1::3], found[2::3], strict=True)
             ]
             if page:
                 yield page

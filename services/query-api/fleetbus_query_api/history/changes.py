@@ -22,13 +22,22 @@ from fleetbus.history.stored_events import ref_of
 from fleetbus.process.clock import rfc3339
 from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot import SnapshotReader
-from fleetbus.snapshot.guard import read_terms
+from fleetbus_query_api.access.authorise import Access
 from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.found import render_undetermined
 from fleetbus_query_api.answers.object_listing import describe_resource
 from fleetbus_query_api.answers.render import render_freshness
 from fleetbus_query_api.fields.bodies import UnreadableBody, decode
 from fleetbus_query_api.fields.variants import reduce_tree
+from fleetbus_query_api.history.distributed import (
+    ReportFilter,
+    Visible,
+    Writer,
+    read_mark,
+    read_ownership,
+    read_reports,
+    visible_writers,
+)
 from fleetbus_query_api.history.parameters import ChangesParameters
 from fleetbus_query_api.history.steps import Step
 from fleetbus_query_api.history.window import Asked, Windows, render_window
@@ -65,6 +74,7 @@ class _Kind(NamedTuple):
     name: _Name
     change: str
     digest: bytes
+    writer: Writer
 
 
 @dataclass(slots=True)
@@ -102,15 +112,23 @@ class FleetChanges:
         types: finds what a user may list.
         windows: check times.
         slices: run the comparisons.
+        access: decides who may know which MultiClusterResource wrote an object.
     """
 
     def __init__(
-        self, *, reader: SnapshotReader, types: TypeReader, windows: Windows, slices: TimeSlices
+        self,
+        *,
+        reader: SnapshotReader,
+        types: TypeReader,
+        windows: Windows,
+        slices: TimeSlices,
+        access: Access,
     ) -> None:
         self._reader = reader
         self._types = types
         self._windows = windows
         self._slices = slices
+        self._access = access
         self._turns = asyncio.Semaphore(_AT_A_TIME)
 
     async def list(self, user: User, asked: ChangesParameters) -> bytes:
@@ -136,13 +154,22 @@ class FleetChanges:
         groups = sorted(found.groups.items(), key=lambda one: (-len(one[1].clusters), one[0]))
         shown = groups[: asked.limit]
         others = await self._elsewhere(readable, [kind.name for kind, _ in shown])
+        visible = Visible(self._access, user)
+        writers = await visible_writers((kind.writer for kind, _ in shown), visible)
+        reports = await read_reports(
+            past.bus, past.at, until, _report_filter(asked, readable), visible
+        )
         return msgspec.json.encode(
             {
                 "from": rfc3339(past.at),
                 "to": rfc3339(until),
                 "groups": [
-                    _render(kind, group, others[kind.name], readable) for kind, group in shown
+                    _render(kind, group, others[kind.name], readable)
+                    | {"writtenBy": writers[kind.writer]}
+                    for kind, group in shown
                 ],
+                "distribution": reports[: asked.limit],
+                "distributionCount": len(reports),
                 "changedObjects": found.count,
                 "ownedObjects": found.owned,
                 "groupCount": len(groups),
@@ -171,7 +198,7 @@ class FleetChanges:
                     before: Mapping[ObjectRef, PastState] = before,
                     after: Mapping[ObjectRef, PastState] = after,
                 ) -> None:
-                    _take(found, ref, before[ref], after[ref])
+                    _take(found, ref, before[ref], after[ref], is_complete=asked.owned)
 
                 await self._slices.run(take, refs)
 
@@ -266,7 +293,7 @@ async def _deleted(
     ):
         ref = ref_of(stored.event)
         known.add(deletions_of_object(ref))
-        if not asked.owned and _is_owned(stored.event.object):
+        if not asked.owned and read_ownership(stored.event.object).is_owned:
             found.owned += 1
         elif len(sizes) < most:
             sizes[ref] = len(stored.event.object or b"")
@@ -276,8 +303,27 @@ async def _deleted(
     return sizes
 
 
-def _take(found: _Compared, ref: ObjectRef, before: PastState, after: PastState) -> None:
-    """Add an object to the group of its change, if it has changed."""
+def _report_filter(asked: ChangesParameters, readable: ReadableTypes) -> ReportFilter:
+    kinds = {readable.known(resource).kind for _, resource in readable.places}
+    return ReportFilter(
+        clusters=frozenset(asked.cluster or ()),
+        namespace=asked.namespace,
+        kinds=kinds if asked.resource else (),
+    )
+
+
+def _take(
+    found: _Compared, ref: ObjectRef, before: PastState, after: PastState, *, is_complete: bool
+) -> None:
+    """Add an object to the group of its change, if it has changed.
+
+    Args:
+        found: takes it.
+        ref: the object.
+        before: its state at the beginning.
+        after: its state at the end.
+        is_complete: also if another object owns it.
+    """
     unknown = next((one for one in (before, after) if one.existence is Existence.UNKNOWN), None)
     if unknown is not None:
         if len(found.undetermined) < _MAX_UNDETERMINED:
@@ -288,9 +334,13 @@ def _take(found: _Compared, ref: ObjectRef, before: PastState, after: PastState)
     change, differences = _compare(ref.resource, before, after)
     if change == _MODIFIED and differences is NONE:
         return
+    ownership = read_mark(after.body if after.is_present else before.body)
+    if ownership.is_owned and not is_complete:
+        found.owned += 1
+        return
     found.count += 1
     name = _Name(ref.resource, ref.namespace, ref.name)
-    kind = _Kind(name, change, differences.digest)
+    kind = _Kind(name, change, differences.digest, ownership.writer)
     if kind not in found.groups and len(found.groups) >= _MAX_GROUPS:
         found.is_cut = True
         return
@@ -310,11 +360,6 @@ def _compare(resource: str, before: PastState, after: PastState) -> tuple[str, D
         return _MODIFIED, UNREADABLE
     differences = compare_trees(*trees)
     return _MODIFIED, differences if differences.shown else NONE
-
-
-def _is_owned(body: bytes | None) -> bool:
-    terms = read_terms(body) if body else None
-    return terms is not None and bool(terms.owners)
 
 
 def _render(

@@ -166,6 +166,36 @@ class ChangeGroupModel(AnswerModel):
     differences: list[ChangedFieldModel]
     """At most 50."""
     moreDifferences: int  # noqa: N815 -- as in the answer
+    writtenBy: CauseModel | None  # noqa: N815 -- as in the answer
+    """The MultiClusterResource that owns them, if one does and you may list it."""
+
+
+class ReportedObjectModel(AnswerModel):
+    """An object, or a field of it, that a report of the distributor is about."""
+
+    object: str
+    """Kind, namespace and name, like `ConfigMap shop/flags`."""
+    field: str
+    manager: str
+    """The field manager that changed or holds the field."""
+
+
+class ReportModel(AnswerModel):
+    """Equal reports of the distributor: corrected drift, a failed rollout, what was undone."""
+
+    owner: CauseModel
+    event: str
+    clusters: list[str]
+    """Empty if it is about the rollout."""
+    revision: int
+    wave: str
+    objects: list[ReportedObjectModel]
+    moreObjects: int  # noqa: N815 -- as in the answer
+    reason: str
+    message: str
+    first: str
+    last: str
+    count: int
 
 
 class ChangesModel(FreshAnswerModel):
@@ -174,6 +204,9 @@ class ChangesModel(FreshAnswerModel):
     from_time: str = Field(alias="from")
     to: str
     groups: list[ChangeGroupModel]
+    distribution: list[ReportModel]
+    """Reports of the MultiClusterResources that you may list on the hub, the latest first."""
+    distributionCount: int  # noqa: N815 -- as in the answer
     changedObjects: int  # noqa: N815 -- as in the answer
     ownedObjects: int  # noqa: N815 -- as in the answer
     """How many were left out, because another object owns them."""

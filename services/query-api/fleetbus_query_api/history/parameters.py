@@ -58,6 +58,7 @@ class ChangesParameters(PlaceParameters):
     )
     owned: bool = Field(
         default=False,
-        description="Also objects that another one owns, like the pods of a ReplicaSet.",
+        description="Also objects that another one owns, like the pods of a ReplicaSet."
+        " What a MultiClusterResource wrote is always shown.",
     )
     limit: int = Field(default=200, ge=1, le=MAX_PAGE, description="Groups, at most.")
