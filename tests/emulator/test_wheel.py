@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from support.processes.programs import find_uv
+
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests" / "scripts" / "emulator_alone.py"
-
-
-def uv() -> str:
-    found = shutil.which("uv") or shutil.which(ROOT / ".tools" / "bin" / "uv")
-    return found or pytest.skip("uv is missing: `make install` brings it")
 
 
 def run(*command: str | Path) -> str:
@@ -31,15 +28,15 @@ def run(*command: str | Path) -> str:
 @pytest.mark.full
 def test_the_wheel_works_without_fleetbus(tmp_path: Path):
     python = tmp_path / "venv" / "bin" / "python"
-    run(uv(), "build", "--offline", "--wheel", "--out-dir", tmp_path, "emulator")
+    run(find_uv(), "build", "--offline", "--wheel", "--out-dir", tmp_path, "emulator")
     (wheel,) = tmp_path.glob("*.whl")
     export = ("export", "--offline", "--frozen", "--no-dev", "--no-hashes", "--no-emit-workspace")
-    locked = run(uv(), *export, "--package", "fleetbus-emulator", "--extra", "pytest")
+    locked = run(find_uv(), *export, "--package", "fleetbus-emulator", "--extra", "pytest")
     (tmp_path / "locked.txt").write_text(locked)
-    run(uv(), "venv", "--offline", "--python", sys.executable, tmp_path / "venv")
+    run(find_uv(), "venv", "--offline", "--python", sys.executable, tmp_path / "venv")
     install = ("pip", "install", "--offline", "--no-deps", "--python", python)
-    run(uv(), *install, "-r", tmp_path / "locked.txt", wheel)
-    run(uv(), "pip", "check", "--python", python)
+    run(find_uv(), *install, "-r", tmp_path / "locked.txt", wheel)
+    run(find_uv(), "pip", "check", "--python", python)
 
     shutil.copy(TESTS, tmp_path / "test_it.py")
     test = subprocess.run(

@@ -18,7 +18,6 @@ from fleetbus.cli import api_client
 from fleetbus.cli.app import app
 from fleetbus.errors import ConfigError
 from fleetbus.snapshot import ResourceState
-from support.processes.programs import module
 from support.rigs.query_api import Ended
 
 if TYPE_CHECKING:
@@ -313,10 +312,3 @@ async def test_the_command_line_ends_with_the_status(api: QueryApi, tmp_path: Pa
     unknown = await asyncio.to_thread(start, "get", "pods", "-o", "xml")
     assert unknown.returncode == 2
     assert len(unknown.stderr.splitlines()) == 1
-
-
-def test_help_imports_nothing_heavy():
-    command = module("scripts.loaded_by_help")
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "describe" in ended.stdout
-    assert ended.stderr == "[]\n"

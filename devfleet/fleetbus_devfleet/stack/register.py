@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _FIELD_MANAGER = "fleetbus-devfleet"
 _ESTABLISH_PATIENCE = timedelta(seconds=10)
 _POLL = 0.05
-_REPOSITORY = Path(__file__).parents[3]
+_CRDS = Path(__file__).parents[1] / "crds"
+# A link to those of the chart, whose content is in the wheel.
 
 
 async def register_clusters(plan: StackPlan) -> None:
@@ -55,15 +56,14 @@ def read_crds() -> list[dict[str, Any]]:
     Raises:
         PlanError: there are none.
     """
-    folder = _REPOSITORY / "charts" / "fleetbus" / "files" / "crds"
     documents = [
         document
-        for path in sorted(folder.glob("*.yaml"))
+        for path in sorted(_CRDS.glob("*.yaml"))
         for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))
         if document
     ]
     if not documents:
-        raise PlanError(f"{folder}: no CRDs here; run it from a checkout of fleetbus")
+        raise PlanError(f"{_CRDS}: no CRDs here; this installation is not whole")
     return cast("list[dict[str, Any]]", documents)
 
 

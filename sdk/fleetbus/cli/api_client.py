@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 from fleetbus.cli.api_token import LOOPBACK, ApiToken, find_token
 from fleetbus.cli.target import Target
 from fleetbus.errors import ConfigError, FleetbusError
-from fleetbus.process.error_text import file_problem
+from fleetbus.process.file_errors import file_problem
 
 _TIMEOUT_SECONDS: Final = 15
 """Per read; the query API itself takes up to 10 s to refuse for lack of capacity."""

@@ -1,74 +1,65 @@
 """The commands of `fleetbus`.
 
-Packages add commands of their own through the entry point group `fleetbus.commands`: devfleet `dev`
-and `demo`, the distributor `plan` and `rollout`.
+Packages add commands of their own through the entry point group `fleetbus.commands`: devfleet
+`dev`, `demo` and `rehearse`, the distributor `plan` and `rollout`. Only the command that is asked
+for is imported, and all of them for `--help`: people wait for every module.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Collection
-from importlib.metadata import entry_points, version
-from typing import Annotated, Final
+from collections.abc import Collection, Iterable
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from fleetbus.cli import completion
-from fleetbus.cli.capture import commands as captures
-from fleetbus.cli.clusters import commands as clusters
-from fleetbus.cli.clusters import join_commands as members
-from fleetbus.cli.deletions import commands as deletions
-from fleetbus.cli.doctor import commands as doctor
-from fleetbus.cli.events import commands as events
-from fleetbus.cli.history import commands as history
-from fleetbus.cli.kubeconfig import commands as kubeconfig
-from fleetbus.cli.new import new
-from fleetbus.cli.objects import commands as objects
-from fleetbus.cli.queue import commands as queue
-from fleetbus.cli.run import commands as run
-from fleetbus.cli.unknown import exit_status
+from fleetbus.cli.complete_variable import COMPLETE
+from fleetbus.cli.light_parameters import spare_pydantic
 from fleetbus.errors import ConfigError, FleetbusError
 from fleetbus.process import printer
 
-app = typer.Typer(
-    name="fleetbus",
-    help="Run Kubernetes controllers across many clusters, over a message bus.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # importing rich would double the time of --help
-)
-app.command()(objects.get)
-app.command()(objects.describe)
-app.command()(objects.api_resources)
-app.command()(captures.capture)
-app.command()(completion.completion)
-app.command()(events.events)
-app.command()(events.explain)
-app.command()(deletions.fuse)
-app.command()(history.diff)
-app.command()(doctor.doctor)
-app.command()(members.join)
-app.command()(members.unjoin)
-app.command()(new)
-app.command()(deletions.orphans)
-app.command()(queue.queue)
-app.command()(history.restore)
-app.command()(history.timeline)
-app.command()(run.replay)
-app.command()(run.run)
-app.add_typer(clusters.app, name="clusters")
-app.add_typer(kubeconfig.app, name="kubeconfig")
+if TYPE_CHECKING:
+    app: typer.Typer
+
+_GROUP: Final = "fleetbus.commands"
+_COMMANDS: Final = {
+    "get": "objects.commands:get",
+    "describe": "objects.commands:describe",
+    "api-resources": "objects.commands:api_resources",
+    "capture": "capture.commands:capture",
+    "completion": "completion:completion",
+    "events": "events.commands:events",
+    "explain": "events.commands:explain",
+    "fuse": "deletions.commands:fuse",
+    "diff": "history.commands:diff",
+    "doctor": "doctor.commands:doctor",
+    "join": "clusters.join_commands:join",
+    "unjoin": "clusters.join_commands:unjoin",
+    "new": "new:new",
+    "orphans": "deletions.commands:orphans",
+    "queue": "queue.commands:queue",
+    "restore": "history.commands:restore",
+    "timeline": "history.commands:timeline",
+    "replay": "run.commands:replay",
+    "run": "run.commands:run",
+    "clusters": "clusters.commands:app",
+    "kubeconfig": "kubeconfig.commands:app",
+}
+"""Where each command of the sdk is."""
 
 
 def _print_version(requested: bool) -> None:
     if requested:
+        from importlib.metadata import version  # noqa: PLC0415 -- import cost
+
         printer.line(f"fleetbus {version('fleetbus')}")
         raise typer.Exit
 
 
-@app.callback()
-def global_options(
+def _global_options(
     _version: Annotated[
         bool,
         typer.Option(
@@ -77,6 +68,40 @@ def global_options(
     ] = False,
 ) -> None:
     """Run Kubernetes controllers across many clusters, over a message bus."""
+
+
+def _build(names: Iterable[str]) -> typer.Typer:
+    """Build the command line with some of our commands."""
+    spare_pydantic()
+    found = typer.Typer(
+        name="fleetbus",
+        help="Run Kubernetes controllers across many clusters, over a message bus.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # importing rich would double the time of --help
+    )
+    found.callback()(_global_options)
+    for name in names:
+        module, _, attribute = _COMMANDS[name].partition(":")
+        command: Any = getattr(import_module(f"fleetbus.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            found.add_typer(command, name=name)
+        else:
+            found.command(name)(command)
+    return found
+
+
+@cache
+def _whole() -> typer.Typer:
+    return _build(_COMMANDS)
+
+
+def __getattr__(name: str) -> typer.Typer:
+    """`app`, with every command of the sdk."""
+    if name != "app":
+        raise AttributeError(name)
+    return _whole()
 
 
 _PACKAGES: Final = {
@@ -89,11 +114,35 @@ _PACKAGES: Final = {
 """Commands that other packages bring."""
 
 
-def _check_installed(commands: Collection[str]) -> None:
-    wanted = next((one for one in sys.argv[1:] if not one.startswith("-")), "")
-    package = _PACKAGES.get(wanted)
-    if package and wanted not in commands:
-        raise ConfigError(f"the package {package} brings `{wanted}`: pip install {package}")
+def _check_installed(word: str, commands: Collection[str]) -> None:
+    package = _PACKAGES.get(word)
+    if package and word not in commands:
+        raise ConfigError(f"the package {package} brings `{word}`: pip install {package}")
+
+
+def entry_points(*, group: str) -> Any:
+    """The entry points of all packages; reading them imports a part of the standard library."""
+    from importlib import metadata  # noqa: PLC0415 -- import cost
+
+    return metadata.entry_points(group=group)
+
+
+def _find_command_line(word: str) -> typer.Typer:
+    """Build the command line that has one command, or all of them for help and for typing errors.
+
+    Raises:
+        ConfigError: the package that brings the command is not installed.
+    """
+    if word in _COMMANDS and COMPLETE not in os.environ:
+        return _build([word])
+    points = entry_points(group=_GROUP)
+    _check_installed(word, points.names)
+    is_plugin = word in points.names and COMPLETE not in os.environ
+    found = _build(() if is_plugin else _COMMANDS)
+    for point in sorted(points, key=lambda p: p.name):
+        if point.name == word or not is_plugin:
+            found.add_typer(point.load())
+    return found
 
 
 def run_command_line() -> None:
@@ -101,13 +150,14 @@ def run_command_line() -> None:
 
     Bad input prints one line and exits with status 2, or 1 if it names something unknown.
     """
-    completion.answer_shells()
-    points = entry_points(group="fleetbus.commands")
-    for point in sorted(points, key=lambda p: p.name):
-        app.add_typer(point.load())
+    if COMPLETE in os.environ:
+        from fleetbus.cli.completion import answer_shells  # noqa: PLC0415 -- import cost
+
+        answer_shells()
     try:
-        _check_installed(points.names)
-        app()
+        _find_command_line(next((one for one in sys.argv[1:] if one[:1] != "-"), ""))()
     except FleetbusError as e:
+        from fleetbus.cli.unknown import exit_status  # noqa: PLC0415
+
         printer.note(f"fleetbus: {e}")
         sys.exit(exit_status(e))

@@ -12,34 +12,34 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from fleetbus.cli.complete_variable import COMPLETE
 from fleetbus.errors import ConfigError
 from fleetbus.process import printer
 
 if TYPE_CHECKING:
     from fleetbus.cli.api_client import ApiClient
 
-VARIABLE: Final = "_FLEETBUS_COMPLETE"
 """Set by the scripts, to ask for completions."""
 _SCRIPTS: Final = {
     "bash": f"""\
 _fleetbus() {{
     local IFS=$'\\n'
     COMPREPLY=($(COMP_WORDS="${{COMP_WORDS[*]}}" COMP_CWORD=$COMP_CWORD \\
-        {VARIABLE}=complete_bash "$1" 2>/dev/null))
+        {COMPLETE}=complete_bash "$1" 2>/dev/null))
 }}
 complete -o default -F _fleetbus fleetbus
 """,
     "zsh": f"""\
 #compdef fleetbus
 _fleetbus() {{
-    eval $(_TYPER_COMPLETE_ARGS="${{words[1,$CURRENT]}}" {VARIABLE}=complete_zsh \\
+    eval $(_TYPER_COMPLETE_ARGS="${{words[1,$CURRENT]}}" {COMPLETE}=complete_zsh \\
         fleetbus 2>/dev/null)
 }}
 compdef _fleetbus fleetbus
 """,
     "fish": f"""\
 complete --command fleetbus --no-files --arguments \\
-    "(env {VARIABLE}=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args \\
+    "(env {COMPLETE}=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args \\
     _TYPER_COMPLETE_ARGS=(commandline -cp) fleetbus 2>/dev/null)"
 """,
 }
@@ -65,7 +65,7 @@ def completion(
 
 def answer_shells() -> None:
     """Let the program answer a shell that asks for completions."""
-    if VARIABLE in os.environ:
+    if COMPLETE in os.environ:
         from typer import completion as shells  # noqa: PLC0415 -- import cost
 
         shells.completion_init()  # pyright: ignore[reportPrivateImportUsage]

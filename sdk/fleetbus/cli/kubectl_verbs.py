@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 from fleetbus.cli.target import read_mro_config, resolve_target
 from fleetbus.errors import ConfigError
 from fleetbus.process import printer
-from fleetbus.process.error_text import file_problem
+from fleetbus.process.file_errors import file_problem
 
 _FORMER: Final = "mulitcluster.practice.com/v1alpha1"
 """It is spelt like this."""

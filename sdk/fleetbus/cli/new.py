@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import sys
 from importlib import resources
@@ -10,12 +9,10 @@ from typing import Annotated, Final
 
 import typer
 
-import fleetbus
 from fleetbus.errors import ConfigError
 from fleetbus.process import printer
 
-_PROJECT: Final = "pyproject.toml"
-_FILES: Final = ("controller.py", "test_controller.py", _PROJECT)
+_FILES: Final = ("controller.py", "test_controller.py", "pyproject.toml")
 _PLACEHOLDER: Final = "my-project"
 """The project name in the files of `new_project`, which are themselves a working project."""
 
@@ -36,30 +33,24 @@ def new(
         folder.mkdir()
         for file in _FILES:
             text = (template / file).read_text(encoding="utf-8").replace(_PLACEHOLDER, name)
-            text += _sources() if file == _PROJECT else ""
             (folder / file).write_text(text, encoding="utf-8")
     except FileExistsError as e:
         raise ConfigError(f"{name} already exists; nothing was changed") from e
     except OSError as e:
         raise ConfigError(f"cannot create {name}: {e.strerror}") from e
-    printer.block(f"created {', '.join(f'{name}/{file}' for file in _FILES)}\n")
-    printer.block(f"`source {sys.prefix}/bin/activate` puts pytest and fleetbus on the PATH\n")
-    printer.block(f"next:\n  cd {name}")
+    printer.line(f"created {', '.join(f'{name}/{file}' for file in _FILES)}")
+    printer.line()
+    printer.line(f"`source {sys.prefix}/bin/activate` puts fleetbus on the PATH")
+    printer.line(
+        "`python -m pip install -e '.[test]'` installs the project with pytest, in any environment"
+    )
+    printer.line("  that has fleetbus, or with `--find-links` of a folder with its wheels")
+    printer.line()
+    printer.line("next:")
+    printer.line(f"  cd {name}")
     printer.line("  python -m pytest              runs the test, on emulated clusters")
     printer.line("  fleetbus dev up               starts a fleet on this machine")
     printer.line("  fleetbus run controller.py    runs the controller; restarts it when you save")
-
-
-def _sources() -> str:
-    """Name the clone as the source of fleetbus, which is not on PyPI; empty outside a clone."""
-    clone = pathlib.Path(fleetbus.__file__).parents[2]
-    if not (clone / "devfleet" / _PROJECT).is_file():
-        return ""
-    return (
-        "\n# fleetbus is not on PyPI yet: uv takes it from this clone.\n[tool.uv.sources]\n"
-        f"fleetbus = {{ path = {json.dumps(str(clone / 'sdk'))}, editable = true }}\n"
-        f"fleetbus-devfleet = {{ path = {json.dumps(str(clone / 'devfleet'))}, editable = true }}\n"
-    )
 
 
 def _check_name(name: str) -> None:

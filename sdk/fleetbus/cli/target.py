@@ -15,13 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, cast
 
-import yaml
-
 from fleetbus.cli.mro_config import MroConfig, mro_config_file, parse_mro_config
 from fleetbus.errors import ConfigError
 from fleetbus.process.access.nats import NATS_FIELDS, NatsAccess, nats_access
 from fleetbus.process.access.store import STORE_FIELDS, StoreAccess, store_access
-from fleetbus.process.error_text import file_problem
+from fleetbus.process.file_errors import file_problem
 
 _FIELDS: Final = ("api_url", "nats_url", "redis_url", "token", "token_file", "ca")
 _VARIABLES: Final = {"token_file": "FLEETBUS_API_TOKEN_FILE", "ca": "FLEETBUS_API_CA_FILE"}
@@ -233,11 +231,15 @@ def read_mro_config() -> MroConfig:
 
 def _read_yaml(path: pathlib.Path) -> Mapping[str, Any]:
     try:
-        found: object = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path}: cannot be read: {file_problem(e)}") from e
+    import yaml  # noqa: PLC0415 -- import cost
+
+    try:
+        found: object = yaml.safe_load(text)
     except yaml.YAMLError as e:
         raise ConfigError(f"{path}: not valid YAML: {e}") from e
     if found is None:

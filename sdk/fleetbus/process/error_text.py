@@ -59,13 +59,6 @@ def describe(error: BaseException, *, is_quiet: bool = False, letters: int = LET
     return f"{kind}: {said}" if said else kind
 
 
-def file_problem(error: OSError | ValueError) -> str:
-    """Why a file cannot be read, without its path, which the message names already."""
-    if isinstance(error, UnicodeDecodeError):
-        return "not UTF-8"
-    return (isinstance(error, OSError) and error.strerror) or str(error)
-
-
 def user_place(error: BaseException) -> str:
     """The place in user code that led to an error, `/x/share.py:36 in remove`; "" if none.
 

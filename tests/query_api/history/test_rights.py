@@ -229,8 +229,9 @@ async def test_a1_changes_show_the_distributors_part_to_who_may_list_its_resourc
 
     assert await shown() == ([None], [])
     right = rule("list", "fleetbus.dev", "multiclusterresources")
-    grant(api.hub, "anna", right, namespace="other")
+    grant(api.hub, "anna", right, namespace="prod")
     assert await shown() == ([None], [])
+    api.hub.create("v1/namespaces", {"metadata": {"name": "team"}}, None)
     grant(api.hub, "anna", right, namespace="team")
     (writer,), reports = await shown()
     assert (writer["namespace"], writer["name"], reports) == ("team", "all", ["all"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import sysconfig
 from pathlib import Path
+
+import pytest
 
 _RUN = Path(__file__).parents[2] / "run.py"
 
@@ -17,3 +20,10 @@ def installed(name: str, *arguments: str) -> list[str]:
 def module(name: str, *arguments: str) -> list[str]:
     """The command of a module of the tests that runs on its own, like `bench.canned_apiserver`."""
     return [sys.executable, str(_RUN), name, *arguments]
+
+
+def find_uv() -> str:
+    """The path of uv; skips the test where there is none."""
+    ours = _RUN.parents[1] / ".tools" / "bin" / "uv"
+    found = shutil.which("uv") or shutil.which(ours)
+    return found or pytest.skip("uv is missing: `make install` brings it")

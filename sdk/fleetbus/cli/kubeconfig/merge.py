@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import yaml
 
 from fleetbus.errors import ConfigError
-from fleetbus.process.error_text import file_problem
+from fleetbus.process.file_errors import file_problem
 
 SECTIONS: Final = ("clusters", "contexts", "users")
 _PRIVATE: Final = 0o600

@@ -41,7 +41,7 @@ from fleetbus.clusters.providers.kubeconfig_files import KubeconfigFiles
 from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.config import KubeConfig, check_server, expand_home
 from fleetbus.kube.connection.yaml_document import parse_yaml
-from fleetbus.process.error_text import file_problem
+from fleetbus.process.file_errors import file_problem
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.address import AddressPolicy
 from fleetbus.kube.connection.kubeconfig_document import Document
-from fleetbus.process.error_text import file_problem
+from fleetbus.process.file_errors import file_problem
 from fleetbus.process.redact import without_secrets
 from fleetbus.process.settings import allows_loopback
 from fleetbus.process.waiting import wait_until_usable

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 import pathlib
-import ssl
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fleetbus.errors import ConfigError, CredentialsError
+
+if TYPE_CHECKING:
+    import ssl
 
 _LIMIT: Final = 1024 * 1024
 """Bytes of a file: no Secret of Kubernetes is larger."""
@@ -94,6 +96,8 @@ class TlsFiles:
         return context
 
     def _trusting(self) -> ssl.SSLContext:
+        import ssl  # noqa: PLC0415 -- import cost
+
         if self.ca is None:
             return ssl.create_default_context()
         content = self.ca.read()

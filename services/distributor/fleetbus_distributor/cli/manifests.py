@@ -10,7 +10,7 @@ import yaml
 
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import Object
-from fleetbus.process.error_text import file_problem
+from fleetbus.process.file_errors import file_problem
 from fleetbus_distributor.render.spec import API_VERSION, KIND
 
 

@@ -1,0 +1,58 @@
+"""What a light command imports: people wait for each module, each time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.processes.programs import module
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLUGINS = ["fleetbus_devfleet", "fleetbus_distributor"]
+ALLOWED: dict[str, list[str]] = {
+    "--version": PLUGINS,
+    "--help": PLUGINS,  # their names and descriptions
+    "get --help": [],
+    "get pods": [],
+    "get pods -o json --cluster eu1 -l app=web": [],
+    "describe pods web": [],
+    "clusters": [],
+    "clusters --help": [],
+    "diff --since 10m": [],
+    "timeline eu1 pods prod/web": [],
+    "api-resources": [],
+    "kubeconfig --help": [],
+    "events --help": [],
+    "doctor --help": [],
+    "join --help": [],
+    "new --help": [],
+    "queue --help": [],
+    "run --help": [],
+    "dev --help": ["fleetbus_devfleet"],
+    "demo --help": ["fleetbus_devfleet"],
+    "rehearse --help": ["fleetbus_devfleet"],
+    "plan --help": ["fleetbus_distributor"],
+    "rollout --help": ["fleetbus_distributor"],
+}
+"""The heavy modules that a command may import; what asks the query API gets no answer."""
+
+
+@pytest.mark.parametrize("words", ALLOWED)
+def test_a_light_command_imports_nothing_heavy(words: str, tmp_path: Path):
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("FLEETBUS_")}
+    ended = subprocess.run(
+        [*module("scripts.loaded_by_command"), *words.split()],
+        env={**clean, "FLEETBUS_API_URL": "http://127.0.0.1:1", "HOME": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    loaded = json.loads(ended.stderr.splitlines()[-1])
+    assert loaded == ALLOWED[words], ended.stderr
