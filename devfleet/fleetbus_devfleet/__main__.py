@@ -43,6 +43,7 @@ def read_plan(arguments: Sequence[str] | None = None) -> StackPlan:
         capture=capture,
         pool=capture is not None and len(clusters) > MOST_WATCHERS,
         record=given.record,
+        secrets=given.secrets,
         progress_interval=given.progress_interval,
     )
 
@@ -54,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     chosen.add_argument("--from", type=Path, dest="capture", help="those of a capture")
     parser.add_argument("--dir", type=Path, required=True, help="the folder of the stack")
     parser.add_argument("--record", action="store_true", help="write the ground truth to DIR/truth")
+    parser.add_argument("--secrets", action="store_true", help="watch Secrets, without values")
     parser.add_argument("--progress-interval", type=_seconds, help="of the stores, in seconds")
     return parser
 

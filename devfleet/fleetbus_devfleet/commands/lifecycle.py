@@ -51,6 +51,7 @@ def start(
     clusters: int,
     capture: Path | None = None,
     record: bool,
+    secrets: bool = False,
     progress_interval: timedelta | None,
     console: Console,
 ) -> StackState:
@@ -63,6 +64,7 @@ def start(
         clusters: how many.
         capture: the clusters of this file instead, with its objects.
         record: write the ground truth of each cluster to a file.
+        secrets: watch Secrets, too, without their values.
         progress_interval: how often the clusters' stores report progress; None for all the time.
         console: shows the progress.
 
@@ -75,7 +77,9 @@ def start(
         fcntl.flock(turn, fcntl.LOCK_EX)
         state = _settled_state(layout)
         chosen = ["--clusters", str(clusters)] if capture is None else ["--from", str(capture)]
-        options = [*(["--record"] if record else []), *progress_option(progress_interval)]
+        switches = [("--record", record), ("--secrets", secrets)]
+        options = [option for option, is_set in switches if is_set]
+        options += progress_option(progress_interval)
         return state or _start(layout, [*chosen, *options], console=console)
 
 
@@ -134,6 +138,7 @@ def difference(
     clusters: int | None,
     *,
     record: bool,
+    secrets: bool = False,
     progress_interval: timedelta | None = None,
 ) -> str:
     """Describe how the running stack differs from the requested one; empty if it does not.
@@ -142,13 +147,15 @@ def difference(
         state: The stack.
         clusters: The requested number; None for any.
         record: Whether its ground truth has to be written to files.
+        secrets: Whether Secrets have to be watched.
         progress_interval: How often its stores have to report progress; None for any.
     """
     if clusters is not None and clusters != len(state.clusters):
         return f"with --clusters {len(state.clusters)} and not {clusters}"
     if progress_interval and progress_interval.total_seconds() != state.progress_seconds:
         return "with another --progress-interval"
-    return "without --record" if record and not state.record else ""
+    missing = [("--record", record, state.record), ("--secrets", secrets, state.secrets)]
+    return next((f"without {name}" for name, asked, has in missing if asked and not has), "")
 
 
 def inspect(state: StackState) -> list[PartStatus]:

@@ -124,6 +124,7 @@ class StackPlan:
         suspended: its MultiClusterResources are suspended.
         pool: one watcher for all clusters, instead of one for each.
         api: run the query API, too.
+        secrets: watch Secrets, too, without their values.
 
     Raises:
         PlanError: a name is not a DNS label or is listed twice, or a module is missing.
@@ -139,6 +140,7 @@ class StackPlan:
     suspended: bool = False
     pool: bool = False
     api: bool = True
+    secrets: bool = False
 
     def __post_init__(self) -> None:
         if not self.clusters:
@@ -214,6 +216,7 @@ def services(plan: StackPlan, *, nats_url: str, redis_url: str, api_port: int) -
         "FLEETBUS_HEALTH_PORT": "0",
         # NATS is next door: what it has not acknowledged by then, it never will.
         "FLEETBUS_WATCHER_STOP_PATIENCE": "1s",
+        "FLEETBUS_WATCHER_SECRETS": str(plan.secrets).lower(),
         "FLEETBUS_RECONCILER_MODULES": json.dumps([str(path) for path in plan.modules]),
         # Its typed models cost each process more than a second to load, and nobody here uses them.
         "FLEETBUS_LIGHT_KUBE": "1",

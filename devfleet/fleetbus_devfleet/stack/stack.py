@@ -169,6 +169,7 @@ class Stack:
             parts=tuple(self._part_states()),
             ready=tuple(self._ready),
             record=self.plan.record,
+            secrets=self.plan.secrets,
             progress_seconds=interval.total_seconds() if interval is not None else None,
         )
 

@@ -11,7 +11,6 @@ from fleetbus.cli.api_client import ApiClient, ApiFailed, ApiRefused
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.history.differences import print_differences
 from fleetbus.cli.history.window import lacks, note_window, warn_undetermined
-from fleetbus.cli.objects.get import explain
 from fleetbus.cli.printable import printable
 from fleetbus.cli.progress import Progress
 from fleetbus.cli.table import warn_incomplete
@@ -45,7 +44,7 @@ def show_changes(
             found = _ask(api, query)
         require_clusters(api, [name for name in clusters if lacks(found, name)])
     except ApiFailed as e:
-        print(f"fleetbus: {explain(e, asked.get('resource', ''))}", file=sys.stderr)
+        print(f"fleetbus: {e}", file=sys.stderr)
         return 1
     if output == "json":
         print(render_json(found))

@@ -28,7 +28,6 @@ from fleetbus.cli.history.restorable import (
 )
 from fleetbus.cli.history.window import lacks, note_beginning, note_window
 from fleetbus.cli.objects.arguments import Chosen
-from fleetbus.cli.objects.get import explain
 from fleetbus.cli.objects.query import ObjectQuery
 from fleetbus.cli.progress import Progress
 from fleetbus.cli.table import render_table, warn_incomplete
@@ -201,7 +200,7 @@ def _read(api: ApiClient, query: RestoreQuery, progress: Progress) -> _Read:
         except ApiFailed as e:
             if is_named or e.status != _NOT_FOUND:
                 what = f"nothing was restored: it is unknown which {wanted.resource} were deleted"
-                raise ApiFailed(f"{what}: {explain(e, wanted.resource)}", e.status) from e
+                raise ApiFailed(f"{what}: {e}", e.status) from e
             # a type of the list that has gone meanwhile, or that nobody may list
     return read
 
