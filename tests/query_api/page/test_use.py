@@ -163,16 +163,6 @@ async def test_focus_is_seen(fleet: QueryApi, page: Page):
     assert float((await page.evaluate(f"{style}.outlineWidth")).removesuffix("px")) >= 2
 
 
-async def test_a_server_that_goes_away_is_said_and_then_asked_again(fleet: QueryApi, page: Page):
-    await page.open(fleet.url)
-    await page.until("document.querySelector('[data-cluster]')")
-    await page.call("Network.setBlockedURLs", urls=["*/fleet/v1/clusters"])
-    await page.until("document.querySelector('[role=alert]')?.innerText.includes('asked again')")
-    await page.call("Network.setBlockedURLs", urls=[])
-    await page.until("document.querySelector('[data-cluster]')")
-    forgive(page, "/fleet/v1/clusters")
-
-
 # --- with users ----------------------------------------------------------------------------------
 
 

@@ -34,7 +34,7 @@ export function openChanges(main, context) {
     [["--since", asked.since], ["--until", asked.until], ...asked.cluster.split(",").map((name) => ["--cluster", name]), ["-n", asked.namespace], ["--owned", Boolean(asked.owned)]],
   );
   fill(main, h("h1", { class: "unseen" }, "Changes"), form, presets, place, commands(command));
-  shown(place, signal, async () => {
+  shown(place, signal, async (signal) => {
     const { answer, notice } = await ask(asked, signal);
     const groups = [...answer.groups].sort(byInterest);
     fill(

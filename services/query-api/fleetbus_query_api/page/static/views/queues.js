@@ -2,7 +2,7 @@
 import { get } from "../api.js";
 import { badge, fill, h, link, section, table } from "../dom.js";
 import { clock, count, names, plural, span, titleOf } from "../format.js";
-import { commandOf, commands, freshnessLine, repeat, shown } from "../parts.js";
+import { commandOf, commands, freshnessLine, repeat } from "../parts.js";
 
 const EVERY = 2;
 const SHOWN = 50;
@@ -16,12 +16,8 @@ export function openQueues(main, { signal }) {
     section("Held deletions", {}, held, commands("fleetbus fuse")),
     section("Queues", {}, queues, commands("fleetbus queue")),
   );
-  repeat(EVERY, signal, () =>
-    Promise.all([
-      shown(queues, signal, async () => drawQueues(queues, await get("/fleet/v1/queues", {}, { signal }))),
-      shown(held, signal, async () => drawHeld(held, await get("/fleet/v1/held-deletions", {}, { signal }))),
-    ]),
-  );
+  repeat(queues, EVERY, signal, async (signal) => drawQueues(queues, await get("/fleet/v1/queues", {}, { signal })));
+  repeat(held, EVERY, signal, async (signal) => drawHeld(held, await get("/fleet/v1/held-deletions", {}, { signal })));
   return null;
 }
 
