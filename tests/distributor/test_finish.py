@@ -1,4 +1,4 @@
-"""What a template says is applied as it is, or refused with the name of the field (rule D3)."""
+"""A value of a template is applied as it is, or refused with its field (rule D3)."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_d3_any_template_is_applied_as_it_is_or_refused_by_a_field(obj: dict[str
     set_owner(copy.deepcopy(made), OWNER)
 
 
-VALUES = [True, [], {}, "a/b", "%", "é", "x" * 300, "a\nb"]
+VALUES: list[Any] = [True, [], {}, "a/b", "%", "é", "x" * 300, "a\nb"]
 
 
 async def test_d15_no_template_is_an_internal_error(rig: Rig):

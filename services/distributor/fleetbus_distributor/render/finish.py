@@ -1,8 +1,8 @@
 """Normalizes rendered objects for the apply, and refuses what no API server accepts (rule D3).
 
-What a value is not, it is never made: a boolean where a text belongs is a mistake of the author,
-named with its field, not the text that some language prints for it. Only what is read here is
-checked; the server that knows the type checks the rest.
+No value is converted: a boolean where a string belongs is a mistake of the author, reported with
+its field, and not the string that Python prints for it. Only the fields that are read here are
+checked; the server, which knows the type, checks all others.
 """
 
 from __future__ import annotations
