@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from fleetbus.cli.capture.reading import Capture
 from fleetbus.errors import CaptureError
-from fleetbus.kube.connection.config import import_light
 from fleetbus_devfleet.captures.fleet import MOST_WATCHERS, clusters_of
 from fleetbus_devfleet.stack.plan import Layout, PlanError, StackPlan, fleet_of
 
@@ -65,7 +64,6 @@ def _seconds(text: str) -> timedelta:
 
 
 def _supervise(plan: StackPlan) -> int:
-    import_light()  # before anything imports kubernetes_asyncio
     from fleetbus_devfleet.stack.supervisor import supervise  # noqa: PLC0415
 
     return supervise(plan)

@@ -296,8 +296,6 @@ def run_demo(
     ] = False,
 ) -> None:
     """Show a whole fleet in one minute, from start to stop."""
-    from fleetbus.kube.connection.config import import_light
     from fleetbus_devfleet.demo.show import run
 
-    import_light()
     raise typer.Exit(run(clusters=clusters, orders=orders, instant=instant))

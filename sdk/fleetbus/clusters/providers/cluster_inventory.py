@@ -151,7 +151,7 @@ _TRUSTED: Final = ("server", "certificate-authority-data", "tls-server-name")
 def _kubeconfig(cluster: Mapping[str, Any], plugin: Plugin) -> str:
     # Only fields that cannot read files or leave TLS unverified.
     trusted = {k: cluster[k] for k in _TRUSTED if isinstance(cluster.get(k), str)}
-    return kubeconfig_of(trusted, {"exec": dict(plugin)})
+    return kubeconfig_of(trusted, {"exec": {"interactiveMode": "Never", **plugin}})
 
 
 def _condition(profile: Object) -> tuple[str, str]:

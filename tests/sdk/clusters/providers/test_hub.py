@@ -17,7 +17,8 @@ from fleetbus.clusters.providers.cluster_inventory import ClusterInventoryProvid
 from fleetbus.clusters.providers.secrets import SecretsProvider
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import ConfigError
-from fleetbus.kube.connection.config import KubeConfig, connect, server_of
+from fleetbus.kube.connection.config import KubeConfig, server_of
+from fleetbus.kube.connection.connect import connect
 from fleetbus.process.settings import ProviderSettings
 from fleetbus_emulator.apiserver import Cluster, serve
 from support.api.custom_resource_definitions import CRDS, definition
@@ -185,7 +186,7 @@ async def test_cluster_secrets_of_argo_cd_are_clusters(hub: Cluster, access: Kub
     connection = await connect(info.config)
     assert connection.host == "https://1.2.3.4"
     assert connection.server_hostname == "api.eu1"
-    assert connection.headers == {"authorization": "Bearer t0ken"}
+    assert dict(connection.headers) == {"Authorization": "Bearer t0ken"}
 
 
 @pytest.mark.parametrize(
@@ -375,7 +376,7 @@ async def test_s7_only_a_plugin_of_our_own_list_runs(
     assert info.config is not None
     document: dict[str, Any] = json.loads(info.config.document)
     assert document["clusters"][0]["cluster"] == {"server": "https://one"}
-    assert document["users"][0]["user"]["exec"] == plugins["gke"]
+    assert document["users"][0]["user"]["exec"] == {"interactiveMode": "Never"} | plugins["gke"]
 
 
 # --- options --------------------------------------------------------------------------------------
