@@ -135,7 +135,7 @@ def read_access(text: str, source: str) -> Access:
         return None, str(e)
 
 
-def kubeconfig_of(cluster: Mapping[str, str], user: Mapping[str, Any]) -> str:
+def kubeconfig_of(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> str:
     """A kubeconfig with one context, of these fields of its cluster and its user."""
     document = {
         "current-context": "cluster",

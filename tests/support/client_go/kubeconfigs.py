@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from support.client_go.proxy_environments import proxy_environments
+
 V1: Final = "client.authentication.k8s.io/v1"
 V1BETA1: Final = "client.authentication.k8s.io/v1beta1"
 FOLDER: Final = "{folder}"
@@ -113,7 +115,7 @@ def cases() -> list[Case]:
         text = document({**SERVER, **cluster}, {"exec": plugin})
         found.append(Case(f"exec informed {name}", text, _FILES))
     found += [Case(f"document {name}", text, _FILES) for name, text in _DOCUMENTS.items()]
-    for i, (server, env) in enumerate(_environments()):
+    for i, (server, env) in enumerate(proxy_environments()):
         text = document({"server": server}, {"token": "t"})
         found.append(Case(f"environment {i} {server} {env}", text, {}, env))
     found += _combinations()
@@ -434,56 +436,10 @@ _DOCUMENTS: Final = {
         {"token": "t"},
         contexts=[{"name": "c", "context": {"cluster": "c", "user": "u"}}] * 2,
     ),
-    "name number": document(SERVER, {"token": "t"}, contexts=[{"name": 5, "context": {}}]),
+    "name number": document(SERVER, {"token": "t"}, contexts=[{"name": 5}]),
     "unknown fields": document(SERVER, {"token": "t"}, colour="red", preferences={"colors": True}),
     "preferences null": document(SERVER, {"token": "t"}, preferences=None),
 }
-
-
-def _environments() -> list[tuple[str, dict[str, str]]]:
-    proxy = "http://proxy.example.org:3128"
-    servers = [
-        "https://api.example.org:6443",
-        "https://example.org",
-        "https://10.1.2.3:6443",
-        "https://[2001:db8::1]:6443",
-        "https://127.0.0.1:6443",
-        "https://localhost:6443",
-    ]
-    exempt = [
-        "",
-        "*",
-        "example.org",
-        ".example.org",
-        "*.example.org",
-        "api.example.org:6443",
-        "api.example.org:443",
-        "EXAMPLE.ORG , 10.0.0.0/8",
-        "10.1.2.3",
-        "10.1.2.3:6443",
-        "10.1.2.3:443",
-        "10.1.0.0/16",
-        "2001:db8::/32",
-        "2001:db8::1",
-        "[2001:db8::1]",
-        "[2001:db8::1]:6443",
-        "ple.org",
-        "org",
-        "1.2.3",
-        ",,",
-    ]
-    pairs = [(s, {"HTTPS_PROXY": proxy, "NO_PROXY": e}) for s in servers for e in exempt]
-    api = servers[0]
-    return [
-        *pairs,
-        (api, {"https_proxy": proxy}),
-        (api, {"HTTP_PROXY": proxy}),
-        (api, {"HTTPS_PROXY": "proxy.example.org:3128"}),
-        (api, {"HTTPS_PROXY": "https://me:p@proxy.example.org"}),
-        (api, {"HTTPS_PROXY": proxy, "no_proxy": "example.org"}),
-        (api, {"HTTPS_PROXY": proxy, "NO_PROXY": "x", "no_proxy": "example.org"}),
-        (api, {"HTTPS_PROXY": "socks5://proxy.example.org"}),
-    ]
 
 
 _ROLLS: Final[list[list[dict[str, Any]]]] = [

@@ -23,7 +23,7 @@ _INFO: Final = "KUBERNETES_EXEC_INFO"
 
 @dataclass(frozen=True, slots=True)
 class PluginCredentials:
-    """What a plugin printed."""
+    """The credentials that a plugin printed."""
 
     token: str = field(repr=False)
     certificate: str = field(repr=False)

@@ -11,8 +11,9 @@ from typing import Any, Final
 import pytest
 
 from fleetbus.errors import ConfigError
-from fleetbus.kube.connection import connect
 from fleetbus.kube.connection.config import read_kube_config
+from fleetbus.kube.connection.connect import connect
+from fleetbus.kube.connection.tls import use_certificate
 from support.client_go.goldens import KUBECONFIGS, ask_client_go
 from support.client_go.kubeconfigs import FOLDER, Case, cases
 from support.processes.go_informer import find_go_program
@@ -27,7 +28,7 @@ _REFUSED: Final = {
     "cluster proxy socks5": "'proxy-url'",
     "environment 126 https://api.example.org:6443 "
     "{'HTTPS_PROXY': 'socks5://proxy.example.org'}": "HTTPS_PROXY",
-    # A typing error, and no wish to be anonymous.
+    # A typing error, and not meant to be anonymous.
     "document context with unknown user": "named 'x'",
     "document users null": "named 'u'",
 }
@@ -47,14 +48,14 @@ async def _ours(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> di
             patch.delenv(name.lower(), raising=False)
         for name, value in case.env.items():
             patch.setenv(name, value)
-        load = connect.use_certificate
-        patch.setattr(
-            connect,
-            "use_certificate",
-            lambda context, pem, key: (certificates.append(pem), load(context, pem, key)),
-        )
+
+        def note(context: ssl.SSLContext, pem: bytes, key: bytes) -> None:
+            certificates.append(pem)
+            use_certificate(context, pem, key)
+
+        patch.setattr("fleetbus.kube.connection.connect.use_certificate", note)
         try:
-            made = await connect.connect(read_kube_config(path))
+            made = await connect(read_kube_config(path))
         except ConfigError as e:
             return {"error": str(e)}
     context = made.ssl

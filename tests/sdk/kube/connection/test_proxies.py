@@ -1,4 +1,4 @@
-"""Proxies of a kubeconfig and of the environment are used, and what a plugin is told of them."""
+"""Proxies of a kubeconfig and of the environment are used, within the rule of addresses."""
 
 from __future__ import annotations
 
