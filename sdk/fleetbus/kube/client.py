@@ -13,10 +13,10 @@ import orjson
 from fleetbus import errors
 from fleetbus.kube.connection.breaker import ApiBreaker, name_cluster_in_errors
 from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.kube.connection.connect import Connection
 from fleetbus.kube.connection.credentials import Credentials, explain_refusal
 from fleetbus.kube.connection.identity import IdentityCheck
 from fleetbus.kube.connection.liveness import Liveness
+from fleetbus.kube.connection.parameters import Connection
 from fleetbus.kube.connection.request_limiter import RequestLimiter
 from fleetbus.kube.connection.sessions import KUBE_SYSTEM, Sessions
 from fleetbus.kube.discovery import ApiResource, Discovery

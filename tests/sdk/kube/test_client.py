@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 
 from fleetbus import errors
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.connection import connect
+from fleetbus.kube.connection import parameters
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.requests import Call, path_of
 from fleetbus_emulator.apiserver import (
@@ -469,7 +469,7 @@ def _become_a_pod(
     host, _, port = str(where["server"]).removeprefix("https://").partition(":")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
-    monkeypatch.setattr(connect, "SERVICE_ACCOUNT", folder)
+    monkeypatch.setattr(parameters, "SERVICE_ACCOUNT", folder)
 
 
 # --- closing ----------------------------------------------------------------------------------

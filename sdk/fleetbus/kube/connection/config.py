@@ -1,7 +1,4 @@
-"""The access data of a cluster: a kubeconfig and a context, where they come from, what is allowed.
-
-`connect` makes a connection of them.
-"""
+"""The access data of a cluster: a kubeconfig and a context, their origin, and what is allowed."""
 
 from __future__ import annotations
 
@@ -20,6 +17,7 @@ from fleetbus.kube.connection.kubeconfig_entries import (
     read_cluster,
     read_user,
 )
+from fleetbus.kube.connection.parameters import Access, Connection, pod_connection
 from fleetbus.kube.connection.typed_fields import TypedFields
 from fleetbus.process.error_text import file_problem
 from fleetbus.process.redact import without_secrets
@@ -348,7 +346,21 @@ def _allowed(source: str, kind: str, entry: dict[str, Any], refused: frozenset[s
     return TypedFields(fields, where)
 
 
-def folder_of(config: KubeConfig) -> str:
+async def connect(config: KubeConfig | None) -> Connection:
+    """Load credentials; None means the service account of the pod we run in.
+
+    Raises:
+        ConfigError: the document is incomplete, or a credential plugin failed.
+    """
+    if config is None:
+        return pod_connection()
+    cluster, user = access_entries(config)  # checked before a credential plugin runs
+    folder = _folder_of(config)
+    access = Access(cluster, user, source=config.source, folder=folder, insecure=config.insecure)
+    return await access.connection()
+
+
+def _folder_of(config: KubeConfig) -> str:
     """The folder for relative paths in the document."""
     return str(pathlib.Path(config.source).expanduser().absolute().parent)
 

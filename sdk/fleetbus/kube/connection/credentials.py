@@ -17,10 +17,11 @@ from fleetbus.kube.connection.config import (
     KubeConfig,
     Renew,
     check_access,
+    connect,
     read_again,
     signature_of,
 )
-from fleetbus.kube.connection.connect import Connection, connect
+from fleetbus.kube.connection.parameters import Connection
 from fleetbus.process.access.tokens import read_expiry
 from fleetbus.process.clock import rfc3339
 

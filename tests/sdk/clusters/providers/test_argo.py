@@ -11,8 +11,7 @@ import yaml
 
 from fleetbus.clusters.providers.secrets import SecretsProvider
 from fleetbus.clusters.registry import Clusters
-from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.kube.connection.connect import connect
+from fleetbus.kube.connection.config import KubeConfig, connect
 from fleetbus_emulator.apiserver import Cluster, serve
 from support.eventually import eventually
 from support.rigs.hub_providers import ARGO, OURS, following, kubeconfig, secret, telling

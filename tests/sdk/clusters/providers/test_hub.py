@@ -14,8 +14,7 @@ from fleetbus.clusters.providers.cluster_api import ClusterApiProvider
 from fleetbus.clusters.providers.cluster_inventory import ClusterInventoryProvider
 from fleetbus.clusters.providers.secrets import SecretsProvider
 from fleetbus.errors import ConfigError
-from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.kube.connection.connect import connect
+from fleetbus.kube.connection.config import KubeConfig, connect
 from fleetbus.process.settings import ProviderSettings
 from fleetbus_emulator.apiserver import Cluster, serve
 from support.api.custom_resource_definitions import CRDS, definition

@@ -11,8 +11,7 @@ import pytest
 from fleetbus.errors import ConfigError, Unreachable
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.address import AddressPolicy
-from fleetbus.kube.connection.config import KubeConfig, upload_refusal
-from fleetbus.kube.connection.connect import connect
+from fleetbus.kube.connection.config import KubeConfig, connect, upload_refusal
 from fleetbus_emulator.apiserver import Cluster, serve
 
 STRICT: Final = AddressPolicy(http=False, loopback=False)

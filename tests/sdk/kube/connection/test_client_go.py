@@ -11,8 +11,7 @@ from typing import Any, Final
 import pytest
 
 from fleetbus.errors import ConfigError
-from fleetbus.kube.connection.config import read_kube_config
-from fleetbus.kube.connection.connect import connect
+from fleetbus.kube.connection.config import connect, read_kube_config
 from fleetbus.kube.connection.tls import use_certificate
 from support.client_go.goldens import KUBECONFIGS, ask_client_go
 from support.client_go.kubeconfigs import FOLDER, Case, cases
@@ -53,7 +52,7 @@ async def _ours(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> di
             certificates.append(pem)
             use_certificate(context, pem, key)
 
-        patch.setattr("fleetbus.kube.connection.connect.use_certificate", note)
+        patch.setattr("fleetbus.kube.connection.parameters.use_certificate", note)
         try:
             made = await connect(read_kube_config(path))
         except ConfigError as e:

@@ -19,13 +19,13 @@ from fleetbus.kube.connection import config as config_module
 from fleetbus.kube.connection.config import (
     KubeConfig,
     by_context,
+    connect,
     contexts,
     current_context,
     read_kube_config,
     server_of,
     upload_refusal,
 )
-from fleetbus.kube.connection.connect import connect
 from fleetbus.kube.connection.kubeconfig_document import Document
 
 SECRET = "s3cret-t0ken"

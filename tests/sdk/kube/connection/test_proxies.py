@@ -15,8 +15,7 @@ import yaml
 
 from fleetbus.errors import Unreachable
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.connection.config import KubeConfig, upload_refusal
-from fleetbus.kube.connection.connect import connect
+from fleetbus.kube.connection.config import KubeConfig, connect, upload_refusal
 from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
 
 

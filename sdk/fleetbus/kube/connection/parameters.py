@@ -1,4 +1,4 @@
-"""Turns access data into the parameters of a connection: host, proxy, TLS, headers.
+"""The parameters of a connection, made of access data: host, proxy, TLS, headers.
 
 They are those that client-go makes of the same kubeconfig, with one difference: credentials are
 sent over plain http too, which only an explicit field allows (rule S7).
@@ -18,7 +18,6 @@ from urllib.parse import quote, unquote, urlsplit
 from multidict import CIMultiDict
 
 from fleetbus.errors import ConfigError
-from fleetbus.kube.connection.config import KubeConfig, access_entries, folder_of
 from fleetbus.kube.connection.environment_proxy import environment_proxy
 from fleetbus.kube.connection.exec_plugin import Plugin, PluginCredentials
 from fleetbus.kube.connection.kubeconfig_entries import ClusterEntry, Impersonation, UserEntry
@@ -64,19 +63,12 @@ class Connection:
         return headers
 
 
-async def connect(config: KubeConfig | None) -> Connection:
-    """Load credentials; None means the service account of the pod we run in.
+def pod_connection() -> Connection:
+    """The connection of the pod that we run in, by its service account.
 
     Raises:
-        ConfigError: the document is incomplete, or a credential plugin failed.
+        ConfigError: this is no pod, or a file of the account cannot be read.
     """
-    if config is None:
-        return _from_pod()
-    cluster, user = access_entries(config)  # checked before a credential plugin runs
-    return await _Connecting(config, cluster, user).connection()
-
-
-def _from_pod() -> Connection:
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}") for part in ("HOST", "PORT"))
     if not host or not port:
         raise ConfigError(f"{_POD}: this is no pod of Kubernetes")
@@ -91,18 +83,33 @@ def _from_pod() -> Connection:
     return Connection(url, context, environment_proxy(url) or None, None, headers)
 
 
-class _Connecting:
-    """One turn from a kubeconfig to a connection."""
+class Access:
+    """One way to an API server: its address, the credentials, and where they are read.
 
-    def __init__(self, config: KubeConfig, cluster: ClusterEntry, user: UserEntry) -> None:
-        self._source = config.source
-        self._folder = folder_of(config)
-        self._insecure = config.insecure or cluster.insecure
+    Args:
+        cluster: the address and the trust, checked.
+        user: the credentials, or where they are, checked.
+        source: the origin of both, for messages.
+        folder: the folder for relative paths.
+        insecure: leave the certificate of the server unverified.
+    """
+
+    def __init__(
+        self, cluster: ClusterEntry, user: UserEntry, *, source: str, folder: str, insecure: bool
+    ) -> None:
+        self._source = source
+        self._folder = folder
+        self._insecure = insecure or cluster.insecure
         self._cluster = cluster
         self._user = user
         self._host, self._login = _split_server(cluster.server)
 
     async def connection(self) -> Connection:
+        """Read files and run a credential plugin, as the access needs.
+
+        Raises:
+            ConfigError: a file cannot be read or used, or the plugin failed.
+        """
         cluster = self._cluster
         ca = cluster.ca_data or self._file(cluster.ca_file)
         plugin = await self._run_plugin(ca)
