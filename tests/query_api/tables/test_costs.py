@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -37,7 +37,7 @@ class Calls:
 
 
 @contextmanager
-def counted_calls() -> Iterator[Calls]:
+def counted_calls() -> Generator[Calls]:
     calls = Calls()
 
     def count(_frame: object, event: str, _argument: object) -> None:
