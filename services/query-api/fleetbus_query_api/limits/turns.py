@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 
 class Turns:
@@ -14,12 +14,12 @@ class Turns:
     are never taken by one.
 
     Args:
-        total: how many at a time.
-        each: how many of one name.
+        each: how many of one name at a time.
+        total: how many of all; None for no bound, so that no name waits for another.
     """
 
-    def __init__(self, *, total: int, each: int) -> None:
-        self._total = asyncio.Semaphore(total)
+    def __init__(self, *, each: int, total: int | None = None) -> None:
+        self._total = nullcontext() if total is None else asyncio.Semaphore(total)
         self._each = each
         self._names: dict[str, tuple[asyncio.Semaphore, int]] = {}
 
