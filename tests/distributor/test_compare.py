@@ -147,6 +147,11 @@ async def test_d13_a_fight_ends_with_a_condition(rig: Rig):
     for _ in range(5):
         await rig.reconcile()
     assert patches(rig) == sent, "nothing at all is sent while nothing changes"
+    rig.edit(policy={"conflict": "Overwrite"})
+    await rig.reconcile()
+    assert rig.states() == {"t1": "Applied"}, "another policy may work"
+    await fight(12)
+    assert rig.states() == {"t1": "Conflict/KeepsChanging"}
     template["metadata"]["labels"] = {"tier": "silver"}
     rig.edit(template=template)
     await rig.reconcile()

@@ -41,6 +41,7 @@ from fleetbus_distributor.targets.update import (
     is_up_to_date,
     may_recreate,
     note_answer,
+    order_of,
     recreate,
     send_apply,
     try_apply,
@@ -150,7 +151,8 @@ async def _compare(
 async def _update(
     target: Target, api: ApiResource, wanted: Object, live: Object, ref: ObjectRef
 ) -> ObjectOutcome:
-    if stopped := target.corrections.stopped(target.name, wanted, live, target.manager):
+    order = order_of(target, wanted)
+    if stopped := target.corrections.stopped(target.name, order, live, target.manager):
         return stopped
     try:
         made, drift = await update(target, api, wanted, live)
@@ -164,7 +166,7 @@ async def _update(
         message = f"{ref}: {describe_drift(drift)}, once more after each correction; {_UNTIL}"
         found = Finding(State.CONFLICT, KEEPS_CHANGING, message, RARELY)
         outcome = replace(_outcome(ref, found, _uid_if_ours(target, live, ref)), drift=drift)
-        target.corrections.stop(target.name, wanted, live, target.manager, outcome)
+        target.corrections.stop(target.name, order, live, target.manager, outcome)
         return outcome
     is_written = made["metadata"].get("resourceVersion") != live["metadata"].get("resourceVersion")
     return _applied(target, ref, made, Change.UPDATED if is_written else Change.NONE, drift)
@@ -178,8 +180,9 @@ def _conflict(
     held = fields_in_conflict(error)
     shown = [replace(one, field=redact_secrets(one.field, wanted)) for one in held]
     outcome = replace(outcome, drift=shown)
-    if held and not target.corrections.has_room(target.name, wanted, live):
-        target.corrections.stop(target.name, wanted, live, target.manager, outcome)
+    order = order_of(target, wanted)
+    if held and not target.corrections.has_room(target.name, order, live):
+        target.corrections.stop(target.name, order, live, target.manager, outcome)
     return outcome
 
 

@@ -42,6 +42,12 @@ def note_answer(target: Target, wanted: Object, made: Object) -> None:
     target.seen.answers.note(target.name, wanted, made, target.manager)
 
 
+def order_of(target: Target, wanted: Object) -> Object:
+    """A configuration with the policies that decide how it is written: another order may work."""
+    policy = [target.policy.conflict.value, target.policy.drift.value]
+    return {**wanted, "fleetbus.dev/policy": policy}
+
+
 async def try_apply(target: Target, api: ApiResource, wanted: Object, live: Object) -> Object:
     """The object as an apply that takes every field would make it; nothing is written.
 
@@ -74,13 +80,14 @@ async def update(
     Raises:
         KubeError: the cluster refuses, or another manager holds fields.
     """
-    if not target.corrections.has_room(target.name, wanted, live):
+    order = order_of(target, wanted)
+    if not target.corrections.has_room(target.name, order, live):
         return await _try_once_more(target, api, wanted, live)
     made = await _send_as_current(target, api, _of_live(wanted, live), live)
     note_answer(target, wanted, made)
     if made["metadata"].get("resourceVersion") == live["metadata"].get("resourceVersion"):
         return made, ()
-    target.corrections.count(target.name, wanted, live, target.manager, is_same=target.is_same)
+    target.corrections.count(target.name, order, live, target.manager, is_same=target.is_same)
     return made, _taken_back(target, wanted, made, live)
 
 
