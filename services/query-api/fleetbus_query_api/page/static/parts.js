@@ -120,6 +120,11 @@ function adviceOf(error) {
   return null;
 }
 
+/** Says that there is nothing, and what to try. */
+export function emptyHint(text, ...advice) {
+  return h("div", { class: "hint" }, h("p", {}, text), h("p", {}, advice));
+}
+
 /** Shows a problem in a place: above an answer that is there, else alone. */
 function showProblem(place, box) {
   place.querySelector(":scope > .problem, :scope > .waiting")?.remove();

@@ -2,9 +2,10 @@
 import { apiPath, get, types } from "../api.js";
 import { badge, fill, h, table } from "../dom.js";
 import { ago, clock, plural, resourceName, titleOf } from "../format.js";
-import { commandOf, commands, freshnessLine, shown } from "../parts.js";
+import { commandOf, commands, emptyHint, freshnessLine, shown } from "../parts.js";
 
 const MOST = 500;
+const NOT_FOUND = 404;
 /** By group: where an Event names its object. */
 const REFERENCES = { core: "involvedObject", "events.k8s.io": "regarding" };
 
@@ -17,12 +18,12 @@ export function drawEvents(body, context, asked, item) {
   fill(body, place, commands(command));
   shown(place, context.signal, async (signal) => {
     const type = (await types({ signal })).find((one) => one.plural === "events" && one.group in REFERENCES);
-    if (!type) {
-      fill(place, notWatched());
-      return;
-    }
-    const question = { namespace, cluster: item.cluster, fieldSelector: selector(REFERENCES[type.group]), limit: MOST };
-    const answer = await get(apiPath("resources", resourceName(type)), question, { signal });
+    const question = { namespace, cluster: item.cluster, fieldSelector: selector(REFERENCES[type?.group ?? "core"]), limit: MOST };
+    const answer = await get(apiPath("resources", type ? resourceName(type) : "events"), question, { signal }).catch((error) => {
+      if (error.status !== NOT_FOUND) throw error;
+      fill(place, emptyHint("No Events are known.", error.message)); // it says how to have them watched
+    });
+    if (!answer) return;
     const events = answer.items.map((one) => one.object).filter(Boolean).sort((a, b) => Date.parse(lastOf(b)) - Date.parse(lastOf(a)));
     fill(
       place,
@@ -33,17 +34,8 @@ export function drawEvents(body, context, asked, item) {
   });
 }
 
-function notWatched() {
-  return h(
-    "div",
-    { class: "hint" },
-    h("p", {}, "No cluster has its Events watched, so there are none to show."),
-    h("p", {}, "The watchers leave Events out by default, because they are many: take them out of ", h("code", {}, "FLEETBUS_WATCHER_DENY"), " of the watchers to see them here."),
-  );
-}
-
 function nothing() {
-  return h("p", { class: "hint" }, "None. API servers keep Events for an hour; those of the pods of a workload are found in the tree, at the pods.");
+  return emptyHint("No Events of this object are known.", "API servers keep Events for an hour. Those of a workload's pods are at the pods, which the tab Tree leads to.");
 }
 
 /** When an Event was seen last, in either form of the API. */

@@ -3,7 +3,7 @@ import { apiPath, each, get, Problem, types } from "../api.js";
 import { badge, fill, h, link, objectAddress, section, table } from "../dom.js";
 import { count, names, plural, resourceName, shortPair, span, titleOf } from "../format.js";
 import { readIntents, reasonOf } from "../intent.js";
-import { commands, freshnessLine, repeat, shown } from "../parts.js";
+import { commands, emptyHint, freshnessLine, repeat, shown } from "../parts.js";
 
 const EVERY = 5;
 /** Types whose objects have random names or change all the time: comparing them says nothing. */
@@ -259,6 +259,10 @@ function difference(one, usual, other) {
 function drawClusters(place, { clusters, freshness, counts, isCounted }) {
   const focused = document.activeElement?.closest?.("[data-cluster]")?.dataset.cluster;
   const rows = clusters.map((one) => clusterRow(one, freshness[one.name], counts.get(one.name) ?? 0, isCounted));
+  if (!clusters.length) {
+    fill(place, emptyHint("No cluster that you may see has joined the fleet.", "Join one with ", h("code", {}, "fleetbus join NAME --context CONTEXT --bootstrap"), "."));
+    return;
+  }
   fill(place, table("Clusters of the fleet", ["Cluster", "State", "Last answer", "Version", { text: "Objects", class: "number" }, { text: "Types", class: "number" }, "Labels"], rows));
   if (focused) place.querySelector(`[data-cluster="${CSS.escape(focused)}"]`)?.focus();
 }

@@ -3,7 +3,7 @@ import { apiPath, get } from "../api.js";
 import { badge, fill, h, link } from "../dom.js";
 import { ago, clock, names, plural, titleOf } from "../format.js";
 import { markOf, readIntents, statusIn } from "../intent.js";
-import { commandOf, commands, freshnessLine, shown, toneOf, windowLine } from "../parts.js";
+import { commandOf, commands, emptyHint, freshnessLine, shown, toneOf, windowLine } from "../parts.js";
 import { toYaml } from "../trees.js";
 import { drawCompare, groupVariants } from "./compare.js";
 import { drawEvents } from "./events.js";
@@ -74,15 +74,8 @@ function draw(place, context, asked, answer) {
   );
   if (!present.length && tab !== "timeline") {
     const when = params.get("asOf") ? ` at ${clock(params.get("asOf"))}` : "";
-    fill(
-      body,
-      h(
-        "div",
-        { class: "hint" },
-        h("p", {}, `No cluster has this object${when}.`),
-        h("p", {}, "Try ", h("a", { href: context.with({ tab: "timeline" }) }, "its timeline"), ", ", link("/search", { where: asked.name }, {}, `objects of this name in any type`), " or ", link("/search", { resource: asked.resource }, {}, `all ${asked.resource}`), "."),
-      ),
-    );
+    const tries = [h("a", { href: context.with({ tab: "timeline" }) }, "its timeline"), ", ", link("/search", { where: asked.name }, {}, "objects of this name in any type"), " or ", link("/search", { resource: asked.resource }, {}, `all ${asked.resource}`)];
+    fill(body, emptyHint(`No cluster has this object${when}.`, "Try ", tries, "."));
     return;
   }
   const item = answer.items.find((one) => one.cluster === chosen) ?? answer.items[0];

@@ -2,7 +2,7 @@
 import { get } from "../api.js";
 import { badge, fill, h, link, section, table } from "../dom.js";
 import { clock, count, names, plural, span, titleOf } from "../format.js";
-import { commandOf, commands, freshnessLine, repeat } from "../parts.js";
+import { commandOf, commands, emptyHint, freshnessLine, repeat } from "../parts.js";
 
 const EVERY = 2;
 const SHOWN = 50;
@@ -57,7 +57,7 @@ function drawQueues(place, answer) {
     place,
     h("p", { class: "freshness" }, badge("live", "good"), ` as the store had it at ${clock(answer.askedAt)}`),
     h("div", { class: "tiles small" }, answer.items.map(queueTile)),
-    rows.length ? table("Depth by controller and cluster", HEADS, rows) : h("p", { class: "dim" }, "No controller has a queue."),
+    rows.length ? table("Depth by controller and cluster", HEADS, rows) : emptyHint("No controller has a queue.", "One appears when a controller starts: ", h("code", {}, "fleetbus run controller.py"), "."),
     lists("Processing", processing, ["Controller", "Object", "Worker", "Lease"]),
     lists("Quarantine", quarantined, ["Controller", "Object", { text: "Times", class: "number" }, "Next try", "Release"]),
   );

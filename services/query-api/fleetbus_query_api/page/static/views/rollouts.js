@@ -2,7 +2,7 @@
 import { get } from "../api.js";
 import { badge, fill, h, link, objectAddress, section, table } from "../dom.js";
 import { ago, names, plural, titleOf } from "../format.js";
-import { commandOf, commands, freshnessLine, repeat, toneOf } from "../parts.js";
+import { commandOf, commands, emptyHint, freshnessLine, repeat, toneOf } from "../parts.js";
 
 const RESOURCE = "multiclusterresources.fleetbus.dev";
 const EVERY = 3;
@@ -38,11 +38,13 @@ function drawAll(place, items, answer) {
 }
 
 function noneYet() {
-  return h(
-    "div",
-    { class: "hint" },
-    h("p", {}, "The hub has no MultiClusterResource that you may list."),
-    h("p", {}, "One describes objects and the clusters that get them: apply it to the hub with ", h("code", {}, "kubectl apply -f"), ", and see first what it would do with ", h("code", {}, "fleetbus plan -f"), "."),
+  return emptyHint(
+    "The hub has no MultiClusterResource that you may list.",
+    "One describes objects and the clusters that get them: apply it to the hub with ",
+    h("code", {}, "kubectl apply -f"),
+    "; ",
+    h("code", {}, "fleetbus plan -f"),
+    " shows first what it would do.",
   );
 }
 
@@ -68,7 +70,7 @@ function waveDots(waves) {
 function drawOne(place, items, answer) {
   const [item] = items;
   if (!item) {
-    fill(place, h("p", { class: "hint" }, "The hub has no such MultiClusterResource, or you may not list it."), freshnessLine(answer));
+    fill(place, emptyHint("The hub has no such MultiClusterResource, or you may not list it.", link("/rollouts", {}, {}, "All MultiClusterResources")), freshnessLine(answer));
     return;
   }
   const { metadata, status = {} } = item.object;

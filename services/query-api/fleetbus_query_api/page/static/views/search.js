@@ -1,9 +1,9 @@
 // All objects of a type in all clusters, in the columns of kubectl; or where a name is.
 import { apiPath, get, readTable, types } from "../api.js";
-import { address, badge, fill, h, objectAddress, section, table } from "../dom.js";
+import { address, badge, fill, h, link, objectAddress, section, table } from "../dom.js";
 import { clock, count, names, plural, resourceName, titleOf } from "../format.js";
 import { VirtualList } from "../list.js";
-import { commandOf, commands, curlOf, filters, freshnessLine, shown, toneOf, windowLine } from "../parts.js";
+import { commandOf, commands, curlOf, emptyHint, filters, freshnessLine, shown, toneOf, windowLine } from "../parts.js";
 import { suggestion } from "../quick.js";
 
 const PAGE = 1000;
@@ -86,6 +86,8 @@ function openTable(main, context, resource) {
       pages.isWhole = list.isWhole = !end.hasMore;
       list.add(rows);
       report(end);
+      body.hidden = !list.rows.length;
+      if (body.hidden) fill(trouble, nothing(context, resource));
     });
     pages.isBusy = false;
   }
@@ -127,6 +129,12 @@ function openTable(main, context, resource) {
   return { list, close: () => list.close() };
 }
 
+function nothing({ params }, resource) {
+  const name = params.get("name");
+  const all = link("/search", { resource }, {}, `all ${resource}`);
+  return emptyHint("Nothing matches.", "Try ", all, name ? [", or ", link("/search", { where: name }, {}, `${name} in all types`)] : ", or fewer filters", ".");
+}
+
 function headOf(column, params, context) {
   const sort = SORTS[column.name];
   if (!sort) return column.name;
@@ -151,7 +159,7 @@ function openWhere(main, { params, signal }) {
       place,
       freshnessLine(answer),
       h("p", { class: "status", role: "status" }, `${plural(answer.items.length, "object")} of this name${answer.remaining ? `, and ${answer.remaining} more` : ""}.`),
-      table(`Objects named ${name}`, ["Kind", "Object", "Clusters"], rows),
+      rows.length ? table(`Objects named ${name}`, ["Kind", "Object", "Clusters"], rows) : emptyHint("No object has exactly this name.", "Names are not searched by parts. Choose ", link("/search", {}, {}, "a type"), " to see all of its objects, or see in ", link("/changes", { since: "24h" }, {}, "the changes of the last day"), " whether it was deleted."),
     );
   });
   return null;
