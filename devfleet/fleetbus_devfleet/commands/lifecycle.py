@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fleetbus_devfleet.commands.checklist import Checklist
 from fleetbus_devfleet.processes.children import end_process
+from fleetbus_devfleet.processes.patience import Patience
 from fleetbus_devfleet.stack.plan import APISERVER, clean_environment, progress_option
 from fleetbus_devfleet.stack.state import (
     PartStatus,
@@ -38,6 +39,7 @@ _POLL = 0.05
 # From owning the folder to the first state.
 _FIRST_STATE_PATIENCE = timedelta(seconds=3)
 _START_PATIENCE = timedelta(seconds=120)
+"""Without progress; longer than the supervisor waits, which says more."""
 _STOP_PATIENCE = timedelta(seconds=20)
 
 
@@ -207,9 +209,9 @@ def stop(state: StackState, layout: Layout) -> None:
 def _wait_running(
     layout: Layout, supervisor: subprocess.Popen[bytes], checklist: Checklist
 ) -> StackState:
-    deadline = time.monotonic() + _START_PATIENCE.total_seconds()
+    patience = Patience(_START_PATIENCE)
     state: StackState | None = None
-    while time.monotonic() < deadline:
+    while not patience.is_over(state.ready if state is not None else None):
         ended = supervisor.poll() is not None
         state = read_state(layout.state)
         if state is not None:
@@ -223,7 +225,7 @@ def _wait_running(
             words = (layout.root / "supervisor.log").read_text(errors="replace").strip()
             raise DevError(f"the supervisor ended with status {supervisor.returncode}:\n{words}")
         time.sleep(_POLL)
-    late = f"the fleet did not run within {_START_PATIENCE.total_seconds():.0f} s"
+    late = f"the fleet does not run: {patience.waited}"
     raise DevError(f"{late}; not ready: {_not_ready(state)}; logs are in {layout.root / 'logs'}")
 
 

@@ -17,6 +17,8 @@ from fleetbus.cli import completion
 from fleetbus.cli.capture import commands as captures
 from fleetbus.cli.clusters import commands as clusters
 from fleetbus.cli.clusters import join_commands as members
+from fleetbus.cli.config import commands as config
+from fleetbus.cli.config.told import begin_telling
 from fleetbus.cli.deletions import commands as deletions
 from fleetbus.cli.doctor import commands as doctor
 from fleetbus.cli.events import commands as events
@@ -57,6 +59,7 @@ app.command()(history.timeline)
 app.command()(run.replay)
 app.command()(run.run)
 app.add_typer(clusters.app, name="clusters")
+app.add_typer(config.app, name="config")
 app.add_typer(kubeconfig.app, name="kubeconfig")
 
 
@@ -74,8 +77,15 @@ def global_options(
             "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Say on stderr where the addresses of the fleet are from."
+        ),
+    ] = False,
 ) -> None:
     """Run Kubernetes controllers across many clusters, over a message bus."""
+    begin_telling(verbose=verbose)
 
 
 _PACKAGES: Final = {
