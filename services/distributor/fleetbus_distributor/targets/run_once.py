@@ -8,10 +8,10 @@ template or the cluster behind the name is another one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from fleetbus.kube.applied import digest
+from fleetbus.kube.json_fields import look, many, text
 from fleetbus_distributor.health.health import Health, HealthState
 from fleetbus_distributor.plan.intent import Owned
 from fleetbus_distributor.render.template import Object, ObjectRef
@@ -23,7 +23,7 @@ FAILED: Final = "Failed"
 _TTL: Final = "ttlSecondsAfterFinished"
 """Of Jobs, and by the same name of JobSets, RayJobs and Jobs of Volcano; the operators of Kubeflow
 have it in a part of their spec."""
-_TTL_PARTS: Final = ("runPolicy",)
+_TTL_PARTS: Final = (("spec",), ("spec", "runPolicy"))
 _ENDS: Final = {"Complete": COMPLETE, "Completed": COMPLETE, "Succeeded": COMPLETE, FAILED: FAILED}
 """Type of a condition → the end that it means."""
 _DIGEST: Final = 8
@@ -56,26 +56,17 @@ def outcome_of_gone(target: Target, obj: Object, ref: ObjectRef) -> ObjectOutcom
     return ObjectOutcome(ref, State.APPLIED, uid=known.uid, health=_health_of(known), ran=known.ran)
 
 
-def end_of(live: Mapping[str, Any]) -> str:
+def end_of(live: Object) -> str:
     """`COMPLETE`, `FAILED`, or "" for an object that has not ended."""
-    status: Any = live.get("status")
-    if not isinstance(status, dict):
-        return ""
     if live.get("kind") == "Pod":
-        return COMPLETE if status.get("phase") == "Succeeded" else ""
-    conditions: Any = status.get("conditions")
-    for one in conditions if isinstance(conditions, list) else []:
-        if isinstance(one, dict) and one.get("status") == "True" and one.get("type") in _ENDS:
-            return _ENDS[one["type"]]
-    return ""
+        return COMPLETE if text(live, "status", "phase") == "Succeeded" else ""
+    conditions = many(live, "status", "conditions")
+    ends = [text(one, "type") for one in conditions if one.get("status") == "True"]
+    return next((_ENDS[one] for one in ends if one in _ENDS), "")
 
 
-def _has_ttl(obj: Mapping[str, Any]) -> bool:
-    spec: Any = obj.get("spec")
-    if not isinstance(spec, dict):
-        return False
-    parts: list[Any] = [spec, *(spec.get(name) for name in _TTL_PARTS)]
-    return any(isinstance(part, dict) and part.get(_TTL) is not None for part in parts)
+def _has_ttl(obj: Object) -> bool:
+    return any(look(obj, *part, _TTL) is not None for part in _TTL_PARTS)
 
 
 def _digest_of(target: Target, obj: Object) -> str:
