@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from fleetbus.cli.capture.reading import Capture
 from fleetbus.errors import CaptureError
-from fleetbus.kube.connection.config import import_light
 from fleetbus.process import printer
 from fleetbus_devfleet.captures.fleet import MOST_WATCHERS, clusters_of
 from fleetbus_devfleet.stack.plan import Layout, PlanError, StackPlan, fleet_of
@@ -44,6 +43,7 @@ def read_plan(arguments: Sequence[str] | None = None) -> StackPlan:
         capture=capture,
         pool=capture is not None and len(clusters) > MOST_WATCHERS,
         record=given.record,
+        secrets=given.secrets,
         progress_interval=given.progress_interval,
     )
 
@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     chosen.add_argument("--from", type=Path, dest="capture", help="those of a capture")
     parser.add_argument("--dir", type=Path, required=True, help="the folder of the stack")
     parser.add_argument("--record", action="store_true", help="write the ground truth to DIR/truth")
+    parser.add_argument("--secrets", action="store_true", help="watch Secrets, without values")
     parser.add_argument("--progress-interval", type=_seconds, help="of the stores, in seconds")
     return parser
 
@@ -64,7 +65,6 @@ def _seconds(text: str) -> timedelta:
 
 
 def _supervise(plan: StackPlan) -> int:
-    import_light()  # before anything imports kubernetes_asyncio
     from fleetbus_devfleet.stack.supervisor import supervise  # noqa: PLC0415
 
     return supervise(plan)

@@ -24,6 +24,7 @@ from fleetbus.controller.filters import ClusterFilter
 from fleetbus.errors import ConfigError, Conflict, NotFound
 from fleetbus.fleet.cluster import Cluster
 from fleetbus.fleet.fleet import Fleet
+from fleetbus.kube.applied import ServerAnswers
 from fleetbus.kube.client import Object
 from fleetbus.kube.merge_patch import smallest_patch
 from fleetbus.reconcile import Request, TerminalError
@@ -98,6 +99,7 @@ class Decorator(Controller):
         )
         self._of = self._resource(resource)
         self._decorate: Decorate | None = None
+        self._answers = ServerAnswers()
         self.reconcile(self._reconcile_request)
 
     def decorate(self, function: D) -> D:
@@ -151,7 +153,10 @@ class Decorator(Controller):
         if live is None or not patch:
             return
         metadata = live["metadata"]
-        await cluster.patch(
+        change: Object = {"apiVersion": live["apiVersion"], "metadata": {}, **patch}
+        if self._answers.covers(cluster.name, change, live):
+            return  # the server omits a `false`, say, or writes a quantity in its own way
+        made = await cluster.patch(
             self._of,
             request.namespace,
             request.name,
@@ -159,6 +164,7 @@ class Decorator(Controller):
             uid=metadata["uid"],
             resource_version=metadata["resourceVersion"],
         )
+        self._answers.note(cluster.name, change, made)
 
     async def _patch_for(self, obj: Object, cluster: str) -> Object:
         """Return the merge patch of an object; empty if nothing changes or it does not match."""

@@ -19,6 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fleetbus.kube.connection.config import read_kube_config, server_of
+from fleetbus_devfleet.__main__ import read_plan
 from fleetbus_devfleet.commands import lifecycle
 from fleetbus_devfleet.commands.app import dev
 from fleetbus_devfleet.commands.report import hints
@@ -30,6 +31,7 @@ from fleetbus_devfleet.stack.plan import (
     StackPlan,
     apiserver_command,
     fleet_of,
+    services,
 )
 from fleetbus_devfleet.stack.stack import NATS, VALKEY, Stack
 from fleetbus_devfleet.stack.state import (
@@ -171,6 +173,18 @@ def test_a_fleet_with_another_progress_interval_is_not_taken_for_the_wanted_one(
     assert lifecycle.difference(state, None, record=False) == ""
     other = lifecycle.difference(state, None, record=False, progress_interval=minutes * 2)
     assert other == "with another --progress-interval"
+
+
+def test_secrets_are_watched_only_if_the_plan_says_so(tmp_path: Path):
+    arguments = ["--clusters", "2", "--dir", str(tmp_path)]
+    for options, expected in (([], "false"), (["--secrets"], "true")):
+        plan = read_plan([*arguments, *options])
+        parts = services(plan, nats_url="", redis_url="", api_port=1)
+        watchers = [part for part in parts if part.name.startswith("watcher-")]
+        assert [part.env["FLEETBUS_WATCHER_SECRETS"] for part in watchers] == [expected] * 2
+    without = StackState(phase="running", pid=1)
+    assert lifecycle.difference(without, None, record=False, secrets=True) == "without --secrets"
+    assert lifecycle.difference(without, None, record=False) == ""
 
 
 def test_dev_env_prints_what_a_shell_needs_to_use_the_fleet(tmp_path: Path):

@@ -113,7 +113,7 @@ def test_d26_items_of_lists_are_found_by_name():
         {"manager": "set-image", "time": "2026-01-01T00:00:00Z", "fieldsV1": fields},
         {"manager": "status", "subresource": "status", "time": "2026-01-02T00:00:00Z"},
     ]
-    (found,) = find_drift(POD, live, "ours")
+    (found,) = find_drift(POD, POD, live, "ours")
     expected = '.spec.containers[name="busybox"].image was changed by set-image'
     assert str(found) == f"{expected} at 2026-01-01T00:00:00Z"
 
@@ -121,9 +121,9 @@ def test_d26_items_of_lists_are_found_by_name():
 def test_d26_much_drift_is_described_in_few_words():
     wanted = {**CONFIG_MAP, "data": {f"k{n}": "v" for n in range(9)}}
     live: dict[str, Any] = {**CONFIG_MAP, "data": {}}
-    text = describe_drift(find_drift(wanted, live, "ours"))
+    text = describe_drift(find_drift(wanted, wanted, live, "ours"))
     assert text.endswith("; and 6 more fields")
-    assert describe_drift(find_drift(wanted, wanted, "ours")) == ""
+    assert describe_drift(find_drift(wanted, wanted, wanted, "ours")) == ""
 
 
 async def test_waiting_conflict_and_held_are_events_once(rig: Rig):

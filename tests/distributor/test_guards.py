@@ -7,11 +7,13 @@ import pytest
 from fleetbus.errors import Conflict
 from fleetbus.kube.discovery import Discovery
 from fleetbus.ownership import Owner, set_owner
+from fleetbus_distributor.render.template import ObjectRef
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.targets import converge
 from fleetbus_distributor.targets.circuit_breaker import PROBE_AFTER, CircuitBreaker
 from fleetbus_distributor.targets.claim import Ownership, claim, may_delete
 from fleetbus_distributor.targets.drift import Corrections, is_free_to_adopt, is_hand_made
+from fleetbus_distributor.targets.outcome import ObjectOutcome, State
 from support.rigs.distributor import CONFIG_MAP, Rig
 
 OWNER = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "x", "u1", "hub", hub="h1")
@@ -101,10 +103,41 @@ def test_d6_who_holds_a_field_decides(error: Conflict, hand_made: bool, adoptabl
 def test_d6_an_object_that_is_changed_again_and_again_is_not_fought_over():
     now = [0.0]
     corrections = Corrections(lambda: now[0])
-    assert [corrections.may_correct("a") for _ in range(6)] == [True] * 5 + [False]
-    assert corrections.may_correct("b")
+    wanted: dict[str, Any] = {"apiVersion": "v1", "metadata": {}, "data": {"k": "v"}}
+
+    def may_write(
+        cluster: str = "t1", of: dict[str, Any] = wanted, *, is_same: bool = True
+    ) -> bool:
+        live = {"metadata": {"uid": "u"}}
+        has_room = corrections.has_room(cluster, of, live)
+        if has_room:
+            corrections.count(cluster, of, live, "m", is_same=is_same)
+        return has_room
+
+    assert [may_write() for _ in range(6)] == [True] * 5 + [False]
+    assert may_write("t2"), "another object of the same UID, in a cluster made from its backup"
     now[0] += 601
-    assert corrections.may_correct("a")
+    assert may_write()
+    edited = {**wanted, "data": {"k": "other"}}
+    assert may_write(of=edited, is_same=False), "an edit is written whatever came before"
+    assert [may_write(of=edited) for _ in range(6)] == [True] * 5 + [False]
+
+
+def test_d6_a_fight_is_given_up_for_good_only_where_the_same_comes_back():
+    corrections = Corrections()
+    wanted: dict[str, Any] = {"apiVersion": "v1", "metadata": {}, "data": {"k": "v"}}
+    theirs: dict[str, Any] = {"metadata": {"uid": "u"}, "data": {"k": "theirs"}}
+    other = {**theirs, "data": {"k": "other"}}
+    outcome = ObjectOutcome(ObjectRef("v1", "ConfigMap", "default", "m"), State.CONFLICT)
+    for _ in range(5):
+        corrections.count("t1", wanted, theirs, "m", is_same=True)
+    corrections.stop("t1", wanted, other, "m", outcome)
+    assert corrections.stopped("t1", wanted, other, "m") is None
+    corrections.stop("t1", wanted, theirs, "m", outcome)
+    assert corrections.stopped("t1", wanted, theirs, "m") is outcome
+    assert corrections.stopped("t1", wanted, other, "m") is None
+    edited = {**wanted, "data": {"k": "edited"}}
+    assert corrections.stopped("t1", edited, theirs, "m") is None
 
 
 def test_d11_a_cluster_that_wastes_time_rests_and_is_probed():

@@ -22,7 +22,13 @@ REFS = st.builds(
 INVENTORIES = st.dictionaries(
     st.sampled_from(["t1", "t2", "t3"]),
     st.lists(
-        st.builds(Owned, REFS, st.sampled_from(["", "u1"]), st.sampled_from(Mark)),
+        st.builds(
+            Owned,
+            REFS,
+            st.sampled_from(["", "u1"]),
+            st.sampled_from(Mark),
+            st.sampled_from(["", "12ab", "12ab:Complete"]),
+        ),
         min_size=1,
         max_size=4,
     ),

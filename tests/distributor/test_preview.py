@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
 from fleetbus_distributor.preview.dry_run_fleet import DryRunFleet
 from fleetbus_distributor.preview.preview import ClusterPlan, Preview, candidate_of, preview
@@ -14,6 +16,7 @@ from fleetbus_distributor.preview.stores import PlannedBudget
 from fleetbus_distributor.render.spec import API_VERSION, KIND
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.targets.outcome import State
+from support.api.spellings import ZEROES, texts
 from support.rigs.distributor import CONFIG_MAP, HUB, Rig
 from support.rigs.rollout import vote
 
@@ -176,6 +179,35 @@ async def test_d25_drift_is_corrected_or_reported(rig: Rig):
     planned = await check(rig)
     assert planned.actions == {}
     assert planned.reasons("t1") == ["Drifted/Drifted"]
+
+
+@pytest.mark.parametrize("drift", ["Correct", "Report"])
+async def test_d25_d3_a_plan_compares_as_the_rounds_do(rig: Rig, drift: str):
+    """Its first comparison knows no earlier answer of a server."""
+    zeroes = [part | {"metadata": {"name": "z"}} for part in ZEROES[:2]]
+    templates, edited = ([*texts(one)[:2], *zeroes] for one in ("1.1", "1.10"))
+    policy = {"drift": drift}
+    rig.create(templates=templates, placement=BOTH, policy=policy)
+    await rig.reconcile()
+    assert (await plan(rig, document(templates=templates, policy=policy))).actions == {}
+    planned = await plan(rig, document(templates=edited, policy=policy))
+    assert planned.actions == {one: {"x": "change"} for one in ("t1", "t2")}
+
+
+async def test_d25_d28_a_plan_does_not_run_a_job_again(rig: Rig):
+    container = {"name": "c", "image": "registry.example.com/c:1"}
+    pod = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "j"},
+        "spec": {"ttlSecondsAfterFinished": 2, "template": pod},
+    }
+    rig.create(templates=[job, config_map()], placement=BOTH)
+    await rig.reconcile()
+    rig.clusters["t1"].delete("batch/v1/jobs", "default", "j", policy="Background")
+    planned = await plan(rig, document(templates=[job, config_map(data={"k": "edited"})]))
+    assert planned.actions == {one: {"m": "change"} for one in ("t1", "t2")}
 
 
 async def test_d25_a_conflict_is_no_write(rig: Rig):

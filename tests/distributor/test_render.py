@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fleetbus_distributor.errors import RenderError
 from fleetbus_distributor.render.spec import read_spec
-from fleetbus_distributor.render.template import Context, finish, reference, render, substitute
+from fleetbus_distributor.render.template import Context, render, substitute
 
 CONTEXT = Context(
     "eu1",
@@ -110,65 +110,3 @@ def test_two_uses_of_a_variable_share_no_tree():
     result[0]["a"].append(2)
     assert result[1] == {"a": [1]}
     assert CONTEXT.variables["map"] == {"a": [1]}
-
-
-def test_d3_what_only_a_server_sets_is_not_applied():
-    metadata = {
-        "name": "m",
-        "uid": "u",
-        "resourceVersion": "7",
-        "creationTimestamp": None,
-        "managedFields": [],
-        "generation": 2,
-        "ownerReferences": [{"uid": "hub"}],
-        "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "keep": "me"},
-    }
-    obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "status": {}}
-    assert finish(obj, "t") == {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "m", "namespace": "default", "annotations": {"keep": "me"}},
-    }
-
-
-@pytest.mark.parametrize(
-    ("obj", "problem"),
-    [
-        ({}, "t.metadata: an object is required"),
-        ({"metadata": {"name": "m"}}, "t.apiVersion: required"),
-        ({"metadata": {"name": "m"}, "apiVersion": "v1"}, "t.kind: required"),
-        (
-            {"metadata": {"generateName": "m-"}, "apiVersion": "v1", "kind": "Pod"},
-            "t.metadata.name",
-        ),
-    ],
-)
-def test_an_object_without_identity_is_refused(obj: dict[str, Any], problem: str):
-    with pytest.raises(RenderError) as caught:
-        finish(obj, "t")
-    assert problem in str(caught.value)
-
-
-def test_the_write_only_part_of_a_secret_becomes_data():
-    secret = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": "s"},
-        "data": {"a": "QQ=="},
-        "stringData": {"b": "B"},
-    }
-    finished = finish(secret, "t")
-    assert finished["data"] == {"a": "QQ==", "b": "Qg=="}
-    assert "stringData" not in finished
-
-
-def test_t18_a_template_without_a_namespace_means_default():
-    obj = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}}
-    ref = reference(finish(obj, "t"))
-    assert ref.key == ("apps", "Deployment", "default", "d")
-
-
-def test_the_version_is_not_identity():
-    beta = {"apiVersion": "x.io/v1beta1", "kind": "K", "metadata": {"name": "d"}}
-    stable = beta | {"apiVersion": "x.io/v1"}
-    assert reference(finish(beta, "t")).key == reference(finish(stable, "t")).key

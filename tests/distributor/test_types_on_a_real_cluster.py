@@ -12,24 +12,12 @@ from typing import Any
 
 import pytest
 
-from e2e.binaries import ProgramsMissingError, find_programs
-from e2e.planes import ADMIN_TOKEN, control_planes
-from fleetbus.kube.client import KubeClient
-from fleetbus.kube.connection.config import read_kube_config
-from fleetbus.ownership import Owner
-from fleetbus_distributor.plan.intent import Owned
-from fleetbus_distributor.render.spec import Policy
-from fleetbus_distributor.targets.converge import converge
-from fleetbus_distributor.targets.drift import Corrections
-from fleetbus_distributor.targets.limits import Limits
-from fleetbus_distributor.targets.outcome import ClusterOutcome, State
-from fleetbus_distributor.targets.seen import SeenOnTargets
-from fleetbus_distributor.targets.target import Target
+from fleetbus_distributor.targets.outcome import State
 from support.eventually import eventually
+from support.rigs.real_cluster import RealCluster, real_cluster
 
 pytestmark = pytest.mark.full
 GROUP = "example.org"
-OWNER = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "x", "u1", "hub", hub="h1")
 MAP: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "ConfigMap",
@@ -79,66 +67,26 @@ def database(version: str, **spec: int) -> dict[str, Any]:
     }
 
 
-class OneCluster:
-    """Rounds on one real cluster."""
-
-    def __init__(self, client: KubeClient) -> None:
-        self.client = client
-        self._seen = SeenOnTargets()
-        self._limits = Limits(qps=100, burst=200, in_flight=20)
-        self.known: dict[Any, Owned] = {}
-        self.is_same = False
-        """The rounds apply what they applied before."""
-
-    async def round(self, *objects: dict[str, Any], prune: tuple[str, ...] = ()) -> ClusterOutcome:
-        target = Target(
-            name="c",
-            client=self.client,
-            owner=OWNER,
-            manager="fleetbus-test",
-            policy=Policy(delete_namespaces=True),
-            corrections=Corrections(),
-            seen=self._seen,
-            limits=self._limits.of("c"),
-            known=self.known,
-            is_same=self.is_same,
-        )
-        going = [one for one in self.known.values() if one.kind in prune]
-        result = await converge(target, objects, going, "r")
-        self.known = dict(result.inventory)
-        return result
-
-    async def get(self, resource: str, namespace: str, name: str) -> dict[str, Any]:
-        found = await self.client.get(resource, namespace, name)
-        assert found is not None
-        return found
-
-    async def established_at(self) -> datetime:
-        definitions = "apiextensions.k8s.io/v1/customresourcedefinitions"
-        found = await self.get(definitions, "", f"databases.{GROUP}")
-        conditions: list[dict[str, str]] = found["status"]["conditions"]
-        one = next(one for one in conditions if one["type"] == "Established")
-        return datetime.fromisoformat(one["lastTransitionTime"])
+async def established_at(cluster: RealCluster) -> datetime:
+    definitions = "apiextensions.k8s.io/v1/customresourcedefinitions"
+    found = await cluster.get(definitions, "", f"databases.{GROUP}")
+    conditions: list[dict[str, str]] = found["status"]["conditions"]
+    one = next(one for one in conditions if one["type"] == "Established")
+    return datetime.fromisoformat(one["lastTransitionTime"])
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncGenerator[OneCluster]:
-    try:
-        programs = find_programs()
-    except ProgramsMissingError as e:
-        pytest.skip(str(e))
-    async with control_planes({"eu1": None}, tmp_path, programs) as planes:
-        config = read_kube_config(planes["eu1"].write_kubeconfig("admin", token=ADMIN_TOKEN))
-        async with KubeClient(config) as client:
-            yield OneCluster(client)
+async def cluster(tmp_path: Path) -> AsyncGenerator[RealCluster]:
+    async with real_cluster(tmp_path) as started:
+        yield started
 
 
-async def test_d12_d9_a_definition_its_instances_and_an_upgrade(cluster: OneCluster):
+async def test_d12_d9_a_definition_its_instances_and_an_upgrade(cluster: RealCluster):
     first = crd(v1alpha1=["size"])
     result = await cluster.round(database("v1alpha1", size=1), MAP, NAMESPACE, first)
     assert (result.state, result.message) == (State.APPLIED, "")
     made = await cluster.get(f"{GROUP}/v1alpha1/databases", "team", "main")
-    assert await cluster.established_at() + timedelta(seconds=2) >= time_of(made)
+    assert await established_at(cluster) + timedelta(seconds=2) >= time_of(made)
     # Somebody else has written in the old version; the new one has a field that it lacks. Without
     # moving managedFields, the API server refuses every apply that sets this field.
     patch = {"metadata": {"labels": {"by": "hand"}}}
@@ -158,7 +106,7 @@ async def test_d12_d9_a_definition_its_instances_and_an_upgrade(cluster: OneClus
     await check_deletion(cluster)
 
 
-async def test_d26_changes_of_others_as_a_real_server_reports_them(cluster: OneCluster):
+async def test_d26_changes_of_others_as_a_real_server_reports_them(cluster: RealCluster):
     """The field, its manager and the time are in what was read before the write."""
     wanted = {**MAP, "data": {"a": "1", "b": "2"}}
     maps, place = "v1/configmaps", ("team", "m")
@@ -185,14 +133,14 @@ async def test_d26_changes_of_others_as_a_real_server_reports_them(cluster: OneC
     assert [(one.field, one.manager) for one in found.drift] == [(".data.a", "other")]
 
 
-async def corrected(cluster: OneCluster, wanted: dict[str, Any]) -> str:
+async def corrected(cluster: RealCluster, wanted: dict[str, Any]) -> str:
     """The description of what a round takes back; "" for nothing."""
     result = await cluster.round(NAMESPACE, wanted)
     assert (result.state, result.message) == (State.APPLIED, "")
     return "; ".join(str(drift) for one in result.corrected for drift in one.drift)
 
 
-async def check_deletion(cluster: OneCluster) -> None:
+async def check_deletion(cluster: RealCluster) -> None:
     """The namespace stays while it holds anything else; the definition goes after its instances."""
     theirs = {"metadata": {"name": "theirs", "namespace": "team"}}
     await cluster.client.create("v1/configmaps", theirs)

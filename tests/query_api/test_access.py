@@ -11,6 +11,14 @@ import pytest
 
 from fleetbus_emulator.apiserver import Hang, User
 from fleetbus_query_api.access import authorise
+from fleetbus_query_api.access.authorise import (
+    Decisions,
+    HubAccess,
+    MemberAccess,
+    Right,
+    UndecidedProblem,
+)
+from fleetbus_query_api.access.user import User as Caller
 from support.eventually import eventually
 from support.rigs.query_api import QueryApi, served
 from support.rigs.secured_api import RBAC, grant, rule, secured_api
@@ -227,7 +235,7 @@ async def test_a3_a_hub_that_refuses_reviews_is_503_and_not_401(api: SecuredApi)
     assert (await api.get(api.user("ann"), LIST)).status_code == 503
 
 
-async def test_a3_with_authority_member_the_cluster_decides_and_one_that_is_away_denies(
+async def test_a3_with_authority_member_the_cluster_decides_and_one_that_is_away_is_undecided(
     api: SecuredApi, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(authorise, "_MEMBER_WITHIN", timedelta(seconds=0.5))
@@ -241,11 +249,20 @@ async def test_a3_with_authority_member_the_cluster_decides_and_one_that_is_away
     assert await api.names(token) == ["eu1/prod-1", "eu1/test-1"]
     assert await api.names(token, namespace="test") == ["eu1/test-1", "us1/test-1"]
 
-    api.members["us1"].faults.add(Hang(), verb="create")
+    hanging = api.members["us1"].faults.add(Hang(), verb="create")
     assert await api.names(token, namespace="test") == ["eu1/test-1"]
+    assert (await api.get(token, LIST, namespace="test")).json()["incomplete"] == ["us1"]
+    pod = "/fleet/v1/objects/us1/pods/test/test-1"
+    for path in (pod, "/kube/us1/api/v1/namespaces/test/pods/test-1"):
+        assert (await api.get(token, path)).status_code == 503, "nobody has denied it"
+    hanging.remove()
+    assert (await api.get(token, pod)).status_code == 200, "nothing undecided is kept"
+
     await api.servers.stop("eu1")
+    await api.servers.stop("us1")
     answer = await api.get(token, LIST, namespace="test")
-    assert answer.status_code == 404
+    assert answer.status_code == 503
+    assert "eu1, us1" in answer.json()["detail"]
 
 
 async def test_a3_with_authority_member_who_may_not_see_the_cluster_has_no_right_in_it(
@@ -341,3 +358,68 @@ async def test_a8_invented_names_of_one_user_cost_the_hub_so_many_reviews(
     assert statuses == [404, 429, 429]
     assert api.reviews("subjectaccessreviews") == 40
     assert (await api.get(bob, LIST)).status_code == 404, "another user has their own"
+
+
+class _Reviews:
+    """An API server that answers reviews with yes, after a while or never."""
+
+    def __init__(self, *, hangs: bool = False) -> None:
+        self.hangs = hangs
+
+    async def request(self, _: object) -> bytes:
+        await asyncio.sleep(3600 if self.hangs else 0.001)
+        return b'{"status":{"allowed":true}}'
+
+
+class _Fleet:
+    hub = "hub"
+
+    def __init__(self, **clients: _Reviews) -> None:
+        self._clients = clients
+
+    def client(self, name: str) -> _Reviews:
+        return self._clients[name]
+
+
+async def test_a3_a_hanging_member_takes_nothing_from_users_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(authorise, "_MEMBER_WITHIN", timedelta(seconds=5))
+    fleet: Any = _Fleet(hub=_Reviews(), eu1=_Reviews(), us1=_Reviews(hangs=True))
+    decisions = Decisions(allow=timedelta(minutes=5), deny=timedelta(seconds=30))
+    hub = HubAccess(hub=fleet.client("hub"), decisions=decisions)
+    access = MemberAccess(hub=hub, clusters=fleet, decisions=decisions)
+    many = [
+        asyncio.create_task(
+            access.authorise(Caller("mallory"), Right("list", "core", f"t{number}"), ["us1"])
+        )
+        for number in range(300)
+    ]
+    await asyncio.sleep(0)
+    for number in range(50):
+        right = Right("get", "core", "pods", "prod", f"web-{number}")
+        assert await access.authorise(Caller("carl"), right, ["eu1"]) == {"eu1"}
+    assert not any(task.done() for task in many), "the others were never waited for"
+    for task in many:
+        task.cancel()
+    await asyncio.wait(many)
+
+
+async def test_a3_what_no_cluster_has_decided_is_a_problem_and_no_denial(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(authorise, "_MEMBER_WITHIN", timedelta(seconds=0.05))
+    monkeypatch.setattr(authorise, "_SHORT_WITHIN", timedelta(seconds=0.05))
+    fleet: Any = _Fleet(hub=_Reviews(), eu1=_Reviews(), us1=_Reviews(hangs=True))
+    decisions = Decisions(allow=timedelta(minutes=5), deny=timedelta(seconds=30))
+    hub = HubAccess(hub=fleet.client("hub"), decisions=decisions)
+    access = MemberAccess(hub=hub, clusters=fleet, decisions=decisions)
+    right, user = Right("list", "core", "pods"), Caller("carl")
+
+    some = await access.authorise(user, right, ["eu1", "us1"])
+    assert (some, some.undecided) == ({"eu1"}, {"us1"})
+    for _ in range(2):
+        with pytest.raises(UndecidedProblem, match="us1"):
+            await access.authorise(user, right, ["us1"])
+    fleet.client("us1").hangs = False
+    assert await access.authorise(user, right, ["us1"]) == {"us1"}

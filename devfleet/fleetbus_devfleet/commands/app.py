@@ -52,6 +52,15 @@ Record = Annotated[
     bool,
     typer.Option("--record", help="Write every committed write of each cluster to DIR/truth."),
 ]
+Secrets = Annotated[
+    bool,
+    typer.Option(
+        "--secrets",
+        envvar="FLEETBUS_WATCHER_SECRETS",
+        help="Watch Secrets, too: the names of their keys, never the values. A controller reads"
+        " values from the cluster itself.",
+    ),
+]
 Objects = Annotated[
     int, typer.Option("--objects", min=0, help="Realistic objects to fill each cluster with.")
 ]
@@ -82,6 +91,7 @@ def up(
     capture: FromCapture = None,
     folder: Folder = DEFAULT_FOLDER,
     record: Record = False,
+    secrets: Secrets = False,
     objects: Objects = 0,
     seed: Seed = None,
     progress_interval: ProgressInterval = None,
@@ -107,10 +117,14 @@ def up(
         if capture is not None:
             report.print_failure("a fleet already runs; stop it with `dev down` first")
             raise typer.Exit(1)
-        other = lifecycle.difference(state, clusters, record=record, progress_interval=interval)
+        other = lifecycle.difference(
+            state, clusters, record=record, secrets=secrets, progress_interval=interval
+        )
         _show_running(state, layout, other, objects=objects)
         return
-    state = _start(layout, wanted, capture, record=record, progress_interval=interval)
+    state = _start(
+        layout, wanted, capture, record=record, secrets=secrets, progress_interval=interval
+    )
     create_mro_config(state.api_url)
     report.print_running(state, layout, title="The fleet runs")
     report.print_opened(layout)
@@ -145,6 +159,7 @@ def _start(
     capture: Path | None = None,
     *,
     record: bool,
+    secrets: bool,
     progress_interval: timedelta | None,
 ) -> StackState:
     """Start the fleet, or end the command."""
@@ -158,6 +173,7 @@ def _start(
                 clusters=clusters,
                 capture=None if capture is None else capture.absolute(),
                 record=record,
+                secrets=secrets,
                 progress_interval=progress_interval,
                 console=lines_console(),
             )
@@ -281,8 +297,6 @@ def run_demo(
     ] = False,
 ) -> None:
     """Show a whole fleet in one minute, from start to stop."""
-    from fleetbus.kube.connection.config import import_light
     from fleetbus_devfleet.demo.show import run
 
-    import_light()
     raise typer.Exit(run(clusters=clusters, orders=orders, instant=instant))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fleetbus_devfleet.commands.checklist import Checklist
 from fleetbus_devfleet.processes.children import end_process
+from fleetbus_devfleet.processes.patience import Patience
 from fleetbus_devfleet.stack.plan import APISERVER, clean_environment, progress_option
 from fleetbus_devfleet.stack.state import (
     PartStatus,
@@ -37,6 +38,7 @@ _POLL = 0.05
 # From owning the folder to the first state.
 _FIRST_STATE_PATIENCE = timedelta(seconds=3)
 _START_PATIENCE = timedelta(seconds=120)
+"""Without progress; longer than the supervisor waits, which says more."""
 _STOP_PATIENCE = timedelta(seconds=20)
 
 
@@ -50,6 +52,7 @@ def start(
     clusters: int,
     capture: Path | None = None,
     record: bool,
+    secrets: bool = False,
     progress_interval: timedelta | None,
     console: Console,
 ) -> StackState:
@@ -62,6 +65,7 @@ def start(
         clusters: how many.
         capture: the clusters of this file instead, with its objects.
         record: write the ground truth of each cluster to a file.
+        secrets: watch Secrets, too, without their values.
         progress_interval: how often the clusters' stores report progress; None for all the time.
         console: shows the progress.
 
@@ -74,7 +78,9 @@ def start(
         fcntl.flock(turn, fcntl.LOCK_EX)
         state = _settled_state(layout)
         chosen = ["--clusters", str(clusters)] if capture is None else ["--from", str(capture)]
-        options = [*(["--record"] if record else []), *progress_option(progress_interval)]
+        switches = [("--record", record), ("--secrets", secrets)]
+        options = [option for option, is_set in switches if is_set]
+        options += progress_option(progress_interval)
         return state or _start(layout, [*chosen, *options], console=console)
 
 
@@ -133,6 +139,7 @@ def difference(
     clusters: int | None,
     *,
     record: bool,
+    secrets: bool = False,
     progress_interval: timedelta | None = None,
 ) -> str:
     """Describe how the running stack differs from the requested one; empty if it does not.
@@ -141,13 +148,15 @@ def difference(
         state: The stack.
         clusters: The requested number; None for any.
         record: Whether its ground truth has to be written to files.
+        secrets: Whether Secrets have to be watched.
         progress_interval: How often its stores have to report progress; None for any.
     """
     if clusters is not None and clusters != len(state.clusters):
         return f"with --clusters {len(state.clusters)} and not {clusters}"
     if progress_interval and progress_interval.total_seconds() != state.progress_seconds:
         return "with another --progress-interval"
-    return "without --record" if record and not state.record else ""
+    missing = [("--record", record, state.record), ("--secrets", secrets, state.secrets)]
+    return next((f"without {name}" for name, asked, has in missing if asked and not has), "")
 
 
 def inspect(state: StackState) -> list[PartStatus]:
@@ -199,9 +208,9 @@ def stop(state: StackState, layout: Layout) -> None:
 def _wait_running(
     layout: Layout, supervisor: subprocess.Popen[bytes], checklist: Checklist
 ) -> StackState:
-    deadline = time.monotonic() + _START_PATIENCE.total_seconds()
+    patience = Patience(_START_PATIENCE)
     state: StackState | None = None
-    while time.monotonic() < deadline:
+    while not patience.is_over(state.ready if state is not None else None):
         ended = supervisor.poll() is not None
         state = read_state(layout.state)
         if state is not None:
@@ -215,7 +224,7 @@ def _wait_running(
             words = (layout.root / "supervisor.log").read_text(errors="replace").strip()
             raise DevError(f"the supervisor ended with status {supervisor.returncode}:\n{words}")
         time.sleep(_POLL)
-    late = f"the fleet did not run within {_START_PATIENCE.total_seconds():.0f} s"
+    late = f"the fleet does not run: {patience.waited}"
     raise DevError(f"{late}; not ready: {_not_ready(state)}; logs are in {layout.root / 'logs'}")
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleetbus.errors import FleetbusError
+from fleetbus_devfleet.processes.patience import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -95,17 +96,18 @@ class Narrator:
         Args:
             claim: what holds then.
             check: answers what is wrong, or an empty text.
-            within: how long it may take.
+            within: how long it may take without progress, which is another answer.
 
         Raises:
-            ClaimError: it did not hold in time.
+            ClaimError: it does not hold, and nothing has changed for so long.
         """
         began = time.monotonic()
+        patience = Patience(within)
         waited = False
         with self.console.status("") as status:
             while wrong := await _ask(check):
-                if time.monotonic() - began > within.total_seconds():
-                    raise ClaimError(f"{claim}. Not within {spell(within)}; found: {wrong}")
+                if patience.is_over(wrong):
+                    raise ClaimError(f"{claim}. Not so: {patience.waited}; found: {wrong}")
                 status.update(self._on_one_line(f"waiting for: {claim}; so far: {wrong}"))
                 await asyncio.sleep(_POLL)
                 waited = True

@@ -24,6 +24,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fleetbus_devfleet.processes.patience import Patience
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -32,6 +34,9 @@ _HAS_PDEATHSIG = sys.platform == "linux"
 _POLL = 0.005
 _LOG_TAIL_LINES = 12
 _STOP_PATIENCE = timedelta(seconds=5)
+_TICKS = os.sysconf("SC_CLK_TCK")
+_CPU_TIMES = slice(11, 13)
+"""utime and stime, of the fields after the name."""
 # Loaded before any fork: the code between fork and exec must not import or open anything.
 _LIBC = ctypes.CDLL(None)
 
@@ -88,6 +93,20 @@ class Child:
                 f"its log {self.log} ends with:\n{self.last_words()}"
             )
 
+    def progress(self) -> int:
+        """A sign of progress: the seconds for which the process has worked.
+
+        A process that only waits, or fails again and again, needs minutes for one. 0 where the
+        kernel does not tell.
+        """
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:
+            return 0
+        # After the name, in parentheses, which may hold anything.
+        user, system = stat.rpartition(")")[2].split()[_CPU_TIMES]
+        return (int(user) + int(system)) // _TICKS
+
     def last_words(self) -> str:
         """The last lines of its log, for a message."""
         try:
@@ -100,7 +119,7 @@ class Child:
         """Wait until `is_ready` says so.
 
         Raises:
-            ChildError: the process ended first, or the time is over.
+            ChildError: the process ended first, or shows no progress for so long (see `progress`).
         """
         # In a thread, because `is_ready` may open a socket; the thread sees the end of the process,
         # so it never outlasts a cancelled caller that stops its child.
@@ -108,12 +127,12 @@ class Child:
 
     def wait_until_blocking(self, is_ready: Callable[[], bool], *, within: timedelta) -> None:
         """The same as `wait_until`, for code without an event loop."""
-        deadline = time.monotonic() + within.total_seconds()
+        patience = Patience(within)
         while not is_ready():
             self.raise_if_ended()
-            if time.monotonic() > deadline:
+            if patience.is_over(self.progress()):
                 raise ChildError(
-                    f"{self.name} was not ready within {within.total_seconds():.0f} s; "
+                    f"{self.name} is not ready: {patience.waited}; "
                     f"its log {self.log} ends with:\n{self.last_words()}"
                 )
             time.sleep(_POLL)

@@ -15,7 +15,6 @@ from fleetbus.cli.capture.capture import CaptureOptions, capture
 from fleetbus.cli.capture.reading import Capture
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import FleetbusError
-from fleetbus.kube.connection.config import import_light
 from fleetbus.process import printer
 from fleetbus.process.logs import set_up_logs
 from fleetbus_devfleet.processes.children import ChildError
@@ -54,7 +53,6 @@ class Request:
 
 def run_rehearsal(request: Request) -> int:
     """Rehearse and print; return the exit status: 0 if the result is good."""
-    import_light()
     set_up_logs("text", "error")
     try:
         with scratch_folder("rehearsal") as folder:

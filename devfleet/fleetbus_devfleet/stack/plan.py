@@ -115,8 +115,7 @@ class StackPlan:
     Args:
         layout: its folder.
         clusters: the emulated clusters; the first is the hub.
-        modules: Python files with controllers, for the reconciler; they see kubernetes_asyncio
-            without its typed models.
+        modules: Python files with controllers, for the reconciler.
         record: write the ground truth of each cluster to a file.
         progress_interval: how often the clusters' stores report progress, see `Cluster`.
         instant: Pods start and stop at once, instead of as in a small cluster.
@@ -124,6 +123,7 @@ class StackPlan:
         suspended: its MultiClusterResources are suspended.
         pool: one watcher for all clusters, instead of one for each.
         api: run the query API, too.
+        secrets: watch Secrets, too, without their values.
 
     Raises:
         PlanError: a name is not a DNS label or is listed twice, or a module is missing.
@@ -139,6 +139,7 @@ class StackPlan:
     suspended: bool = False
     pool: bool = False
     api: bool = True
+    secrets: bool = False
 
     def __post_init__(self) -> None:
         if not self.clusters:
@@ -214,9 +215,8 @@ def services(plan: StackPlan, *, nats_url: str, redis_url: str, api_port: int) -
         "FLEETBUS_HEALTH_PORT": "0",
         # NATS is next door: what it has not acknowledged by then, it never will.
         "FLEETBUS_WATCHER_STOP_PATIENCE": "1s",
+        "FLEETBUS_WATCHER_SECRETS": str(plan.secrets).lower(),
         "FLEETBUS_RECONCILER_MODULES": json.dumps([str(path) for path in plan.modules]),
-        # Its typed models cost each process more than a second to load, and nobody here uses them.
-        "FLEETBUS_LIGHT_KUBE": "1",
         "FLEETBUS_QUERY_API_PORT": str(api_port),
         "FLEETBUS_QUERY_API_AUTHENTICATION": "none",  # it listens on loopback
         # Everybody here is one user, that of 127.0.0.1, and the demo's stopwatch asks all the time.

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
@@ -22,6 +21,7 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import read_kube_config, server_of
 from fleetbus_devfleet.captures.opening import open_capture
 from fleetbus_devfleet.processes.children import Child, ChildError, stop_children
+from fleetbus_devfleet.processes.patience import Patience
 from fleetbus_devfleet.processes.servers import (
     NatsServer,
     ValkeyServer,
@@ -169,6 +169,7 @@ class Stack:
             parts=tuple(self._part_states()),
             ready=tuple(self._ready),
             record=self.plan.record,
+            secrets=self.plan.secrets,
             progress_seconds=interval.total_seconds() if interval is not None else None,
         )
 
@@ -302,12 +303,12 @@ class Stack:
         )
 
     async def _wait_ready(self, parts: Sequence[Part]) -> None:
-        deadline = time.monotonic() + _READY_PATIENCE.total_seconds()
+        patience = Patience(_READY_PATIENCE)
         waiting = list(parts)
         async with aiohttp.ClientSession() as session:
             while waiting := [it for it in waiting if not await self._is_ready(session, it)]:
-                if time.monotonic() > deadline:
-                    raise ChildError(await self._why_not_ready(session, waiting[0]))
+                if patience.is_over(tuple(self._children[it.name].progress() for it in waiting)):
+                    raise ChildError(await self._why_not_ready(session, waiting, patience))
                 await asyncio.sleep(_POLL)
         for part in parts:  # one may have ended while the others were waited for
             self._children[part.name].raise_if_ended()
@@ -319,12 +320,17 @@ class Stack:
         self._tell_ready(part.name)
         return True
 
-    async def _why_not_ready(self, session: aiohttp.ClientSession, part: Part) -> str:
-        child = self._children[part.name]
-        problem = await problem_of(session, _ready_url(part))
+    async def _why_not_ready(
+        self, session: aiohttp.ClientSession, waiting: Sequence[Part], patience: Patience
+    ) -> str:
+        problems = [
+            f"{part.name} is not ready: {await problem_of(session, _ready_url(part))}"
+            for part in waiting
+        ]
+        child = self._children[waiting[0].name]
         return (
-            f"{part.name} was not ready within {_READY_PATIENCE.total_seconds():.0f} s: {problem}; "
-            f"its log {child.log} ends with:\n{child.last_words()}"
+            f"{'; '.join(problems)}; {patience.waited}; "
+            f"the log {child.log} ends with:\n{child.last_words()}"
         )
 
     def _tell_ready(self, name: str) -> None:
@@ -359,13 +365,13 @@ class Stack:
 
 
 async def _wait_answers(cluster: KubeClient, child: Child) -> None:
-    deadline = time.monotonic() + _APISERVER_PATIENCE.total_seconds()
+    patience = Patience(_APISERVER_PATIENCE)
     while True:
         try:
             await cluster.version()
         except KubeError:
             child.raise_if_ended()
-            if time.monotonic() > deadline:
+            if patience.is_over(child.progress()):
                 raise
             await asyncio.sleep(_POLL)
         else:

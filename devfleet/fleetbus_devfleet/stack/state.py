@@ -67,6 +67,7 @@ class StackState:
         ready: the names of the parts that have been ready.
         error: why it failed.
         record: whether the ground truth of each cluster is written to a file.
+        secrets: whether Secrets are watched.
         progress_seconds: how often the clusters' stores report progress; None for all the time.
     """
 
@@ -82,6 +83,7 @@ class StackState:
     ready: tuple[str, ...] = ()
     error: str = ""
     record: bool = False
+    secrets: bool = False
     progress_seconds: float | None = None
 
 

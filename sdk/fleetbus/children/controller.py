@@ -26,6 +26,7 @@ from fleetbus.controller.filters import ClusterFilter
 from fleetbus.controller.watch import read_resource
 from fleetbus.errors import ConfigError
 from fleetbus.fleet.fleet import Fleet
+from fleetbus.kube.applied import ServerAnswers
 from fleetbus.reconcile import Request, Result
 from fleetbus.workqueue.queue import Backoff, Queue
 
@@ -128,6 +129,7 @@ class Children(Controller):
         )
         self.orphans = OrphanSweep(self._policy, sweep)
         self._unavailable = UnavailablePlaces(recheck / _UNAVAILABLE_SHARE)
+        self._answers = ServerAnswers()
         self._conditions = ConditionReporter(name)
         self._desired: Desired | None = None
         self._propagate: Propagate | None = None
@@ -189,7 +191,13 @@ class Children(Controller):
         if self._desired is None:  # `function` has checked it at the start
             raise ConfigError(f"controller {self.name!r} has no @desired function")
         run = ChildrenReconciler(
-            self._policy, self._desired, self._propagate, request, fleet, self._unavailable
+            self._policy,
+            self._desired,
+            self._propagate,
+            request,
+            fleet,
+            self._unavailable,
+            self._answers,
         )
         result = await run.reconcile()
         await self._conditions.report(request, run.conditions, run.parent, fleet)

@@ -19,6 +19,7 @@ from typing import Any, Final, cast
 import orjson
 
 from fleetbus.errors import MalformedOwner
+from fleetbus.kube.applied import ServerAnswers
 from fleetbus.ownership import (
     OWNER_ANNOTATION,
     OWNER_UID_LABEL,
@@ -164,13 +165,14 @@ def _why_copy(found: Object, owner: Owner, cluster: str, uid: str) -> str:
     return "" if is_here else _OTHER_SERVER
 
 
-def is_in_sync(found: Object, marked: Object) -> bool:
-    """Whether a child has every desired field.
+def is_in_sync(found: Object, marked: Object, cluster: str, answers: ServerAnswers) -> bool:
+    """Whether a child has every desired field, or its server takes it as it is for that.
 
     Fields added by others are ignored. A field that is no longer desired is noticed by the digest
     of what was applied.
     """
-    return _holds(found, {key: marked[key] for key in marked if key not in ("apiVersion", "kind")})
+    desired = {key: marked[key] for key in marked if key not in ("apiVersion", "kind")}
+    return _holds(found, desired) or answers.covers(cluster, marked, found)
 
 
 def is_protected(obj: Object) -> bool:

@@ -48,6 +48,7 @@ from fleetbus.errors import (
 )
 from fleetbus.fleet.cluster import Cluster
 from fleetbus.fleet.fleet import Fleet
+from fleetbus.kube.applied import ServerAnswers
 from fleetbus.kube.client import Object
 from fleetbus.kube.merge_patch import is_merged
 from fleetbus.kube.selectors import LabelSelector
@@ -95,6 +96,7 @@ class ChildrenReconciler:
         request: names the parent.
         fleet: the clusters and the snapshot.
         unavailable: places that were unavailable a short time ago.
+        answers: the children that their servers take for what was applied.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class ChildrenReconciler:
         request: Request,
         fleet: Fleet,
         unavailable: UnavailablePlaces,
+        answers: ServerAnswers,
     ) -> None:
         self._policy = policy
         self._desired = desired
@@ -112,6 +115,7 @@ class ChildrenReconciler:
         self._request = request
         self._fleet = fleet
         self._unavailable = unavailable
+        self._answers = answers
         self._mark = ChildMark(policy.controller, request, policy.parents)
         self._annotation = ParentAnnotation(policy.controller)
         self._outcomes: dict[Place, ChildOutcome] = {}
@@ -231,7 +235,11 @@ class ChildrenReconciler:
             uid = self._uids.get(child.cluster) or marked_uid(child.object, child.cluster)
             marked = self._mark.put_on(one.child.object, one.child.cluster, uid)
             is_leaving = child.object["metadata"].get("deletionTimestamp")
-            if not is_leaving and (one.child.create_only or is_in_sync(child.object, marked)):
+            if is_leaving:
+                continue
+            if one.child.create_only or is_in_sync(
+                child.object, marked, child.cluster, self._answers
+            ):
                 self._outcomes[one.place] = ChildOutcome(ChildState.IN_SYNC, object=child.object)
 
     def _is_settled(
@@ -297,7 +305,7 @@ class ChildrenReconciler:
         return await self._write_annotation(home, parent, clusters)
 
     async def _ensure_all(self, desired: Sequence[DesiredChild]) -> None:
-        writer = ChildWriter(self._policy, self._fleet, self._mark)
+        writer = ChildWriter(self._policy, self._fleet, self._mark, self._answers)
         missing = [one for one in desired if one.place not in self._outcomes]
         for one, outcome in zip(missing, await _gather(writer.ensure, missing), strict=True):
             self._outcomes[one.place] = outcome
@@ -329,7 +337,7 @@ class ChildrenReconciler:
 
     async def _remove_all(self, children: Iterable[ObservedChild]) -> set[str]:
         """Delete children; return the clusters where some may remain."""
-        writer = ChildWriter(self._policy, self._fleet, self._mark)
+        writer = ChildWriter(self._policy, self._fleet, self._mark, self._answers)
         gone = list(children)
         outcomes = await _gather(
             lambda child: writer.remove(child.cluster, child.resource, child.object), gone
@@ -341,7 +349,7 @@ class ChildrenReconciler:
 
     async def _clear_clusters(self, clusters: Iterable[str], done: set[Place]) -> set[str]:
         """Delete children that a live list still shows; return clusters where some may remain."""
-        writer = ChildWriter(self._policy, self._fleet, self._mark)
+        writer = ChildWriter(self._policy, self._fleet, self._mark, self._answers)
         remaining = await _gather(
             lambda name: self._clear_cluster(writer, name, done), sorted(clusters)
         )

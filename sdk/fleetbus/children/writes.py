@@ -27,6 +27,7 @@ from fleetbus.errors import (
 )
 from fleetbus.fleet.cluster import Cluster
 from fleetbus.fleet.fleet import Fleet
+from fleetbus.kube.applied import ServerAnswers
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.impersonation import ActingClient
 from fleetbus.process.redact import without_secret_words
@@ -78,12 +79,16 @@ class ChildWriter:
         policy: the settings of the controller.
         fleet: the clusters.
         mark: the marks of the parent's children.
+        answers: the children that their servers take for what was applied.
     """
 
-    def __init__(self, policy: Policy, fleet: Fleet, mark: ChildMark) -> None:
+    def __init__(
+        self, policy: Policy, fleet: Fleet, mark: ChildMark, answers: ServerAnswers
+    ) -> None:
         self._policy = policy
         self._fleet = fleet
         self._mark = mark
+        self._answers = answers
 
     async def ensure(self, desired: DesiredChild) -> ChildOutcome:
         """Create or update a child."""
@@ -151,7 +156,7 @@ class ChildWriter:
     ) -> ChildOutcome:
         known = uid or marked_uid(live, cluster.name)
         marked = self._mark.put_on(desired.child.object, cluster.name, known)
-        if desired.child.create_only or is_in_sync(live, marked):
+        if desired.child.create_only or is_in_sync(live, marked, cluster.name, self._answers):
             return ChildOutcome(ChildState.IN_SYNC, object=live)
         return await self._apply(cluster, desired, marked, {"uid": live["metadata"]["uid"]})
 
@@ -159,10 +164,11 @@ class ChildWriter:
         self, cluster: Cluster, desired: DesiredChild, marked: Object, precondition: dict[str, str]
     ) -> ChildOutcome:
         """Apply with force: the fields that the author sets win over manual changes."""
-        marked["metadata"] |= precondition
+        body = {**marked, "metadata": marked["metadata"] | precondition}
         made = await self._acting(cluster).apply(
-            desired.resource, marked, field_manager=self._policy.field_manager, force=True
+            desired.resource, body, field_manager=self._policy.field_manager, force=True
         )
+        self._answers.note(cluster.name, marked, made)
         return ChildOutcome(ChildState.IN_SYNC, object=made)
 
     async def _remove(self, cluster_name: str, resource: Resource, found: Object) -> ChildOutcome:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from fleetbus.cli.complete_variable import COMPLETE
+from fleetbus.cli.config.told import begin_telling
 from fleetbus.cli.light_parameters import spare_pydantic
 from fleetbus.errors import ConfigError, FleetbusError
 from fleetbus.process import printer
@@ -46,6 +47,7 @@ _COMMANDS: Final = {
     "replay": "run.commands:replay",
     "run": "run.commands:run",
     "clusters": "clusters.commands:app",
+    "config": "config.commands:app",
     "kubeconfig": "kubeconfig.commands:app",
 }
 """Where each command of the sdk is."""
@@ -66,8 +68,15 @@ def _global_options(
             "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Say on stderr where the addresses of the fleet are from."
+        ),
+    ] = False,
 ) -> None:
     """Run Kubernetes controllers across many clusters, over a message bus."""
+    begin_telling(verbose=verbose)
 
 
 def _build(names: Iterable[str]) -> typer.Typer:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, cast
 
+from fleetbus.cli.config.told import tell_old_file, tell_origins
 from fleetbus.cli.mro_config import MroConfig, mro_config_file, parse_mro_config
 from fleetbus.errors import ConfigError
 from fleetbus.process.access.nats import NATS_FIELDS, NatsAccess, nats_access
@@ -22,6 +23,7 @@ from fleetbus.process.access.store import STORE_FIELDS, StoreAccess, store_acces
 from fleetbus.process.file_errors import file_problem
 
 _FIELDS: Final = ("api_url", "nats_url", "redis_url", "token", "token_file", "ca")
+_ENVIRONMENT: Final = "environment"
 _VARIABLES: Final = {"token_file": "FLEETBUS_API_TOKEN_FILE", "ca": "FLEETBUS_API_CA_FILE"}
 """Environment variables that are not named after the field."""
 _LOGIN_FIELDS: Final = (
@@ -38,8 +40,10 @@ class Target:
     """Addresses of one fleet; an unknown one is empty."""
 
     api_url: str = ""
-    api_source: str = ""
-    """The file with that address, if it is one that nobody may remember."""
+    origins: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """Where each value is from, by the name of its field."""
+    old_file: str = ""
+    """The file of the former tool, if the address of the query API is from there."""
     nats_url: str = field(default="", repr=False)
     redis_url: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
@@ -88,6 +92,12 @@ class Target:
         return value
 
 
+_RESOLVED: Final = tuple(
+    each.name for each in fields(Target) if each.type == "str" and each.name != "old_file"
+)
+"""The values of a target that a source may have."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiFlags:
     """The flags of a command that reads the query API; None where one is not given."""
@@ -104,6 +114,7 @@ class ApiFlags:
             ConfigError: there are two tokens, or a config file cannot be read.
         """
         target = resolve_target(api_url=self.url)
+        tell_old_file(target.old_file)
         if self.token is not None and self.token_file is not None:
             raise ConfigError("--token and --token-file cannot be given together")
         if self.token is not None:
@@ -135,20 +146,38 @@ def resolve_target(
     former = read_mro_config()
     given = {"api_url": api_url, "nats_url": nats_url, "redis_url": redis_url}
     logins = {name: os.environ.get(f"FLEETBUS_{name.upper()}", "") for name in _LOGIN_FIELDS}
-    sources: list[Mapping[str, Any]] = [
-        logins | {name: value for name, value in given.items() if value},
-        _named_dev_stack(folder) if folder is not None else {},
-        logins | {name: os.environ.get(_variable(name), "") for name in _FIELDS},
-        _dev_stack(),
-        _read_yaml(_config_file()),
-        {"api_url": former.api_url},
-    ]
-    names = [one.name for one in fields(Target) if not one.name.endswith("_values")]
-    found = {name: next((str(s[name]) for s in sources if s.get(name)), "") for name in names}
-    is_last = former.api_url and not any(source.get("api_url") for source in sources[:-1])
-    found["api_source"] = str(mro_config_file()) if is_last else ""
+    named: Mapping[str, Any] = _named_dev_stack(folder) if folder is not None else {}
+    around = _dev_stack()
+    config = _config_file()
+    sources: Mapping[str, Mapping[str, Any]] = {
+        "flag": logins | {name: value for name, value in given.items() if value},
+        f"dev fleet {named.get('state_file', '')} (--dir)": named,
+        _ENVIRONMENT: logins | {name: os.environ.get(_variable(name), "") for name in _FIELDS},
+        f"dev fleet {around.get('state_file', '')}": around,
+        f"file {config}": _read_yaml(config),
+        f"file {mro_config_file()}": {"api_url": former.api_url},
+    }
+    target = _first_values(sources)
+    is_former = target.origins.get("api_url") == f"file {mro_config_file()}"
+    target = replace(target, old_file=str(mro_config_file()) if is_former else "")
+    tell_origins(target.origins)
+    return target
+
+
+def _first_values(named: Mapping[str, Mapping[str, Any]]) -> Target:
+    """Take each value from the first source that has it."""
+    sources = list(named.values())
+    found: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    for name in _RESOLVED:
+        for origin, source in named.items():
+            if source.get(name):
+                found[name] = str(source[name])
+                origins[name] = f"{origin} {_variable(name)}" if origin == _ENVIRONMENT else origin
+                break
     return Target(
         **(found | _token_of(sources)),
+        origins=origins,
         nats_values=_login_of(sources, "nats_", NATS_FIELDS),
         redis_values=_login_of(sources, "redis_", STORE_FIELDS),
     )

@@ -20,7 +20,7 @@ from fleetbus.clusters.mirror import Mirror, Objects, Place
 from fleetbus.errors import ConfigError, KubeError
 from fleetbus.kube.client import Object
 from fleetbus.kube.connection.backoff import ApiBackoff
-from fleetbus.kube.connection.config import KubeConfig, Renew, check_server, read_upload
+from fleetbus.kube.connection.config import KubeConfig, Renew, check_access, read_upload
 
 log = structlog.get_logger()
 
@@ -135,7 +135,7 @@ def read_access(text: str, source: str) -> Access:
         return None, str(e)
 
 
-def kubeconfig_of(cluster: Mapping[str, str], user: Mapping[str, Any]) -> str:
+def kubeconfig_of(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> str:
     """A kubeconfig with one context, of these fields of its cluster and its user."""
     document = {
         "current-context": "cluster",
@@ -152,7 +152,7 @@ def checked(access: Access) -> Access:
     if config is None:
         return access
     try:
-        check_server(config)
+        check_access(config)
     except ConfigError as e:
         return None, str(e)
     return access

@@ -22,7 +22,7 @@ from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.connection.config import (
     KubeConfig,
     by_context,
-    check_server,
+    check_access,
     current_context,
     upload_refusal,
 )
@@ -153,7 +153,7 @@ def _usable(name: str, config: KubeConfig) -> KubeConfig:
         raise NotPossible(f"{config.source}: {named} {', '.join(parts) or 'none'}")
     part = replace(parts[context], own=False)  # as the processes of the fleet see it
     try:
-        check_server(part)
+        check_access(part)
     except ConfigError as e:
         raise NotPossible(str(e)) from e
     if problem := upload_refusal(part):

@@ -12,10 +12,11 @@ import orjson
 
 from fleetbus import errors
 from fleetbus.kube.connection.breaker import ApiBreaker, name_cluster_in_errors
-from fleetbus.kube.connection.config import Connection, KubeConfig
+from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.connection.credentials import Credentials, explain_refusal
 from fleetbus.kube.connection.identity import IdentityCheck
 from fleetbus.kube.connection.liveness import Liveness
+from fleetbus.kube.connection.parameters import Connection
 from fleetbus.kube.connection.request_limiter import RequestLimiter
 from fleetbus.kube.connection.sessions import KUBE_SYSTEM, Sessions
 from fleetbus.kube.discovery import ApiResource, Discovery
@@ -464,11 +465,10 @@ class KubeClient:
             raise errors.Unreachable(0, "Unreachable", "the client of this cluster is closed")
         session = self._sessions.get(alone=call.alone)
         require_lease(call.method)
-        headers = {"Accept": call.accept, "User-Agent": self._user_agent, **connection.headers}
+        headers = connection.headers_as(acting_user())
+        headers.update({"Accept": call.accept, "User-Agent": self._user_agent})
         if call.body is not None:
             headers["Content-Type"] = call.content_type
-        if user := acting_user():
-            headers["Impersonate-User"] = user
         try:
             response = await session.request(
                 call.method,

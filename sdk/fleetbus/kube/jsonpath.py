@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, Final, cast
 
-from fleetbus.errors import FleetbusError
+from fleetbus.kube.json_values import render_value
+from fleetbus.kube.path_budget import InvalidJsonPath, PathBudget, PathTooCostly
+
+__all__ = ["InvalidJsonPath", "JsonPath", "JsonPathTemplate", "PathTooCostly", "render_value"]
 
 MAX_LENGTH: Final = 4096
 """Characters of an expression."""
@@ -32,11 +35,7 @@ _OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
 
 _Values = list[Any]
-_Step = Callable[[_Values], _Values]
-
-
-class InvalidJsonPath(FleetbusError):
-    """An expression is malformed, or cannot be applied to an object."""
+_Step = Callable[[_Values, PathBudget], _Values]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +57,24 @@ class JsonPath:
         reader.expect_end()
         return cls(text, steps)
 
-    def find(self, tree: object) -> _Values:
+    def find(self, tree: object, budget: PathBudget | None = None) -> _Values:
         """Find the values at the path.
+
+        Args:
+            tree: the object.
+            budget: of the evaluation.
 
         Raises:
             InvalidJsonPath: an index is out of range, or a part is not a list.
+            PathTooCostly: the budget is used up.
         """
-        return _run(self.steps, [tree])
+        return _run(self.steps, [tree], budget or PathBudget())
 
 
-def _run(steps: Sequence[_Step], values: _Values) -> _Values:
+def _run(steps: Sequence[_Step], values: _Values, budget: PathBudget) -> _Values:
     for step in steps:
-        values = step(values)
+        budget.spend(1 + len(values))
+        values = step(values, budget)
         if len(values) > _MAX_VALUES:
             raise InvalidJsonPath(f"the path has more than {_MAX_VALUES} values")
     return values
@@ -79,42 +84,47 @@ def _run(steps: Sequence[_Step], values: _Values) -> _Values:
 
 
 def _field(name: str) -> _Step:
-    def step(values: _Values) -> _Values:
+    def step(values: _Values, _: PathBudget) -> _Values:
         return [v[name] for v in values if isinstance(v, dict) and name in v]
 
     return step
 
 
-def _wildcard(values: _Values) -> _Values:
+def _wildcard(values: _Values, budget: PathBudget) -> _Values:
     found: _Values = []
     for value in values:
-        found += _children(value)
+        found += _children(value, budget)
     return found
 
 
-def _children(value: object) -> _Values:
+def _children(value: object, budget: PathBudget) -> _Values:
     if isinstance(value, list):
+        budget.spend(len(cast("_Values", value)))
         return cast("_Values", value)
     if isinstance(value, dict):
-        return [child for _, child in sorted(cast("dict[str, Any]", value).items())]
+        members = cast("dict[str, Any]", value)
+        budget.spend(len(members))
+        return [members[name] for name in sorted(members)]
     return []
 
 
 def _descend(steps: Sequence[_Step]) -> _Step:
     """The rest of a path, applied to each value and to all that is below it."""
 
-    def every(value: object, depth: int) -> Iterator[Any]:
+    def every(value: object, depth: int, budget: PathBudget) -> Iterator[Any]:
         yield value
         if depth < _MAX_DEPTH:
-            for child in _children(value):
-                yield from every(child, depth + 1)
+            for child in _children(value, budget):
+                yield from every(child, depth + 1, budget)
 
-    def step(values: _Values) -> _Values:
+    def step(values: _Values, budget: PathBudget) -> _Values:
         found: _Values = []
         for value in values:
-            for each in every(value, 0):
+            for each in every(value, 0, budget):
                 try:
-                    found += _run(steps, [each])
+                    found += _run(steps, [each], budget)
+                except PathTooCostly:
+                    raise
                 except InvalidJsonPath:  # a list is meant, and this is none
                     continue
                 if len(found) > _MAX_VALUES:
@@ -125,8 +135,8 @@ def _descend(steps: Sequence[_Step]) -> _Step:
 
 
 def _union(branches: Sequence[_Step]) -> _Step:
-    def step(values: _Values) -> _Values:
-        return [found for branch in branches for found in branch(values)]
+    def step(values: _Values, budget: PathBudget) -> _Values:
+        return [found for branch in branches for found in _run((branch,), values, budget)]
 
     return step
 
@@ -150,14 +160,16 @@ def _slice(text: str) -> _Step:
             raise InvalidJsonPath(f"index [{text}] is out of range: the list has {size} elements")
         return value[first:last:stride]
 
-    def step(values: _Values) -> _Values:
+    def step(values: _Values, budget: PathBudget) -> _Values:
         found: _Values = []
         for value in values:
             if value is None:
                 continue
             if not isinstance(value, list):
                 raise InvalidJsonPath(f"[{text}] needs a list, not {_kind(value)}")
-            found += cut(cast("_Values", value))
+            elements = cut(cast("_Values", value))
+            budget.spend(len(elements))
+            found += elements
         return found
 
     return step
@@ -171,29 +183,32 @@ def _kind(value: object) -> str:
     return "an object" if isinstance(value, dict) else "a number"
 
 
-Operand = Callable[[Any], _Values]
+Operand = Callable[[Any, PathBudget], _Values]
 
 
 def _filter(left: Operand, operator: str, right: Operand | None) -> _Step:
-    def keeps(element: object) -> bool:
-        lefts = left(element)
+    def keeps(element: object, budget: PathBudget) -> bool:
+        budget.spend(1)
+        lefts = left(element, budget)
         if right is None:
             return bool(lefts)
-        rights = right(element)
+        rights = right(element, budget)
         if not lefts or not rights:
             return False
         if len(lefts) > 1 or len(rights) > 1:
             raise InvalidJsonPath("a filter can only compare one value at a time")
+        if isinstance(lefts[0], str):
+            budget.spend_text(lefts[0])
         return _compare(lefts[0], operator, rights[0])
 
-    def step(values: _Values) -> _Values:
+    def step(values: _Values, budget: PathBudget) -> _Values:
         found: _Values = []
         for value in values:
             if value is None:
                 continue
             if not isinstance(value, list):
                 raise InvalidJsonPath(f"a filter needs a list, not {_kind(value)}")
-            found += [element for element in cast("_Values", value) if keeps(element)]
+            found += [each for each in cast("_Values", value) if keeps(each, budget)]
         return found
 
     return step
@@ -351,8 +366,8 @@ class _Reader:
             steps = self.path()
             if not steps and self._text[self.at - 1] not in "@.$":
                 raise self.error("expected a path or a value")
-            return lambda element: _run(steps, [element])
-        return lambda _: [constant]
+            return lambda element, budget: _run(steps, [element], budget)
+        return lambda _, __: [constant]
 
 
 def _unescape(name: str) -> str:
@@ -393,36 +408,35 @@ class JsonPathTemplate:
         reader = _TemplateReader(text)
         return cls(reader.parts(is_nested=False))
 
-    def render(self, tree: object) -> str:
+    def render(self, tree: object, budget: PathBudget | None = None) -> str:
         """Render an object.
+
+        Args:
+            tree: the object.
+            budget: of the evaluation of all its paths together.
 
         Raises:
             InvalidJsonPath: a path cannot be applied to it.
+            PathTooCostly: the budget is used up.
         """
-        return _render(self._parts, tree)
+        return _render(self._parts, tree, budget or PathBudget())
 
 
-def _render(parts: Sequence[_Part], tree: object) -> str:
+def _render(parts: Sequence[_Part], tree: object, budget: PathBudget) -> str:
     found: list[str] = []
     for part in parts:
+        budget.spend(1)
         if isinstance(part, str):
             found.append(part)
         elif isinstance(part, _Range):
-            found += [_render(part.body, each) for each in _run(part.steps, [tree])]
+            elements = _run(part.steps, [tree], budget)
+            found += [_render(part.body, each, budget) for each in elements]
         else:
-            found.append(" ".join(map(render_value, _run(part, [tree]))))
+            texts = [render_value(value) for value in _run(part, [tree], budget)]
+            for text in texts:
+                budget.spend_text(text)
+            found.append(" ".join(texts))
     return "".join(found)
-
-
-def render_value(value: object) -> str:
-    """Render a value as Kubernetes does: lists and objects as JSON."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None:
-        return ""
-    if isinstance(value, list | dict):
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
-    return str(value)
 
 
 class _TemplateReader(_Reader):

@@ -119,8 +119,16 @@ class EmulatedCluster(Protocol):
         """Replace an object; a resourceVersion in it is checked."""
         ...
 
+    def update_status(self, gvr: str, obj: JsonObject) -> JsonObject:
+        """Replace the status of an object."""
+        ...
+
     def patch(self, gvr: str, namespace: str | None, name: str, patch: JsonObject) -> JsonObject:
         """Merge-patch an object."""
+        ...
+
+    def apply(self, gvr: str, obj: JsonObject, *, manager: str, force: bool = False) -> JsonObject:
+        """Apply an object server-side."""
         ...
 
     def delete(self, gvr: str, namespace: str | None, name: str) -> None:

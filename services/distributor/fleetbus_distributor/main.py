@@ -12,7 +12,6 @@ import structlog
 import uvloop
 
 from fleetbus.deletions.budget import DeletionBudget
-from fleetbus.kube.connection.config import import_light
 from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
@@ -122,7 +121,6 @@ async def _main() -> None:
     shorten_collections()
     shared = load_settings(SharedSettings)
     settings = load_settings(DistributorSettings)
-    import_light()  # no user code runs here, so the typed models need not be loaded
     set_up_logs(shared.log_format, shared.log_level)
     tell_unknown_settings(DistributorSettings)
     await run_until_stopped(distributor=run(shared, settings))

@@ -12,7 +12,6 @@ import structlog
 import uvloop
 
 from fleetbus.clusters.registry import Clusters
-from fleetbus.kube.connection.config import import_light
 from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
@@ -126,7 +125,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _main() -> None:
     shared = load_settings(SharedSettings)
     settings = load_settings(QueryApiSettings)
-    import_light()  # no user code runs here, so the typed models need not be loaded
     set_up_logs(shared.log_format, shared.log_level)
     tell_unknown_settings(QueryApiSettings)
     await run_until_stopped(query_api=run(shared, settings))

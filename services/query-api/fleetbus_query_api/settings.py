@@ -114,6 +114,13 @@ class QueryApiSettings(BaseSettings):
     """Watches of all users that one process serves; more are answered 429. All together may have
     64 MiB waiting for slow clients, and each 4 MiB."""
 
+    user_watch_requirements: int = Field(default=100, ge=1)
+    """Requirements of the label and field selectors of all watches that one user has open, equal
+    selectors counted once; more are answered 429. Each change of an object is compared with all."""
+
+    watch_requirements: int = Field(default=1000, ge=1)
+    """The same of all users of a process together."""
+
     def open_archive(self) -> Archive | None:
         """Open the archive; None if there is none.
 

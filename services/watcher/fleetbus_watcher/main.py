@@ -22,7 +22,7 @@ from fleetbus.clusters.providers.build import build_clusters, wait_for_hub
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.connection.config import KubeConfig, import_light, wait_for_kube_config
+from fleetbus.kube.connection.config import KubeConfig, wait_for_kube_config
 from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
@@ -261,5 +261,4 @@ async def _main(argv: Sequence[str] | None) -> None:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command `fleetbus-watcher`."""
     return_large_blocks()
-    import_light()  # no user code runs here, so the typed models need not be loaded
     sys.exit(run_service("fleetbus-watcher", lambda: _main(argv)))

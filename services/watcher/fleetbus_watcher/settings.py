@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from fleetbus.kube.connection.backoff import BackoffPolicy
 from fleetbus.kube.list_watch.reflect import WatchTimeouts
 from fleetbus.kube.selectors import InvalidSelector, LabelSelector
+from fleetbus.kube.unwatched_types import DENIED
 from fleetbus.process.settings import Duration
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource, is_usual_version, parse_resource_name
@@ -106,13 +107,7 @@ class WatcherSettings(BaseSettings):
     resources: tuple[Selection, ...] = (Selection(resource=ALL),)
     """JSON list of names, or of objects {resource, namespaces, labelSelector, fieldSelector}."""
 
-    deny: tuple[Annotated[str, AfterValidator(check_denied)], ...] = (
-        "core/events",
-        "events.k8s.io/events",
-        "coordination.k8s.io/leases",
-        "core/endpoints",
-        "discovery.k8s.io/endpointslices",
-    )
+    deny: tuple[Annotated[str, AfterValidator(check_denied)], ...] = DENIED
     """Resources that `*` leaves out, as group/plural: noisy, and of no use to controllers.
     Metrics and reviews are always left out, and Secrets unless `secrets` is set."""
 

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import uvloop
 
-from fleetbus.kube.connection.config import import_light
 from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings
@@ -71,7 +70,6 @@ class Lag:
 async def serve(path: str) -> None:
     shorten_collections()
     shared, settings = load_settings(SharedSettings), load_settings(DistributorSettings)
-    import_light()
     set_up_logs(shared.log_format, shared.log_level)
     lag = Lag(Path(path))
     loop = asyncio.get_running_loop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -82,6 +83,55 @@ async def test_a4_a_cluster_with_an_unreadable_object_is_incomplete(api: QueryAp
     answer = await ask(api)
     assert answer["incomplete"] == ["c2"]
     assert [item["name"] for item in answer["items"]] == ["web"]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "shown"),
+    [
+        ({"a": {"b": 1}}, {"a": 2}, {"spec.a": ['{"b":1}', 2]}),
+        ({"a": [1]}, {"a": [1, {"b": [2]}]}, {"spec.a[1]": [None, '{"b":[2]}']}),
+        ({"a": [1, 2]}, {"a": [1, 3]}, {"spec.a[1]": [2, 3]}),
+        ({"a": ["x" * 300]}, {"a": 1}, {"spec.a": ['["' + "x" * 198, 1]}),
+    ],
+)
+async def test_maps_and_lists_are_shown_by_their_values(
+    api: QueryApi, left: Any, right: Any, shown: dict[str, list[Any]]
+):
+    for cluster, spec in (("c1", left), ("c2", right)):
+        await api.add_cluster(cluster)
+        await api.add(cluster, "apps/deployments", "web", spec=spec)
+    (item,) = (await ask(api))["items"]
+    digests = {one["clusters"][0]: one["digest"] for one in item["variants"]}
+    values = {
+        one["path"]: [one["values"][digests[cluster]] for cluster in ("c1", "c2")]
+        for one in item["differences"]
+    }
+    assert values == shown
+
+
+async def test_the_owner_is_that_which_every_object_names(api: QueryApi):
+    owner = {
+        "apiVersion": "fleetbus.dev/v1alpha1",
+        "kind": "MultiClusterResource",
+        "namespace": "shop",
+        "name": "web",
+        "uid": "u1",
+        "clusterName": "hub",
+    }
+    for cluster, replicas in (("c1", 1), ("c2", 2)):
+        await api.add_cluster(cluster)
+        marks = {
+            "web": json.dumps({**owner, "target": cluster, "version": 2}),
+            "two": json.dumps({**owner, "uid": cluster}),
+            "bad": "<script>",
+        }
+        for name, mark in marks.items():
+            tree = {"metadata": {"name": name, "annotations": {"fleetbus.dev/owner": mark}}}
+            body = json.dumps({**tree, "spec": {"replicas": replicas}}).encode()
+            await api.add_body(cluster, "apps/deployments", name, body)
+    owners = {item["name"]: item["owner"] for item in (await ask(api))["items"]}
+    named = {"cluster": "hub", "namespace": "shop", "name": "web", "uid": "u1"}
+    assert owners == {"web": {"kind": "MultiClusterResource", **named}, "two": None, "bad": None}
 
 
 POD: dict[str, Any] = {

@@ -35,7 +35,7 @@ REFUSED = {
     "a file of a key": (kubeconfig(SERVER, **{"client-key": "/k"}), "'client-key' is not allowed"),
     "a file of a CA": (with_cluster(**{"certificate-authority": "/ca"}), "certificate-authority"),
     "insecure": (with_cluster(**{"insecure-skip-tls-verify": True}), "insecure-skip-tls-verify"),
-    "a proxy": (with_cluster(**{"proxy-url": "http://p:1"}), "proxy-url"),
+    "a proxy": (with_cluster(**{"proxy-url": "http://169.254.169.254"}), "proxy-url"),
     "link-local": (kubeconfig("https://169.254.169.254", token="t"), "169.254.169.254"),
     "plain http": (kubeconfig("http://192.0.2.1", token="t"), "http"),
     "aliases": ("clusters: &a []\nusers: *a\n", "alias"),

@@ -59,8 +59,8 @@ async def test_an_address_puts_no_word_of_a_shell_into_a_command(
     fleet: QueryApi, page: Page, part: str
 ):
     for address in (
-        f"/object?resource={quote(f'cm{part}')}&namespace=prod&name=settings&tab=relations",
-        f"/object?resource=cm&namespace=prod&name=settings&tab=relations&cluster={quote(part)}",
+        f"/object?resource={quote(f'cm{part}')}&namespace=prod&name=settings&tab=tree",
+        f"/object?resource=cm&namespace=prod&name=settings&tab=tree&cluster={quote(part)}",
         f"/search?where={quote(f'settings{part}')}",
     ):
         await page.open(fleet.url + address)

@@ -25,7 +25,9 @@ pytestmark = [needs_chromium, pytest.mark.ui]
 VIEWS = (
     *("/", "/search", "/search?resource=pods&wide=1", "/live?resource=pods", "/queues"),
     *("/rollouts", "/changes", "/object?resource=cm&namespace=prod&name=settings"),
-    "/object?resource=cm&namespace=prod&name=settings&tab=yaml",
+    *(f"/object?resource=cm&namespace=prod&name=settings&tab={tab}" for tab in ("yaml", "tree")),
+    "/object?resource=cm&namespace=prod&name=settings&tab=events",
+    "/search?resource=cm&name=nothing",
 )
 
 
@@ -105,7 +107,7 @@ async def test_more_rows_come_as_one_scrolls(api: QueryApi, page: Page):
     assert await page.evaluate("document.querySelector('.list').ariaRowCount") == "2300"
 
 
-@pytest.mark.parametrize("width", [360, 768, 1600])
+@pytest.mark.parametrize("width", [360, 390, 768, 1600])
 async def test_no_view_is_wider_than_the_screen(fleet: QueryApi, page: Page, width: int):
     await page.look(width=width, height=800)
     for address in VIEWS:
@@ -114,7 +116,33 @@ async def test_no_view_is_wider_than_the_screen(fleet: QueryApi, page: Page, wid
         await page.evaluate("new Promise((done) => setTimeout(done, 200))")
         widest = await page.evaluate("document.documentElement.scrollWidth")
         assert widest <= width, address
-    forgive(page, "/fleet/v1/history", "/fleet/v1/changes", "/held-deletions", "multiclusterres")
+    forgive(
+        page,
+        "/fleet/v1/history",
+        "/fleet/v1/changes",
+        "/held-deletions",
+        "multiclusterres",
+        "/events",
+    )
+
+
+async def test_compare_is_read_from_top_to_bottom_on_a_telephone(fleet: QueryApi, page: Page):
+    """No part of it is scrolled sideways, and each value says of which clusters it is."""
+    await page.look(width=390, height=844)
+    await page.open(f"{fleet.url}/object?resource=cm&namespace=prod&name=settings")
+    await page.until(
+        "document.querySelector('.fields-table td') && document.querySelector('.diff')"
+    )
+    sideways = (
+        "[...document.querySelectorAll('#main .scroll')]"
+        ".filter((one) => one.scrollWidth > one.clientWidth).length"
+    )
+    assert await page.evaluate(sideways) == 0
+    label = "getComputedStyle(document.querySelector('.fields-table td'), '::before').content"
+    assert "c2, c3" in await page.evaluate(label)
+    roles = "[...document.querySelectorAll('.stacked')].map((one) => one.role)"
+    assert set(await page.evaluate(roles)) == {"table"}
+    forgive(page, "/fleet/v1/history")
 
 
 async def test_the_colours_follow_the_system_and_nothing_moves_without_leave(
@@ -151,7 +179,14 @@ async def test_what_is_shown_is_said_to_screen_readers(fleet: QueryApi, page: Pa
         assert await page.evaluate(bare) == 0, address
         assert await page.evaluate("document.querySelectorAll('[aria-live]').length") == 1
         assert await page.evaluate("document.documentElement.lang") == "en"
-    forgive(page, "/fleet/v1/history", "/fleet/v1/changes", "/held-deletions", "multiclusterres")
+    forgive(
+        page,
+        "/fleet/v1/history",
+        "/fleet/v1/changes",
+        "/held-deletions",
+        "multiclusterres",
+        "/events",
+    )
 
 
 async def test_focus_is_seen(fleet: QueryApi, page: Page):
@@ -161,16 +196,6 @@ async def test_focus_is_seen(fleet: QueryApi, page: Page):
     style = "getComputedStyle(document.activeElement)"
     assert await page.evaluate(f"{style}.outlineStyle") == "solid"
     assert float((await page.evaluate(f"{style}.outlineWidth")).removesuffix("px")) >= 2
-
-
-async def test_a_server_that_goes_away_is_said_and_then_asked_again(fleet: QueryApi, page: Page):
-    await page.open(fleet.url)
-    await page.until("document.querySelector('[data-cluster]')")
-    await page.call("Network.setBlockedURLs", urls=["*/fleet/v1/clusters"])
-    await page.until("document.querySelector('[role=alert]')?.innerText.includes('asked again')")
-    await page.call("Network.setBlockedURLs", urls=[])
-    await page.until("document.querySelector('[data-cluster]')")
-    forgive(page, "/fleet/v1/clusters")
 
 
 # --- with users ----------------------------------------------------------------------------------

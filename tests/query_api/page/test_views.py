@@ -108,8 +108,8 @@ ADDRESSES = {
         "image: nginx:1.28",
         "fleetbus get deployments.apps web -n prod --cluster eu1 -o yaml",
     ),
-    "/object?resource=deployments.apps&namespace=prod&name=web&tab=relations": (
-        "Nothing owns it.",
+    "/object?resource=deployments.apps&namespace=prod&name=web&tab=tree": (
+        "Nothing owns it, and it owns nothing",
         "/fleet/v1/owners/",
     ),
     "/live?resource=pods": ("4 clusters, 3 complete", "fleetbus events pods --follow"),
@@ -143,10 +143,56 @@ async def test_each_view_opens_by_its_address_and_says_the_command(
     page.errors = [one for one in page.errors if " 503 " not in one]
 
 
+WORKLOAD = "/object?resource=deployments.apps&namespace=prod&name=w&cluster=eu1"
+
+
+async def add_hostile_workload(api: QueryApi) -> None:
+    """A Deployment of the MultiClusterResource with a Pod and an Event, all of hostile texts."""
+    owner = {
+        "apiVersion": HOSTILE,
+        "kind": "MultiClusterResource",
+        "namespace": "prod",
+        "name": "web",
+        "uid": "mcr",
+        "clusterName": "hub",
+    }
+    for cluster in ("eu1", "us1"):
+        metadata = {
+            "name": "w",
+            "namespace": "prod",
+            "uid": f"w-{cluster}",
+            "annotations": {
+                "fleetbus.dev/owner": json.dumps(owner),
+                HOSTILE: f"{HOSTILE}{cluster}",
+            },
+        }
+        body = json.dumps({"metadata": metadata, "spec": {HOSTILE: [cluster]}}).encode()
+        await api.add_body(cluster, "apps/deployments", "w", body, uid=f"w-{cluster}")
+    references = [{"uid": "w-eu1", "kind": HOSTILE, "name": HOSTILE, "apiVersion": "apps/v1"}]
+    pod = {
+        "metadata": {
+            "name": HOSTILE,
+            "namespace": "prod",
+            "uid": "p",
+            "ownerReferences": references,
+        },
+        "status": {"phase": HOSTILE, "reason": HOSTILE},
+    }
+    await api.add_body("eu1", "core/pods", HOSTILE, json.dumps(pod).encode(), uid="p")
+    texts = ("type", "reason", "message", "lastTimestamp", "count")
+    event: dict[str, Any] = {
+        **dict.fromkeys(texts, HOSTILE),
+        "involvedObject": {"uid": "w-eu1"},
+        "source": {"component": HOSTILE},
+    }
+    await api.add("eu1", "core/events", HOSTILE, **event)
+
+
 async def test_what_a_cluster_says_is_text_and_never_html(api: QueryApi, page: Page):
     await api.add_cluster("hub", *KINDS, MCR, hub=True)
     labels = {"app": HOSTILE, HOSTILE: "x"}
-    await api.add_cluster("eu1", *KINDS, labels=labels, server_version=HOSTILE, message=HOSTILE)
+    watched = (*KINDS, "core/events")
+    await api.add_cluster("eu1", *watched, labels=labels, server_version=HOSTILE, message=HOSTILE)
     await api.add_cluster("us1", *KINDS)
     for cluster in ("eu1", "us1"):
         annotations = {"note": f"{HOSTILE} {cluster}"}
@@ -159,12 +205,17 @@ async def test_what_a_cluster_says_is_text_and_never_html(api: QueryApi, page: P
             json.dumps({"metadata": {"name": "c", "annotations": annotations}, **tree}).encode(),
         )
         await api.add(cluster, "core/pods", HOSTILE, status={"phase": HOSTILE})
-    status = {"clusters": [{"name": HOSTILE, "state": HOSTILE, "message": HOSTILE}]}
-    await api.add("hub", MCR, "web", status=status)
+    entries = [
+        {"name": name, "state": HOSTILE, "message": HOSTILE, "lastCorrection": HOSTILE}
+        for name in (HOSTILE, "eu1", "us1")
+    ]
+    status = {"clusters": entries, "conditions": [dict.fromkeys(("type", "message"), HOSTILE)]}
+    await api.add("hub", MCR, "web", uid="mcr", status=status, spec={"templates": [HOSTILE]})
+    await add_hostile_workload(api)
 
     name = quote(HOSTILE, safe="")
     for address, selector in {
-        "/": "[data-cluster]",
+        "/": ".findings .field",
         "/search?resource=pods": ".row",
         "/search?resource=cm&wide=1": ".row",
         f"/search?where={name}": "tbody tr",
@@ -172,6 +223,9 @@ async def test_what_a_cluster_says_is_text_and_never_html(api: QueryApi, page: P
         "/object?resource=cm&namespace=prod&name=c&tab=yaml": ".yaml .key",
         f"/object?resource=cm&namespace=prod&name={name}": "h1",
         "/rollouts?namespace=prod&name=web": "tbody tr",
+        f"{WORKLOAD}&tab=compare": ".managed",
+        f"{WORKLOAD}&tab=tree": ".tree ul .badge",
+        f"{WORKLOAD}&tab=events": "tbody tr",
     }.items():
         await page.open(f"{api.url}{address}")
         await page.until(f"document.querySelector('#main {selector}')")

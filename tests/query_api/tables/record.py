@@ -79,7 +79,7 @@ def recordings(printer: Path) -> Iterable[Tree]:
 
 
 def _variants(printer: Path, sample: Tree, cells: list[Any]) -> Tree:
-    """What changes of an object change in its row, and which leave no object that servers send."""
+    """Changes of an object that change its row, and those that leave no object a server sends."""
     names: list[str] = []
     questions: list[str] = []
     for name, changed in variants(sample):

@@ -1,4 +1,4 @@
-"""What the printers of Kubernetes answered for the objects of `corpus`; `record` writes it."""
+"""Answers of the printers of Kubernetes for the objects of `corpus`; `record` writes them."""
 
 from __future__ import annotations
 

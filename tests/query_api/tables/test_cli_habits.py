@@ -204,6 +204,15 @@ async def test_it_is_said_that_secrets_are_not_watched(fleet: QueryApi, run: Run
     assert "SECRETS" not in other.err
 
 
+@pytest.mark.parametrize("word", ["events", "ev", "events.events.k8s.io", "v1/events"])
+async def test_it_is_said_how_events_are_watched(fleet: QueryApi, run: Run, word: str):
+    await fleet.add_cluster("c3", "core/services")
+    ended = await run("get", word)
+    assert ended.status == 1
+    assert '"fieldSelector": "type=Warning"' in ended.err
+    assert "did you mean" not in ended.err
+
+
 @pytest.mark.usefixtures("fleet")
 async def test_api_resources_lists_the_types(run: Run):
     shown = await run("api-resources")

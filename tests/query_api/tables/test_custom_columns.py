@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fleetbus.kube.path_budget import PathBudget
 from fleetbus.snapshot import Definition
 from fleetbus_proto.events import PrinterColumn
 from fleetbus_query_api.answers.catalog import KnownResource
@@ -60,13 +61,13 @@ def column(path: str, type_: str = "string", name: str = "X") -> PrinterColumn:
 def test_a_cell_is_the_first_value_if_it_is_of_the_type(path: str, type_: str, cell: Any):
     _, found = columns_of(widgets(c1=[column(path, type_)]))
 
-    assert found.cell(OBJECT) == cell
+    assert found.render(OBJECT, PathBudget()) == cell
 
 
 def test_a_date_is_an_age():
     _, found = columns_of(widgets(c1=[column(".status.at", "date")]))
 
-    assert str(found.cell(OBJECT)).endswith("y")
+    assert str(found.render(OBJECT, PathBudget())).endswith("y")
 
 
 def test_without_a_definition_there_is_the_age():
@@ -82,9 +83,3 @@ def test_clusters_of_the_answer_decide_and_the_most_common_definition_wins():
     assert [c.name for c in columns_of(known)] == ["Name", "B"]
     assert [c.name for c in columns_of(known, ["c1"])] == ["Name", "A"]
     assert [c.name for c in columns_of(known, ["c4"])] == ["Name", "Age"]
-
-
-def test_a_cell_is_bounded():
-    _, found = columns_of(widgets(c1=[column(".spec.long")]))
-
-    assert len(str(found.cell({"spec": {"long": "x" * 100_000}}))) == 4096

@@ -21,6 +21,7 @@ from fleetbus_query_api.watch.backlog import Listed
 from fleetbus_query_api.watch.broadcaster import Broadcaster
 from fleetbus_query_api.watch.events import Event, Settler, Shown, make_bare
 from fleetbus_query_api.watch.selection import Matching, Selector
+from fleetbus_query_api.watch.shown_keys import KeyCount, ShownKeys
 from fleetbus_query_api.watch.subscription import EndReason, Subscription
 from fleetbus_query_api.watch.tail import FeedTail
 from support.stores.snapshot import Snapshot, Source
@@ -76,6 +77,7 @@ def subscription(*, since: int = 0, opened: int = 0) -> Subscription:
     return Subscription(
         encoder=Lines(),
         selector=Selector(),
+        user="dana",
         clusters=("eu1", "us1"),
         since=since,
         opened=opened,
@@ -183,7 +185,7 @@ async def test_a5_while_a_selection_is_read_nobody_knows_what_matched_before():
     async def present() -> int:
         return 4
 
-    matching = Matching(WEB, read, present)
+    matching = Matching(WEB, ShownKeys(KeyCount(), TimeSlices()), read, present)
     loading = asyncio.create_task(matching.load("eu1"))
     await asyncio.sleep(0)
     outcomes: list[tuple[Shown, bool]] = []

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fleetbus.children.marks import ChildMark, Ownership, is_in_sync, marked_uid
+from fleetbus.kube.applied import ServerAnswers
 from fleetbus.ownership import OWNER_ANNOTATION, Owner, owner_of
 from fleetbus.reconcile import Request
 from fleetbus_proto.resources import parse_resource
@@ -49,13 +50,14 @@ def test_d4_a_mark_without_a_uid_is_ours_and_gets_one():
     child = MARK.put_on(WANTED, "b", "")
     assert (owner_of(child) or OWNER).target == ""
     assert MARK.ownership(child, "b", "uid-b")[0] is Ownership.OURS
-    assert not is_in_sync(child, MARK.put_on(WANTED, "b", "uid-b"))
+    assert not is_in_sync(child, MARK.put_on(WANTED, "b", "uid-b"), "b", ServerAnswers())
 
 
 def test_d4_where_nobody_knows_the_uid_the_mark_is_left_as_it_is():
     child = MARK.put_on(WANTED, "b", "uid-b")
     assert MARK.ownership(child, "b", "")[0] is Ownership.OURS
-    assert is_in_sync(child, MARK.put_on(WANTED, "b", marked_uid(child, "b")))
+    marked = MARK.put_on(WANTED, "b", marked_uid(child, "b"))
+    assert is_in_sync(child, marked, "b", ServerAnswers())
 
 
 def test_d5_a_mark_that_cannot_be_read_names_no_cluster():

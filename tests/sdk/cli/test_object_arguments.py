@@ -10,7 +10,7 @@ from support.wire.kubernetes_names import API_GROUPS, API_VERSIONS, OBJECT_NAMES
 
 
 @given(API_GROUPS, API_VERSIONS, PLURALS, OBJECT_NAMES)
-def test_t19_a_type_and_a_name_are_told_apart_whatever_they_are_called(
+def test_t19_a_type_and_a_name_are_distinguished_whatever_they_are_called(
     group: str, version: str, plural: str, name: str
 ):
     if is_usual_version(plural):

@@ -153,7 +153,13 @@ def test_t20_a_dead_address_writes_nothing_unless_that_is_wanted(
 
 @pytest.mark.parametrize(
     ("user", "field"),
-    [({"exec": {"command": "sh"}}, "exec"), ({"client-key": "/etc/key"}, "client-key")],
+    [
+        (
+            {"exec": {"command": "sh", "apiVersion": "client.authentication.k8s.io/v1beta1"}},
+            "exec",
+        ),
+        ({"client-key": "/etc/key"}, "client-key"),
+    ],
 )
 def test_s7_t20_what_runs_code_or_reads_files_is_refused(
     call: Call, fleet: EmulatedFleet, tmp_path: Path, user: dict[str, Any], field: str

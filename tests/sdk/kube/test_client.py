@@ -17,10 +17,10 @@ import trustme
 import yaml
 from aiohttp import web
 from hypothesis import HealthCheck, given, settings
-from kubernetes_asyncio.config import incluster_config
 
 from fleetbus import errors
 from fleetbus.kube.client import KubeClient
+from fleetbus.kube.connection import parameters
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.requests import Call, path_of
 from fleetbus_emulator.apiserver import (
@@ -469,8 +469,7 @@ def _become_a_pod(
     host, _, port = str(where["server"]).removeprefix("https://").partition(":")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
-    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(folder / "token"))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(folder / "ca.crt"))
+    monkeypatch.setattr(parameters, "SERVICE_ACCOUNT", folder)
 
 
 # --- closing ----------------------------------------------------------------------------------

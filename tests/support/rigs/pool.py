@@ -16,7 +16,6 @@ from typing import Any
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.kube.connection.config import import_light
 from fleetbus.process.settings import ProviderSettings, SharedSettings, load_settings
 from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
 from fleetbus_proto.events import EpochEnd, Event
@@ -207,7 +206,6 @@ class PoolRig:
 @contextlib.asynccontextmanager
 async def pool_rig(nats_url: str, folder: Path, *names: str) -> AsyncGenerator[PoolRig]:
     """Clusters that nobody has joined yet, and a stream and a bucket that exist."""
-    import_light()
     hubs = {name: Cluster(name) for name in ("hub", "elsewhere")}
     for hub in hubs.values():
         hub.create("v1/namespaces", {"metadata": {"name": _NAMESPACE}})

@@ -8,6 +8,7 @@ The algorithm is that of structured-merge-diff, on sets of paths:
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -64,7 +65,8 @@ def _check_declared(target: Target, config: JsonObject) -> None:
     from real servers (kubernetes#139253).
     """
     try:
-        unknown = decode.read_unwrapped(target.served, config)
+        # Of a copy: what Go omits, like `false`, is applied and owned all the same.
+        unknown = decode.read_unwrapped(target.served, copy.deepcopy(config))
         if target.version.schema is not None:
             unknown += target.version.schema.unknown_fields(config)
         shown = (field_sets.shown_by_key(p, config, target.version.merge_rule) for p in unknown)
@@ -114,6 +116,7 @@ def _create(
         raise errors.conflict(target.rtype, target.name, why)
     entry = owner.new_entry(managed_fields.APPLY)
     entry["fieldsV1"] = field_sets.to_tree(field_sets.applied_paths(config, owner.merge_rule))
+    decode.read_unwrapped(target.served, config)
     config["metadata"]["managedFields"] = [entry] if entry["fieldsV1"] else []
     return write.create_applied(state, target, config, options)
 

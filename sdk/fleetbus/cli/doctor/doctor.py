@@ -60,7 +60,9 @@ def run_doctor(output: str, *, nats_url: str | None, redis_url: str | None, hub:
 async def _check(target: Target, nats: NatsAccess, store: StoreAccess, hub: Hub) -> list[Finding]:
     watched: Watched = {}
     on_bus, on_store, of_files = await asyncio.gather(
-        _check_bus(nats), _check_store(store, watched), _check_credentials(target, nats, store)
+        _check_bus(nats, is_dev=bool(target.hub)),
+        _check_store(store, watched),
+        _check_credentials(target, nats, store),
     )
     return [*on_bus, *on_store, *of_files, *await _check_access(hub, watched)]
 
@@ -104,11 +106,11 @@ async def _check_access(given: Hub, watched: Watched) -> list[Finding]:
     return found
 
 
-async def _check_bus(access: NatsAccess) -> list[Finding]:
+async def _check_bus(access: NatsAccess, *, is_dev: bool) -> list[Finding]:
     found: list[Finding] = []
     try:
         async with connect_nats(access, name="fleetbus-doctor") as bus:
-            await _collect(found, check_nats(bus))
+            await _collect(found, check_nats(bus, is_dev=is_dev))
     except BusError as e:
         found.append(_nats_fails(str(e)))
     return found

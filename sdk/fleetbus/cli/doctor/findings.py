@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -36,6 +36,13 @@ def ok(about: str, message: str) -> Finding:
 def warning(about: str, message: str, advice: str) -> Finding:
     """Report what will fail later."""
     return Finding(about, Severity.WARNING, message, advice)
+
+
+def as_warning(finding: Finding) -> Finding:
+    """Report an error of a part that nobody may miss as a warning; anything else as it is."""
+    if finding.severity is not Severity.ERROR:
+        return finding
+    return replace(finding, severity=Severity.WARNING)
 
 
 def error(about: str, message: str, advice: str) -> Finding:

@@ -15,7 +15,7 @@ from fleetbus.bus.durables import (
     registered_controllers,
 )
 from fleetbus.bus.jetstream import Misconfigured, check_bucket, check_stream, stream_info
-from fleetbus.cli.doctor.findings import Finding, error, ok, warning
+from fleetbus.cli.doctor.findings import Finding, as_warning, error, ok, warning
 from fleetbus.process.human_time import render_duration
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import STREAM
@@ -25,8 +25,12 @@ _FULL: Final = 0.9
 _BEHIND: Final = 10_000
 
 
-async def check_nats(bus: Bus) -> AsyncIterator[Finding]:
+async def check_nats(bus: Bus, *, is_dev: bool = False) -> AsyncIterator[Finding]:
     """Check what a connection to NATS can show; needs the rights of an administrator.
+
+    Args:
+        bus: the connection.
+        is_dev: on a dev fleet a controller that does not run was only tried, and is no error.
 
     Raises:
         BusError: JetStream does not answer, or not to this user.
@@ -49,7 +53,7 @@ async def check_nats(bus: Bus) -> AsyncIterator[Finding]:
             yield finding
         yield _room(about, name, info)
     if not missing:
-        async for finding in _readers(bus):
+        async for finding in _readers(bus, is_dev=is_dev):
             yield finding
 
 
@@ -101,7 +105,7 @@ def _room(about: str, name: str, info: Mapping[str, Any]) -> Finding:
     )
 
 
-async def _readers(bus: Bus) -> AsyncIterator[Finding]:
+async def _readers(bus: Bus, *, is_dev: bool) -> AsyncIterator[Finding]:
     advice = "start the projector (`fleetbus-reconciler`)"
     info = await consumer_info(bus, PROJECTOR)
     if info is None:
@@ -112,7 +116,8 @@ async def _readers(bus: Bus) -> AsyncIterator[Finding]:
         advice = f"start a process of {name}, or `fleetbus queue forget {name}` if it is gone"
         for durable in durables_of(name):
             if info := await consumer_info(bus, durable):
-                yield await _reader(bus, info, f"controller {name}", advice)
+                finding = await _reader(bus, info, f"controller {name}", advice)
+                yield as_warning(finding) if is_dev else finding
 
 
 async def _reader(bus: Bus, info: Mapping[str, Any], about: str, advice: str) -> Finding:

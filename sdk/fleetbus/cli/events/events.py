@@ -19,9 +19,10 @@ from fleetbus.bus.connection import Bus
 from fleetbus.cli.events.history import History
 from fleetbus.cli.nats import connect_nats
 from fleetbus.cli.target import resolve_target
-from fleetbus.cli.unknown import bus_clusters, bus_resources, unknown, unknown_cluster
+from fleetbus.cli.unknown import UnknownName, bus_clusters, bus_resources, unknown, unknown_cluster
 from fleetbus.errors import BusError, ConfigError
 from fleetbus.kube.resource_names import with_plural
+from fleetbus.kube.unwatched_types import how_to_watch
 from fleetbus.process import printer
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.clock import now_ms
@@ -30,7 +31,7 @@ from fleetbus.process.printer import printable
 from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Event
-from fleetbus_proto.resources import parse_resource_name
+from fleetbus_proto.resources import ResourceName, parse_resource_name
 from fleetbus_proto.subjects import STREAM, Verb, check_cluster, events_filter
 
 _DURATION: Final = re.compile(r"(\d+)([smhd])")
@@ -171,6 +172,8 @@ async def _require_known(bus: Bus, query: EventQuery) -> None:
     plurals = {key.rpartition("/")[2] for key in resources}
     if plurals and query.plural not in plurals:
         message = f"{query.plural} is not watched in any cluster of the fleet"
+        if how := how_to_watch([ResourceName(None, None, query.plural)]):
+            raise UnknownName(f"{message}; {how}")
         raise unknown(message, query.plural, plurals)
 
 

@@ -10,7 +10,6 @@ from fleetbus.cli.api_client import ApiClient, ApiFailed, ApiRefused
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.history.differences import print_differences
 from fleetbus.cli.history.window import lacks, note_window, warn_undetermined
-from fleetbus.cli.objects.get import explain
 from fleetbus.cli.progress import Progress
 from fleetbus.cli.table import warn_incomplete
 from fleetbus.cli.target import ApiFlags
@@ -45,7 +44,7 @@ def show_changes(
             found = _ask(api, query)
         require_clusters(api, [name for name in clusters if lacks(found, name)])
     except ApiFailed as e:
-        printer.note(f"fleetbus: {explain(e, asked.get('resource', ''))}")
+        printer.note(f"fleetbus: {e}")
         return 1
     if output == "json":
         printer.json_text(render_json(found))

@@ -7,12 +7,13 @@ versions, times, status, addresses. What its owner makes again by itself is left
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+from fleetbus.cli.history.assigned_fields import strip_assigned
 from fleetbus.errors import MalformedOwner
-from fleetbus.kube.json_fields import many, mapping
+from fleetbus.kube.json_fields import many, mapping, text
 from fleetbus.ownership import owner_of
 from fleetbus.process.redact import MARK, MARK_OF_BYTES
 
@@ -44,17 +45,8 @@ _NEVER: Final = frozenset(
     }
 )
 """Types whose objects are made anew by those who need them."""
-_ASSIGNED: Final = (
-    *("uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "generation"),
-    *("deletionGracePeriodSeconds", "managedFields", "selfLink", "ownerReferences"),
-)
-_OF_DELETION: Final = frozenset({"foregroundDeletion", "orphan"})
-"""Finalizers that an API server adds while it deletes."""
-_JOB_LABELS: Final = (
-    *("controller-uid", "batch.kubernetes.io/controller-uid"),
-    *("job-name", "batch.kubernetes.io/job-name"),
-)
-_TOKENS: Final = "kube-api-access-"
+_ENDED: Final = ("Succeeded", "Failed")
+_AUTOMANAGED: Final = "kube-aggregator.kubernetes.io/automanaged"
 _REDACTED: Final = (MARK, MARK_OF_BYTES)
 
 Object = dict[str, Any]
@@ -112,7 +104,7 @@ def select_restorable(deleted: Iterable[DeletedObject]) -> list[DeletedObject]:
 
 
 def _refusal(one: DeletedObject, by_uid: Mapping[tuple[str, str], DeletedObject]) -> str:
-    return _why_unknown(one) or _who_decides(one, by_uid)
+    return _why_unknown(one) or _who_decides(one, by_uid) or _why_harmful(one)
 
 
 def _why_unknown(one: DeletedObject) -> str:
@@ -143,6 +135,20 @@ def _who_decides(one: DeletedObject, by_uid: Mapping[tuple[str, str], DeletedObj
         return ""
     name = f"{owner.kind} {owner.namespace}/{owner.name} in {owner.cluster_name}"
     return f"it belongs to another cluster's object, which decides about it: {name}"
+
+
+def _why_harmful(one: DeletedObject) -> str:
+    """Why putting an object back would do more than that; empty if it would not."""
+    if one.resource == "core/pods" and text(one.tree, "status", "phase") in _ENDED:
+        return "it had run to its end, and would run again"
+    if one.resource == "batch/jobs" and text(one.tree, "status", "completionTime"):
+        return "it had run to its end, and would run again"
+    if one.resource == "core/persistentvolumes":
+        if text(one.tree, "spec", "persistentVolumeReclaimPolicy") == "Delete":
+            return "its reclaim policy is Delete, so the storage is gone, too"
+    elif text(mapping(one.tree, "metadata", "labels"), _AUTOMANAGED):
+        return "its API server makes it again"
+    return ""
 
 
 def _is_redacted(tree: Object) -> bool:
@@ -193,39 +199,26 @@ def _rank(one: DeletedObject) -> int:
     return _FIRST.index(one.resource) if one.resource in _FIRST else len(_FIRST)
 
 
-def restored_tree(one: DeletedObject, new_uids: Mapping[tuple[str, str], str]) -> Object:
-    """The object to create.
+def restored_tree(
+    one: DeletedObject, new_uids: Mapping[tuple[str, str], str], volumes: Container[str] = ()
+) -> tuple[Object, list[str]]:
+    """The object to create, and the paths of what its cluster had assigned and is left out.
 
     Args:
         one: what was deleted; its last state is known.
         new_uids: cluster and former UID of each owner that is back → its new UID.
+        volumes: names of the PersistentVolumes of its cluster that are put back.
     """
     tree = copy.deepcopy(one.tree or {})
-    tree.pop("status", None)
-    group, _, plural = one.resource.rpartition("/")
+    group, _, _ = one.resource.rpartition("/")
     tree["apiVersion"] = tree.get("apiVersion") or (
         one.version if group == "core" else f"{group}/{one.version}"
     )
-    metadata = mapping(tree.setdefault("metadata", {}))
-    for name in _ASSIGNED:
-        metadata.pop(name, None)
-    metadata.pop("generateName", None)
-    finalizers = metadata.pop("finalizers", None)
-    if isinstance(finalizers, list):
-        own = [one for one in cast("list[Any]", finalizers) if one not in _OF_DELETION]
-        metadata |= {"finalizers": own} if own else {}
+    has_volume = text(tree, "spec", "volumeName") in volumes
+    stripped = strip_assigned(tree, one.resource, has_volume=has_volume)
     if owners := _new_owners(one, new_uids):
-        metadata["ownerReferences"] = owners
-    spec = mapping(tree, "spec")
-    if plural == "services" and group == "core":
-        _clean_service(spec)
-    elif plural == "pods" and group == "core":
-        _clean_pod(spec)
-    elif plural == "jobs" and group == "batch":
-        _clean_job(tree, spec)
-    elif plural == "namespaces" and group == "core":
-        spec.pop("finalizers", None)
-    return tree
+        tree["metadata"]["ownerReferences"] = owners
+    return tree, stripped
 
 
 def _new_owners(
@@ -246,34 +239,3 @@ def missing_owners(one: DeletedObject, new_uids: Mapping[tuple[str, str], str]) 
         for each in one.owners
         if (one.cluster, str(each.get("uid"))) not in new_uids
     ]
-
-
-def _clean_service(spec: Object) -> None:
-    if spec.get("clusterIP") != "None":
-        spec.pop("clusterIP", None)
-        spec.pop("clusterIPs", None)
-    spec.pop("healthCheckNodePort", None)
-
-
-def _clean_pod(spec: Object) -> None:
-    spec.pop("nodeName", None)
-    spec["volumes"] = [v for v in many(spec, "volumes") if not _is_token(v)]
-    for part in ("containers", "initContainers"):
-        for container in many(spec, part):
-            mounts = many(container, "volumeMounts")
-            container["volumeMounts"] = [m for m in mounts if not _is_token(m)]
-
-
-def _clean_job(tree: Object, spec: Object) -> None:
-    if spec.get("manualSelector"):
-        return
-    spec.pop("selector", None)
-    template = mapping(spec, "template", "metadata")
-    for metadata in (mapping(tree, "metadata"), template):
-        labels = mapping(metadata, "labels")
-        for label in _JOB_LABELS:
-            labels.pop(label, None)
-
-
-def _is_token(volume: Mapping[str, Any]) -> bool:
-    return str(volume.get("name", "")).startswith(_TOKENS)

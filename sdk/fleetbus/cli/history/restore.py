@@ -27,19 +27,20 @@ from fleetbus.cli.history.restorable import (
 )
 from fleetbus.cli.history.window import lacks, note_beginning, note_window
 from fleetbus.cli.objects.arguments import Chosen
-from fleetbus.cli.objects.get import explain
 from fleetbus.cli.objects.query import ObjectQuery
 from fleetbus.cli.progress import Progress
 from fleetbus.cli.table import render_table, warn_incomplete
 from fleetbus.cli.target import ApiFlags
 from fleetbus.cli.unknown import require_clusters
 from fleetbus.errors import AlreadyExists, ConfigError, KubeError, NotFound
-from fleetbus.kube.client import KubeClient
+from fleetbus.kube.client import KubeClient, Object
 from fleetbus.process import printer
 from fleetbus.process.human_time import render_age
 
 _HEAD: Final = ("CLUSTER", "TYPE", "NAMESPACE", "NAME", "DELETED", "BY", "RESULT")
 _NAMESPACES: Final = "v1/namespaces"
+_VOLUMES: Final = "core/persistentvolumes"
+_SECRETS: Final = ("secret", "secrets", "v1/secrets")
 _KEPT: Final = ("since", "window", "freshness", "incomplete")
 _NOT_FOUND: Final = 404
 _SERVED_WITHIN_SECONDS: Final = 10.0
@@ -77,8 +78,10 @@ class Outcome:
     deleted: DeletedObject
     result: str
     reason: str = ""
+    stripped: Sequence[str] = ()
+    """Paths of what its cluster had assigned; the new object gets others."""
 
-    def render(self) -> dict[str, str]:
+    def render(self) -> dict[str, Any]:
         """As in `-o json`."""
         one = self.deleted
         return {
@@ -90,7 +93,13 @@ class Outcome:
             "deletedBy": one.deleted_by,
             "result": self.result,
             "reason": self.reason,
+            "stripped": list(self.stripped),
         }
+
+    def describe(self) -> str:
+        """As in the table."""
+        without = f" without {', '.join(self.stripped)}" if self.stripped else ""
+        return f"{self.result}{without}" + (f": {self.reason}" if self.reason else "")
 
 
 def restore_objects(query: RestoreQuery, flags: ApiFlags) -> int:
@@ -112,6 +121,7 @@ def restore_objects(query: RestoreQuery, flags: ApiFlags) -> int:
     if not found:
         printer.note(f"Nothing {_asked(query)} and is still missing.")
         read.note(query.since)
+        _note_secrets(query)
         return 0
     stack = AsyncExitStack()
     clients = CallerClients(kubeconfig=query.kubeconfig, contexts=query.contexts, stack=stack)
@@ -126,11 +136,19 @@ def restore_objects(query: RestoreQuery, flags: ApiFlags) -> int:
             known = "is not known to be back" if rest == 1 else "are not known to be back"
             printer.note(f"interrupted: the other {objects} not reached, or {known}")
     read.note(query.since)
+    _note_secrets(query)
     for plural in cut:
         printer.note(f"warning: more {plural} were deleted than one answer has")
     if not query.is_applied and any(one.result == WOULD_RESTORE for one in outcomes):
         printer.note("Nothing was written; --apply puts them back.")
     return int(any(one.result == FAILED for one in outcomes))
+
+
+def _note_secrets(query: RestoreQuery) -> None:
+    """Note that no Secret is among what is shown, where one might be expected."""
+    if not query.chosen or any(one.resource in _SECRETS for one in query.chosen):
+        note = "Secrets are left out: fleetbus does not record their values."
+        printer.note(f"note: {note}")
 
 
 def _report(outcomes: Sequence[Outcome], query: RestoreQuery, cut: Sequence[str]) -> None:
@@ -203,7 +221,7 @@ def _read(api: ApiClient, query: RestoreQuery, progress: Progress) -> _Read:
         except ApiFailed as e:
             if is_named or e.status != _NOT_FOUND:
                 what = f"nothing was restored: it is unknown which {wanted.resource} were deleted"
-                raise ApiFailed(f"{what}: {explain(e, wanted.resource)}", e.status) from e
+                raise ApiFailed(f"{what}: {e}", e.status) from e
             # a type of the list that has gone meanwhile, or that nobody may list
     return read
 
@@ -290,6 +308,7 @@ class _Restoring:
         self._clients = clients
         self._is_applied = is_applied
         self._new_uids: dict[tuple[str, str], str] = {}
+        self._restored_volumes: set[tuple[str, str]] = set()
         self._namespaces = {
             (one.cluster, one.name) for one in found if one.resource == "core/namespaces"
         }
@@ -307,27 +326,34 @@ class _Restoring:
             return Outcome(one, FAILED, "its last state is nested too deep")
 
     async def _put_back(self, one: DeletedObject) -> Outcome:
+        stripped: list[str] = []
         try:
             client = await self._clients.get(one.cluster, one.cluster_uid)
             await _find_living_owners(client, one, self._new_uids)
             if missing := missing_owners(one, self._new_uids):
                 return Outcome(one, LEFT_OUT, f"its owner is gone: {', '.join(missing)}")
-            uid = await self._create(client, one)
+            tree, stripped = restored_tree(one, self._new_uids, self._volumes(one.cluster))
+            uid = await self._create(client, one, tree)
         except AlreadyExists:
             return Outcome(one, LEFT_OUT, "it exists again")
         except NotFound as e:
             what = self._waits_for(one) if not self._is_applied else ""
-            return Outcome(one, WOULD_RESTORE, what) if what else _failed(one, e)
+            return Outcome(one, WOULD_RESTORE, what, stripped) if what else _failed(one, e)
         self._new_uids[one.cluster, one.uid] = uid or one.uid
-        return Outcome(one, RESTORED if self._is_applied else WOULD_RESTORE)
+        if one.resource == _VOLUMES:
+            self._restored_volumes.add((one.cluster, one.name))
+        return Outcome(one, RESTORED if self._is_applied else WOULD_RESTORE, "", stripped)
 
-    async def _create(self, client: KubeClient, one: DeletedObject) -> str:
+    def _volumes(self, cluster: str) -> set[str]:
+        return {name for of, name in self._restored_volumes if of == cluster}
+
+    async def _create(self, client: KubeClient, one: DeletedObject, tree: Object) -> str:
         """Create an object; a type that was just defined again may take a moment."""
         is_new = self._is_applied and (one.cluster, one.resource) in self._types
         ends = time.monotonic() + _SERVED_WITHIN_SECONDS
         while True:
             try:
-                return await _create(client, one, self._new_uids, is_dry_run=not self._is_applied)
+                return await _create(client, one, tree, is_dry_run=not self._is_applied)
             except NotFound:
                 if not is_new or time.monotonic() > ends:
                     raise
@@ -357,15 +383,8 @@ async def _find_living_owners(
             new_uids[one.cluster, uid] = uid
 
 
-async def _create(
-    client: KubeClient,
-    one: DeletedObject,
-    new_uids: dict[tuple[str, str], str],
-    *,
-    is_dry_run: bool,
-) -> str:
+async def _create(client: KubeClient, one: DeletedObject, tree: Object, *, is_dry_run: bool) -> str:
     """Create an object; returns its UID."""
-    tree = restored_tree(one, new_uids)
     group, _, plural = one.resource.rpartition("/")
     version = str(tree["apiVersion"]).rpartition("/")[2]
     name = f"{version}/{plural}" if group == "core" else f"{group}/{version}/{plural}"
@@ -389,7 +408,7 @@ def _print(outcomes: Sequence[Outcome]) -> None:
             one.deleted.name,
             f"{render_age(one.deleted.deleted_at)} ago",
             one.deleted.deleted_by,
-            f"{one.result}: {one.reason}" if one.reason else one.result,
+            one.describe(),
         )
         for one in outcomes
     ]

@@ -12,7 +12,6 @@ from fleetbus.cli.api_client import ApiClient, ApiFailed
 from fleetbus.cli.documents import render_json
 from fleetbus.cli.history.differences import print_differences
 from fleetbus.cli.history.window import note_window
-from fleetbus.cli.objects.get import explain
 from fleetbus.cli.table import warn_incomplete
 from fleetbus.cli.target import ApiFlags
 from fleetbus.cli.unknown import require_clusters
@@ -52,7 +51,7 @@ def show_timeline(
     except ApiFailed as e:
         is_bare = e.status == HTTPStatus.NOT_FOUND and not namespace
         hint = "; an object in a namespace is named NAMESPACE/NAME" if is_bare else ""
-        printer.note(f"fleetbus: {explain(e, path[1])}{hint}")
+        printer.note(f"fleetbus: {e}{hint}")
         return 1
     everything: list[Mapping[str, Any]] = found["entries"]
     entries = everything if with_status else [*filter(None, map(_without_status, everything))]

@@ -14,11 +14,6 @@ from fleetbus.cli.objects.types import find_category
 from fleetbus.cli.target import ApiFlags
 from fleetbus.process import printer
 
-_SECRETS = (
-    "Secrets are not watched by default: FLEETBUS_WATCHER_SECRETS=true for the watchers of a"
-    " cluster publishes the names of their keys, never the values (docs/watcher.md)"
-)
-
 
 def show_objects(
     chosen: Sequence[Chosen], query: ObjectQuery, output: Output, flags: ApiFlags
@@ -71,7 +66,7 @@ class _Command:
             for member in members:
                 self.show(Chosen(member, ()))
             if not members:
-                self._fail(explain(e, chosen.resource))
+                self._fail(str(e))
 
     def _show_one(self, resource: str, name: str) -> None:
         query = replace(self._query, resource=resource, name=name)
@@ -90,16 +85,6 @@ class _Command:
     def _fail(self, message: str) -> None:
         self.is_failed = True
         printer.note(f"fleetbus: {message}")
-
-
-def explain(error: ApiFailed, resource: str) -> str:
-    """Why a resource cannot be shown; what is asked for most is explained further."""
-    words = resource.lower().replace("/", ".").split(".")
-    is_unwatched = error.status == HTTPStatus.NOT_FOUND and "is not watched in any" in str(error)
-    if not is_unwatched or not {"secret", "secrets"} & set(words):
-        return str(error)
-    known, _, _ = str(error).partition(";")  # what is meant is clear: no other type is suggested
-    return f"{known}\n{_SECRETS}"
 
 
 def where_of(query: ObjectQuery) -> str:

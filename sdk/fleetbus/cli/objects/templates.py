@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from fleetbus.cli.api_client import Item
 from fleetbus.cli.objects.found import tree_of
 from fleetbus.errors import ConfigError
-from fleetbus.kube.jsonpath import InvalidJsonPath, JsonPath, render_value
+from fleetbus.kube.jsonpath import InvalidJsonPath, JsonPath, PathTooCostly, render_value
 
 CLUSTER_ANNOTATION: Final = "fleetbus.dev/cluster"
 """Names the cluster of each object, as in the query API's /kube/-."""
@@ -38,6 +38,8 @@ class CustomColumn(NamedTuple):
         """Its values; `<none>` without any."""
         try:
             found = self.path.find(tree)
+        except PathTooCostly:
+            return "<too costly>"
         except InvalidJsonPath:
             found = []
         return ",".join(map(render_value, found)) or "<none>"

@@ -24,7 +24,7 @@ from fleetbus.cli.objects.follow import (
 )
 from fleetbus.cli.objects.forms import Output, check_clusters, name_of, warn_of_table
 from fleetbus.cli.objects.found import render_documents, tree_of, warn_of_gaps
-from fleetbus.cli.objects.get import explain, where_of
+from fleetbus.cli.objects.get import where_of
 from fleetbus.cli.objects.query import ObjectQuery
 from fleetbus.cli.objects.server_table import ServerTable
 from fleetbus.cli.objects.table_output import TablePrinter
@@ -88,7 +88,7 @@ def watch_objects(
             printer.flush()
     except ApiFailed as e:
         _refuse_category(api, e, query.resource)
-        printer.note(f"fleetbus: {explain(e, query.resource)}")
+        printer.note(f"fleetbus: {e}")
     return 1
 
 

@@ -14,7 +14,7 @@ from fleetbus.cli.target import Target, resolve_target
 from fleetbus.controller.controller import Controller
 from fleetbus.controller.load import load_controllers, local_files
 from fleetbus.errors import ConfigError
-from fleetbus.kube.connection import config as kube_config
+from fleetbus.kube.connection.config import contexts as contexts_of
 from fleetbus.kube.connection.config import read_kube_config
 from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
@@ -55,7 +55,6 @@ def run_modules(
         target = resolve_target(nats_url=nats_url, redis_url=redis_url, folder=folder)
         settings = run_settings(target, kubeconfigs, contexts, is_fleet_named=folder is not None)
         controllers = load_and_report(modules, parent, target)
-        kube_config.import_client()
         loops = {"parent": parent.wait_parent_gone()} if parent else {}
         await run_until_stopped(run=_host(controllers, settings), **loops)
 
@@ -158,7 +157,7 @@ def _check_kubeconfigs(paths: Sequence[pathlib.Path], contexts: Sequence[str]) -
             raise ConfigError(f"{path}: no such file; `fleetbus dev up` starts a fleet here")
     if any(path.is_dir() for path in paths):
         return  # the provider watches a folder: files may be added later
-    found = {name for path in paths for name in kube_config.contexts(read_kube_config(path))}
+    found = {name for path in paths for name in contexts_of(read_kube_config(path))}
     if missing := sorted(set(contexts) - found):
         known = ", ".join(sorted(found)) or "none"
         raise ConfigError(f"no kubeconfig has the context {missing[0]!r}; known: {known}")

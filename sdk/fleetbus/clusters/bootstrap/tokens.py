@@ -75,8 +75,9 @@ def limited_server(admin: KubeConfig, server: str, *, insecure: bool) -> dict[st
     """
     fields = cluster_fields(admin)
     found = {"server": server or text_of(fields.get("server"))}
-    if name := text_of(fields.get("tls-server-name")):
-        found["tls-server-name"] = name
+    for name in ("tls-server-name", "proxy-url"):
+        if value := text_of(fields.get(name)):
+            found[name] = value
     if insecure:
         return found
     if fields.get("insecure-skip-tls-verify"):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from fleetbus.clusters.access import Access, SecretReader, checked, kubeconfig_of, read_member
@@ -135,8 +136,7 @@ class ClusterInventoryProvider:
         for entry in offered:
             plugin = self._plugins.get(str(entry.get("name")))
             if plugin is not None and (cluster := map_of(entry.get("cluster"))):
-                document = _kubeconfig(cluster, plugin)
-                return checked((KubeConfig(document, source=f"ClusterProfile {said}"), ""))
+                return _with_plugin(f"ClusterProfile {said}", cluster, plugin)
         names = ", ".join(str(entry.get("name")) for entry in offered) or "none"
         return None, (
             f"ClusterProfile {said}: there is no Secret with the labels {_CONSUMER_LABEL}="
@@ -145,13 +145,23 @@ class ClusterInventoryProvider:
         )
 
 
-_TRUSTED: Final = ("server", "certificate-authority-data", "tls-server-name")
+_REFUSED: Final = ("certificate-authority", "insecure-skip-tls-verify")
+"""Fields that would read a file or leave TLS unverified."""
 
 
-def _kubeconfig(cluster: Mapping[str, Any], plugin: Plugin) -> str:
-    # Only fields that cannot read files or leave TLS unverified.
-    trusted = {k: cluster[k] for k in _TRUSTED if isinstance(cluster.get(k), str)}
-    return kubeconfig_of(trusted, {"exec": dict(plugin)})
+def _with_plugin(source: str, cluster: Mapping[str, Any], plugin: Plugin) -> Access:
+    for name in _REFUSED:
+        if cluster.get(name):
+            return None, f"{source}: {name!r} is not allowed"
+    # As the library of sig-multicluster runs them: nobody is there to be asked.
+    user = {"exec": {"interactiveMode": "Never", **plugin, "command": _absolute(plugin)}}
+    return checked((KubeConfig(kubeconfig_of(cluster, user), source=source), ""))
+
+
+def _absolute(plugin: Plugin) -> object:
+    """The command, from our working directory if it is a relative path."""
+    command = plugin.get("command")
+    return str(Path(command).absolute()) if isinstance(command, str) and "/" in command else command
 
 
 def _condition(profile: Object) -> tuple[str, str]:

@@ -39,7 +39,7 @@ from fleetbus.clusters.providers.file_watch import watch_files
 from fleetbus.clusters.providers.kubeconfig import POLL
 from fleetbus.clusters.providers.kubeconfig_files import KubeconfigFiles
 from fleetbus.errors import ConfigError
-from fleetbus.kube.connection.config import KubeConfig, check_server, expand_home
+from fleetbus.kube.connection.config import KubeConfig, check_access, expand_home
 from fleetbus.kube.connection.yaml_document import parse_yaml
 from fleetbus.process.file_errors import file_problem
 from fleetbus_proto.errors import InvalidName
@@ -243,7 +243,7 @@ def _config_of(path: pathlib.Path, entry: _Entry, kubeconfigs: KubeconfigFiles) 
         known = ", ".join(found.configs) or "none"
         raise ConfigError(f"{file}: context {context!r} is not one of {known}")
     config = replace(found.configs[context], insecure=entry.insecure, http=entry.http)
-    check_server(config)
+    check_access(config)
     return config
 
 

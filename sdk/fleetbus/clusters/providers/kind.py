@@ -14,7 +14,7 @@ import structlog
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.mirror import SkippedEntries
 from fleetbus.errors import ConfigError
-from fleetbus.kube.connection.config import KubeConfig, check_server
+from fleetbus.kube.connection.config import KubeConfig, check_access
 from fleetbus_proto.errors import InvalidName
 
 log = structlog.get_logger()
@@ -80,7 +80,7 @@ class KindProvider:
             document = await self._ask("get", "kubeconfig", "--name", name)
             # kind's clusters are on this machine.
             config = KubeConfig(document, source=f"kind cluster {name}", own=True)
-            check_server(config)
+            check_access(config)
         except ConfigError as e:  # one that is being created or deleted does not affect the others
             config, problem = None, str(e)
         return ClusterInfo(name=name, provider=self.name, config=config, problem=problem)

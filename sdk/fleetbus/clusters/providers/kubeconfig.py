@@ -24,7 +24,7 @@ from fleetbus.clusters.providers.kubeconfig_files import KubeconfigFiles
 from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.config import (
     KubeConfig,
-    check_server,
+    check_access,
     expand_home,
 )
 from fleetbus_proto.errors import InvalidName
@@ -128,7 +128,7 @@ def _is_passed_over(path: pathlib.Path) -> bool:
 def _info(name: str, path: pathlib.Path, config: KubeConfig) -> ClusterInfo:
     problem = ""
     try:
-        check_server(config)
+        check_access(config)
     except ConfigError as e:  # one bad context is a problem of that cluster, not of the file
         problem = str(e)
     return ClusterInfo(

@@ -2,12 +2,13 @@
 
 It supports our own label, multicluster-runtime's, and Argo CD's cluster Secrets. A cluster is named
 after the Secret, for Argo CD by its `name`; its labels are the Secret's without the markers.
-Removing the label or the Secret removes the cluster; unusable entries are logged and skipped.
+Removing the label or the Secret removes the cluster. One that cannot be used has a problem; one
+whose name no cluster can have is logged and skipped.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
@@ -29,6 +30,7 @@ from fleetbus.clusters.providers.kubeconfig import cluster_name
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import Object
 from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.kube.connection.typed_fields import TypedFields
 from fleetbus.kube.list_watch.reflect import WatchTarget
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import check_cluster
@@ -90,13 +92,12 @@ class SecretsProvider:
 
     def _info(self, place: Place, secret: Object) -> ClusterInfo:
         config, problem = self._kubeconfigs.read(place, secret)
-        if problem:
-            raise ConfigError(problem)
         return ClusterInfo(
             name=_name_of(place[1], secret),
             labels={n: v for n, v in labels_of(secret).items() if n not in MARKERS},
             provider=self.name,
             config=config,
+            problem=problem,
         )
 
 
@@ -119,55 +120,81 @@ def _read_access(said: str, secret: Object, *, key: str) -> Access:
 
 # --- Argo CD ------------------------------------------------------------------------------------
 
+_HUB: Final = "https://kubernetes.default.svc"
+"""The address that stands for the cluster that Argo CD runs in."""
 _REFUSED: Final = ("awsAuthConfig", "execProviderConfig")
-_TRUST: Final = {"caData": "certificate-authority-data", "serverName": "tls-server-name"}
-_USER: Final = {"bearerToken": "token", "username": "username", "password": "password"}
-_CERTIFICATE: Final = {"certData": "client-certificate-data", "keyData": "client-key-data"}
 
 
 def _read_argo(said: str, secret: Object) -> Access:
     """Convert a cluster Secret of Argo CD to a kubeconfig; plugins are refused (rule S7)."""
-    server, problem = read_text(said, secret, "server")
-    text, missing = read_text(said, secret, "config")
-    if problem or missing:
-        return None, problem or missing
     try:
-        config, tls = _argo_config(text)
-        trust = _renamed(tls, _TRUST)
-        user = _renamed(config, _USER) | _renamed(tls, _CERTIFICATE)
-    except ValueError as e:
-        return None, f"Secret {said}: {e}"
-    return checked(read_access(kubeconfig_of({"server": server, **trust}, user), f"Secret {said}"))
+        document = _argo_kubeconfig(f"Secret {said}", secret)
+    except ConfigError as e:
+        return None, str(e)
+    return checked(read_access(document, f"Secret {said}"))
 
 
-def _argo_config(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Argo CD's `config` and its `tlsClientConfig`.
+def _argo_kubeconfig(where: str, secret: Object) -> str:
+    """The kubeconfig of a cluster Secret.
 
     Raises:
-        ValueError: they are malformed, or would run code.
+        ConfigError: it is malformed, would run code, or has what fleetbus cannot honour.
     """
+    server = _argo_text(where, secret, "server")
+    is_hub = server.rstrip("/") == _HUB
+    fields = _argo_config(where, secret, is_optional=is_hub)
+    tls = fields.map("tlsClientConfig") or TypedFields({}, fields.where)
+    user = {
+        "token": fields.text("bearerToken"),
+        "username": fields.text("username"),
+        "password": fields.text("password"),
+        "client-certificate-data": tls.text("certData"),
+        "client-key-data": tls.text("keyData"),
+    }
+    if is_hub and not (user["token"] or user["username"] or user["password"]):
+        raise ConfigError(
+            f"{where}: {_HUB} without credentials is the hub itself, with the rights of whoever"
+            " reads this; join it with `fleetbus join NAME --bootstrap` instead"
+        )
+    if fields.raw("tlsClientConfig") and tls.raw("insecure"):
+        raise tls.error("insecure", "is not allowed")
+    for name in _REFUSED:
+        if fields.raw(name):
+            raise fields.error(name, "is not allowed")
+    if map_of(secret.get("data")).get("namespaces"):
+        raise ConfigError(
+            f"{where}: data key 'namespaces' limits Argo CD to some namespaces, and this provider"
+            " has no such limit; name them in spec.resources of a Cluster instead"
+        )
+    cluster = {
+        "server": server,
+        "certificate-authority-data": tls.text("caData"),
+        "tls-server-name": tls.text("serverName"),
+        "proxy-url": fields.text("proxyUrl"),
+        "disable-compression": fields.flag("disableCompression"),
+    }
+    return kubeconfig_of(cluster, user)
+
+
+def _argo_text(where: str, secret: Object, key: str) -> str:
+    text, problem = read_text(where.removeprefix("Secret "), secret, key)
+    if problem:
+        raise ConfigError(problem)
+    return text
+
+
+def _argo_config(where: str, secret: Object, *, is_optional: bool) -> TypedFields:
+    """Argo CD's `config`.
+
+    Raises:
+        ConfigError: it is malformed or missing.
+    """
+    if is_optional and not map_of(secret.get("data")).get("config"):
+        return TypedFields({}, f"{where}: config")
     try:
-        config: object = orjson.loads(text)
+        config: object = orjson.loads(_argo_text(where, secret, "config"))
     except orjson.JSONDecodeError:
-        raise ValueError("data key 'config' is not JSON") from None
-    if not isinstance(config, dict):
-        raise ValueError("data key 'config' is not a map")  # noqa: TRY004 -- a value of a user
-    fields = cast("dict[str, Any]", config)
-    tls: object = fields.get("tlsClientConfig") or {}
-    if not isinstance(tls, dict):
-        raise ValueError("config: 'tlsClientConfig' is not a map")  # noqa: TRY004
-    of_tls = cast("dict[str, Any]", tls)
-    if of_tls.get("insecure"):
-        raise ValueError("config: 'tlsClientConfig.insecure' is not allowed")
-    for field in _REFUSED:
-        if fields.get(field):
-            raise ValueError(f"config: {field!r} is not allowed")
-    return fields, of_tls
-
-
-def _renamed(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str]:
-    found = {ours: fields[theirs] for theirs, ours in names.items() if fields.get(theirs)}
-    for theirs, ours in names.items():
-        if not isinstance(found.get(ours, ""), str):
-            raise ValueError(f"config: {theirs!r} is not a string")  # noqa: TRY004
-    return found
+        raise ConfigError(f"{where}: data key 'config' is not JSON") from None
+    if not isinstance(config, dict | None):
+        raise ConfigError(f"{where}: data key 'config' is not a map")
+    return TypedFields(cast("dict[str, Any]", config or {}), f"{where}: config")

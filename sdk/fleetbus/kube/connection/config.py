@@ -1,20 +1,9 @@
-"""Turns a kubeconfig into a connection: host, TLS, credentials.
-
-kubernetes_asyncio reads the file and runs its credential plugins; requests then use plain aiohttp,
-because that library's own request path costs ten times as much.
-Importing kubernetes_asyncio costs 1.7 s and 97 MB, nearly all of it typed models that we never
-use. `import_light` leaves them out; processes that run user code do not call it.
-"""
+"""The access data of a cluster: a kubeconfig and a context, their origin, and what is allowed."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.machinery
 import os
 import pathlib
-import ssl
-import sys
-import types
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
@@ -22,6 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.address import AddressPolicy
 from fleetbus.kube.connection.kubeconfig_document import Document
+from fleetbus.kube.connection.kubeconfig_entries import (
+    ClusterEntry,
+    UserEntry,
+    read_cluster,
+    read_user,
+)
+from fleetbus.kube.connection.parameters import Access, Connection, pod_connection
+from fleetbus.kube.connection.typed_fields import TypedFields
 from fleetbus.process.file_errors import file_problem
 from fleetbus.process.redact import without_secrets
 from fleetbus.process.settings import allows_loopback
@@ -35,13 +32,8 @@ MAX_UPLOAD: Final = 256 * 1024
 _REFUSED_OF_USERS: Final = frozenset(
     {"exec", "auth-provider", "tokenFile", "client-certificate", "client-key"}
 )
-_REFUSED_OF_CLUSTERS: Final = frozenset(
-    {"certificate-authority", "insecure-skip-tls-verify", "proxy-url"}
-)
-_STRINGS_OF_USERS: Final = frozenset(
-    {"token", "username", "password", "client-certificate-data", "client-key-data"}
-)
-_STRINGS_OF_CLUSTERS: Final = frozenset({"server", "certificate-authority-data", "tls-server-name"})
+_REFUSED_OF_CLUSTERS: Final = frozenset({"certificate-authority", "insecure-skip-tls-verify"})
+_ABSENT: Final = (None, "", False)
 
 
 Renew: TypeAlias = Callable[[], Awaitable["KubeConfig | None"]]
@@ -68,8 +60,10 @@ class KubeConfig:
     """A file of the user of this process: it may lead to this machine and have YAML aliases."""
     renew: Renew | None = field(default=None, compare=False)
     """Reads it again from its origin after a 401 (rule W19); None for a file."""
-    addresses: list[str] = field(default_factory=list[str], init=False, compare=False)
-    """Server and proxy, cached: they are read at each change of the fleet."""
+    readings: list[_Reading] = field(
+        default_factory=list["_Reading"], init=False, repr=False, compare=False
+    )
+    """At most one, cached: it is needed at each change of the fleet."""
 
     @property
     def policy(self) -> AddressPolicy:
@@ -80,15 +74,13 @@ class KubeConfig:
         return f"KubeConfig(source={self.source!r}, context={self.context!r})"
 
 
-@dataclass(slots=True)
-class Connection:
-    """The parameters for aiohttp to connect to one API server."""
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The address in a document, and its entries or the problem of one."""
 
-    host: str
-    ssl: ssl.SSLContext | None
-    proxy: str | None
-    server_hostname: str | None
-    headers: dict[str, str]
+    server: str
+    entries: tuple[ClusterEntry, UserEntry] | None
+    problem: str
 
 
 def read_kube_config(path: str | os.PathLike[str], context: str = "") -> KubeConfig:
@@ -212,7 +204,7 @@ def server_of(config: KubeConfig) -> str:
     Raises:
         ConfigError: the document lacks something that its context names.
     """
-    return without_secrets(_addresses(config)[0])
+    return without_secrets(_reading(config).server)
 
 
 def cluster_fields(config: KubeConfig) -> dict[str, Any]:
@@ -224,12 +216,28 @@ def cluster_fields(config: KubeConfig) -> dict[str, Any]:
     return _document(config).cluster_of(config.context)
 
 
-def _addresses(config: KubeConfig) -> list[str]:
-    """The URLs of the API server and of its proxy, parsed once; empty for none."""
-    if not config.addresses:
-        cluster = _document(config).cluster_of(config.context)
-        config.addresses.extend(str(cluster.get(name) or "") for name in ("server", "proxy-url"))
-    return config.addresses
+def _reading(config: KubeConfig) -> _Reading:
+    if not config.readings:
+        document = _document(config)
+        fields = document.cluster_of(config.context)
+        server = fields.get("server")
+        entries, problem = None, ""
+        try:
+            entries = _read_entries(document, config.context)
+        except ConfigError as e:
+            problem = str(e)
+        config.readings.append(
+            _Reading(server if isinstance(server, str) else "", entries, problem)
+        )
+    return config.readings[0]
+
+
+def _read_entries(document: Document, context: str) -> tuple[ClusterEntry, UserEntry]:
+    name = context or document.current_context
+    where = f"{document.source}: {{}} of context {name!r}"
+    cluster = TypedFields(document.cluster_of(context), where.format("cluster"))
+    user = TypedFields(document.user_of(context), where.format("user"))
+    return read_cluster(cluster), read_user(user)
 
 
 def is_same_server(one: KubeConfig, other: KubeConfig) -> bool:
@@ -252,26 +260,40 @@ def user_fields(config: KubeConfig) -> dict[str, Any]:
     return _document(config).user_of(config.context)
 
 
-def check_server(config: KubeConfig) -> None:
-    """Check the addresses of the API server and of its proxy as they are written (rule S7).
+def check_access(config: KubeConfig) -> None:
+    """Check all that can be checked without reading files or connecting (rule S7).
 
     Raises:
-        ConfigError: one is not allowed, or the document lacks something that its context names.
+        ConfigError: see `access_entries`.
     """
-    server, proxy = _addresses(config)
-    if not server:
+    access_entries(config)
+
+
+def access_entries(config: KubeConfig) -> tuple[ClusterEntry, UserEntry]:
+    """The cluster and the user of the context to use.
+
+    Raises:
+        ConfigError: a field of them is malformed or cannot be honoured, an address is not allowed
+            as it is written, or the document lacks something that its context names.
+    """
+    reading = _reading(config)
+    if reading.entries is None:
+        raise ConfigError(reading.problem)
+    cluster = reading.entries[0]
+    if not cluster.server:
         raise ConfigError(f"{config.source}: context {current_context(config)!r} has no server")
     policy = config.policy
-    if refused := policy.refusal(server):
+    if refused := policy.refusal(cluster.server):
         raise ConfigError(f"{config.source}: server: {refused}")
-    if proxy and (refused := policy.proxy_refusal(proxy)):
+    if cluster.proxy_url and (refused := policy.proxy_refusal(cluster.proxy_url)):
         raise ConfigError(f"{config.source}: proxy-url: {refused}")
+    return reading.entries
 
 
 def read_upload(text: str, source: str) -> KubeConfig:
     """The current context of an uploaded kubeconfig, without the rest of it.
 
-    Its addresses are not checked yet: that needs the fields of the Cluster; see `check_server`.
+    Its addresses are not checked yet: that needs the fields of the Cluster; see `check_access`.
 
     Raises:
         ConfigError: it must not be used, or is not a kubeconfig.
@@ -292,7 +314,7 @@ def upload_refusal(config: KubeConfig) -> str:
     try:
         _check_size(config)
         _check_upload(_document(config), config.context)
-        check_server(config)
+        check_access(config)
     except ConfigError as e:
         return str(e)
     return ""
@@ -306,25 +328,22 @@ def _check_size(config: KubeConfig) -> None:
 def _check_upload(document: Document, context: str) -> None:
     # Entries that no context names are checked too: another context may become current.
     for entry in document.entries("users"):
-        _check_entry(document.source, "user", entry, _REFUSED_OF_USERS, _STRINGS_OF_USERS)
+        read_user(_allowed(document.source, "user", entry, _REFUSED_OF_USERS))
     for entry in document.entries("clusters"):
-        _check_entry(document.source, "cluster", entry, _REFUSED_OF_CLUSTERS, _STRINGS_OF_CLUSTERS)
+        read_cluster(_allowed(document.source, "cluster", entry, _REFUSED_OF_CLUSTERS))
     document.cluster_of(context)
 
 
-def _check_entry(
-    source: str, kind: str, entry: dict[str, Any], refused: frozenset[str], strings: frozenset[str]
-) -> None:
+def _allowed(source: str, kind: str, entry: dict[str, Any], refused: frozenset[str]) -> TypedFields:
     where = f"{source}: {kind} {entry['name']!r}"
     found: object = entry.get(kind) or {}
     if not isinstance(found, dict):
         raise ConfigError(f"{where} is not a map")
     fields = cast("dict[str, Any]", found)
     for name in sorted(refused & fields.keys()):
-        raise ConfigError(f"{where}: {name!r} is not allowed")
-    for name in sorted(strings & fields.keys()):
-        if not isinstance(fields[name], str):
-            raise ConfigError(f"{where}: {name!r} is not a string")
+        if fields[name] not in _ABSENT:
+            raise ConfigError(f"{where}: {name!r} is not allowed")
+    return TypedFields(fields, where)
 
 
 async def connect(config: KubeConfig | None) -> Connection:
@@ -333,130 +352,17 @@ async def connect(config: KubeConfig | None) -> Connection:
     Raises:
         ConfigError: the document is incomplete, or a credential plugin failed.
     """
-    import_light_or_full()
-    from kubernetes_asyncio.client.configuration import (  # noqa: PLC0415 -- see the docstring of the module
-        Configuration,
-    )
-
-    target = Configuration()
-    try:
-        if config is None:
-            _load_in_cluster(target)
-        else:
-            await _load_document(config, target)
-        return await _connection(target, insecure=config is not None and config.insecure)
-    except ConfigError:
-        raise
-    except Exception as e:  # the loader raises anything, KeyError and binascii.Error included
-        source = config.source if config else "the pod's service account, as no kubeconfig is given"
-        raise ConfigError(f"{source}: {type(e).__name__}: {e}") from e
-
-
-def import_client() -> None:
-    """Import what `connect` needs, which takes seconds: call it before anything else runs."""
-    import_light_or_full()
-    importlib.import_module("kubernetes_asyncio.client.configuration")
-
-
-def import_light_or_full() -> None:
-    """Import kubernetes_asyncio as the process is configured; see `import_light`."""
-    if "kubernetes_asyncio" not in sys.modules and os.environ.get("FLEETBUS_LIGHT_KUBE") == "1":
-        import_light()
-
-
-def import_light() -> None:
-    """Make kubernetes_asyncio importable without its typed models, for the whole process.
-
-    Afterwards there is no `CoreV1Api` and no `dynamic`: call it only where no user code runs.
-    """
-    if "kubernetes_asyncio" in sys.modules:
-        return
-    root = next(
-        (p for s in sys.path if (p := pathlib.Path(s) / "kubernetes_asyncio").is_dir()), None
-    )
-    if root is None:
-        return
-    try:
-        _stub_packages(root)
-    except Exception:  # noqa: BLE001 -- a release with another layout: use the plain import
-        for name in [n for n in sys.modules if n.split(".")[0] == "kubernetes_asyncio"]:
-            del sys.modules[name]
-
-
-def _stub_packages(root: pathlib.Path) -> None:
-    _stub("kubernetes_asyncio", root)
-    client = cast("Any", _stub("kubernetes_asyncio.client", root / "client"))
-    client.models = _stub("kubernetes_asyncio.client.models", root / "client" / "models")
-    from kubernetes_asyncio.client import exceptions  # noqa: PLC0415
-    from kubernetes_asyncio.client.configuration import Configuration  # noqa: PLC0415
-
-    client.Configuration, client.exceptions = Configuration, exceptions
-    client.ApiException = exceptions.ApiException
-    from kubernetes_asyncio.client.api_client import ApiClient  # noqa: PLC0415
-
-    client.ApiClient = ApiClient
-
-
-def _stub(name: str, path: pathlib.Path) -> types.ModuleType:
-    module = types.ModuleType(name)
-    spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
-    module.__path__ = [str(path)]
-    module.__spec__ = spec
-    spec.submodule_search_locations = module.__path__
-    sys.modules[name] = module
-    parent, _, child = name.rpartition(".")
-    if parent:
-        setattr(sys.modules[parent], child, module)
-    return module
-
-
-def _load_in_cluster(target: Any) -> None:
-    from kubernetes_asyncio.config import incluster_config  # noqa: PLC0415
-
-    cast("Any", incluster_config).load_incluster_config(client_configuration=target)
-
-
-async def _load_document(config: KubeConfig, target: Any) -> None:
-    from kubernetes_asyncio.config.kube_config import (  # noqa: PLC0415
-        KubeConfigLoader,
-    )
-
-    check_server(config)  # before a credential plugin runs
-    loader = cast("Any", KubeConfigLoader)(
-        config_dict=_document(config).with_user(config.context),
-        config_base_path=_folder_of(config),
-        active_context=current_context(config),
-    )
-    await loader.load_and_set(target)
+    if config is None:
+        return pod_connection()
+    cluster, user = access_entries(config)  # checked before a credential plugin runs
+    folder = _folder_of(config)
+    access = Access(cluster, user, source=config.source, folder=folder, insecure=config.insecure)
+    return await access.connection()
 
 
 def _folder_of(config: KubeConfig) -> str:
     """The folder for relative paths in the document."""
     return str(pathlib.Path(config.source).expanduser().absolute().parent)
-
-
-async def _connection(target: Any, *, insecure: bool) -> Connection:
-    headers: dict[str, str] = {}
-    for auth in (await target.auth_settings()).values():
-        headers[auth["key"]] = str(auth["value"]).strip()  # a token file ends in a newline
-    host = str(target.host).rstrip("/")
-    return Connection(
-        host=host,
-        ssl=_ssl_context(target, insecure=insecure) if host.lower().startswith("https") else None,
-        proxy=target.proxy or None,
-        server_hostname=target.tls_server_name or None,
-        headers=headers,
-    )
-
-
-def _ssl_context(target: Any, *, insecure: bool) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=target.ssl_ca_cert or None)
-    if target.cert_file:
-        context.load_cert_chain(target.cert_file, keyfile=target.key_file)
-    if insecure or not target.verify_ssl:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _document(config: KubeConfig) -> Document:

@@ -14,14 +14,14 @@ from datetime import UTC, datetime
 
 from fleetbus.errors import ConfigError, KubeError, Unauthorized
 from fleetbus.kube.connection.config import (
-    Connection,
     KubeConfig,
     Renew,
-    check_server,
+    check_access,
     connect,
     read_again,
     signature_of,
 )
+from fleetbus.kube.connection.parameters import Connection
 from fleetbus.process.access.tokens import read_expiry
 from fleetbus.process.clock import rfc3339
 
@@ -55,6 +55,8 @@ class Credentials:
         """
         async with self._reading:
             await self._follow_file()
+            if self._connection is not None and self._connection.is_expired:
+                self._connection = None
             while self._connection is None:
                 config = self._config
                 made = await connect(config)
@@ -96,7 +98,7 @@ class Credentials:
 
 def explain_refusal(error: KubeError, connection: Connection) -> None:
     """Add to a 401 that the token has expired, and how to make another."""
-    _, _, token = connection.headers.get("authorization", "").partition(" ")
+    _, _, token = connection.headers.get("Authorization", "").partition(" ")
     expiry = read_expiry(token)
     if isinstance(error, Unauthorized) and expiry is not None and expiry < time.time():
         when = rfc3339(datetime.fromtimestamp(expiry, UTC), timespec="seconds")
@@ -114,7 +116,7 @@ async def _renewed(config: KubeConfig, renew: Renew) -> KubeConfig:
     # Settings outside the document, like the fields of a Cluster, still apply.
     renewed = replace(config, document=found.document, context=found.context)
     try:
-        check_server(renewed)
+        check_access(renewed)
     except ConfigError:  # the provider reports it as the cluster's problem
         return config
     return renewed

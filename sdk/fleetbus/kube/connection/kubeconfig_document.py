@@ -12,7 +12,8 @@ from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.yaml_document import parse_yaml
 
 _SECTIONS: Final = ("clusters", "contexts", "users")
-_ANONYMOUS: Final = "fleetbus:anonymous"
+_HEADER: Final = {"kind": "Config", "apiVersion": "v1"}
+_Entry = dict[str, Any]
 _Scalar = str | int | float
 """The types that a name may have in YAML; kubectl accepts numbers too."""
 
@@ -35,6 +36,9 @@ class Document:
         if not isinstance(found, dict) or "clusters" not in found:
             raise ConfigError(f"{source}: not a kubeconfig: it has no field 'clusters'")
         self.fields = cast("dict[str, Any]", found)
+        for field, expected in _HEADER.items():
+            if self.fields.get(field) not in (None, "", expected):
+                raise ConfigError(f"{source}: not a kubeconfig: its {field!r} is not {expected!r}")
 
     @property
     def current_context(self) -> str:
@@ -80,25 +84,6 @@ class Document:
         user = _name(self._named("contexts", context or self.current_context).get("user"))
         return self._named("users", user) if user else {}
 
-    def with_user(self, context: str) -> dict[str, Any]:
-        """The fields, with an anonymous user for a context that names none.
-
-        kubectl connects without credentials then, and kubernetes_asyncio fails where TLS is used.
-
-        Raises:
-            ConfigError: the document lacks something that the context names.
-        """
-        name = context or self.current_context
-        found = self._named("contexts", name)
-        if _name(found.get("user")):
-            return self.fields
-        anonymous = {"name": name, "context": {**found, "user": _ANONYMOUS}}
-        return {
-            **self.fields,
-            "contexts": [*(e for e in self.entries("contexts") if e["name"] != name), anonymous],
-            "users": [*self.entries("users"), {"name": _ANONYMOUS, "user": {}}],
-        }
-
     def parts(self) -> dict[str, str]:
         """Each context with only its own part of the document, as JSON.
 
@@ -108,37 +93,38 @@ class Document:
         sections = {field: self._by_name(field) for field in _SECTIONS}
         return {name: self._part(sections, name) for name in sections["contexts"]}
 
-    def _part(self, sections: Mapping[str, Mapping[str, dict[str, Any]]], name: str) -> str:
-        context: object = sections["contexts"][name].get("context")
+    def _part(self, sections: Mapping[str, Mapping[str, list[_Entry]]], name: str) -> str:
+        context: object = sections["contexts"][name][0].get("context")
         wanted = cast("dict[str, Any]", context) if isinstance(context, dict) else {}
         names = {
             "contexts": name,
             "clusters": _name(wanted.get("cluster")),
             "users": _name(wanted.get("user")),
         }
-        part = {
-            field: [entries[names[field]]] if names[field] in entries else []
-            for field, entries in sections.items()
-        }
+        part = {field: entries.get(names[field], []) for field, entries in sections.items()}
         try:
             # YAML has dates and recursive structures, JSON does not.
             return json.dumps({**part, "current-context": name}, default=str)
         except (ValueError, TypeError, RecursionError) as e:
             raise ConfigError(f"{self.source}: context {name!r} cannot be read: {e}") from e
 
-    def _by_name(self, field: str) -> dict[str, dict[str, Any]]:
-        """The entries of a section by name; of two equal names the first counts."""
-        found: dict[str, dict[str, Any]] = {}
+    def _by_name(self, field: str) -> dict[str, list[_Entry]]:
+        """The entries of a section by name; more than one of a name is a problem of that name."""
+        found: dict[str, list[_Entry]] = {}
         for entry in self.entries(field):
-            found.setdefault(str(entry["name"]), entry)
+            found.setdefault(str(entry["name"]), []).append(entry)
         return found
 
     def _named(self, field: str, name: str) -> dict[str, Any]:
         kind = field.removesuffix("s")
-        entry = self._by_name(field).get(name)
-        if entry is None:
+        entries = self._by_name(field).get(name, [])
+        if not entries:
             raise ConfigError(f"{self.source}: {field} has no entry named {name!r}")
-        fields: object = entry.get(kind)
+        if len(entries) > 1:
+            raise ConfigError(f"{self.source}: {field} has two entries named {name!r}")
+        fields: object = entries[0].get(kind)
+        if fields is None and kind != "context":
+            return {}
         if not isinstance(fields, dict):
             raise ConfigError(f"{self.source}: {kind} {name!r} is not a map")
         return cast("dict[str, Any]", fields)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import msgspec
 
 from fleetbus.kube.resource_names import suggest_resource
+from fleetbus.kube.unwatched_types import how_to_watch
 from fleetbus.snapshot.records import ResourceRecord
-from fleetbus_proto.resources import Resource
+from fleetbus_proto.resources import Resource, ResourceName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
 
 _FRESH: Final = timedelta(seconds=5)
 """How long the keys are cached: reading them takes a command per cluster."""
-_SECRETS: Final = "core/secrets"
 _LEFT_OUT: Final = "it may be misspelt, or left out by the settings of the watcher"
-_NO_SECRETS: Final = "the watcher reads Secrets only with FLEETBUS_WATCHER_SECRETS=true"
 
 _decode: Final = msgspec.json.Decoder(ResourceRecord).decode
 
@@ -101,8 +100,8 @@ class WatchedResources:
         return {key.decode(): cluster for cluster, held in pairs for key in held}
 
     async def _look_near(self, resource: Resource, known: frozenset[str]) -> Suggestion:
-        if resource.key == _SECRETS:
-            return Suggestion("", _NO_SECRETS)
+        if how := how_to_watch([ResourceName(*resource)]):
+            return Suggestion("", how)
         key = suggest_resource(resource, known)
         cluster = self._clusters.get(key)
         if cluster is None:

@@ -72,6 +72,8 @@ class Owned:
     uid: str = ""
     """Empty until an apply has confirmed it."""
     mark: Mark = Mark.NONE
+    ran: str = ""
+    """Of an object that runs once: a digest of the template that was started, and how it ended."""
 
     @property
     def kind(self) -> str:
@@ -178,8 +180,11 @@ def _read_cluster(entry: Any, objects: list[ObjectRef]) -> dict[Key, Owned]:
     indexes = cast("list[int]", fields.get("objects", list(range(len(objects)))))
     uids = cast("list[str]", fields.get("uids", [""] * len(indexes)))
     marks = {index: mark for mark in _MARKS for index in cast("list[int]", fields.get(mark, []))}
-    pairs = zip(indexes, uids, strict=True)
-    owned = [Owned(objects[index], str(uid), marks.get(index, Mark.NONE)) for index, uid in pairs]
+    ran = {int(one["object"]): str(one["of"]) for one in cast("list[Any]", fields.get("ran", []))}
+    owned = [
+        Owned(objects[index], str(uid), marks.get(index, Mark.NONE), ran.get(index, ""))
+        for index, uid in zip(indexes, uids, strict=True)
+    ]
     return {one.ref.key: one for one in owned}
 
 
@@ -275,6 +280,9 @@ def _write_cluster(
     for mark in _MARKS:
         if marked := [number for number, _, of in numbered if of is mark]:
             stored[mark.value] = marked
+    ran = sorted((index[one.ref], one.ran) for one in entries.values() if one.ran)
+    if ran:
+        stored["ran"] = [{"object": number, "of": of} for number, of in ran]
     return stored
 
 

@@ -16,13 +16,13 @@ from typing import Any, cast
 import jsonpatch  # pyright: ignore[reportMissingTypeStubs]
 
 from fleetbus_distributor.errors import CustomizeError, RenderError
+from fleetbus_distributor.render.finish import finish, is_aggregated
 from fleetbus_distributor.render.place import matches
 from fleetbus_distributor.render.spec import Action, ClusterCustomize, PatchOp, Spec, Target
 from fleetbus_distributor.render.template import (
     MAX_BYTES,
     Context,
     Object,
-    finish,
     reference,
     render,
     substitute,
@@ -31,6 +31,7 @@ from fleetbus_distributor.render.template import (
 _MAPS_OF_METADATA = (["metadata", "labels"], ["metadata", "annotations"])
 _NEEDS_VALUE = (PatchOp.ADD, PatchOp.REPLACE, PatchOp.TEST)
 _MISSING = object()
+_AGGREGATED = "not applied, because the aggregationRule has the control plane write them"
 
 
 def render_for(spec: Spec, context: Context) -> tuple[list[Object], list[str]]:
@@ -52,6 +53,8 @@ def render_for(spec: Spec, context: Context) -> tuple[list[Object], list[str]]:
             if _is_target(entry.target, current):
                 current = _customize(current, entry, context, where, warnings)
         finished.append(finish(current, path))
+        if current.get("rules") and is_aggregated(current):
+            warnings.append(f"{path}.rules: {_AGGREGATED}")
     _check_whole(finished)
     return finished, warnings
 

@@ -10,7 +10,6 @@ literal `${cluster.name}`.
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -32,20 +31,6 @@ _LABELS = "cluster.labels."
 _VARS = "vars."
 _COMPARED = 200
 """So many names are compared with a misspelt one: it is done for each cluster."""
-_SERVER_FIELDS = (
-    "managedFields",
-    "resourceVersion",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "generation",
-    "selfLink",
-    "uid",
-    # The owners are on the hub: the garbage collector of a target would not find them, and would
-    # delete the object.
-    "ownerReferences",
-)
-_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +103,15 @@ def _fill(value: Any, context: Context, budget: _Budget, path: str, depth: int) 
         raise RenderError(f"{path}: nested deeper than {_MAX_DEPTH}")
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value)
-        return {
+        filled = {
             _fill_key(key, context, budget, path): _fill(
                 member, context, budget, f"{path}.{key}", depth + 1
             )
             for key, member in members.items()
         }
+        if len(filled) < len(members):
+            raise RenderError(f"{path}: two keys become the same")
+        return filled
     if isinstance(value, list):
         items = cast("list[Any]", value)
         return [
@@ -199,51 +187,6 @@ def _scalar(value: Any, expression: str, path: str) -> str:
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     raise RenderError(f"{path}: ${{{expression}}} is not a scalar, but part of a longer string")
-
-
-def finish(obj: Object, path: str) -> Object:
-    """Normalize a rendered and customized object for the apply (rule D3).
-
-    Fields that only a server may set are dropped, a missing namespace becomes `default`, and the
-    write-only `stringData` of a Secret becomes `data`, which can be compared with the live object.
-
-    Raises:
-        RenderError: kind, apiVersion or name is missing.
-    """
-    metadata: Any = obj.get("metadata")
-    if not isinstance(metadata, dict):
-        raise RenderError(f"{path}.metadata: an object is required")
-    kept = cast("dict[str, Any]", metadata)
-    _require_string(obj, "apiVersion", path)
-    _require_string(obj, "kind", path)
-    _require_string(kept, "name", f"{path}.metadata")
-    cleaned: Object = {key: value for key, value in kept.items() if key not in _SERVER_FIELDS}
-    cleaned["namespace"] = cleaned.get("namespace") or DEFAULT_NAMESPACE
-    annotations = cast("dict[str, Any]", cleaned.get("annotations") or {})
-    if _LAST_APPLIED in annotations:
-        cleaned["annotations"] = {k: v for k, v in annotations.items() if k != _LAST_APPLIED}
-    result = {**obj, "metadata": cleaned}
-    result.pop("status", None)
-    if result["apiVersion"] == "v1" and result["kind"] == "Secret":
-        return _without_string_data(result, path)
-    return result
-
-
-def _require_string(part: dict[str, Any], key: str, path: str) -> None:
-    if not isinstance(part.get(key), str) or not part[key]:
-        raise RenderError(f"{path}.{key}: required")
-
-
-def _without_string_data(secret: Object, path: str) -> Object:
-    plain: Any = secret.get("stringData")
-    if plain is None:
-        return secret
-    if not isinstance(plain, dict):
-        raise RenderError(f"{path}.stringData: an object is required")
-    texts = cast("dict[str, Any]", plain)
-    encoded = {key: base64.b64encode(str(text).encode()).decode() for key, text in texts.items()}
-    rest = {key: value for key, value in secret.items() if key != "stringData"}
-    return {**rest, "data": {**cast("dict[str, Any]", secret.get("data") or {}), **encoded}}
 
 
 def reference(obj: Object) -> ObjectRef:

@@ -7,42 +7,24 @@ its name meanwhile.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
 from fleetbus.errors import AlreadyExists, Conflict, Forbidden, Invalid, KubeError, NotFound
+from fleetbus.kube.applied import is_unchanged
 from fleetbus.kube.discovery import ApiResource
 from fleetbus.ownership import PAUSE_ANNOTATION, set_owner
 from fleetbus_distributor.health.health import Health, HealthState
 from fleetbus_distributor.plan.intent import Mark
 from fleetbus_distributor.render.spec import ConflictPolicy, DriftPolicy
 from fleetbus_distributor.render.template import Object, ObjectRef, reference
-from fleetbus_distributor.targets.claim import (
-    Ownership,
-    claim,
-    is_marked_for_other,
-    is_paused,
-    is_protected,
-    may_delete,
-)
-from fleetbus_distributor.targets.drift import (
-    fields_in_conflict,
-    is_free_to_adopt,
-    is_hand_made,
-    was_applied,
-)
-from fleetbus_distributor.targets.drift_report import (
-    Drift,
-    describe_drift,
-    find_drift,
-    find_updated,
-)
-from fleetbus_distributor.targets.field_versions import is_outdated, move_fields
-from fleetbus_distributor.targets.managed_fields import is_applied
+from fleetbus_distributor.targets.claim import Ownership, claim, is_paused, may_delete
+from fleetbus_distributor.targets.drift import KEEPS_CHANGING, fields_in_conflict
+from fleetbus_distributor.targets.drift_report import Drift, describe_drift, find_drift
 from fleetbus_distributor.targets.outcome import Change, ObjectOutcome, State
+from fleetbus_distributor.targets.run_once import outcome_of_gone, ran_after
 from fleetbus_distributor.targets.target import (
     LATER,
     RARELY,
@@ -54,17 +36,25 @@ from fleetbus_distributor.targets.target import (
     redact_secrets,
     to_finding,
 )
+from fleetbus_distributor.targets.update import (
+    MISSING,
+    is_up_to_date,
+    may_recreate,
+    note_answer,
+    order_of,
+    recreate,
+    send_apply,
+    try_apply,
+    update,
+)
 
-MISSING = "Missing"
-"""The reason of an object that is missing, or must be replaced, where nothing may be created."""
 _NO_MATCH = "NoMatch"
-OUTDATED = "RecreateHeld"
-"""The reason of an object that must be replaced although no edit requests it."""
 _NAMESPACES = "v1/namespaces"
 _CONFIRMED_FOR = timedelta(milliseconds=250)
 """How old the reading of which cluster answers may be before something is created there: nothing
 else shows that the object is absent from the right one."""
 _DELETED = Drift("", is_removed=True)
+_UNTIL = "nothing is written until the MultiClusterResource or the object changes"
 _ONLY_CREATE = "1"
 """No object can have this resourceVersion (etcd's first write gets 2): an apply that carries it
 creates, and fails where somebody else created the object since we looked."""
@@ -109,11 +99,23 @@ async def _apply(target: Target, obj: Object, ref: ObjectRef) -> ObjectOutcome:
     target.seen.types.note_served(target.name, ref.api_version, ref.kind)
     wanted = _marked(target, obj, api)
     if created := await _create_unread(target, api, wanted, ref):
-        return created
+        return _recorded(target, obj, None, created)
     live = await target.client.get(api.resource, *namespaced_name(api, ref))
-    if live is None:
-        return await _create(target, api, wanted, ref)
-    return await _apply_to(target, api, wanted, live, ref)
+    if live is not None:
+        outcome = await _apply_to(target, api, wanted, live, ref)
+        return _recorded(target, obj, live, outcome)
+    if ended := outcome_of_gone(target, obj, ref):
+        return ended
+    return _recorded(target, obj, None, await _create(target, api, wanted, ref))
+
+
+def _recorded(
+    target: Target, obj: Object, live: Object | None, outcome: ObjectOutcome
+) -> ObjectOutcome:
+    """Add what is to be recorded of an object that exists; `live` as it was before."""
+    if live is None and outcome.change is not Change.CREATED:
+        return outcome
+    return replace(outcome, ran=ran_after(target, obj, live, outcome))
 
 
 async def _apply_to(
@@ -121,13 +123,67 @@ async def _apply_to(
 ) -> ObjectOutcome:
     if obstacle := _obstacle(target, live, ref):
         return _outcome(ref, obstacle, uid=_uid_if_ours(target, live, ref))
-    if is_applied(wanted, live, target.manager):
+    if is_up_to_date(target, wanted, live):
         return _applied(target, ref, live)
+    if target.only_compare and target.policy.drift is DriftPolicy.IGNORE:
+        return _applied(target, ref, live)
+    if target.only_compare or is_paused(live):
+        return await _compare(target, api, wanted, live, ref)
+    return await _update(target, api, wanted, live, ref)
+
+
+async def _compare(
+    target: Target, api: ApiResource, wanted: Object, live: Object, ref: ObjectRef
+) -> ObjectOutcome:
+    """Let the server tell, without a write, whether an object is as it should be."""
+    made = await try_apply(target, api, wanted, live)
+    drift = find_drift(wanted, made, live, target.manager)
+    if is_unchanged(live, made):
+        note_answer(target, wanted, live)
+        return _applied(target, ref, live)
+    if not drift and made["metadata"].get("resourceVersion") != live["metadata"]["resourceVersion"]:
+        return _applied(target, ref, live)  # others have changed it meanwhile: an event follows
     if is_paused(live):
         return _outcome(ref, paused(ref), str(live["metadata"]["uid"]))
-    if target.only_compare:
-        return _drifted(target, ref, find_drift(wanted, live, target.manager), live)
-    return await _update(target, api, wanted, live, ref)
+    return _drifted(target, ref, drift, live)
+
+
+async def _update(
+    target: Target, api: ApiResource, wanted: Object, live: Object, ref: ObjectRef
+) -> ObjectOutcome:
+    order = order_of(target, wanted)
+    if stopped := target.corrections.stopped(target.name, order, live, target.manager):
+        return stopped
+    try:
+        made, drift = await update(target, api, wanted, live)
+    except Invalid:
+        if target.policy.recreate and may_recreate(target, live):
+            return await recreate(target, api, wanted, live, ref)
+        raise
+    except Conflict as error:
+        return _conflict(target, wanted, live, ref, error)
+    if made is None:
+        message = f"{ref}: {describe_drift(drift)}, once more after each correction; {_UNTIL}"
+        found = Finding(State.CONFLICT, KEEPS_CHANGING, message, RARELY)
+        outcome = replace(_outcome(ref, found, _uid_if_ours(target, live, ref)), drift=drift)
+        target.corrections.stop(target.name, order, live, target.manager, outcome)
+        return outcome
+    is_written = made["metadata"].get("resourceVersion") != live["metadata"].get("resourceVersion")
+    return _applied(target, ref, made, Change.UPDATED if is_written else Change.NONE, drift)
+
+
+def _conflict(
+    target: Target, wanted: Object, live: Object, ref: ObjectRef, error: Conflict
+) -> ObjectOutcome:
+    found = to_finding(error, wanted, str(ref))
+    outcome = _outcome(ref, found, _uid_if_ours(target, live, ref))
+    held = fields_in_conflict(error)
+    shown = [replace(one, field=redact_secrets(one.field, wanted)) for one in held]
+    outcome = replace(outcome, drift=shown)
+    order = order_of(target, wanted)
+    if held and not target.corrections.has_room(target.name, order, live):
+        target.corrections.stop(target.name, order, live, target.manager, outcome)
+    return outcome
 
 
 def _marked(target: Target, obj: Object, api: ApiResource) -> Object:
@@ -175,12 +231,13 @@ async def _create_unread(
         return None
     await target.client.confirm(within=_CONFIRMED_FOR)
     try:
-        made = await _apply_body(target, api, _only_create(wanted))
+        made = await send_apply(target, api, _only_create(wanted))
     except Conflict:
         return None  # it exists: read it
     except NotFound:
         target.seen.forget_namespace(target.name, ref.namespace)
         return None
+    note_answer(target, wanted, made)
     return _applied(target, ref, made, Change.CREATED)
 
 
@@ -198,10 +255,11 @@ async def _create(
     if not target.may_create:
         return _outcome(ref, Finding(State.WAITING, MISSING, f"{ref} is missing", SOON))
     try:
-        made = await _apply_body(target, api, _only_create(wanted))
+        made = await send_apply(target, api, _only_create(wanted))
     except NotFound:
         target.seen.forget_namespace(target.name, ref.namespace)
         raise
+    note_answer(target, wanted, made)
     known = target.known.get(ref.key)
     was_here = known is not None and known.uid and known.mark is Mark.NONE
     drift = [_DELETED] if target.is_same and was_here else []
@@ -244,118 +302,6 @@ async def _namespace_missing(target: Target, ref: ObjectRef) -> Finding | None:
     except AlreadyExists:
         return None
     return None
-
-
-async def _update(
-    target: Target, api: ApiResource, wanted: Object, live: Object, ref: ObjectRef
-) -> ObjectOutcome:
-    body = {**wanted, "metadata": {**wanted["metadata"], "uid": live["metadata"]["uid"]}}
-    try:
-        made = await _send_as_current(target, api, body, live)
-    except Invalid:
-        if target.policy.recreate and _may_recreate(target, live):
-            return await _recreate(target, api, wanted, live, ref)
-        raise
-    except Conflict as error:
-        found = to_finding(error, wanted, str(ref))
-        outcome = _outcome(ref, found, _uid_if_ours(target, live, ref))
-        held = fields_in_conflict(error)
-        shown = [replace(one, field=redact_secrets(one.field, wanted)) for one in held]
-        return replace(outcome, drift=shown)
-    if made["metadata"].get("resourceVersion") == live["metadata"].get("resourceVersion"):
-        return _applied(target, ref, made)
-    return _applied(target, ref, made, Change.UPDATED, _taken_back(target, wanted, live))
-
-
-def _taken_back(target: Target, wanted: Object, live: Object) -> list[Drift]:
-    """The changes of others that an apply has undone; what an edit has changed is none (D13)."""
-    if target.is_same:
-        return find_drift(wanted, live, target.manager)
-    if not was_applied(live, target.manager):
-        return []
-    return find_updated(wanted, live, target.manager)
-
-
-async def _send_as_current(target: Target, api: ApiResource, body: Object, live: Object) -> Object:
-    """Apply; if managedFields of another version are in the way, move them first (rule D9)."""
-    try:
-        return await _send(target, api, body, live)
-    except KubeError as error:
-        if not is_outdated(error, live, body["apiVersion"]):
-            raise
-    return await _send(target, api, body, await move_fields(target, api, live, body["apiVersion"]))
-
-
-async def _send(target: Target, api: ApiResource, body: Object, live: Object) -> Object:
-    """Apply; take a field back only where the policy or the kind of change allows it."""
-    is_forced = target.policy.conflict is ConflictPolicy.OVERWRITE
-    try:
-        return await _apply_body(target, api, body, force=is_forced)
-    except Conflict as error:
-        if not _may_take(target, error, live):
-            raise
-    return await _apply_body(target, api, body, force=True)
-
-
-async def _apply_body(
-    target: Target, api: ApiResource, body: Object, *, force: bool = False
-) -> Object:
-    made = await target.client.apply(api.resource, body, field_manager=target.manager, force=force)
-    target.seen.note_write(target.name, made)
-    return made
-
-
-def _may_take(target: Target, error: Conflict, live: Object) -> bool:
-    adopts = target.policy.conflict is ConflictPolicy.ADOPT
-    if adopts and is_free_to_adopt(error, live, target.manager):
-        return True
-    corrects = target.policy.drift is DriftPolicy.CORRECT
-    if not corrects or not is_hand_made(error, live, target.manager):
-        return False
-    return target.corrections.may_correct(live["metadata"]["uid"])
-
-
-def _may_recreate(target: Target, live: Object) -> bool:
-    has_dependents = live["kind"] in ("Namespace", "CustomResourceDefinition")
-    is_here = not target.aliases and not is_marked_for_other(live, target.owner)
-    may_go = may_delete(live, target.owner) and not is_protected(live)
-    return is_here and may_go and not has_dependents
-
-
-async def _recreate(
-    target: Target, api: ApiResource, wanted: Object, live: Object, ref: ObjectRef
-) -> ObjectOutcome:
-    """Delete an object to create it again; the new one must be acceptable first (rule D6).
-
-    Only the round for all clusters does so: the spec of any other may be outdated by now, and the
-    live object may be the one that a newer round has just created. A replacement that no edit
-    requests is only recorded: the next round plans it like every other deletion (rule D8).
-    """
-    known = target.known.get(ref.key)
-    uid = str(live["metadata"]["uid"])
-    if known and known.mark is Mark.OUTDATED:
-        return _outdated(ref, uid)
-    if not target.may_create:
-        message = f"{ref} must be recreated because of a changed immutable field"
-        return _outcome(ref, Finding(State.WAITING, MISSING, message, SOON))
-    candidate = copy.deepcopy(wanted)
-    candidate["metadata"]["generateName"] = f"{candidate['metadata'].pop('name')[:50]}-"
-    await target.client.create(api.resource, candidate, field_manager=target.manager, dry_run=True)
-    if known is None or known.mark is not Mark.REPLACEABLE or known.uid not in ("", uid):
-        return _outdated(ref, uid)
-    await target.client.delete(api.resource, *namespaced_name(api, ref), uid=uid)
-    message = f"{ref} is deleted, to be recreated with a changed immutable field"
-    return ObjectOutcome(
-        ref, State.WAITING, "Recreating", message, retry=SOON, change=Change.DELETED
-    )
-
-
-def _outdated(ref: ObjectRef, uid: str) -> ObjectOutcome:
-    message = (
-        f"{ref} has a changed immutable field, and no edit requests that: it is deleted and "
-        "recreated when the limits of such deletions allow it, or a person confirms it"
-    )
-    return ObjectOutcome(ref, State.HELD, OUTDATED, message, uid)
 
 
 def _applied(

@@ -21,7 +21,7 @@ from fleetbus_distributor.health.cluster_health import ClusterHealth
 from fleetbus_distributor.health.health import Health, HealthState
 from fleetbus_distributor.plan.intent import Mark, Owned
 from fleetbus_distributor.render.template import Object, ObjectRef, reference
-from fleetbus_distributor.targets.apply import MISSING, OUTDATED, apply_object
+from fleetbus_distributor.targets.apply import apply_object
 from fleetbus_distributor.targets.drift_report import describe_corrections
 from fleetbus_distributor.targets.instances import in_order_of_service, split_instances
 from fleetbus_distributor.targets.outcome import (
@@ -39,6 +39,7 @@ from fleetbus_distributor.targets.target import (
     Target,
     to_finding,
 )
+from fleetbus_distributor.targets.update import MISSING, OUTDATED
 
 log = structlog.get_logger()
 
@@ -206,7 +207,8 @@ def _record(target: Target, outcome: ObjectOutcome, result: ClusterOutcome) -> N
     known = target.known.get(outcome.ref.key)
     uid = outcome.uid or (known.uid if known else "")
     mark = _mark_after(outcome, known.mark if known else Mark.NONE)
-    result.inventory[outcome.ref.key] = Owned(outcome.ref, uid, mark)
+    ran = outcome.ran if outcome.ran is not None else (known.ran if known else "")
+    result.inventory[outcome.ref.key] = Owned(outcome.ref, uid, mark, ran)
     if outcome.change is not Change.NONE:
         result.changes.append((outcome.change, outcome.ref))
         log.info(

@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, cast
 
 from fleetbus.errors import Conflict
+from fleetbus.kube.applied import digest, facts_of
 from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL
+from fleetbus_distributor.render.template import Object
 from fleetbus_distributor.targets.drift_report import Drift
+from fleetbus_distributor.targets.outcome import ObjectOutcome
 
 _UPDATED_BY: Final = re.compile(r'conflict with "[^"]*" using ')
 _HELD_BY: Final = re.compile(r'conflict with "([^"]*)"(?:.* at (\S+))?')
@@ -26,6 +30,10 @@ _AUTOSCALED: Final = ".spec.replicas"
 _WINDOW: Final = timedelta(minutes=10)
 _MAX_CORRECTIONS: Final = 5
 """Corrections of one object per window: more frequent changes are not made by hand."""
+_MOST_OBJECTS: Final = 10_000
+"""The objects that were not corrected for the longest go first."""
+KEEPS_CHANGING: Final = "KeepsChanging"
+"""The reason of an object that no longer is as it should be soon after each write."""
 
 
 def is_hand_made(error: Conflict, live: Mapping[str, Any], manager: str) -> bool:
@@ -79,8 +87,24 @@ def was_applied(live: Mapping[str, Any], manager: str) -> bool:
     return any(one["manager"] == manager and one["operation"] == "Apply" for one in entries)
 
 
+@dataclass(slots=True)
+class _Corrected:
+    """The writes to one object under one configuration."""
+
+    wanted: bytes
+    times: deque[float]
+    before: bytes
+    """The facts before the last write."""
+    stopped: tuple[bytes, ObjectOutcome] | None = None
+    """The facts when we gave up, and what was reported."""
+
+
 class Corrections:
-    """Limits how often an object is corrected, in this process only.
+    """Ends a fight over an object, in this process only.
+
+    Whatever takes our fields away after each write, a controller, a webhook or a cron job, would
+    make us write for ever. So one configuration is written to one object so many times per window,
+    then no more until the configuration or the object becomes another one.
 
     Args:
         now: a monotonic clock in seconds.
@@ -88,22 +112,63 @@ class Corrections:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._times: dict[str, deque[float]] = {}
+        self._objects: OrderedDict[tuple[str, str], _Corrected] = OrderedDict()
 
-    def may_correct(self, uid: str) -> bool:
-        """Count one correction of an object; False if there were too many lately."""
-        now = self._now()
-        self._forget(now)
-        times = self._times.setdefault(uid, deque())
-        if len(times) >= _MAX_CORRECTIONS:
-            return False
-        times.append(now)
-        return True
+    def has_room(self, cluster: str, wanted: Object, live: Object) -> bool:
+        """Whether a configuration may be written once more to an object."""
+        known = self._objects.get(_key(cluster, live))
+        if known is None or known.wanted != digest(wanted):
+            return True
+        oldest = self._now() - _WINDOW.total_seconds()
+        while known.times and known.times[0] < oldest:
+            known.times.popleft()
+        return len(known.times) < _MAX_CORRECTIONS
 
-    def _forget(self, now: float) -> None:
-        oldest = now - _WINDOW.total_seconds()
-        for uid, times in list(self._times.items()):
-            while times and times[0] < oldest:
-                times.popleft()
-            if not times:
-                del self._times[uid]
+    def count(
+        self, cluster: str, wanted: Object, live: Object, manager: str, *, is_same: bool
+    ) -> None:
+        """Count a write.
+
+        Args:
+            cluster: the name of the cluster.
+            wanted: the configuration that was written.
+            live: the object before that.
+            manager: our field manager.
+            is_same: whether the object had it before; else the first write is no correction.
+        """
+        key, text = _key(cluster, live), digest(wanted)
+        known = self._objects.get(key)
+        is_first = known is None or known.wanted != text
+        times: deque[float] = deque() if known is None or is_first else known.times
+        if is_same or not is_first:
+            times.append(self._now())
+        self._objects[key] = _Corrected(text, times, facts_of(wanted, live, manager))
+        self._objects.move_to_end(key)
+        if len(self._objects) > _MOST_OBJECTS:
+            self._objects.popitem(last=False)
+
+    def stop(
+        self, cluster: str, wanted: Object, live: Object, manager: str, outcome: ObjectOutcome
+    ) -> None:
+        """Give up: `outcome` is reported until the configuration or the object changes.
+
+        An object that is not as it was before the last write is only left alone for a while.
+        """
+        known = self._objects.get(_key(cluster, live))
+        facts = facts_of(wanted, live, manager)
+        if known is not None and known.before == facts:
+            known.stopped = (facts, outcome)
+
+    def stopped(
+        self, cluster: str, wanted: Object, live: Object, manager: str
+    ) -> ObjectOutcome | None:
+        """The outcome that was reported when we gave up; None unless that still holds."""
+        known = self._objects.get(_key(cluster, live))
+        if known is None or known.stopped is None:
+            return None
+        facts, outcome = known.stopped
+        return outcome if facts == facts_of(wanted, live, manager) else None
+
+
+def _key(cluster: str, live: Object) -> tuple[str, str]:
+    return cluster, str(live["metadata"].get("uid"))

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from typing import Any, Final, TypeGuard, cast
 
+from fleetbus.kube.applied import is_identical
 from fleetbus_distributor.render.template import Object
-from fleetbus_distributor.targets.managed_fields import equal
 
 _NAMED: Final = 3
 _UNOWNED: Final = frozenset({"apiVersion", "kind", "status"})
@@ -50,16 +50,18 @@ class _Holder:
     fields: Mapping[str, Any]
 
 
-def find_drift(wanted: Object, live: Object, manager: str) -> list[Drift]:
+def find_drift(wanted: Object, made: Object, live: Object, manager: str) -> list[Drift]:
     """List the fields of a template that differ on the cluster.
 
     Args:
-        wanted: the object as it would be applied.
-        live: the object, with its managedFields.
+        wanted: the object as it would be applied; it names the fields.
+        made: the object as an apply makes it, or would make it; it has their values, as the server
+            writes them.
+        live: the object before that, with its managedFields.
         manager: our field manager.
     """
     holders = _others(live, manager)
-    found = _differences(wanted, live, holders)
+    found = _differences(wanted, made, live, holders)
     last = max(holders, key=lambda one: one.time, default=None)
     if last is None:
         return found
@@ -68,22 +70,25 @@ def find_drift(wanted: Object, live: Object, manager: str) -> list[Drift]:
     ]
 
 
-def find_updated(wanted: Object, live: Object, manager: str) -> list[Drift]:
+def find_updated(wanted: Object, made: Object, live: Object, manager: str) -> list[Drift]:
     """List the fields that others hold by a plain update, where the template may be another one.
 
     Args:
         wanted: the object as it is applied.
+        made: the object as that has made it.
         live: the object before that, with its managedFields.
         manager: our field manager.
     """
     holders = [one for one in _others(live, manager) if one.operation == "Update"]
-    return [one for one in _differences(wanted, live, holders) if one.manager]
+    return [one for one in _differences(wanted, made, live, holders) if one.manager]
 
 
-def _differences(wanted: Object, live: Object, holders: Sequence[_Holder]) -> list[Drift]:
+def _differences(
+    wanted: Object, made: Object, live: Object, holders: Sequence[_Holder]
+) -> list[Drift]:
     metadata: Object = {name: wanted["metadata"].get(name) or {} for name in _METADATA}
     body = {key: part for key, part in wanted.items() if key not in {*_UNOWNED, "metadata"}}
-    return list(_compare({**body, "metadata": metadata}, live, holders, ""))
+    return list(_compare({**body, "metadata": metadata}, made, live, holders, ""))
 
 
 def describe_drift(found: Sequence[Drift]) -> str:
@@ -114,41 +119,53 @@ def _others(live: Object, manager: str) -> list[_Holder]:
     ]
 
 
-def _compare(wanted: Any, live: Any, holders: Sequence[_Holder], path: str) -> Iterator[Drift]:
-    if isinstance(wanted, dict) and isinstance(live, dict):
-        theirs = cast("Object", live)
-        for key, value in cast("Object", wanted).items():
+def _compare(
+    wanted: Any, made: Any, live: Any, holders: Sequence[_Holder], path: str
+) -> Iterator[Drift]:
+    if _is_map(wanted) and _is_map(made) and _is_map(live):
+        for key, value in wanted.items():
             inner = _within(holders, f"f:{key}")
             shown = f"{path}.{key}" if key.replace("-", "").isalnum() else f'{path}["{key}"]'
-            if key not in theirs:
-                if value not in (None, {}, []):
-                    yield Drift(shown, is_removed=True)
-                continue
-            yield from _compare(value, theirs[key], inner, shown)
-    elif _is_keyed(wanted) and isinstance(live, list):
+            if key in live:
+                yield from _compare(value, made.get(key), live[key], inner, shown)
+            elif made.get(key) not in (None, {}, []):
+                yield Drift(shown, is_removed=True)
+    elif _is_keyed(wanted) and _is_list(made) and _is_list(live):
         for item in cast("list[Object]", wanted):
-            yield from _compare_item(item, cast("list[Any]", live), holders, path)
-    elif not equal(wanted, live):
+            yield from _compare_item(item, made, live, holders, path)
+    elif not is_identical(made, live):
         last = max(holders, key=lambda one: one.time, default=None)
         yield Drift(path, last.manager, last.time) if last else Drift(path)
 
 
 def _compare_item(
-    item: Object, live: list[Any], holders: Sequence[_Holder], path: str
+    item: Object, made: list[Any], live: list[Any], holders: Sequence[_Holder], path: str
 ) -> Iterator[Drift]:
     shown = f'{path}[name="{item["name"]}"]'
-    others = [cast("Object", one) for one in live if isinstance(one, dict)]
-    found = next((one for one in others if one.get("name") == item["name"]), None)
-    if found is None:
+    after, before = _named(made, item["name"]), _named(live, item["name"])
+    if before is None:
         yield Drift(shown, is_removed=True)
         return
     inner = [
         replace(one, fields=cast("Mapping[str, Any]", tree))
         for one in holders
         for key, tree in one.fields.items()
-        if key.startswith("k:") and json.loads(key[2:]).items() <= found.items()
+        if key.startswith("k:") and json.loads(key[2:]).items() <= before.items()
     ]
-    yield from _compare(item, found, inner, shown)
+    yield from _compare(item, after, before, inner, shown)
+
+
+def _named(items: list[Any], name: str) -> Object | None:
+    maps = [cast("Object", one) for one in items if isinstance(one, dict)]
+    return next((one for one in maps if one.get("name") == name), None)
+
+
+def _is_map(value: Any) -> TypeGuard[Object]:
+    return isinstance(value, dict)
+
+
+def _is_list(value: Any) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
 
 
 def _is_keyed(wanted: Any) -> bool:

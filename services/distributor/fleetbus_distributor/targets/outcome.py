@@ -56,6 +56,8 @@ class ObjectOutcome:
     """The chosen fields of its status."""
     drift: Sequence[Drift] = ()
     """Its fields that others have changed or hold; after a write those that were taken back."""
+    ran: str | None = None
+    """The record of an object that runs once; None to keep the present one."""
 
 
 @dataclass(frozen=True, slots=True)

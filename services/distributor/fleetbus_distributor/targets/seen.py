@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
 
+from fleetbus.kube.applied import ServerAnswers
 from fleetbus_distributor.targets.missing_types import MissingTypes
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import Verb
@@ -25,10 +26,12 @@ class SeenOnTargets:
 
     Attributes:
         types: the types that they lack.
+        answers: the objects that their servers take for what was applied to them.
     """
 
     def __init__(self) -> None:
         self.types = MissingTypes()
+        self.answers = ServerAnswers()
         self._versions: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._namespaces: OrderedDict[tuple[str, str], None] = OrderedDict()
 

@@ -63,6 +63,8 @@ SENSITIVE_NAME: Final = re.compile(
 _QUOTED_VALUE: Final = re.compile(r"(Invalid|Unsupported|Duplicate|Required) value: .*", re.DOTALL)
 _NOT_OF_ITS_TYPE: Final = "failed to create typed patch object"
 """So begins the 500 of an API server to an object whose fields are not those of its type."""
+_QUOTED_BY_MERGE: Final = re.compile(r": expected (.+?), got &[^\n]*")
+"""Server-side apply quotes a value of another type: `.data.a: expected string, got &value…`."""
 _MIN_LENGTH: Final = 3
 """Shorter strings occur in every sentence."""
 
@@ -187,7 +189,7 @@ def redact_secrets(message: str, obj: Mapping[str, Any]) -> str:
     """
     if obj.get("kind") == "Secret" and not (obj.get("data") or obj.get("stringData")):
         return _HIDDEN
-    cleaned = message
+    cleaned = _QUOTED_BY_MERGE.sub(r": expected \1", message)
     for value in sorted(_secrets_of(obj), key=len, reverse=True):
         cleaned = cleaned.replace(value, _HIDDEN)
     if obj.get("kind") == "Secret":

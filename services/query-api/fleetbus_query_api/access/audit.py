@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fleetbus_query_api.access.authorise import Access, Right
+from fleetbus_query_api.access.authorise import Access, Granted, Right
 from fleetbus_query_api.access.user import User, find_user
 from fleetbus_query_api.limits.lasting import release_with
 from fleetbus_query_api.limits.user_limits import address_of
@@ -60,9 +60,7 @@ class AuditedAccess:
         self._access = access
         self.is_open = access.is_open
 
-    async def authorise(
-        self, user: User, right: Right, clusters: Collection[str]
-    ) -> Collection[str]:
+    async def authorise(self, user: User, right: Right, clusters: Collection[str]) -> Granted:
         """Those of the clusters in which the user has a right; see `Access`."""
         allowed = await self._access.authorise(user, right, clusters)
         asked = _ASKED.get()

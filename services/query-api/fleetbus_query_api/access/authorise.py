@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, Protocol
@@ -30,17 +30,23 @@ from fleetbus_query_api.answers.problem import (
     UnavailableProblem,
 )
 from fleetbus_query_api.limits.token_buckets import TokenBuckets
+from fleetbus_query_api.limits.turns import Turns
 
 log = structlog.get_logger()
 
 _CAPACITY: Final = 100_000
 _PER_REQUEST: Final = 16
 _AT_A_TIME: Final = 64
+"""Reviews of one API server; one that hangs must not hold the turns of those that answer."""
 _REVIEW_BURST: Final = 5000
 """A first list over a fleet of 1,000 clusters takes a review for each, or two."""
 _REVIEWS_PER_SECOND: Final = 50
 _MEMBER_WITHIN: Final = timedelta(seconds=3)
-_AWAY_FOR: Final = timedelta(seconds=5)
+_SHORT_WITHIN: Final = timedelta(seconds=0.5)
+"""For an API server that has not answered within the last seconds: each list would wait for it."""
+_SHORT_FOR: Final = timedelta(seconds=5)
+_NAMED: Final = 5
+"""Clusters that an error names."""
 _FLEET: Final = "fleetbus.dev"
 _CLUSTERS: Final = "clusters"
 _OF_HUB: Final = "hub:"
@@ -81,19 +87,47 @@ class Right:
         )
 
 
+class Granted(frozenset[str]):
+    """The clusters in which a user has a right.
+
+    Attributes:
+        undecided: those whose API server does not decide; neither granted nor denied.
+    """
+
+    undecided: frozenset[str]
+
+    @classmethod
+    def of(cls, clusters: Iterable[str], undecided: Iterable[str] = ()) -> Granted:
+        """Make the outcome of some reviews."""
+        granted = cls(clusters)
+        granted.undecided = frozenset(undecided)
+        return granted
+
+
+class UndecidedProblem(UnavailableProblem):
+    """503: a right is known in none of the clusters, and some of them do not decide."""
+
+    def __init__(self, clusters: Iterable[str]) -> None:
+        self.clusters = sorted(clusters)
+        names = ", ".join(self.clusters[:_NAMED]) + (", …" if len(self.clusters) > _NAMED else "")
+        super().__init__(
+            f"your rights cannot be checked: the API server of {names} does not answer an access"
+            " review of the query API. Try again"
+        )
+
+
 class Access(Protocol):
     """Decides what a user may read."""
 
     is_open: bool
     """Whether everybody may read everything, so that an error may tell what there is."""
 
-    async def authorise(
-        self, user: User, right: Right, clusters: Collection[str]
-    ) -> Collection[str]:
+    async def authorise(self, user: User, right: Right, clusters: Collection[str]) -> Granted:
         """Those of the clusters in which the user has a right.
 
         Raises:
             UnavailableProblem: the hub does not decide.
+            UndecidedProblem: there is none, and some of the clusters do not decide.
         """
         ...
 
@@ -111,12 +145,10 @@ class OpenAccess:
 
     is_open = True
 
-    async def authorise(
-        self, user: User, right: Right, clusters: Collection[str]
-    ) -> Collection[str]:
+    async def authorise(self, user: User, right: Right, clusters: Collection[str]) -> Granted:
         """All of the clusters."""
         del user, right
-        return clusters
+        return Granted.of(clusters)
 
     async def is_allowed_on_hub(self, user: User, right: Right) -> bool:
         """Yes."""
@@ -151,7 +183,7 @@ class Decisions:
         self._allow = allow
         self._deny = deny
         self._known: ExpiringCache[_Case, bool] = ExpiringCache(_CAPACITY, clock)
-        self._turns = asyncio.Semaphore(_AT_A_TIME)
+        self._turns = Turns(each=_AT_A_TIME)
         # Bounds the reviews that one user causes: invented names are in no cache (rule A8).
         self._budgets = TokenBuckets(rate=_REVIEWS_PER_SECOND, burst=_REVIEW_BURST, clock=clock)
 
@@ -165,7 +197,7 @@ class Decisions:
         known = self._find(case)
         if known is not None:
             return known
-        async with self._turns:
+        async with self._turns.take(case.at):
             known = self._find(case)  # another request may have asked meanwhile
             if known is None:
                 self._spend(case.user)
@@ -189,10 +221,6 @@ class Decisions:
                 wait_seconds=wait,
             )
 
-    def deny(self, case: _Case, keep: timedelta) -> None:
-        """Deny for so long, without a review."""
-        self._known.put(case, value=False, keep=min(keep, self._deny))
-
 
 class HubAccess:
     """Lets the RBAC of the hub decide.
@@ -213,9 +241,7 @@ class HubAccess:
         self._decisions = decisions
         self._failing = LogOnce()
 
-    async def authorise(
-        self, user: User, right: Right, clusters: Collection[str]
-    ) -> Collection[str]:
+    async def authorise(self, user: User, right: Right, clusters: Collection[str]) -> Granted:
         """Those of the clusters in which the user has a right on the hub; see `Access`."""
         everywhere = Attributes(
             verb=right.verb,
@@ -225,7 +251,7 @@ class HubAccess:
             namespace=right.namespace,
         )
         if not clusters or await self._decide(user, everywhere):
-            return clusters
+            return Granted.of(clusters)
         asked = {name: replace(everywhere, name=name) for name in clusters if name}
         return await _granted(
             {name: self._decide(user, attributes) for name, attributes in asked.items()}
@@ -250,8 +276,9 @@ class HubAccess:
 class MemberAccess:
     """Lets the RBAC of each cluster decide, for users who may `get` its Cluster on the hub.
 
-    A cluster that does not answer denies. Names that the hub itself gives out, like those of its
-    ServiceAccounts, mean others in a member, and get a prefix there.
+    A cluster that does not answer has decided nothing, and nothing of that is kept. Names that the
+    hub itself gives out, like those of its ServiceAccounts, mean others in a member, and get a
+    prefix there.
 
     Args:
         hub: decides who may know of which cluster.
@@ -266,39 +293,48 @@ class MemberAccess:
         self._clusters = clusters
         self._decisions = decisions
         self._failing = LogOnce()
+        # Until when little time is given to a cluster that does not answer.
+        self._short_until: dict[str, float] = {}
 
-    async def authorise(
-        self, user: User, right: Right, clusters: Collection[str]
-    ) -> Collection[str]:
+    async def authorise(self, user: User, right: Right, clusters: Collection[str]) -> Granted:
         """Those of the clusters in which the user has a right there; see `Access`."""
         if not right.plural:
             return await self._hub.authorise(user, right, clusters)
         # First: else the time that an answer takes would tell which clusters there are (rule A2).
         visible = await self._hub.authorise(user, Right("get"), clusters)
         attributes = right.attributes()
-        return await _granted({name: self._decide(user, name, attributes) for name in visible})
+        granted = await _granted({name: self._decide(user, name, attributes) for name in visible})
+        if granted.undecided and not granted:
+            raise UndecidedProblem(granted.undecided)
+        return granted
 
     async def is_allowed_on_hub(self, user: User, right: Right) -> bool:
         """Whether the user has a right on the hub itself; see `Access`."""
         return await self._hub.is_allowed_on_hub(user, right)
 
-    async def _decide(self, user: User, cluster: str, attributes: Attributes) -> bool:
+    async def _decide(self, user: User, cluster: str, attributes: Attributes) -> bool | None:
+        """Whether the user has a right; None if the cluster does not decide."""
         is_hub = bool(cluster) and cluster == self._clusters.hub
         case = _Case(cluster, user if is_hub else _as_foreigner(user), attributes)
+        is_short = time.monotonic() < self._short_until.get(cluster, 0)
         try:
-            async with asyncio.timeout(_MEMBER_WITHIN.total_seconds()):
-                return await self._decisions.decide(lambda: self._clusters.client(cluster), case)
+            within = _SHORT_WITHIN if is_short else _MEMBER_WITHIN
+            async with asyncio.timeout(within.total_seconds()):
+                decided = await self._decisions.decide(lambda: self._clusters.client(cluster), case)
         except ClusterNotFound:
-            pass
+            return False
         except (KubeError, ConfigError, NotEngaged, TimeoutError) as e:
             text = str(e) or "no answer in time"
             if self._failing.should_log(text, key=cluster):
                 log.warning("access_review_failed", cluster=cluster, error=text)
-        self._decisions.deny(case, _AWAY_FOR)
-        return False
+            if not is_short:  # once in a while it gets all of the time
+                self._short_until[cluster] = time.monotonic() + _SHORT_FOR.total_seconds()
+            return None
+        self._short_until.pop(cluster, None)
+        return decided
 
 
-async def _granted(reviews: Mapping[str, Coroutine[Any, Any, bool]]) -> set[str]:
+async def _granted(reviews: Mapping[str, Coroutine[Any, Any, bool | None]]) -> Granted:
     """The names whose reviews allow; so many of a request are made at a time.
 
     Raises:
@@ -307,18 +343,21 @@ async def _granted(reviews: Mapping[str, Coroutine[Any, Any, bool]]) -> set[str]
     """
     turns = asyncio.Semaphore(_PER_REQUEST)
 
-    async def decide(review: Coroutine[Any, Any, bool]) -> bool | Problem:
+    async def decide(review: Coroutine[Any, Any, bool | None]) -> bool | Problem | None:
         async with turns:
             try:
                 return await review
             except Problem as e:
                 return e
 
-    found = await asyncio.gather(*map(decide, reviews.values()))
-    for outcome in found:
+    outcomes = dict(zip(reviews, await asyncio.gather(*map(decide, reviews.values())), strict=True))
+    for outcome in outcomes.values():
         if isinstance(outcome, Problem):
             raise outcome
-    return {name for name, allowed in zip(reviews, found, strict=True) if allowed}
+    return Granted.of(
+        (name for name, outcome in outcomes.items() if outcome is True),
+        undecided=(name for name, outcome in outcomes.items() if outcome is None),
+    )
 
 
 def _as_foreigner(user: User) -> User:
@@ -334,3 +373,19 @@ def _as_foreigner(user: User) -> User:
 
 def _mark(name: str) -> str:
     return f"{_OF_HUB}{name}" if name.startswith(_SYSTEM) else name
+
+
+async def authorise_where_decided(
+    access: Access, user: User, right: Right, clusters: Collection[str]
+) -> Granted:
+    """Those of the clusters in which the user has a right, as far as it is decided.
+
+    For one of several things that an answer shows: the others must not be missing for it.
+
+    Raises:
+        UnavailableProblem: the hub does not decide.
+    """
+    try:
+        return await access.authorise(user, right, clusters)
+    except UndecidedProblem as e:
+        return Granted.of((), undecided=e.clusters)

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Final
 
 from fleetbus.kube.resource_names import CATEGORIES, names_of
+from fleetbus.kube.unwatched_types import how_to_watch
 from fleetbus.snapshot import Definition, ResourceType, SnapshotReader, StoreEmpty
 from fleetbus_proto.resources import CORE, ResourceName, parse_resource_name
 from fleetbus_query_api.answers.problem import NotFoundProblem
@@ -147,7 +148,8 @@ class KnownFleet:
             InvalidName: it is not a resource name.
             NotFoundProblem: no cluster has reported it.
         """
-        for name in parse_resource_name(text.lower()):
+        readings = parse_resource_name(text.lower())
+        for name in readings:
             ranked = [
                 (rank, known)
                 for known in self.resources
@@ -155,7 +157,7 @@ class KnownFleet:
             ]
             if ranked:
                 return min(ranked, key=lambda pair: pair[0])[1]
-        hint = self._suggestion(text) or self._watched_names()
+        hint = how_to_watch(readings) or self._suggestion(text) or self._watched_names()
         raise NotFoundProblem(f"{text} is not watched in any cluster of the fleet; {hint}")
 
     def category(self, word: str) -> Sequence[KnownResource]:

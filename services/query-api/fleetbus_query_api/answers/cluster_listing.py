@@ -16,7 +16,7 @@ from fleetbus.snapshot import (
     ResourceState,
     SnapshotReader,
 )
-from fleetbus_query_api.access.authorise import Access, Right
+from fleetbus_query_api.access.authorise import Access, Right, authorise_where_decided
 from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.catalog import read_generation
 from fleetbus_query_api.answers.problem import NotFoundProblem
@@ -87,7 +87,7 @@ class ClusterListing:
     async def _count(self, user: User, cluster: str, known: ResourceRecord) -> int | None:
         """Count the objects of a resource; None if the user may not list all of them (rule A2)."""
         right = Right("list", known.group, known.plural)
-        if not await self._access.authorise(user, right, [cluster]):
+        if not await authorise_where_decided(self._access, user, right, [cluster]):
             return None
         return await self._reader.count(cluster, known.key)
 

@@ -22,6 +22,7 @@ from fleetbus_query_api.answers.parameters import ListParameters, require_few
 from fleetbus_query_api.answers.problem import NotFoundProblem
 from fleetbus_query_api.answers.projection import MAX_FIELDS, project
 from fleetbus_query_api.answers.readable import (
+    UNDECIDED,
     UNREADABLE,
     Readable,
     ReadableResources,
@@ -206,6 +207,7 @@ def _name_freshness(readable: Readable, found: Mapping[str, Freshness]) -> dict[
         if fleet.lacks(name, known.key):
             named[name] = replace(found[name], reason=NOT_WATCHED)
     named |= dict.fromkeys(readable.left_out, UNREADABLE)
+    named |= dict.fromkeys(readable.undecided, UNDECIDED)
     return dict(sorted(named.items()))
 
 

@@ -84,12 +84,15 @@ class ObjectOutliers:
 
 def _render(outlier: Outlier) -> dict[str, Any]:
     namespace, name = split_object_key(outlier.key.decode())
+    owner = outlier.owner
+    named = {"namespace": owner.namespace, "name": owner.name, "uid": owner.uid} if owner else {}
     variants = sorted(outlier.clusters.items(), key=lambda one: (-len(one[1]), one[0]))
     return {
         "namespace": namespace,
         "name": name,
         "variants": [{"digest": digest, "clusters": clusters} for digest, clusters in variants],
         "differences": outlier.differences(),
+        "owner": owner and {"kind": owner.kind, "cluster": owner.cluster_name, **named},
     }
 
 

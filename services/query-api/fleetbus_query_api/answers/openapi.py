@@ -222,7 +222,17 @@ class DifferenceModel(AnswerModel):
 
     path: str
     values: dict[str, str | float | bool | None]
-    """By digest, at most 200 characters; null if it is absent, `<map or list>` for one of those."""
+    """By digest, the first 200 characters; null if it is absent, a map or list as JSON."""
+
+
+class MarkedOwnerModel(AnswerModel):
+    """The owner that the mark of fleetbus names, a MultiClusterResource say."""
+
+    kind: str
+    cluster: str
+    namespace: str
+    name: str
+    uid: str
 
 
 class OutlierModel(AnswerModel):
@@ -234,6 +244,8 @@ class OutlierModel(AnswerModel):
     """The one of most clusters first."""
     differences: list[DifferenceModel]
     """Between the first five variants that were found; at most 50."""
+    owner: MarkedOwnerModel | None
+    """The owner in another cluster that every one of the objects names; null without one."""
 
 
 class OutlierListModel(FreshAnswerModel):

@@ -20,6 +20,13 @@ UNREADABLE: Final = Freshness(
     reason="not in the fleet, or you may not read it there",
 )
 """Of a cluster that the user has named, or may know of."""
+UNDECIDED: Final = Freshness(
+    ResourceState.UNKNOWN,
+    None,
+    is_complete=False,
+    reason="its API server does not answer an access review: what you may read there is unknown",
+)
+"""Of a cluster that the user may get, and that does not decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +36,14 @@ class Readable:
     Attributes:
         clusters: by name; those that were named need not be in the fleet.
         left_out: further ones that the answer names, because the user did, or may know of them.
+        undecided: those of them that did not decide.
     """
 
     fleet: KnownFleet
     known: KnownResource
     clusters: Sequence[str]
     left_out: Sequence[str]
+    undecided: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +98,16 @@ class ReadableResources:
             await self._review_unknown(user, wanted, fleet, asked)
             raise no_resource(wanted) from None
         right = wanted.right_to(known.group, known.plural)
-        allowed = set(await self._access.authorise(user, right, asked))
+        allowed = await self._access.authorise(user, right, asked)
         if not self._access.is_open:
             known = await self._as_seen(user, wanted, fleet, known, allowed)
         left_out = [name for name in asked if name not in allowed]
         if left_out and not wanted.clusters:
             visible = set(await self._access.authorise(user, Right("list"), left_out))
+            visible |= allowed.undecided
             left_out = [name for name in left_out if name in visible]
-        return Readable(fleet, known, [name for name in asked if name in allowed], left_out)
+        clusters = [name for name in asked if name in allowed]
+        return Readable(fleet, known, clusters, left_out, allowed.undecided)
 
     async def _as_seen(
         self,

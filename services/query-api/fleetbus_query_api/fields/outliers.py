@@ -9,15 +9,18 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, cast
 
-from fleetbus.kube.field_paths import FieldPath, one_of
+import msgspec
+
+from fleetbus.errors import MalformedOwner
+from fleetbus.kube.field_paths import FieldPath
 from fleetbus.kube.selectors import FieldSelector
+from fleetbus.ownership import Owner, owner_of
 from fleetbus.snapshot import Entry, ListQuery, SnapshotReader
 from fleetbus.snapshot.reads.entries import make_entry
 from fleetbus_query_api.answers.catalog import read_generation
 from fleetbus_query_api.answers.problem import BadRequestProblem
 from fleetbus_query_api.answers.render import body_of
 from fleetbus_query_api.fields.bodies import UnreadableBody, decode
-from fleetbus_query_api.fields.groups import render_value
 from fleetbus_query_api.fields.matching import (
     STEP,
     Matches,
@@ -53,11 +56,18 @@ class Outlier:
         key: namespace and name, as in the snapshot.
         clusters: by digest of the variant.
         forms: of some variants, by digest.
+        owners: that the marks of the objects name, whatever cluster the objects are in.
     """
 
     key: bytes
     clusters: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     forms: dict[str, Any] = field(default_factory=dict[str, Any])
+    owners: set[Owner | None] = field(default_factory=set["Owner | None"])
+
+    @property
+    def owner(self) -> Owner | None:
+        """The owner in another cluster that all of the objects have; None if they differ in it."""
+        return next(iter(self.owners)) if len(self.owners) == 1 else None
 
     def differences(self) -> list[dict[str, Any]]:
         """The fields that differ between the variants, and the value in each."""
@@ -212,13 +222,27 @@ class _Names:
 
 def _add(outlier: Outlier, resource: str, entry: Entry) -> None:
     try:
-        form = reduce_tree(resource, decode(body_of(entry)))
+        tree = decode(body_of(entry))
+        owner = _owner(tree)
+        form = reduce_tree(resource, tree)
     except UnreadableBody:
         return
+    outlier.owners.add(owner)
     digest = digest_form(form)
     outlier.clusters.setdefault(digest, []).append(entry.cluster)
     if digest not in outlier.forms and len(outlier.forms) < _MAX_VARIANTS:
         outlier.forms[digest] = form
+
+
+def _owner(tree: Any) -> Owner | None:
+    """The owner that a mark names, without the cluster that the object itself is in."""
+    if not isinstance(tree, dict):
+        return None
+    try:
+        owner = owner_of(cast("dict[str, Any]", tree))
+    except MalformedOwner:
+        return None
+    return owner and owner.on("", "")
 
 
 def _differences(forms: Mapping[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -232,23 +256,20 @@ def _differences(forms: Mapping[str, Any], path: str) -> Iterator[tuple[str, dic
             below = f"{path}.{name}" if _is_plain(name) else f"{path}['{name}']"
             parts = {digest: tree.get(name) for digest, tree in forms.items()}
             yield from _differences(parts, below.removeprefix("."))
-    elif (length := _common_length(trees)) is not None:
-        for at in range(length):
-            parts = {digest: tree[at] for digest, tree in forms.items()}
+    elif all(isinstance(tree, list) for tree in trees):
+        lists = {digest: cast("list[Any]", tree) for digest, tree in forms.items()}
+        for at in range(max(map(len, lists.values()))):
+            parts = {digest: one[at] if at < len(one) else None for digest, one in lists.items()}
             yield from _differences(parts, f"{path}[{at}]")
     else:
         yield path, {digest: _shown(tree) for digest, tree in forms.items()}
 
 
-def _common_length(trees: Sequence[Any]) -> int | None:
-    """The length of lists that are equally long; None for anything else."""
-    lengths = {len(cast("list[Any]", one)) if isinstance(one, list) else None for one in trees}
-    return lengths.pop() if len(lengths) == 1 else None
-
-
 def _shown(value: Any) -> str | int | float | bool | None:
-    shown = render_value(one_of(value))
-    return shown[:_SHOWN] if isinstance(shown, str) else shown
+    """A value as JSON has it; the beginning of a long one."""
+    if isinstance(value, dict | list):
+        value = msgspec.json.encode(value).decode()
+    return value[:_SHOWN] if isinstance(value, str) else value
 
 
 def _is_plain(name: str) -> bool:

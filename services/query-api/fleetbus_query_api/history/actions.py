@@ -19,7 +19,7 @@ from fleetbus.run.current import ObjectRef
 from fleetbus_proto.distribution import DistributionEvent, decode_distribution_event
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import DISTRIBUTION_STREAM, distribution_filter
-from fleetbus_query_api.access.authorise import Access, Right
+from fleetbus_query_api.access.authorise import Access, Right, authorise_where_decided
 from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.catalog import Catalog
 from fleetbus_query_api.history.runs import ControllerRun, RunReads
@@ -121,7 +121,8 @@ class Actions:
         known, right = right_to_get(
             await self._catalog.fleet(), group, owner.kind, owner.namespace, owner.name
         )
-        is_allowed = bool(await self._access.authorise(user, right, [owner.cluster_name]))
+        at = [owner.cluster_name]
+        is_allowed = bool(await authorise_where_decided(self._access, user, right, at))
         return f"{known.group}/{known.plural}" if known is not None and is_allowed else ""
 
     async def _describe_runs(self, places: Sequence[_Place]) -> list[dict[str, Any]]:

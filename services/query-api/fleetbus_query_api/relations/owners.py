@@ -13,7 +13,7 @@ from fleetbus.ownership import owner_of
 from fleetbus.snapshot import Entry, SnapshotReader
 from fleetbus_proto.keys import split_object_key
 from fleetbus_proto.resources import CORE
-from fleetbus_query_api.access.authorise import Access
+from fleetbus_query_api.access.authorise import Access, authorise_where_decided
 from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.catalog import Catalog, KnownFleet, KnownResource
 from fleetbus_query_api.answers.object_listing import (
@@ -145,7 +145,8 @@ class Relations:
         known, right = right_to_get(
             fleet, reference.group, reference.kind, reference.namespace, reference.name
         )
-        allowed = await self._access.authorise(user, right, [reference.cluster])
+        at = [reference.cluster]
+        allowed = await authorise_where_decided(self._access, user, right, at)
         if known is None or not allowed or reference.cluster not in fleet.clusters:
             return known, None
         entry = await self._reader.get(

@@ -9,11 +9,16 @@ from datetime import UTC, datetime
 
 from fleetbus.snapshot import Freshness, SnapshotReader
 from fleetbus_proto.resources import CORE
-from fleetbus_query_api.access.authorise import Access, Right
+from fleetbus_query_api.access.authorise import (
+    Access,
+    Right,
+    UndecidedProblem,
+    authorise_where_decided,
+)
 from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.catalog import Catalog, KnownFleet, KnownResource
 from fleetbus_query_api.answers.cluster_listing import cluster_freshness
-from fleetbus_query_api.answers.readable import UNREADABLE, Selection, no_resource
+from fleetbus_query_api.answers.readable import UNDECIDED, UNREADABLE, Selection, no_resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +28,13 @@ class ReadableTypes:
     Attributes:
         clusters: by resource key.
         asked: the clusters.
+        undecided: those that did not decide about some resource.
     """
 
     fleet: KnownFleet
     clusters: Mapping[str, Collection[str]]
     asked: Sequence[str]
+    undecided: Collection[str] = ()
 
     @property
     def places(self) -> list[tuple[str, str]]:
@@ -85,14 +92,20 @@ class TypeReader:
             await self._access.authorise(user, Right("list", CORE, kind.lower(), namespace), asked)
         allowed = await asyncio.gather(
             *(
-                self._access.authorise(
-                    user, Right("list", known.group, known.plural, namespace), asked
+                authorise_where_decided(
+                    self._access,
+                    user,
+                    Right("list", known.group, known.plural, namespace),
+                    asked,
                 )
                 for known in wanted
             )
         )
         found = {known.key: names for known, names in zip(wanted, allowed, strict=True) if names}
-        return ReadableTypes(fleet, found, asked)
+        undecided = frozenset[str]().union(*(names.undecided for names in allowed))
+        if undecided and not found:
+            raise UndecidedProblem(undecided)
+        return ReadableTypes(fleet, found, asked, undecided)
 
     def require(self, readable: ReadableTypes, kind: str, namespace: str) -> None:
         """Refuse a type that no cluster has, or that the user may list in none (rule A2).
@@ -135,6 +148,7 @@ class TypeReader:
             visible = await self._access.authorise(user, Right("list"), left_out)
             left_out = [name for name in left_out if name in visible]
         found |= dict.fromkeys(left_out, UNREADABLE)
+        found |= dict.fromkeys(readable.undecided, UNDECIDED)
         return dict(sorted(found.items()))
 
 

@@ -10,7 +10,7 @@ from fleetbus_query_api.tables.column import NONE, Cell, Column, column, wide
 
 _SETS: Final = {"In": "in", "NotIn": "notin"}
 _PRESENCE: Final = ("Exists", "DoesNotExist")
-_SHOWN: Final = 3
+SHOWN: Final = 3
 """Items of a list that a cell names."""
 
 
@@ -69,10 +69,16 @@ def strings(tree: object, *path: str) -> list[str]:
     )
 
 
-def some(items: Sequence[str], most: int = _SHOWN) -> str:
-    """Join the first of many, and say how many more there are."""
-    shown = ",".join(items[:most])
-    return f"{shown} + {len(items) - most} more..." if len(items) > most else shown
+def some(items: Sequence[str], total: int | None = None) -> str:
+    """Join the first of many, and say how many more there are.
+
+    Args:
+        items: those that are shown, or more.
+        total: how many there are; by default as many as items.
+    """
+    total = len(items) if total is None else total
+    shown = ",".join(items[:SHOWN])
+    return f"{shown} + {total - SHOWN} more..." if total > SHOWN else shown
 
 
 def is_true(tree: object, *path: str, kind: str) -> bool:

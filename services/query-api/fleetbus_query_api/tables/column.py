@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from fleetbus.kube.json_fields import Tree, look, text
+from fleetbus.kube.path_budget import PathBudget
 from fleetbus.process.human_time import parse_time, render_duration
 
 Cell = str | int | float | bool | None
@@ -19,6 +20,14 @@ UNKNOWN: Final = "<unknown>"
 INVALID: Final = "<invalid>"
 DEFAULT_MARK: Final = " (default)"
 """Behind the name of the class that is used where none is named."""
+TOO_COSTLY: Final = "<too costly>"
+"""In place of a value that takes too much work to find."""
+LONGEST_CELL: Final = 4_096
+"""Characters; a column of a custom resource may select a whole object."""
+
+
+def _no_cell(_: Tree) -> Cell:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +46,17 @@ class Column:
     """
 
     name: str
-    cell: Callable[[Tree], Cell]
+    cell: Callable[[Tree], Cell] = _no_cell
     type: str = "string"
     format: str = ""
     description: str = ""
     priority: int = 0
     in_list: Callable[[Sequence[Tree]], Callable[[Tree], Cell]] | None = None
+
+    def render(self, tree: Tree, budget: PathBudget) -> Cell:
+        """The cell of an object; `TOO_COSTLY` if it takes more steps than there are."""
+        del budget  # the work of built-in columns does not depend on what somebody has declared
+        return self.cell(tree)
 
     def definition(self) -> dict[str, str | int]:
         """The column without its cells, as answers have it."""

@@ -31,11 +31,12 @@ from fleetbus_query_api.answers.object_listing import (
 from fleetbus_query_api.answers.parameters import ListParameters, require_few
 from fleetbus_query_api.answers.problem import BadRequestProblem
 from fleetbus_query_api.answers.readable import Selection
-from fleetbus_query_api.answers.render import FIXED_HEADERS, body_of, render_freshness
+from fleetbus_query_api.answers.render import FIXED_HEADERS, SLICE, body_of, render_freshness
 from fleetbus_query_api.fields.order import SortKey, parse_sort
 from fleetbus_query_api.limits.time_slices import TimeSlices
-from fleetbus_query_api.tables.column import NONE, UNKNOWN, Cell, Column
+from fleetbus_query_api.tables.column import LONGEST_CELL, NONE, UNKNOWN, Cell, Column
 from fleetbus_query_api.tables.columns import columns_in_list, columns_of
+from fleetbus_query_api.tables.cost import CellCosts
 
 log = structlog.get_logger()
 
@@ -44,9 +45,6 @@ _PAGE: Final = 500
 """Objects that are read at a time."""
 _CHOSEN_PAGE: Final = 5_000
 """The same where they are selected or sorted by fields; the bytes of a page are bounded anyhow."""
-_LONGEST_CELL: Final = 4_096
-"""Characters; a column of a custom resource may select a whole object."""
-
 _NAMED: Final = 20
 """Objects without a body that the end of a table names."""
 
@@ -128,13 +126,10 @@ class TableListing:
         undetermined: list[tuple[ObjectRef, str]] = []
         version = found.page.counter
         while True:
-            lines: list[bytes] = []
             # One object by its name is a get, which knows of no others.
             line = rows.lines(found.page.entries if chosen.query.name is None else ())
-            take: Callable[[Entry], None] = lambda e, to=lines, of=line: to.append(of(e))  # noqa: E731
-            await self._slices.run(take, found.page.entries)
-            if lines:
-                yield b"".join(lines)
+            async for lines in self._render(line, found.page.entries):
+                yield lines
             for cluster, count in found.undecided.items():  # each page counts all that it looked at
                 undecided[cluster] = max(undecided.get(cluster, 0), count)
             undetermined += found.undetermined[: _NAMED - len(undetermined)]
@@ -158,6 +153,25 @@ class TableListing:
         if undetermined:
             end["undetermined"] = render_undetermined(undetermined)
         yield _encode({"end": end}) + b"\n"
+
+    async def _render(
+        self, line: Callable[[Entry], bytes], entries: Sequence[Entry]
+    ) -> AsyncGenerator[bytes]:
+        """Render rows, and yield them whenever they fill a slice of the answer."""
+        lines, size = list[bytes](), 0
+
+        def take(entry: Entry) -> bool:
+            nonlocal size
+            lines.append(line(entry))
+            size += len(lines[-1])
+            return size >= SLICE
+
+        left = iter(entries)
+        while await self._slices.run(take, left):
+            yield b"".join(lines)
+            lines, size = [], 0
+        if lines:
+            yield b"".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,18 +212,19 @@ class _Rows:
         self._columns = columns
         self._is_namespaced = is_namespaced
         self._show_labels = show_labels
+        self._costs = CellCosts()
         self.count = 0
         self.degraded: list[dict[str, str]] = []
         """Of which objects only the name is shown, because the body is unknown; not all of many."""
 
     def definitions(self) -> list[dict[str, Any]]:
         """The columns, as in the first line."""
-        found = [Column("Cluster", lambda _: None, description="The cluster of the object.")]
+        found = [Column("Cluster", description="The cluster of the object.")]
         if self._is_namespaced:
-            found.append(Column("Namespace", lambda _: None))
+            found.append(Column("Namespace"))
         found += self._columns
         if self._show_labels:
-            found.append(Column("Labels", lambda _: None))
+            found.append(Column("Labels"))
         return [each.definition() for each in found]
 
     def lines(self, entries: Sequence[Entry]) -> Callable[[Entry], bytes]:
@@ -239,9 +254,9 @@ class _Rows:
                 )
             cells = [entry.name if c.format == "name" else UNKNOWN for c in self._columns]
             return [*cells, UNKNOWN] if self._show_labels else cells
-        cells = [_render(column.cell(tree)) for column in columns]
+        cells = [_render(cell) for cell in self._costs.cells(columns, tree)]
         if self._show_labels:
-            cells.append((pairs(tree, "metadata", "labels") or NONE)[:_LONGEST_CELL])
+            cells.append((pairs(tree, "metadata", "labels") or NONE)[:LONGEST_CELL])
         return cells
 
 
@@ -258,7 +273,7 @@ def _tree_of(entry: Entry) -> Tree | None:
 def _render(cell: Cell) -> str:
     """Render a cell as kubectl does."""
     if isinstance(cell, str):
-        return cell if len(cell) <= _LONGEST_CELL else cell[:_LONGEST_CELL]
+        return cell
     if cell is None:
         return ""
     if isinstance(cell, bool):

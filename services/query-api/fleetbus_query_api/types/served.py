@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from fleetbus.snapshot import ResourceType, SnapshotReader
 from fleetbus_proto.resources import is_built_in
-from fleetbus_query_api.access.authorise import Access, Right
+from fleetbus_query_api.access.authorise import Access, Right, authorise_where_decided
 from fleetbus_query_api.access.user import User
 from fleetbus_query_api.answers.catalog import Catalog, KnownFleet, KnownResource
 from fleetbus_query_api.answers.problem import NotFoundProblem
@@ -84,7 +84,7 @@ class ServedKinds:
         found: list[ResourceType] = []
         for known in custom:
             right = Right("list", known.group, known.plural)
-            allowed = await self._access.authorise(user, right, unseen)
+            allowed = await authorise_where_decided(self._access, user, right, unseen)
             found += _records(fleet, allowed, known.key)
         return found
 

@@ -7,7 +7,6 @@ whose clients accept the same form.
 from __future__ import annotations
 
 import asyncio
-import collections
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from typing import Final
 
 import redis.exceptions
 import structlog
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter
 
 from fleetbus.errors import FleetbusError, StoreError
 from fleetbus.process.log_once import LogOnce
@@ -24,21 +23,19 @@ from fleetbus.snapshot import ListQuery, Page
 from fleetbus.snapshot.reads.changed import MOST, ChangedObjects, ObjectState
 from fleetbus.snapshot.reads.feed import Change, Position
 from fleetbus_query_api.answers.object_listing import ObjectListing
-from fleetbus_query_api.answers.problem import (
-    GoneProblem,
-    TooManyRequestsProblem,
-    UnavailableProblem,
-)
+from fleetbus_query_api.answers.problem import GoneProblem, UnavailableProblem
 from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.limits.turns import Turns
 from fleetbus_query_api.settings import QueryApiSettings
+from fleetbus_query_api.watch.admission import Admission
 from fleetbus_query_api.watch.events import Event, Settler, Shown, key_of
 from fleetbus_query_api.watch.selection import Matching, Pages, Selector
+from fleetbus_query_api.watch.shown_keys import KeyCount, ShownKeys
 from fleetbus_query_api.watch.subscription import EndReason, Subscription
 from fleetbus_query_api.watch.tail import FeedTail
 
 log = structlog.get_logger()
 
-WATCHES: Final = Gauge("fleetbus_query_api_watches", "Open watches.")
 ENDED: Final = Counter(
     "fleetbus_query_api_ended_watches_total",
     "Watches that have ended, by reason: client, timeout, stopping, expired (410: changes were"
@@ -61,7 +58,10 @@ _PAGE: Final = 100
 _CUTS: Final = ("dropped", "unwatched")
 """Changes that are no deletions."""
 _RETRY: Final = timedelta(milliseconds=100)
-_TRY_AGAIN_SECONDS: Final = 5.0
+_READ_AT_A_TIME: Final = 8
+_READ_OF_USER: Final = 2
+"""Pages that are read for the watches of one user at a time: more of them would read no faster, and
+others would wait."""
 
 
 @dataclass(slots=True)
@@ -80,9 +80,14 @@ class _Step:
 
 
 class _Topic:
-    """The watches of one resource."""
+    """The watches of one resource.
 
-    def __init__(self) -> None:
+    Args:
+        keys: what those with selectors have shown.
+    """
+
+    def __init__(self, keys: ShownKeys) -> None:
+        self.keys = keys
         self.settler = Settler()
         self.subscriptions: set[Subscription] = set()
         self.matching: dict[Selector, Matching] = {}
@@ -124,6 +129,7 @@ class _Topic:
         if not change.resource:
             for matching in self.matching.values():
                 matching.forget(change.cluster)
+            self.keys.drop(change.cluster)
 
 
 class Broadcaster:
@@ -147,9 +153,9 @@ class Broadcaster:
         self.tail = tail
         self.slices = slices
         self._listing = listing
-        self._most = settings.watches
-        self._most_of_user = settings.user_watches
-        self._of_user = collections.Counter[str]()
+        self._admission = Admission(settings)
+        self._reading = Turns(total=_READ_AT_A_TIME, each=_READ_OF_USER)
+        self._keys = KeyCount()
         self._loads: set[asyncio.Task[None]] = set()
         self._topics: dict[str, _Topic] = {}
         self._pending: list[Change] = []
@@ -176,29 +182,16 @@ class Broadcaster:
         """The version after which a watch that joins now is offered everything."""
         return self._delivering
 
-    def admit(self, user: str) -> Callable[[], None]:
+    def admit(self, user: str, selector: Selector) -> Callable[[], None]:
         """Count a watch of a user, until the result is called.
 
         Raises:
-            TooManyRequestsProblem: there are too many.
+            TooManyRequestsProblem: there are too many, or their selectors take too much work.
             UnavailableProblem: the process stops.
         """
         if self._is_closed:
             raise UnavailableProblem("the query API is stopping; try again")
-        held = self._of_user[user]
-        if held >= self._most_of_user:
-            raise _too_many(f"{held} of your watches are open")
-        if self._of_user.total() >= self._most:
-            raise _too_many(f"{self._of_user.total()} watches are open")
-        self._of_user[user] += 1
-        WATCHES.set(self._of_user.total())
-
-        def release() -> None:
-            self._of_user[user] -= 1
-            self._of_user += collections.Counter()  # without those that have none
-            WATCHES.set(self._of_user.total())
-
-        return release
+        return self._admission.admit(user, selector)
 
     async def start(self) -> Position:
         """Follow the feed; returns a position that nothing made before this call is behind.
@@ -214,13 +207,16 @@ class Broadcaster:
 
     def join(self, resource: str, subscription: Subscription) -> None:
         """Offer a watch every event after `joined_at`."""
-        topic = self._topics.setdefault(resource, _Topic())
+        topic = self._topics.get(resource)
+        if topic is None:
+            topic = self._topics[resource] = _Topic(ShownKeys(self._keys, self.slices))
         topic.subscriptions.add(subscription)
         if not subscription.selector.is_by_content:
             return
         matching = topic.matching.get(subscription.selector)
         if matching is None:
-            matching = Matching(subscription.selector, self._read_matching(resource), self._now)
+            read = self._read_matching(resource, subscription.user)
+            matching = Matching(subscription.selector, topic.keys, read, self._now)
             topic.matching[subscription.selector] = matching
         matching.users += 1
         subscription.matching = matching
@@ -230,10 +226,9 @@ class Broadcaster:
         matching = subscription.matching
         if matching is None:
             return
-        for cluster in clusters:
-            loading = asyncio.create_task(self._load(matching, cluster), name="watch-selection")
-            self._loads.add(loading)
-            loading.add_done_callback(self._loads.discard)
+        loading = asyncio.create_task(self._load(matching, list(clusters)), name="watch-selection")
+        self._loads.add(loading)
+        loading.add_done_callback(self._loads.discard)
 
     def leave(self, resource: str, subscription: Subscription) -> None:
         """Take that a watch is over."""
@@ -247,15 +242,16 @@ class Broadcaster:
             topic.forget_unseen(matching)
             if not matching.users:
                 del topic.matching[subscription.selector]
+                matching.close()
         if not topic.subscriptions:
             del self._topics[resource]
         if not self._topics:
             self._stop_following()
 
     async def read_present(
-        self, resource: str, clusters: Iterable[str], selector: Selector
+        self, resource: str, clusters: Iterable[str], selector: Selector, user: str
     ) -> AsyncGenerator[Page]:
-        """Read the present state of what is selected, page by page."""
+        """Read the present state of what is selected, page by page, by turns with other users."""
         query = ListQuery(
             clusters=sorted(clusters),
             resource=resource,
@@ -266,7 +262,8 @@ class Broadcaster:
             count=False,
         )
         while True:
-            page = (await self._listing.page(query, selector.fields)).page
+            async with self._reading.take(user):
+                page = (await self._listing.page(query, selector.fields)).page
             yield page
             if not page.continue_token:
                 return
@@ -295,6 +292,8 @@ class Broadcaster:
         for subscription in list(self._subscriptions()):
             subscription.end(EndReason.EXPIRED, GoneProblem(reason))
         # Those that are about to leave are in no topic: events that follow are not for them.
+        for topic in self._topics.values():
+            topic.keys.clear()
         self._topics.clear()
         self._stop_following()
 
@@ -414,7 +413,11 @@ class Broadcaster:
             total -= slowest.waiting
             slowest.end(EndReason.SLOW, GoneProblem("too much was waiting for you: list again"))
 
-    async def _load(self, matching: Matching, cluster: str) -> None:
+    async def _load(self, matching: Matching, clusters: Sequence[str]) -> None:
+        for cluster in clusters:
+            await self._load_cluster(matching, cluster)
+
+    async def _load_cluster(self, matching: Matching, cluster: str) -> None:
         while self._is_seen(matching, cluster):
             try:
                 await matching.load(cluster)
@@ -434,9 +437,5 @@ class Broadcaster:
     async def _now(self) -> int:
         return (await self.tail.catch_up()).version
 
-    def _read_matching(self, resource: str) -> Callable[[str, Selector], Pages]:
-        return lambda cluster, selector: self.read_present(resource, [cluster], selector)
-
-
-def _too_many(reason: str) -> TooManyRequestsProblem:
-    return TooManyRequestsProblem(reason, wait_seconds=_TRY_AGAIN_SECONDS)
+    def _read_matching(self, resource: str, user: str) -> Callable[[str, Selector], Pages]:
+        return lambda cluster, selector: self.read_present(resource, [cluster], selector, user)

@@ -2,8 +2,8 @@
 
 An object that stops matching is deleted for its watches, and one that starts is added. So it must
 be known whether an object matched before it changed, which neither the feed nor the snapshot tell.
-All watches with the same selector share one set of keys; it is read once, and then kept current by
-the events.
+All watches with the same selector share what they have shown, which is read once, and then kept
+current by the events.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fleetbus.kube.selectors import FieldSelector, LabelSelector
 from fleetbus.snapshot import ListQuery, Page
 from fleetbus_query_api.answers.object_listing import push_down
 from fleetbus_query_api.watch.events import Event, Shown
+from fleetbus_query_api.watch.shown_keys import Key, ShownKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,11 @@ class Selector:
         """Whether an object may start or stop matching."""
         return bool(self.labels) or bool(self.fields)
 
+    @property
+    def weight(self) -> int:
+        """How many requirements each change of an object is compared with."""
+        return len(self.labels.requirements) + len(self.fields.requirements)
+
     def has(self, namespace: str, name: str) -> bool:
         """Whether an object of this name can match."""
         return (not self.namespace or namespace == self.namespace) and (
@@ -67,46 +73,67 @@ Pages: TypeAlias = AsyncIterator[Page]
 
 
 class _InCluster:
-    """The keys that match in one cluster."""
+    """The objects of one cluster that a selector matches.
 
-    def __init__(self) -> None:
-        self.keys: set[tuple[str, str]] = set()
+    Args:
+        cluster: its name.
+        keys: of the resource.
+        bit: of the selector.
+    """
+
+    def __init__(self, cluster: str, keys: ShownKeys, bit: int) -> None:
+        self._cluster = cluster
+        self._keys = keys
+        self._bit = bit
         # While the keys are read: what is known of objects that changed meanwhile.
-        self._changed: dict[tuple[str, str], bool] | None = {}
+        self._changed: dict[Key, bool] = {}
         self._read_until: int | None = None
+        self._is_read = False
+        self._is_left_out = False
 
-    def update(self, key: tuple[str, str], event: Event, *, is_match: bool) -> Shown:
+    def update(self, key: Key, event: Event, *, is_match: bool) -> Shown:
+        unknown = Shown.MAYBE if event.existed else Shown.NO
+        if self._is_left_out:
+            return unknown
         if self._read_until is not None and event.version > self._read_until:
             self._merge_changed()
-        if self._changed is None:
-            shown = Shown.YES if key in self.keys else Shown.NO
-            self._set(key, is_match=is_match)
+        if self._is_read:
+            shown = Shown.YES if self._keys.has(self._cluster, key, self._bit) else Shown.NO
+            self.set(key, is_match=is_match)
             return shown
         before = self._changed.get(key)
         self._changed[key] = is_match
         if before is None:
-            return Shown.MAYBE if event.existed else Shown.NO
+            return unknown
         return Shown.YES if before else Shown.NO
 
     def complete(self, version: int) -> None:
         """Take that everything was read by this version."""
         self._read_until = version
 
+    def leave_out(self) -> None:
+        """Take that there is no room for what matches here."""
+        self._is_left_out = True
+        self._changed.clear()
+
+    def set(self, key: Key, *, is_match: bool) -> None:
+        """Note whether an object matches."""
+        self._keys.set(self._cluster, key, self._bit, is_match=is_match)
+
     def _merge_changed(self) -> None:
         """Note the outcomes of the events that the keys may have been read before, or after."""
-        for key, is_match in (self._changed or {}).items():
-            self._set(key, is_match=is_match)
-        self._changed = None
-
-    def _set(self, key: tuple[str, str], *, is_match: bool) -> None:
-        (self.keys.add if is_match else self.keys.discard)(key)
+        for key, is_match in self._changed.items():
+            self.set(key, is_match=is_match)
+        self._changed.clear()
+        self._read_until, self._is_read = None, True
 
 
 class Matching:
-    """The keys that the watches of a resource with one selector have shown.
+    """The objects that the watches of a resource with one selector have shown.
 
     Args:
         selector: theirs.
+        keys: of the resource.
         read: reads what matches at present in a cluster, page by page.
         version: reads the present version.
     """
@@ -114,10 +141,13 @@ class Matching:
     def __init__(
         self,
         selector: Selector,
+        keys: ShownKeys,
         read: Callable[[str, Selector], Pages],
         version: Callable[[], Awaitable[int]],
     ) -> None:
         self._selector = selector
+        self._keys = keys
+        self._bit = keys.allot()
         self._read = read
         self._version = version
         self._clusters: dict[str, _InCluster] = {}
@@ -139,13 +169,19 @@ class Matching:
         self.outcome = (shown, is_match)
 
     def forget(self, cluster: str) -> None:
-        """Take that a cluster is gone; its watches have ended."""
-        self._clusters.pop(cluster, None)
+        """Take that a cluster is gone, or that nobody watches it; also while it is read."""
+        if self._clusters.pop(cluster, None) is not None:
+            self._keys.retire(cluster, self._bit)
 
     def keep(self, clusters: set[str]) -> None:
         """Forget all but these clusters: only theirs are kept current."""
         for cluster in self._clusters.keys() - clusters:
-            del self._clusters[cluster]
+            self.forget(cluster)
+
+    def close(self) -> None:
+        """Take that no watch uses it any more."""
+        self.keep(set())
+        self._keys.release(self._bit)
 
     async def load(self, cluster: str) -> None:
         """Read what matches in a cluster, unless that is known, or being read.
@@ -157,12 +193,19 @@ class Matching:
         """
         if cluster in self._clusters:
             return
-        held = self._clusters[cluster] = _InCluster()
+        held = self._clusters[cluster] = _InCluster(cluster, self._keys, self._bit)
         try:
+            await self._keys.prepare(cluster)
             async for page in self._read(cluster, self._selector):
-                held.keys.update((entry.namespace, entry.name) for entry in page.entries)
+                if self._clusters.get(cluster) is not held:
+                    return
+                for entry in page.entries:
+                    held.set((entry.namespace, entry.name), is_match=True)
+                if self._keys.count.is_full:
+                    held.leave_out()
+                    return
             held.complete(await self._version())
         except BaseException:
             if self._clusters.get(cluster) is held:
-                del self._clusters[cluster]
+                self.forget(cluster)
             raise

@@ -62,7 +62,7 @@ class Watches:
             redis.exceptions.RedisError: the store does not answer.
             Problem: whatever `find` raises.
         """
-        release = self.broadcaster.admit(asked.user)
+        release = self.broadcaster.admit(asked.user, asked.selector)
         try:
             readable = await asked.find()
             end = await self._start()
@@ -112,6 +112,7 @@ class OpenWatch:
         self._subscription = Subscription(
             encoder=asked.encoder,
             selector=asked.selector,
+            user=asked.user,
             clusters=readable.clusters,
             since=self._joined if asked.begins_with_state else known,
             opened=0 if asked.begins_with_state else end.version,
@@ -197,7 +198,7 @@ class OpenWatch:
             lines.append(subscription.encoder.listed(listed.take(entry)))
 
         async for page in self._broadcaster.read_present(
-            self._resource, listed.clusters, subscription.selector
+            self._resource, listed.clusters, subscription.selector, self._asked.user
         ):
             listed.begin(page.counter)
             await self._broadcaster.slices.run(take, page.entries)

@@ -72,6 +72,7 @@ class Subscription:
     Args:
         encoder: of its client.
         selector: which objects it shows.
+        user: by whose name it is counted.
         clusters: in which.
         since: the version up to which its client knows everything.
         opened: the version at which it was opened: the client may have read any object by then.
@@ -82,12 +83,14 @@ class Subscription:
         *,
         encoder: Encoder,
         selector: Selector,
+        user: str,
         clusters: Iterable[str],
         since: int,
         opened: int,
     ) -> None:
         self.encoder = encoder
         self.selector = selector
+        self.user = user
         self.clusters = set(clusters)
         self.ready = asyncio.Event()
         self.end_reason: EndReason | None = None

@@ -12,8 +12,9 @@ import orjson
 import pytest
 
 from fleetbus.bus.connection import Bus, connected
-from fleetbus.bus.durables import PROJECTOR, ensure_consumer
+from fleetbus.bus.durables import PROJECTOR, apply_registration, ensure_consumer, register
 from fleetbus.bus.jetstream import StreamLimits, call_jetstream, ensure_bucket, ensure_stream
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.cli.app import app
 from fleetbus.cli.doctor.clusters import check_clusters
 from fleetbus.cli.doctor.findings import Finding, Severity
@@ -101,6 +102,18 @@ async def test_messages_that_nobody_reads_are_counted(bus: Bus):
     assert await found(check_nats(bus)) == {
         "projector": "error: nobody reads its durable projector; 3 messages wait"
     }
+
+
+async def test_a_controller_that_was_only_tried_is_no_error_on_a_dev_fleet(bus: Bus):
+    await ensure_stream(bus)
+    await ensure_bucket(bus)
+    await ensure_consumer(bus, PROJECTOR, STREAM_SUBJECTS)
+    await register(KeyValue(bus), "tried", ["fleetbus.events.>"])
+    await apply_registration(bus, KeyValue(bus), "tried")
+    for is_dev, severity in ((False, "error"), (True, "warning")):
+        findings = await found(check_nats(bus, is_dev=is_dev))
+        assert findings["controller tried"].startswith(f"{severity}: nobody reads its durable")
+        assert findings["projector"].startswith("error: "), "it is a part of each fleet"
 
 
 async def test_b17_a_stream_too_small_for_an_hour_of_events_is_reported(bus: Bus):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import json
-from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,51 +13,23 @@ from fleetbus.clusters.providers.build import build_provider
 from fleetbus.clusters.providers.cluster_api import ClusterApiProvider
 from fleetbus.clusters.providers.cluster_inventory import ClusterInventoryProvider
 from fleetbus.clusters.providers.secrets import SecretsProvider
-from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import ConfigError
-from fleetbus.kube.connection.config import KubeConfig, connect, server_of
+from fleetbus.kube.connection.config import KubeConfig, connect
 from fleetbus.process.settings import ProviderSettings
 from fleetbus_emulator.apiserver import Cluster, serve
 from support.api.custom_resource_definitions import CRDS, definition
-from support.eventually import eventually
+from support.client_go.kubeconfigs import PLUGIN, V1
+from support.rigs.hub_providers import (
+    OURS,
+    THEIRS,
+    kubeconfig,
+    secret,
+    servers_of,
+    telling,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-
-    from fleetbus.clusters.info import ClusterInfo, Provider
-
-OURS = {"fleetbus.dev/kubeconfig": "true"}
-THEIRS = {"sigs.k8s.io/multicluster-runtime-kubeconfig": "true"}
-ARGO = {"argocd.argoproj.io/secret-type": "cluster"}
-
-
-class Sets:
-    """The sets of clusters that a provider yields, one after the other."""
-
-    def __init__(self, sets: AsyncGenerator[list[ClusterInfo]]) -> None:
-        self._sets = sets
-
-    async def next(self) -> list[ClusterInfo]:
-        async with asyncio.timeout(10):
-            return await anext(self._sets)
-
-
-@asynccontextmanager
-async def following(clusters: Clusters) -> AsyncGenerator[None]:
-    """Run a registry; that it ends by itself is a failure."""
-    task = asyncio.create_task(clusters.run())
-    try:
-        yield
-        assert not task.done(), task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-@asynccontextmanager
-async def telling(provider: Provider) -> AsyncGenerator[Sets]:
-    async with aclosing(provider.cluster_sets()) as sets:
-        yield Sets(sets)
 
 
 @pytest.fixture
@@ -71,30 +41,6 @@ def hub() -> Cluster:
 async def access(hub: Cluster) -> AsyncGenerator[KubeConfig]:
     async with serve([hub]) as servers:
         yield KubeConfig(yaml.safe_dump(servers.kubeconfig()))
-
-
-def kubeconfig(server: str = "https://one", **user: Any) -> str:
-    return json.dumps(
-        {
-            "current-context": "a",
-            "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
-            "clusters": [{"name": "a", "cluster": {"server": server}}],
-            "users": [{"name": "a", "user": user}],
-        }
-    )
-
-
-def secret(
-    name: str, labels: dict[str, str], namespace: str = "default", /, **data: str
-) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name, "namespace": namespace, "labels": labels},
-        "data": {key: base64.b64encode(value.encode()).decode() for key, value in data.items()},
-    }
-
-
-def servers_of(infos: list[ClusterInfo]) -> dict[str, str]:
-    return {i.name: server_of(i.config) if i.config else f"! {i.problem}" for i in infos}
 
 
 # --- secrets --------------------------------------------------------------------------------------
@@ -144,16 +90,16 @@ async def test_t8_secrets_come_change_and_go(hub: Cluster, access: KubeConfig):
         ),
     ],
 )
-async def test_t8_s7_a_secret_that_cannot_be_used_is_skipped_and_reported(
-    hub: Cluster, access: KubeConfig, capsys: pytest.CaptureFixture[str], data: Any, reason: str
+async def test_t8_s7_a_secret_that_cannot_be_used_is_a_problem_of_its_cluster(
+    hub: Cluster, access: KubeConfig, data: Any, reason: str
 ):
     hub.create("v1/secrets", secret("bad", OURS, **data))
     hub.create("v1/secrets", secret("zoo", OURS, kubeconfig=kubeconfig()))
     async with telling(SecretsProvider(access, namespace="default")) as sets:
-        assert servers_of(await sets.next()) == {"zoo": "https://one"}
-    said = capsys.readouterr().out
-    assert reason in said
-    assert said.count("cluster_skipped") == 1
+        bad, zoo = await sets.next()
+    assert servers_of([zoo]) == {"zoo": "https://one"}
+    assert (bad.name, bad.config) == ("bad", None)
+    assert bad.problem.startswith(reason)
 
 
 async def test_a_secret_whose_name_no_cluster_can_have_is_skipped(
@@ -163,72 +109,6 @@ async def test_a_secret_whose_name_no_cluster_can_have_is_skipped(
     async with telling(SecretsProvider(access, namespace="default")) as sets:
         assert await sets.next() == []
     assert "default/a.b" in capsys.readouterr().out
-
-
-async def test_cluster_secrets_of_argo_cd_are_clusters(hub: Cluster, access: KubeConfig):
-    # No caData: a certificate that is none would be refused when the connection is made.
-    config = {"bearerToken": "t0ken", "tlsClientConfig": {"serverName": "api.eu1"}}
-    hub.create(
-        "v1/secrets",
-        secret(
-            "cluster-1.2.3.4-99",
-            {**ARGO, "env": "prod"},
-            name="EU 1",
-            server="https://1.2.3.4",
-            config=json.dumps(config),
-        ),
-    )
-    async with telling(SecretsProvider(access, namespace="default")) as sets:
-        (info,) = await sets.next()
-    assert (info.name, dict(info.labels)) == ("eu-1", {"env": "prod"})
-    assert info.config is not None
-    connection = await connect(info.config)
-    assert connection.host == "https://1.2.3.4"
-    assert connection.server_hostname == "api.eu1"
-    assert connection.headers == {"authorization": "Bearer t0ken"}
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"execProviderConfig": {"command": "sh"}},
-        {"awsAuthConfig": {"clusterName": "a"}},
-        {"tlsClientConfig": {"insecure": True}},
-        {"tlsClientConfig": {"insecure": "no"}},
-    ],
-)
-async def test_s7_what_would_run_code_in_a_secret_of_argo_cd_is_refused(
-    hub: Cluster, access: KubeConfig, capsys: pytest.CaptureFixture[str], config: Any
-):
-    hub.create("v1/secrets", secret("c", ARGO, server="https://a", config=json.dumps(config)))
-    async with telling(SecretsProvider(access, namespace="default")) as sets:
-        assert await sets.next() == []
-    assert "is not allowed" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("config", "reason"),
-    [
-        ('{"tlsClientConfig": "none"}', "'tlsClientConfig' is not a map"),
-        ('{"tlsClientConfig": [1]}', "'tlsClientConfig' is not a map"),
-        ('{"bearerToken": {"a": 1}}', "'bearerToken' is not a string"),
-        ("[]", "data key 'config' is not a map"),
-        ("{", "data key 'config' is not JSON"),
-    ],
-)
-async def test_s7_a_malformed_secret_of_argo_cd_leaves_the_others_alone(
-    hub: Cluster, access: KubeConfig, capsys: pytest.CaptureFixture[str], config: str, reason: str
-):
-    hub.create("v1/secrets", secret("zoo", OURS, kubeconfig=kubeconfig()))
-    clusters = Clusters([SecretsProvider(access, namespace="default")])
-    async with following(clusters):
-        await eventually(lambda: [info.name for info in clusters.all()] == ["zoo"])
-        hub.create("v1/secrets", secret("typo", ARGO, server="https://x", config=config))
-        hub.create("v1/secrets", secret("late", OURS, kubeconfig=kubeconfig()))
-        await eventually(lambda: [info.name for info in clusters.all()] == ["late", "zoo"])
-    assert f"Secret default/typo: {'' if 'data' in reason else 'config: '}{reason}" in (
-        capsys.readouterr().out
-    )
 
 
 # --- cluster-api ----------------------------------------------------------------------------------
@@ -355,8 +235,13 @@ async def test_s7_only_a_plugin_of_our_own_list_runs(
                 "name": "gke",
                 "cluster": {
                     "server": "https://one",
-                    "insecure-skip-tls-verify": True,
-                    "certificate-authority": "/etc/shadow",
+                    "proxy-url": "http://squid.example.org:3128",
+                    "extensions": [
+                        {
+                            "name": "client.authentication.k8s.io/exec",
+                            "extension": {"clusterName": "a"},
+                        }
+                    ],
                 },
                 "exec": {"command": "sh"},
             }
@@ -374,8 +259,55 @@ async def test_s7_only_a_plugin_of_our_own_list_runs(
         (info,) = await sets.next()
     assert info.config is not None
     document: dict[str, Any] = json.loads(info.config.document)
-    assert document["clusters"][0]["cluster"] == {"server": "https://one"}
-    assert document["users"][0]["user"]["exec"] == plugins["gke"]
+    assert document["clusters"][0]["cluster"] == offered["accessProviders"][0]["cluster"]
+    assert document["users"][0]["user"]["exec"] == {"interactiveMode": "Never"} | plugins["gke"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("insecure-skip-tls-verify", True, "'insecure-skip-tls-verify' is not allowed"),
+        ("certificate-authority", "/etc/shadow", "'certificate-authority' is not allowed"),
+        ("proxy-url", "http://169.254.169.254", "proxy-url: 169.254.169.254 is link-local"),
+        ("proxy-url", "socks5://p:1080", "'proxy-url'"),
+        ("certificate-authority-data", 5, "'certificate-authority-data' is not a string"),
+        ("server", None, "has no server"),
+    ],
+)
+async def test_s7_what_cannot_be_honoured_in_a_profile_is_a_problem(
+    hub: Cluster, access: KubeConfig, profiles: str, field: str, value: object, reason: str
+):
+    cluster = {"server": "https://one", field: value}
+    offered = {"accessProviders": [{"name": "gke", "cluster": cluster}]}
+    hub.create(
+        profiles, {"metadata": {"name": "a"}, **profile_status("True", **offered)}, "default"
+    )
+    plugins = {"gke": {"command": "gke-auth", "apiVersion": "client.authentication.k8s.io/v1"}}
+    async with telling(ClusterInventoryProvider(access, plugins=plugins)) as sets:
+        (info,) = await sets.next()
+    assert info.config is None
+    assert reason in info.problem
+
+
+async def test_the_plugin_of_a_profile_sees_the_cluster(
+    hub: Cluster, access: KubeConfig, profiles: str, tmp_path: Path
+):
+    plugin = tmp_path / "plugin"
+    plugin.write_text(PLUGIN.format(version=V1, status='{"token": "t"}'))
+    plugin.chmod(0o755)
+    extension = {"name": "client.authentication.k8s.io/exec", "extension": {"clusterName": "a"}}
+    cluster = {"server": "https://one", "extensions": [extension]}
+    offered = {"credentialProviders": [{"name": "ocm", "cluster": cluster}]}
+    hub.create(
+        profiles, {"metadata": {"name": "a"}, **profile_status("True", **offered)}, "default"
+    )
+    plugins = {"ocm": {"command": str(plugin), "apiVersion": V1, "provideClusterInfo": True}}
+    async with telling(ClusterInventoryProvider(access, plugins=plugins)) as sets:
+        (info,) = await sets.next()
+    assert info.config is not None
+    assert dict((await connect(info.config)).headers) == {"Authorization": "Bearer t"}
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert seen["spec"]["cluster"] == {"server": "https://one", "config": {"clusterName": "a"}}
 
 
 # --- options --------------------------------------------------------------------------------------

@@ -168,6 +168,7 @@ def encode_inner(obj: Any, key: str, value: Any) -> Any:
     return {**obj, "data": {**obj["data"], **encoded(**{key: json.dumps(value)})}}
 
 
+PLUGIN = {"command": "x", "apiVersion": "client.authentication.k8s.io/v1"}
 PROVIDERS: Final[dict[str, tuple[Callable[[], Any], tuple[Any, ...], str]]] = {
     "secrets": (lambda: SecretsProvider(None, namespace="n"), (OURS,), "kubeconfig"),
     "argo": (lambda: SecretsProvider(None, namespace="n"), (ARGO,), "config"),
@@ -183,7 +184,7 @@ PROVIDERS: Final[dict[str, tuple[Callable[[], Any], tuple[Any, ...], str]]] = {
         "Config",
     ),
     "plugin": (
-        lambda: ClusterInventoryProvider(None, namespace="n", plugins={"p": {"command": "x"}}),
+        lambda: ClusterInventoryProvider(None, namespace="n", plugins={"p": PLUGIN}),
         (PROFILE,),
         "",
     ),

@@ -12,9 +12,10 @@ from fleetbus_query_api.kube.objects.forms import CLOSING
 from fleetbus_query_api.kube.objects.object_bytes import ObjectBytes
 from fleetbus_query_api.tables.column import Cell, Column
 from fleetbus_query_api.tables.columns import columns_in_list
+from fleetbus_query_api.tables.cost import CellCosts
 
 _CLUSTER: Final = Column(
-    "Cluster", lambda _: None, description="The cluster of the fleet that has the object."
+    "Cluster", description="The cluster of the fleet that has the object."
 ).definition()
 
 
@@ -37,19 +38,20 @@ class TableRows:
         self._of = of
         self._include = include
         self._version = version
+        self._costs = CellCosts()
 
     def items(self, entries: Sequence[Entry]) -> Callable[[Entry], bytes]:
         """Render the rows of a page of a list."""
         trees = ((entry.cluster, self._of.tree(entry)) for entry in entries)
         columns = columns_in_list(self._columns, trees)
-        return lambda entry: self._row(entry, columns(entry.cluster))
+        return lambda entry: self._row(entry, columns(entry.cluster), self._costs)
 
     def item(self, entry: Entry) -> bytes:
         """One row of an object that is alone in its cluster's part of the answer."""
-        return self._row(entry, self._columns)
+        return self._row(entry, self._columns, self._costs)
 
-    def _row(self, entry: Entry, columns: Sequence[Column]) -> bytes:
-        cells = msgspec.json.encode(self._cells(entry, columns))
+    def _row(self, entry: Entry, columns: Sequence[Column], costs: CellCosts) -> bytes:
+        cells = msgspec.json.encode(self._cells(entry, columns, costs))
         if self._include == "None":
             return b'{"cells":%b}' % cells
         is_whole = self._include == "Object"
@@ -71,14 +73,14 @@ class TableRows:
         return self.opening(metadata) + CLOSING
 
     def answer(self, entries: Sequence[Entry]) -> bytes:
-        """The table of a get: a row for each cluster that has the object."""
+        """The table of a get or of an event: a row for each cluster that has the object."""
         version = str(max(entry.counter for entry in entries))
-        rows = b",".join(map(self.item, entries))
+        costs = CellCosts()
+        rows = b",".join(self._row(entry, self._columns, costs) for entry in entries)
         return self.opening({"resourceVersion": version}) + rows + CLOSING
 
-    def _cells(self, entry: Entry, columns: Sequence[Column]) -> list[Cell]:
-        tree = self._of.tree(entry)
-        cells = [column.cell(tree) for column in columns]
+    def _cells(self, entry: Entry, columns: Sequence[Column], costs: CellCosts) -> list[Cell]:
+        cells = costs.cells(columns, self._of.tree(entry))
         return [entry.cluster, *cells] if self._of.names_cluster else cells
 
     def _definitions(self) -> list[dict[str, Any]]:

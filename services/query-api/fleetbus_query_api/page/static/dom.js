@@ -53,8 +53,10 @@ export function objectAddress(object, more = {}) {
   return address("/object", { resource, namespace, name, cluster, ...more });
 }
 
-/** A table with a caption for those who do not see it. */
-export function table(caption, heads, rows, props = {}) {
+/** A table with a caption for those who do not see it; on a narrow screen each row becomes a block. */
+export function table(caption, heads, rows, props = { class: "stacked" }) {
+  const labels = heads.map((one) => (typeof one === "string" ? one : typeof one.text === "string" ? one.text : ""));
+  for (const row of rows) [...row.children].forEach((cell, at) => (cell.dataset.label ??= labels[at]));
   const head = heads.map((one) =>
     typeof one === "string"
       ? h("th", { scope: "col" }, one)
@@ -65,7 +67,7 @@ export function table(caption, heads, rows, props = {}) {
     { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     h(
       "table",
-      props,
+      { role: "table", ...props },
       h("caption", { class: "unseen" }, caption),
       h("thead", {}, h("tr", {}, head)),
       h("tbody", {}, rows),

@@ -1,5 +1,6 @@
 // What several views show: commands, freshness, problems, filters.
-import { announce, badge, fill, h } from "./dom.js";
+import { PATIENCE, pause } from "./api.js";
+import { announce, badge, fill, h, link } from "./dom.js";
 import { ago, clock, names, plural, span } from "./format.js";
 
 const SAFE = /^[A-Za-z0-9_./:=,@%+-]+$/;
@@ -104,39 +105,92 @@ export function windowLine(window) {
   );
 }
 
-/** Shows why there is no answer. */
-export function problemBox(error) {
-  const title = error.status ? `${error.status}: ${error.message}` : String(error.message ?? error);
-  return h("div", { class: "problem", role: "alert" }, title, adviceOf(error));
+/** Shows why there is no answer, with a button that asks again. */
+export function problemBox(error, retry = null) {
+  const text = error.status ? `${error.status}: ${error.message}` : String(error.message ?? error);
+  const again = error.isPassing ? `${text}; retrying…` : text;
+  const button = retry ? h("button", { type: "button", class: "retry", onclick: retry }, "Retry") : null;
+  return h("div", { class: "problem", role: "alert" }, h("p", {}, again), adviceOf(error), button);
 }
 
 function adviceOf(error) {
-  if (error.status === 404) return h("p", {}, "What you may not read is answered like what does not exist.");
+  if (error.status === 404)
+    return h("p", {}, "Objects and types that you may not read return 404, too. ", link("/search", {}, {}, "Types of the fleet"));
   if (error.status === 429) return h("p", {}, "The API limits the requests of one user. Try again in a moment.");
   return null;
 }
 
-/** Runs a job, and shows its problem in a place if it fails. */
-export async function shown(place, signal, job) {
+/** Says that there is nothing, and what to try. */
+export function emptyHint(text, ...advice) {
+  return h("div", { class: "hint" }, h("p", {}, text), h("p", {}, advice));
+}
+
+/** Shows a problem in a place: above an answer that is there, else alone. */
+function showProblem(place, box) {
+  place.querySelector(":scope > .problem, :scope > .waiting")?.remove();
+  if (place.dataset.answered) place.prepend(box);
+  else fill(place, box);
+}
+
+/**
+ * Runs a job once. Shows in a place that it takes long, and its problem if it fails.
+ * @param {(signal: AbortSignal, heard: (patience?: number) => void) => Promise} job calls `heard` when
+ *   a part of the answer is there; with Infinity if it may be silent from then on.
+ * @param {() => void} retry called when somebody presses the button.
+ * @returns {Promise<Error | null>} the problem.
+ */
+async function attempt(place, signal, job, retry) {
+  const ending = new AbortController();
+  const again = () => {
+    ending.abort();
+    retry();
+  };
+  const wait = () => setTimeout(() => showProblem(place, waitingBox(again)), PATIENCE.slow * 1000);
+  let slow = wait();
+  const heard = (patience = PATIENCE.slow) => {
+    clearTimeout(slow);
+    place.querySelector(":scope > .waiting")?.remove();
+    slow = patience === Infinity ? 0 : wait();
+  };
   try {
-    await job();
-    return true;
+    await job(AbortSignal.any([signal, ending.signal]), heard);
+    place.querySelector(":scope > .problem, :scope > .waiting")?.remove();
+    place.dataset.answered = "1";
+    return null;
   } catch (error) {
-    if (signal.aborted) return false;
-    fill(place, problemBox(error));
-    return false;
+    if (!signal.aborted && !ending.signal.aborted) showProblem(place, problemBox(error, retry));
+    return error;
+  } finally {
+    clearTimeout(slow);
   }
 }
 
-/** Runs a job now and then while the page is seen and the view is open. */
-export async function repeat(seconds, signal, job) {
+function waitingBox(retry) {
+  const button = h("button", { type: "button", class: "retry", onclick: retry }, "Retry");
+  return h("div", { class: "waiting", role: "alert" }, h("p", {}, "The query API is not responding yet; still waiting…"), button);
+}
+
+/** Runs a job again and again: `pauseAfter` says when, in seconds; the button at a problem, at once. */
+async function run(place, signal, job, pauseAfter) {
   while (!signal.aborted) {
-    if (!document.hidden) await job();
-    await new Promise((resolve) => {
-      const timer = setTimeout(resolve, seconds * 1000);
-      signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
-    });
+    const next = new AbortController();
+    const problem = await attempt(place, signal, job, () => next.abort());
+    const seconds = pauseAfter(problem);
+    if (seconds === null) return;
+    await pause(seconds, AbortSignal.any([signal, next.signal])).catch(() => undefined);
   }
+}
+
+const A_DAY = 86_400;
+
+/** Runs a job until it succeeds; what fails for good is run again when somebody presses the button. */
+export function shown(place, signal, job) {
+  return run(place, signal, job, (problem) => (problem ? (problem.isPassing ? PATIENCE.again : A_DAY) : null));
+}
+
+/** Runs a job now and then while the page is seen and the view is open. */
+export function repeat(place, seconds, signal, job) {
+  return run(place, signal, (inner, heard) => (document.hidden ? null : job(inner, heard)), () => seconds);
 }
 
 /**

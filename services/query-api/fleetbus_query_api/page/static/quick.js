@@ -3,6 +3,7 @@ import { types } from "./api.js";
 import { address, h } from "./dom.js";
 import { resourceName } from "./format.js";
 
+const PATIENT_MS = 3_000;
 const OPTIONS = {
   "-n": "namespace",
   "--namespace": "namespace",
@@ -35,8 +36,9 @@ export function quickSearch(go) {
   const form = h("form", { class: "quick", role: "search" }, input, known);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const found = await types({}).catch(() => []);
-    const target = parse(input.value, found);
+    // Without an answer the word is taken for a name; the view that opens says what is wrong.
+    const fleetTypes = await types({ signal: AbortSignal.timeout(PATIENT_MS) }).catch(() => []);
+    const target = parse(input.value, fleetTypes);
     if (target) {
       input.value = "";
       input.blur();

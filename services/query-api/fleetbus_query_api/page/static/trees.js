@@ -53,6 +53,13 @@ function scalar(value) {
 
 const DEEPEST = 60;
 
+/** The path of a part, as field selectors write it; below labels and annotations all is one key. */
+function below(path, key, isList) {
+  if (isList) return `${path}[${key}]`;
+  if (/[./[\]']/.test(key) && !/^metadata\.(labels|annotations)$/.test(path)) return `${path}['${key}']`;
+  return path ? `${path}.${key}` : key;
+}
+
 /** The fields of an object: path to value. */
 export function flatten(value, path = "", found = new Map(), depth = 0) {
   if (!isFilled(value) || depth > DEEPEST) {
@@ -61,8 +68,7 @@ export function flatten(value, path = "", found = new Map(), depth = 0) {
   }
   const isList = Array.isArray(value);
   for (const [key, item] of Object.entries(value)) {
-    const step = isList ? `[${key}]` : path ? `.${key}` : key;
-    flatten(item, path + step, found, depth + 1);
+    flatten(item, below(path, key, isList), found, depth + 1);
   }
   return found;
 }
@@ -73,7 +79,7 @@ export function without(value, isLeftOut, path = "") {
   const isList = Array.isArray(value);
   const kept = [];
   for (const [key, item] of Object.entries(value)) {
-    const step = path + (isList ? `[${key}]` : path ? `.${key}` : key);
+    const step = below(path, key, isList);
     if (isLeftOut(step)) continue;
     const rest = without(item, isLeftOut, step);
     if (isFilled(rest) || !isFilled(item)) kept.push([key, rest]);

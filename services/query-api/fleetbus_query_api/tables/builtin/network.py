@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from fleetbus.kube.json_fields import Tree, look, many, mapping, number, text
-from fleetbus_query_api.tables.cells import at, labels, selector, some, strings
+from fleetbus_query_api.tables.cells import SHOWN, at, labels, selector, some, strings
 from fleetbus_query_api.tables.column import (
     AGE,
     DEFAULT_MARK,
@@ -53,13 +54,27 @@ def _ports(service: Tree) -> str:
 
 
 def _endpoints(endpoints: Tree) -> str:
-    found: list[str] = []
-    for subset in many(endpoints, "subsets"):
-        addresses = [text(one, "ip") for one in many(subset, "addresses")]
-        ports = [number(port, "port") for port in many(subset, "ports")]
-        found += [_joined(address, port) for port in ports for address in addresses]
-        found += [] if ports else addresses
-    return some(found) if many(endpoints, "subsets") else NONE
+    """The first of all pairs of an address and a port, and how many more there are.
+
+    A subset stands for their product, which is never built: it grows with the square of the object.
+    """
+    subsets = many(endpoints, "subsets")
+    if not subsets:
+        return NONE
+    total = 0
+    shown: list[str] = []
+    for subset in subsets:
+        addresses, ports = many(subset, "addresses"), many(subset, "ports")
+        total += len(addresses) * (len(ports) or 1)
+        shown += islice(_pairs(addresses, ports), SHOWN - len(shown))
+    return some(shown, total)
+
+
+def _pairs(addresses: Sequence[Tree], ports: Sequence[Tree]) -> Iterator[str]:
+    if not ports:
+        yield from (text(address, "ip") for address in addresses)
+    for port in ports:
+        yield from (_joined(text(address, "ip"), number(port, "port")) for address in addresses)
 
 
 def _joined(address: str, port: int) -> str:

@@ -76,9 +76,10 @@ def _until_failed(pod: Tree) -> Sequence[Tree]:
 
 def _readiness_gates(pod: Tree) -> str:
     gates = many(pod, "spec", "readinessGates")
-    passed = sum(
-        is_true(pod, "status", "conditions", kind=text(gate, "conditionType")) for gate in gates
-    )
+    statuses: dict[str, str] = {}
+    for condition in many(pod, "status", "conditions"):  # the first of a type counts
+        statuses.setdefault(text(condition, "type"), text(condition, "status"))
+    passed = sum(statuses.get(text(gate, "conditionType")) == "True" for gate in gates)
     return f"{passed}/{len(gates)}" if gates else NONE
 
 

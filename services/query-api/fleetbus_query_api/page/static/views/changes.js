@@ -1,8 +1,8 @@
 // What changed in the fleet, grouped by change: where it happened, and where not.
 import { get } from "../api.js";
-import { address, badge, fill, h, objectAddress } from "../dom.js";
+import { address, badge, fill, h, link, objectAddress } from "../dom.js";
 import { clock, names, plural, resourceName, titleOf } from "../format.js";
-import { commandOf, commands, filters, freshnessLine, shown, windowLine } from "../parts.js";
+import { commandOf, commands, emptyHint, filters, freshnessLine, shown, windowLine } from "../parts.js";
 import { fieldChange } from "./timeline.js";
 
 const FIELDS = [
@@ -34,7 +34,7 @@ export function openChanges(main, context) {
     [["--since", asked.since], ["--until", asked.until], ...asked.cluster.split(",").map((name) => ["--cluster", name]), ["-n", asked.namespace], ["--owned", Boolean(asked.owned)]],
   );
   fill(main, h("h1", { class: "unseen" }, "Changes"), form, presets, place, commands(command));
-  shown(place, signal, async () => {
+  shown(place, signal, async (signal) => {
     const { answer, notice } = await ask(asked, signal);
     const groups = [...answer.groups].sort(byInterest);
     fill(
@@ -46,10 +46,14 @@ export function openChanges(main, context) {
       answer.ownedObjects ? h("p", { class: "dim" }, `${plural(answer.ownedObjects, "more object")} changed that others own, such as the pods of a ReplicaSet. `, h("a", { href: context.with({ owned: true }) }, "Show them")) : null,
       undetermined(answer.undetermined ?? []),
       answer.truncated ? h("p", {}, badge("not all", "warn"), " There were more changes than one answer holds: narrow the question.") : null,
-      h("ul", { class: "groups" }, groups.map((group) => groupItem(group, asked))),
+      groups.length || answer.ownedObjects ? h("ul", { class: "groups" }, groups.map((group) => groupItem(group, asked))) : nothing(context),
     );
   });
   return null;
+}
+
+function nothing(context) {
+  return emptyHint("Nothing changed in this period.", "Try ", h("a", { href: context.with({ since: "24h", until: "" }) }, "the last 24 hours"), ", fewer filters, or ", link("/live", {}, {}, "changes as they happen"), ".");
 }
 
 const GONE = 410;

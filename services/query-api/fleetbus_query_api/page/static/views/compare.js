@@ -2,6 +2,7 @@
 import { badge, fill, h, table } from "../dom.js";
 import { names, plural, short } from "../format.js";
 import { commandOf, commands } from "../parts.js";
+import { reasonOf } from "../intent.js";
 import { compareLines, flatten, isAssigned, isStatus, toYaml, without } from "../trees.js";
 
 const MOST_FIELDS = 200;
@@ -27,10 +28,18 @@ export function drawCompare(body, context, { asked, answer, chosen }) {
   fill(
     body,
     h("label", { class: "inline" }, allBox(context, withAll), " also the status, and what each cluster fills in itself"),
-    variants.length > 1 ? fieldTable(variants) : h("p", {}, badge("same", "good"), ` in ${plural(answer.items.length, "cluster")}, but for what each cluster fills in itself.`),
+    variants.length > 1 ? fieldTable(variants, intended(answer, asked)) : h("p", {}, badge("same", "good"), ` in ${plural(answer.items.length, "cluster")}, but for what each cluster fills in itself.`),
     answer.items.length > 1 ? sideBySide(context, answer.items, variants, chosen, withAll) : null,
     commands(command),
   );
+}
+
+/** Tells of a path why it differs, if the MultiClusterResource of the object intends that. */
+function intended({ intent, clusters, items, resource }, asked) {
+  if (!intent) return () => "";
+  const having = new Set(items.map((item) => item.cluster));
+  const members = clusters.filter((one) => having.has(one.name));
+  return (path) => reasonOf(intent, { ...asked, kind: resource.kind }, path, members);
 }
 
 function isByNature(path) {
@@ -43,27 +52,31 @@ function allBox(context, withAll) {
   return box;
 }
 
-function fieldTable(variants) {
+function fieldTable(variants, why) {
   const paths = new Set(variants.flatMap((variant) => [...variant.fields.keys()]));
   const differing = [...paths].filter((path) => new Set(variants.map((variant) => JSON.stringify(variant.fields.get(path)))).size > 1);
   const heads = ["Field", ...variants.map((variant, at) => ({ text: [badge(letter(at), at === 0 ? "good" : "warn"), " ", names(variant.items.map((item) => item.cluster), 3)] }))];
-  const rows = differing.slice(0, MOST_FIELDS).map((path) => fieldRow(path, variants));
+  const reasons = new Map(differing.map((path) => [path, why(path)]));
+  const sorted = [...differing].sort((a, b) => Boolean(reasons.get(a)) - Boolean(reasons.get(b)));
+  const rows = sorted.slice(0, MOST_FIELDS).map((path) => fieldRow(path, variants, reasons.get(path)));
+  const many = [...reasons.values()].filter(Boolean).length;
   const more = differing.length - rows.length;
   return [
-    h("p", { class: "status" }, `${plural(differing.length, "field")} ${differing.length === 1 ? "differs" : "differ"} in ${variants.length} forms of the object.`),
-    table("Fields that differ between clusters", heads, rows, { class: "fields-table" }),
+    h("p", { class: "status" }, `${plural(differing.length, "field")} ${differing.length === 1 ? "differs" : "differ"} in ${variants.length} forms of the object${many ? `; ${many === differing.length ? "all of them" : many} as its MultiClusterResource intends` : ""}.`),
+    table("Fields that differ between clusters", heads, rows, { class: "fields-table stacked" }),
     more > 0 ? h("p", { class: "dim" }, `and ${more} more`) : null,
   ];
 }
 
-function fieldRow(path, variants) {
+function fieldRow(path, variants, reason) {
   const usual = JSON.stringify(variants[0].fields.get(path));
-  const cells = variants.map((variant) => {
+  const cells = variants.map((variant, at) => {
+    const label = `${letter(at)} ${names(variant.items.map((item) => item.cluster), 3)}`;
     const value = variant.fields.get(path);
     const isOther = JSON.stringify(value) !== usual;
-    return h("td", { class: `${isOther ? "other" : ""} ${value === undefined ? "absent" : ""}`, title: value === undefined ? null : short(value, 2000) }, short(value));
+    return h("td", { "data-label": label, class: `${isOther && !reason ? "other" : ""} ${value === undefined ? "absent" : ""}`, title: value === undefined ? null : short(value, 2000) }, short(value));
   });
-  return h("tr", { "data-row": true, tabindex: "-1" }, h("th", { scope: "row" }, h("code", {}, path)), cells);
+  return h("tr", { "data-row": true, tabindex: "-1" }, h("th", { scope: "row" }, h("code", {}, path), reason ? [" ", badge("intended", "good", { title: `${reason} of its MultiClusterResource` })] : null), cells);
 }
 
 function letter(at) {

@@ -1,8 +1,8 @@
 // Changes as they happen, with a bounded number of them in memory.
-import { events, pause } from "../api.js";
+import { events, Problem } from "../api.js";
 import { address, badge, fill, h, objectAddress, table } from "../dom.js";
 import { clock, names, plural, shortPair, titleOf } from "../format.js";
-import { commandOf, commands, filters, freshnessLine, problemBox } from "../parts.js";
+import { commandOf, commands, filters, freshnessLine, shown } from "../parts.js";
 import { differences, isAssigned } from "../trees.js";
 
 const KEPT = 500;
@@ -10,7 +10,7 @@ const KEPT = 500;
 const REMEMBERED = 300;
 const LARGEST = 64_000;
 const STREAMS = 3;
-const AGAIN = 2;
+const GONE = 410;
 const FIELDS = [
   { name: "resource", label: "Types, up to 3", placeholder: "pods,deployments.apps", value: "pods,deployments.apps", wide: true },
   { name: "cluster", label: "Clusters", placeholder: "all" },
@@ -44,29 +44,28 @@ export function openLive(main, context) {
 }
 
 /** Follows one type, and goes on where it was after the connection broke. */
-async function follow(question, signal, log, state) {
+function follow(question, signal, log, state) {
   let since = "";
   const freshness = { freshness: {}, incomplete: [] };
-  while (!signal.aborted) {
+  return shown(state, signal, async (signal, heard) => {
     try {
       for await (const { id, event, data } of events(question, { signal, since })) {
+        heard(Infinity); // a stream may be quiet
         if (id) since = id;
         if (event === "freshness") {
           Object.assign(freshness.freshness, data.freshness);
           freshness.incomplete = data.incomplete;
           fill(state, freshnessLine(freshness, { about: question.resource }));
-        } else if (event === "error") throw Object.assign(new Error(data.detail), { status: data.status });
+        } else if (event === "error") throw new Problem(data.status, data.detail);
         else if (event !== "bookmark") log.add(question.resource, event, data);
       }
     } catch (error) {
-      if (signal.aborted) return;
-      if (error.status === 410) since = ""; // too far behind: some changes are not shown
-      fill(state, h("b", {}, question.resource), problemBox(error));
-      if ([400, 401, 403, 404].includes(error.status)) return;
-      if (error.status === 410) log.miss(question.resource);
+      if (error.status !== GONE) throw error;
+      since = ""; // too far behind: some changes are not shown
+      log.miss(question.resource);
     }
-    await pause(AGAIN, signal).catch(() => undefined);
-  }
+    throw new Problem(0, `${question.resource}: the stream of changes ended`);
+  });
 }
 
 class EventLog {
@@ -82,7 +81,7 @@ class EventLog {
     this.button.addEventListener("click", () => this.toggle());
     this.status = h("span", { class: "status", role: "status" }, "Waiting for changes …");
     this.body = h("tbody", {});
-    this.element = table("Live events", ["Time", "Change", "Type", "Cluster", "Object", "What"], []);
+    this.element = table("Live events", ["Time", "Change", "Type", "Cluster", "Object", "What"], [], { class: "log" });
     this.element.classList.add("live");
     this.element.querySelector("tbody").replaceWith(this.body);
     this.planned = 0;

@@ -2,7 +2,7 @@
 import { get } from "../api.js";
 import { badge, fill, h, link, section, table } from "../dom.js";
 import { clock, count, names, plural, span, titleOf } from "../format.js";
-import { commandOf, commands, freshnessLine, repeat, shown } from "../parts.js";
+import { commandOf, commands, emptyHint, freshnessLine, repeat } from "../parts.js";
 
 const EVERY = 2;
 const SHOWN = 50;
@@ -16,12 +16,8 @@ export function openQueues(main, { signal }) {
     section("Held deletions", {}, held, commands("fleetbus fuse")),
     section("Queues", {}, queues, commands("fleetbus queue")),
   );
-  repeat(EVERY, signal, () =>
-    Promise.all([
-      shown(queues, signal, async () => drawQueues(queues, await get("/fleet/v1/queues", {}, { signal }))),
-      shown(held, signal, async () => drawHeld(held, await get("/fleet/v1/held-deletions", {}, { signal }))),
-    ]),
-  );
+  repeat(queues, EVERY, signal, async (signal) => drawQueues(queues, await get("/fleet/v1/queues", {}, { signal })));
+  repeat(held, EVERY, signal, async (signal) => drawHeld(held, await get("/fleet/v1/held-deletions", {}, { signal })));
   return null;
 }
 
@@ -61,7 +57,7 @@ function drawQueues(place, answer) {
     place,
     h("p", { class: "freshness" }, badge("live", "good"), ` as the store had it at ${clock(answer.askedAt)}`),
     h("div", { class: "tiles small" }, answer.items.map(queueTile)),
-    rows.length ? table("Depth by controller and cluster", HEADS, rows) : h("p", { class: "dim" }, "No controller has a queue."),
+    rows.length ? table("Depth by controller and cluster", HEADS, rows) : emptyHint("No controller has a queue.", "One appears when a controller starts: ", h("code", {}, "fleetbus run controller.py"), "."),
     lists("Processing", processing, ["Controller", "Object", "Worker", "Lease"]),
     lists("Quarantine", quarantined, ["Controller", "Object", { text: "Times", class: "number" }, "Next try", "Release"]),
   );

@@ -2,7 +2,7 @@
 import { get } from "../api.js";
 import { badge, fill, h, link, objectAddress, section, table } from "../dom.js";
 import { ago, names, plural, titleOf } from "../format.js";
-import { commandOf, commands, freshnessLine, repeat, shown, toneOf } from "../parts.js";
+import { commandOf, commands, emptyHint, freshnessLine, repeat, toneOf } from "../parts.js";
 
 const RESOURCE = "multiclusterresources.fleetbus.dev";
 const EVERY = 3;
@@ -16,16 +16,14 @@ export function openRollouts(main, context) {
   let hubs = null;
   fill(main, h("h1", { class: name ? "" : "unseen" }, name ? titleOf(namespace, name) : "Rollouts"), place);
   if (name) context.setTitle(titleOf(namespace, name));
-  repeat(EVERY, signal, () =>
-    shown(place, signal, async () => {
-      hubs ??= (await get("/fleet/v1/clusters", {}, { signal })).items.filter((one) => one.hub).map((one) => one.name);
-      const question = { namespace, name, limit: MOST, cluster: hubs.join(",") };
-      const answer = await get(`/fleet/v1/resources/${RESOURCE}`, question, { signal });
-      const items = answer.items.filter((item) => item.object);
-      if (name) drawOne(place, items, answer);
-      else drawAll(place, items, answer);
-    }),
-  );
+  repeat(place, EVERY, signal, async (signal) => {
+    hubs ??= (await get("/fleet/v1/clusters", {}, { signal })).items.filter((one) => one.hub).map((one) => one.name);
+    const question = { namespace, name, limit: MOST, cluster: hubs.join(",") };
+    const answer = await get(`/fleet/v1/resources/${RESOURCE}`, question, { signal });
+    const items = answer.items.filter((item) => item.object);
+    if (name) drawOne(place, items, answer);
+    else drawAll(place, items, answer);
+  });
   return null;
 }
 
@@ -34,8 +32,19 @@ function drawAll(place, items, answer) {
   fill(
     place,
     freshnessLine(answer),
-    rows.length ? table("MultiClusterResources", ["MultiClusterResource", "Ready", "State", "Rollout", "Waves", "Age"], rows) : h("p", { class: "hint" }, "The hub has no MultiClusterResource that you may list."),
+    rows.length ? table("MultiClusterResources", ["MultiClusterResource", "Ready", "State", "Rollout", "Waves", "Age"], rows) : noneYet(),
     commands(commandOf(["fleetbus", "get", "mcr"], [["-o", "wide"]])),
+  );
+}
+
+function noneYet() {
+  return emptyHint(
+    "The hub has no MultiClusterResource that you may list.",
+    "One describes objects and the clusters that get them: apply it to the hub with ",
+    h("code", {}, "kubectl apply -f"),
+    "; ",
+    h("code", {}, "fleetbus plan -f"),
+    " shows first what it would do.",
   );
 }
 
@@ -61,7 +70,7 @@ function waveDots(waves) {
 function drawOne(place, items, answer) {
   const [item] = items;
   if (!item) {
-    fill(place, h("p", { class: "hint" }, "The hub has no such MultiClusterResource, or you may not list it."), freshnessLine(answer));
+    fill(place, emptyHint("The hub has no such MultiClusterResource, or you may not list it.", link("/rollouts", {}, {}, "All MultiClusterResources")), freshnessLine(answer));
     return;
   }
   const { metadata, status = {} } = item.object;
@@ -126,6 +135,6 @@ function clusterRow(one) {
     h("td", {}, badge(one.state, toneOf(one.state)), one.reason && one.reason !== one.state ? h("span", { class: "dim" }, ` ${one.reason}`) : null),
     h("td", {}, one.health ? badge(one.health, toneOf(one.health)) : ""),
     h("td", {}, one.revision ?? ""),
-    h("td", {}, one.message || unhealthy || one.lastCorrection || ""),
+    h("td", {}, one.message || unhealthy, one.lastCorrection ? h("div", {}, badge("drift corrected", "accent"), ` ${one.lastCorrection}`) : null),
   );
 }

@@ -1,9 +1,9 @@
 // All objects of a type in all clusters, in the columns of kubectl; or where a name is.
 import { apiPath, get, readTable, types } from "../api.js";
-import { address, badge, fill, h, objectAddress, section, table } from "../dom.js";
+import { address, badge, fill, h, link, objectAddress, section, table } from "../dom.js";
 import { clock, count, names, plural, resourceName, titleOf } from "../format.js";
 import { VirtualList } from "../list.js";
-import { commandOf, commands, curlOf, filters, freshnessLine, problemBox, shown, toneOf, windowLine } from "../parts.js";
+import { commandOf, commands, curlOf, emptyHint, filters, freshnessLine, shown, toneOf, windowLine } from "../parts.js";
 import { suggestion } from "../quick.js";
 
 const PAGE = 1000;
@@ -24,7 +24,7 @@ const SORTS = { Cluster: "cluster", Namespace: "metadata.namespace", Name: "meta
 export function openSearch(main, context) {
   const { params, signal } = context;
   const known = h("datalist", { id: "search-types" });
-  types({ signal }).then((found) => known.append(...found.map(suggestion)), () => undefined);
+  types({ signal }).then((answer) => known.append(...answer.map(suggestion)), () => undefined);
   const form = filters(FIELDS, params, (values) => context.go(address("/search", values)));
   fill(main, h("h1", { class: "unseen" }, "Search"), form, known);
   if (params.get("where")) return openWhere(main, context);
@@ -58,9 +58,9 @@ function asked(params) {
 
 function openTable(main, context, resource) {
   const { params, signal } = context;
-  const status = h("p", { class: "status", role: "status" }, "Asking …");
+  const status = h("p", { class: "status", role: "status" });
   const fresh = h("div");
-  const trouble = h("div");
+  const trouble = h("div", {}, h("p", { class: "status" }, "Asking …"));
   const pages = { token: "", isWhole: false, isBusy: false, total: null, asOf: params.get("asOf") ?? "" };
   let named = { name: 0, isNamespaced: false };
   const list = new VirtualList({
@@ -71,12 +71,13 @@ function openTable(main, context, resource) {
     onNearEnd: () => next(),
   });
   const body = h("div", { class: "fill" }, list.element, h("p", { id: "list-help", class: "unseen" }, "j and k move, Enter opens the row."));
+  body.hidden = true;
   main.append(fresh, status, trouble, body, commands(command(context, resource)));
 
   async function next() {
     if (pages.isBusy || pages.isWhole || signal.aborted) return;
     pages.isBusy = true;
-    await shown(trouble, signal, async () => {
+    await shown(trouble, signal, async (signal) => {
       const isFirst = !pages.token;
       const question = { ...asked(params), wide: params.get("wide") ? "true" : "", limit: PAGE, continue: pages.token, asOf: pages.asOf };
       const onHead = (head) => isFirst && begin(head);
@@ -85,14 +86,17 @@ function openTable(main, context, resource) {
       pages.isWhole = list.isWhole = !end.hasMore;
       list.add(rows);
       report(end);
+      body.hidden = !list.rows.length;
+      if (body.hidden) fill(trouble, nothing(context, resource));
     });
     pages.isBusy = false;
-    if (trouble.firstChild) pages.isWhole = true;
   }
 
   function begin(head) {
     named = { name: head.columns.findIndex((column) => column.format === "name"), isNamespaced: head.resource.namespaced };
     pages.asOf = head.asOf ?? ""; // all pages are of the same moment, also one that was `10m`
+    fill(trouble);
+    body.hidden = false;
     fill(fresh, freshnessLine(head), windowLine(head.window));
     list.begin(head.columns, (column) => headOf(column, params, context));
   }
@@ -125,6 +129,12 @@ function openTable(main, context, resource) {
   return { list, close: () => list.close() };
 }
 
+function nothing({ params }, resource) {
+  const name = params.get("name");
+  const all = link("/search", { resource }, {}, `all ${resource}`);
+  return emptyHint("Nothing matches.", "Try ", all, name ? [", or ", link("/search", { where: name }, {}, `${name} in all types`)] : ", or fewer filters", ".");
+}
+
 function headOf(column, params, context) {
   const sort = SORTS[column.name];
   if (!sort) return column.name;
@@ -141,7 +151,7 @@ function openWhere(main, { params, signal }) {
   const namespace = params.get("namespace") ?? "";
   const place = h("div", {}, h("p", { role: "status" }, `Looking for ${name} in all types and clusters …`));
   main.append(place, commands(curlOf(address("/fleet/v1/where", { name, namespace }))));
-  shown(place, signal, async () => {
+  shown(place, signal, async (signal) => {
     const answer = await get("/fleet/v1/where", { name, namespace }, { signal });
     const groups = Map.groupBy(answer.items, (item) => `${resourceName(item.resource)} ${item.namespace}`);
     const rows = [...groups.values()].map((items) => whereRow(items));
@@ -149,7 +159,7 @@ function openWhere(main, { params, signal }) {
       place,
       freshnessLine(answer),
       h("p", { class: "status", role: "status" }, `${plural(answer.items.length, "object")} of this name${answer.remaining ? `, and ${answer.remaining} more` : ""}.`),
-      table(`Objects named ${name}`, ["Kind", "Object", "Clusters"], rows),
+      rows.length ? table(`Objects named ${name}`, ["Kind", "Object", "Clusters"], rows) : emptyHint("No object has exactly this name.", "Names are not searched by parts. Choose ", link("/search", {}, {}, "a type"), " to see all of its objects, or see in ", link("/changes", { since: "24h" }, {}, "the changes of the last day"), " whether it was deleted."),
     );
   });
   return null;
@@ -168,10 +178,10 @@ function whereRow(items) {
 }
 
 function overview(signal) {
-  const place = h("div");
-  shown(place, signal, async () => {
-    const found = await types({ signal });
-    const groups = Map.groupBy(found, (type) => (type.group === "core" ? "core" : type.group));
+  const place = h("div", {}, "Asking …");
+  shown(place, signal, async (signal) => {
+    const known = await types({ signal });
+    const groups = Map.groupBy(known, (type) => (type.group === "core" ? "core" : type.group));
     fill(
       place,
       section(
@@ -183,6 +193,6 @@ function overview(signal) {
       ),
       commands("fleetbus api-resources"),
     );
-  }).catch((error) => fill(place, problemBox(error)));
+  });
   return place;
 }

@@ -3,7 +3,7 @@ import { get, objectPath } from "../api.js";
 import { badge, fill, h } from "../dom.js";
 import { clock, plural, shortPair, span, titleOf } from "../format.js";
 import { isStatus } from "../trees.js";
-import { commandOf, commands, freshnessLine, problemBox, shown, toneOf, windowLine } from "../parts.js";
+import { commandOf, commands, freshnessLine, shown, toneOf, windowLine } from "../parts.js";
 
 const SINCE = [["1h", "the last hour"], ["6h", "6 hours"], ["24h", "a day"], ["7d", "a week"]];
 const DEFAULT = "24h";
@@ -22,7 +22,7 @@ export function openTimeline(body, context, asked, cluster) {
     fill(place, h("p", { class: "hint" }, "Choose a cluster: a timeline is that of an object in one cluster."));
     return;
   }
-  shown(place, signal, async () => {
+  shown(place, signal, async (signal) => {
     const answer = await get(objectPath("timeline", cluster, asked), { since, limit: MOST }, { signal });
     const entries = [...answer.entries].reverse();
     fill(
@@ -111,12 +111,15 @@ export function timeControl(context, asked, cluster) {
   const asOf = params.get("asOf") ?? "";
   const text = h("input", { name: "asOf", value: asOf, placeholder: "now, 10m, 2026-01-31T12:00:00Z", "aria-label": "As of", spellcheck: "false", autocomplete: "off" });
   text.addEventListener("change", () => context.go(context.with({ asOf: text.value.trim() === "now" ? "" : text.value.trim() })));
-  const place = h("span", { class: "slider" });
+  const place = h("div", { class: "slider" });
   const control = h("div", { class: "time", role: "group", "aria-label": "Moment" }, h("label", {}, "As of ", text), place, asOf ? h("a", { class: "button", href: context.with({ asOf: "" }) }, "Now") : null);
-  addSlider(place, context, asOf).catch((error) => {
-    if (signal.aborted) return;
-    // Without history there is only now; other troubles are shown with what was asked for.
-    fill(place, h("span", { class: "dim" }, error.status === 404 || error.status === 503 ? `No history: ${error.message}` : problemBox(error)));
+  shown(place, signal, async (signal) => {
+    try {
+      await addSlider(place, { ...context, signal }, asOf);
+    } catch (error) {
+      if (error.status !== 404 && error.status !== 503) throw error;
+      fill(place, h("span", { class: "dim" }, `No history: ${error.message}`)); // there is only now
+    }
   });
   return control;
 }

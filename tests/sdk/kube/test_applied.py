@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from fleetbus_distributor.targets.managed_fields import is_applied
+from fleetbus.kube.applied import ServerAnswers, is_applied
 
 MANAGER = "fleetbus-abc"
 WANTED: dict[str, Any] = {
@@ -20,7 +20,7 @@ WANTED: dict[str, Any] = {
                         "name": "c",
                         "image": "i",
                         "ports": [{"containerPort": 80}],
-                        "resources": {"limits": {"cpu": "1000m", "memory": "1Gi"}},
+                        "resources": {"limits": {"cpu": "1", "memory": "1Gi"}},
                         "args": ["a", "b"],
                     }
                 ]
@@ -64,7 +64,6 @@ def live(**entry: Any) -> dict[str, Any]:
     container = obj["spec"]["template"]["spec"]["containers"][0]
     container["ports"][0]["protocol"] = "TCP"
     container["imagePullPolicy"] = "Always"
-    container["resources"]["limits"]["cpu"] = "1"
     managed = {"manager": MANAGER, "operation": "Apply", "apiVersion": "apps/v1"}
     obj["metadata"]["managedFields"] = [{**managed, "fieldsV1": OWNED, **entry}]
     obj["status"] = {"replicas": 1}
@@ -118,8 +117,15 @@ WISHES: list[tuple[str, Any]] = [
     (f"{CONTAINER}/ports", [{"containerPort": 81}]),
     (f"{CONTAINER}/ports", [{"containerPort": 80}, {"containerPort": 81}]),
     (f"{CONTAINER}/resources/limits/memory", "2Gi"),
+    (f"{CONTAINER}/resources/limits/memory", "1024Mi"),
+    (f"{CONTAINER}/resources/limits/cpu", "1.0"),
+    (f"{CONTAINER}/resources/limits/cpu", 1),
+    ("spec/replicas", 2.0),
+    ("spec/paused", 0),
+    ("metadata/labels/app", "X"),
     ("spec/finalizers", ["f1"]),
     ("spec/finalizers", ["f1", "f3"]),
+    ("spec/finalizers", ["f2", "f1"]),
 ]
 
 
@@ -136,6 +142,9 @@ DRIFTS: list[tuple[str, Any]] = [
     (f"{CONTAINER}/ports", []),
     ("spec/finalizers", ["f1"]),
     ("spec/template", {}),
+    ("spec/finalizers", ["f2", "f1"]),
+    ("spec/finalizers", ["f1", "f1", "f2"]),
+    (f"{CONTAINER}/resources/limits/memory", "1024Mi"),
 ]
 
 
@@ -149,15 +158,74 @@ SAME: list[tuple[str, Any]] = [
     ("metadata/labels", {"app": "x", "theirs": "y"}),
     ("spec/minReadySeconds", 7),
     ("status", {"replicas": 9}),
-    (f"{CONTAINER}/resources/limits/memory", "1024Mi"),
 ]
 
 
 @pytest.mark.parametrize(("path", "value"), SAME)
-def test_d3_what_others_own_and_other_spellings_are_no_drift(path: str, value: Any):
+def test_d3_what_others_own_is_no_drift(path: str, value: Any):
     assert is_applied(WANTED, changed(path, value, live()), MANAGER)
 
 
-def test_d3_what_says_nothing_is_owned_by_nobody():
-    wanted = changed("spec/strategy", {}, WANTED)
-    assert is_applied(wanted, live(), MANAGER)
+def test_d3_a_default_in_a_key_is_ours_only_where_we_set_it():
+    """Without its protocol a port is of TCP again: that has to be applied."""
+    udp: dict[str, Any] = {".": {}, "f:containerPort": {}, "f:protocol": {}}
+    owned = copy.deepcopy(OWNED)
+    ports = owned["f:spec"]["f:template"]["f:spec"]["f:containers"]['k:{"name":"c"}']["f:ports"]
+    ports.clear()
+    ports['k:{"containerPort":80,"protocol":"UDP"}'] = udp
+    now = changed(f"{CONTAINER}/ports/0/protocol", "UDP", live(fieldsV1=owned))
+    said = changed(f"{CONTAINER}/ports/0/protocol", "UDP", WANTED)
+    assert is_applied(said, now, MANAGER)
+    assert not is_applied(WANTED, now, MANAGER)
+
+
+def test_d3_the_order_of_items_is_applied():
+    """A variable may refer to one before it."""
+    env = [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)"}]
+    items: dict[str, Any] = {
+        f'k:{{"name":"{n}"}}': {".": {}, "f:name": {}, "f:value": {}} for n in "AB"
+    }
+    owned = copy.deepcopy(OWNED)
+    owned["f:spec"]["f:template"]["f:spec"]["f:containers"]['k:{"name":"c"}']["f:env"] = items
+    wanted = changed(f"{CONTAINER}/env", env, WANTED)
+    theirs = {"name": "THEIRS", "value": "x"}
+    for there, same in (
+        (env, True),
+        ([theirs, env[0], theirs | {"name": "T2"}, env[1]], True),
+        (env[::-1], False),
+        ([*env, env[0]], False),
+    ):
+        now = changed(f"{CONTAINER}/env", there, live(fieldsV1=owned))
+        assert is_applied(wanted, now, MANAGER) is same
+
+
+ASKED: list[tuple[str, Any, bool]] = [
+    ("status", {"replicas": 9}, True),
+    ("metadata/resourceVersion", "77", True),
+    ("metadata/generation", 5, True),
+    ("metadata/annotations/theirs", "y", True),
+    ("metadata/annotations/ours", "y", False),
+    ("metadata/labels/app", "z", False),
+    ("metadata/finalizers", ["theirs"], False),
+    ("metadata/uid", "another", False),
+    ("spec/paused", None, False),
+    ("spec/replicas", 3, False),
+    (f"{CONTAINER}/image", "j", False),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "holds"), ASKED)
+def test_d3_an_answer_holds_while_all_that_it_depends_on_stays(path: str, value: Any, holds: bool):
+    answers = ServerAnswers()
+    wanted = changed(f"{CONTAINER}/stdin", False, WANTED)
+    wanted["metadata"]["annotations"] = {"ours": "x"}
+    before = changed("metadata/annotations/ours", "x", live())
+    assert not answers.covers("t1", wanted, before, MANAGER)
+    answers.note("t1", wanted, before, MANAGER)
+    assert answers.covers("t1", wanted, before, MANAGER)
+    assert answers.covers("t1", wanted, changed(path, value, before), MANAGER) is holds
+    assert not answers.covers("t2", wanted, before, MANAGER)
+    assert not answers.covers("t1", WANTED, before, MANAGER)
+    assert not answers.covers("t1", wanted, before, "another")
+    dropped = changed("metadata/managedFields", [], before)
+    assert not answers.covers("t1", wanted, dropped, MANAGER)

@@ -1,0 +1,156 @@
+"""An object is compared as a real API server compares it (rules D3, D13).
+
+Part of `make scenarios`, where the programs of `make e2e` are there: it takes seconds.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from fleetbus.kube.applied import is_applied
+from fleetbus_distributor.render.finish import finish
+from fleetbus_distributor.render.spec import DriftPolicy
+from fleetbus_distributor.targets.outcome import State
+from support.api.spellings import JAR, PAIRS, ZEROES, definition, texts
+from support.eventually import eventually
+from support.rigs.real_cluster import RealCluster, real_cluster
+
+pytestmark = pytest.mark.full
+DEPLOYMENTS, MAPS = "apps/v1/deployments", "v1/configmaps"
+ROLES = "rbac.authorization.k8s.io/v1/clusterroles"
+PLACE = ("default", "x")
+_KEPT = ("apiVersion", "kind", "metadata", "namespace", "name", "selector", "image")
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncGenerator[RealCluster]:
+    async with real_cluster(tmp_path) as started:
+        yield started
+
+
+def finished(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [finish(one, "t") for one in objects]
+
+
+async def test_d3_texts_are_texts_and_zeroes_are_asked_about_once(cluster: RealCluster):
+    wanted = finished(ZEROES)
+    assert (await cluster.round(*wanted)).state is State.APPLIED
+    cluster.is_same = True
+    for drift in DriftPolicy:
+        cluster.drift = drift
+        for _ in range(2):
+            result = await cluster.round(*wanted)
+            assert (result.state, result.message, result.changes) == (State.APPLIED, "", [])
+            cluster.restart()
+    cluster.is_same, cluster.drift = False, DriftPolicy.CORRECT
+
+    (jars,) = finished([definition(JAR)])
+    await cluster.round(*wanted[:2], jars)
+
+    async def is_applied_with(value: str) -> bool:
+        result = await cluster.round(*finished(texts(value)))
+        return result.state is State.APPLIED
+
+    await eventually(lambda: is_applied_with("2"))
+    for value in PAIRS:
+        assert await is_applied_with(value)
+        found = await cluster.get(MAPS, *PLACE)
+        assert found["data"]["RELEASE"] == value
+        jar = await cluster.get("lab.example.org/v1/jars", *PLACE)
+        expected = {"text": value, "either": value, "open": {"deep": [value, {"in": value}]}}
+        assert jar["spec"] == expected
+
+
+async def test_d3_order_defaults_of_keys_and_zeroes_arrive(cluster: RealCluster):
+    (template,) = finished(ZEROES[:1])
+    pod: dict[str, Any] = template["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    container["env"] = [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)"}]
+    container["ports"] = [{"containerPort": 53, "protocol": "UDP"}]
+    pod["hostNetwork"] = True
+    container["ports"][0]["hostPort"] = 53
+    await cluster.round(template)
+    wanted = copy.deepcopy(template)
+    pod = wanted["spec"]["template"]["spec"]
+    pod["hostNetwork"] = False
+    pod["containers"][0]["env"].reverse()
+    pod["containers"][0]["ports"] = [{"containerPort": 53}]
+    assert (await cluster.round(wanted)).state is State.APPLIED
+    found = (await cluster.get(DEPLOYMENTS, *PLACE))["spec"]["template"]["spec"]
+    assert not found.get("hostNetwork")
+    assert [one["name"] for one in found["containers"][0]["env"]] == ["B", "A"]
+    assert found["containers"][0]["ports"][0]["protocol"] == "TCP"
+
+    cluster.is_same, cluster.drift = True, DriftPolicy.REPORT
+    other = {"spec": {"template": {"spec": {"hostNetwork": True}}}}
+    await cluster.client.patch(DEPLOYMENTS, *PLACE, other, field_manager="hand")
+    result = await cluster.round(wanted)
+    assert result.state is State.DRIFTED
+    assert ".spec.template.spec.hostNetwork was changed by hand" in result.message
+
+
+async def test_d3_what_looks_applied_is_applied(cluster: RealCluster):
+    """Where no request is sent a server would have nothing to do."""
+    objects = [*finished(ZEROES[:2]), *finished(texts("1.1")[:2])]
+    resources = {"ConfigMap": MAPS, "Deployment": DEPLOYMENTS, "Service": "v1/services"}
+    for number, obj in enumerate(objects):
+        obj["metadata"]["name"] = f"x{number}"
+        for part in variants(obj):
+            resource = resources[obj["kind"]]
+            made = await cluster.client.apply(resource, obj, field_manager="m", force=True)
+            if is_applied(part, made, "m"):
+                after = await cluster.client.apply(
+                    resource, part, field_manager="m", force=True, dry_run=True
+                )
+                assert {**after, "metadata": None} == {**made, "metadata": None}
+                names = ("labels", "annotations", "managedFields")
+                assert [after["metadata"].get(n) for n in names] == [
+                    made["metadata"].get(n) for n in names
+                ]
+
+
+def variants(tree: Any) -> list[Any]:
+    """Copies of a tree with one part removed, or one list reversed."""
+    found: list[Any] = [tree]
+    if isinstance(tree, dict):
+        fields = cast("dict[str, Any]", tree)
+        for key, part in fields.items():
+            if key not in _KEPT:
+                found.append({k: v for k, v in fields.items() if k != key})
+            found += [{**fields, key: one} for one in variants(part)[1:]]
+    elif isinstance(tree, list):
+        items = cast("list[Any]", tree)
+        found.append(items[::-1])
+        for number, item in enumerate(items):
+            found += [[*items[:number], one, *items[number + 1 :]] for one in variants(item)[1:]]
+    return found
+
+
+async def test_d13_rules_of_an_aggregated_role_are_no_conflict(cluster: RealCluster):
+    role: dict[str, Any] = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "sum", "labels": {"step": "one"}},
+        "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"adds-to": "part"}}]},
+        "rules": [],
+    }
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
+    theirs = {
+        "apiVersion": role["apiVersion"],
+        "kind": "ClusterRole",
+        "metadata": {"name": "sum"},
+        "rules": rules,
+    }
+    await cluster.round(finish(role, "t"))
+    manager = "clusterrole-aggregation-controller"
+    await cluster.client.apply(ROLES, theirs, field_manager=manager, force=True)
+    role["metadata"]["labels"]["step"] = "two"
+    assert (await cluster.round(finish(role, "t"))).state is State.APPLIED
+    found = await cluster.get(ROLES, "", "sum")
+    assert found["metadata"]["labels"]["step"] == "two"
+    assert found["rules"] == rules
