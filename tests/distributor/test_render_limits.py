@@ -1,4 +1,4 @@
-"""What a small MultiClusterResource may cost while it is rendered (rule D15)."""
+"""The cost of rendering a small MultiClusterResource (rule D15)."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ LIMIT = 256 * 1024
 """Smaller than the real one: measuring memory takes time."""
 BULK = {"bulk": {"a": ["v"] * 64}, "list": [0] * 5_000}
 REMOVED = {"op": "remove", "path": "/bulk"}
-NESTED = [{"op": "add", "path": f"/n{n}", "value": {}} for n in range(3000)]
+NESTED: list[dict[str, Any]] = [{"op": "add", "path": f"/n{n}", "value": {}} for n in range(3000)]
 
 
 def copies(count: int) -> list[dict[str, Any]]:
     return [{"op": "copy", "from": "/bulk", "path": f"/bulk/c{n}"} for n in range(count)]
 
 
-def spec_of(actions: list[dict[str, Any]], entries: int = 1, **fields: Any) -> dict[str, Any]:
+def spec_of(actions: list[dict[str, Any]], *, entries: int = 1, **fields: Any) -> dict[str, Any]:
     entry = {"name": "eu1", "action": actions, **fields.pop("entry", {})}
     return {
         "template": {**CONFIG_MAP, **BULK},
@@ -48,7 +48,7 @@ BOMBS: dict[str, dict[str, Any]] = {
     "copies": spec_of(copies(30)),
     "copies that are removed at the end": spec_of([*copies(17), REMOVED]),
     "copies over one path": spec_of(
-        [*copies(8), *[{"op": "copy", "from": "/bulk", "path": "/twin"}] * 1000]
+        [*copies(8), *[{"op": "copy", "from": "/bulk", "path": "/other"}] * 1000]
     ),
     "variables": spec_of(
         [{"op": "add", "path": "/x", "value": "${vars.big}"}] * 200, vars={"big": ["v"] * 10_000}
@@ -108,24 +108,25 @@ def test_d15_a_deep_variable_is_refused_by_its_field():
         render_for(spec, Context("eu1", {}, spec.vars))
 
 
-SMALL = {**CONFIG_MAP, "a": {"b": ["x", {"a": 1}]}, "b": [[], 1]}
+SMALL: dict[str, Any] = {**CONFIG_MAP, "a": {"b": ["x", {"a": 1}]}, "b": [[], 1]}
+VALUES: list[Any] = [1, "x", ["y"], {"b": {}}, "${vars.v}", None, ["a=b", 1]]
 POINTER = st.lists(st.sampled_from(["a", "b", "0", "-", "data", "9" * 5000]), max_size=4).map(
     lambda parts: "".join(f"/{part}" for part in parts)
 )
-ACTION = st.fixed_dictionaries(
+ACTION: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
         "op": st.sampled_from(["add", "remove", "replace", "move", "copy", "test"]),
         "path": POINTER,
         "from": POINTER,
     },
-    optional={"value": st.sampled_from([1, "x", ["y"], {"b": {}}, "${vars.v}", None, ["a=b", 1]])},
+    optional={"value": st.sampled_from(VALUES)},
 )
 
 
 @given(actions=st.lists(ACTION, max_size=8), merge=st.none() | st.just({"a": {"b": None}}))
 @settings(max_examples=150, deadline=None)
 def test_d15_any_patches_render_or_are_refused(actions: list[dict[str, Any]], merge: Any):
-    fields = {"entry": {"merge": merge}} if merge else {}
+    fields: dict[str, Any] = {"entry": {"merge": merge}} if merge else {}
     spec = read_spec({"spec": spec_of(actions, vars={"v": {"a": [1]}}, **fields, template=SMALL)})
     before = spec.model_dump_json()
     with contextlib.suppress(RenderError, CustomizeError):

@@ -211,7 +211,7 @@ async def test_other_workloads_own_their_pods(
     rig: Rig, kind: str, version: str, status: dict[str, Any]
 ):
     watch_pods(rig)
-    made = {**deployment("nginx:nope"), "kind": kind, "apiVersion": version}
+    made: Object = {**deployment("nginx:nope"), "kind": kind, "apiVersion": version}
     if kind != "StatefulSet":
         del made["spec"]["replicas"]
     if kind == "Job":

@@ -1,4 +1,4 @@
-"""Objects that no API server should answer: their health is told, or refused, but nothing ends.
+"""Objects that no API server should answer: their health is known, or refused, but nothing ends.
 
 Every reader of a member's objects is tried with every JSON in every field that it reads.
 """
@@ -17,8 +17,7 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.trees import read_tree
 from fleetbus_distributor.health.cluster_health import ClusterHealth, StatusRules
 from fleetbus_distributor.health.feedback import Feedback
-from fleetbus_distributor.health.health import _RULES as KINDS
-from fleetbus_distributor.health.health import HealthState
+from fleetbus_distributor.health.health import KINDS, HealthState
 from fleetbus_distributor.health.rules import HealthRule
 from fleetbus_distributor.hub.health_entries import write_health
 from fleetbus_distributor.rollout import quiet
@@ -76,7 +75,7 @@ TYPES = [*KINDS, ("example.org", "Database"), ("example.org", "Other")]
 
 @given(obj=OBJECTS, kind=st.sampled_from(TYPES))
 @settings(max_examples=400, deadline=None)
-def test_d21_the_health_of_any_object_is_told_and_can_be_stored(
+def test_d21_the_health_of_any_object_is_known_and_can_be_stored(
     obj: dict[str, Any], kind: tuple[str, str]
 ):
     version = f"{kind[0]}/v1" if kind[0] else "v1"

@@ -38,7 +38,7 @@ _MAX_DIGITS = 9
 
 @dataclass(frozen=True, slots=True)
 class _Scene:
-    """What every patch of one cluster shares."""
+    """The values that every patch of one cluster shares."""
 
     context: Context
     work: Work
