@@ -18,7 +18,7 @@ from fleetbus.cli.capture import commands as captures
 from fleetbus.cli.clusters import commands as clusters
 from fleetbus.cli.clusters import join_commands as members
 from fleetbus.cli.config import commands as config
-from fleetbus.cli.config.told import begin_telling
+from fleetbus.cli.config.origins import note_origins
 from fleetbus.cli.deletions import commands as deletions
 from fleetbus.cli.doctor import commands as doctor
 from fleetbus.cli.events import commands as events
@@ -85,7 +85,7 @@ def global_options(
     ] = False,
 ) -> None:
     """Run Kubernetes controllers across many clusters, over a message bus."""
-    begin_telling(verbose=verbose)
+    note_origins(verbose=verbose)
 
 
 _PACKAGES: Final = {
