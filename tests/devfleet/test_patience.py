@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -39,9 +38,7 @@ def test_what_changes_without_an_end_is_given_up_in_the_end():
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc of Linux")
 def test_a_child_that_works_is_waited_for_and_one_that_sleeps_is_named(tmp_path: Path):
     began = time.monotonic()
-    sleeps = Child(
-        "sleeper", [sys.executable, "-c", "import time; time.sleep(99)"], log=tmp_path / "a"
-    )
+    sleeps = Child("sleeper", ["sleep", "99"], log=tmp_path / "a")
     try:
         with pytest.raises(ChildError, match="sleeper is not ready: nothing has changed for"):
             sleeps.wait_until_blocking(lambda: False, within=timedelta(seconds=0.3))
@@ -49,7 +46,7 @@ def test_a_child_that_works_is_waited_for_and_one_that_sleeps_is_named(tmp_path:
         assert sleeps.progress() == 0
     finally:
         sleeps.stop_blocking()
-    works = Child("worker", [sys.executable, "-c", "while True: pass"], log=tmp_path / "b")
+    works = Child("worker", ["sha256sum", "/dev/zero"], log=tmp_path / "b")
     try:
         works.wait_until_blocking(lambda: works.progress() > 0, within=timedelta(seconds=60))
     finally:

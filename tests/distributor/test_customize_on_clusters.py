@@ -171,6 +171,10 @@ async def test_d6_a_field_that_another_manager_applies_is_never_forced(rig: Rig)
     rig.edit(template=template)
     await rig.reconcile()
     assert rig.states()["t2"] == "Conflict/FieldConflict"
+    assert (
+        "drop the field from the template to leave it to other, or set spec.policy.conflict:"
+        " Overwrite to take over"
+    ) in rig.entry("t2")["message"]
     assert deployment(rig, "t2")["spec"]["minReadySeconds"] == 5
     rig.edit(policy={"conflict": "Overwrite"})
     await rig.reconcile()

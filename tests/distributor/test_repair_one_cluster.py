@@ -15,6 +15,7 @@ from fleetbus_distributor.render.customize import render_for
 from fleetbus_distributor.render.draft import Renderer
 from fleetbus_distributor.render.spec import Spec, read_spec
 from fleetbus_distributor.render.template import Context
+from fleetbus_distributor.render.work import Work
 from fleetbus_emulator.apiserver import Fail
 from support.rigs.distributor import CONFIG_MAP, HUB, Rig
 
@@ -242,9 +243,9 @@ async def test_d15_what_was_rendered_is_remembered_by_what_it_depends_on(
 ):
     calls: list[str] = []
 
-    def note(spec: Spec, context: Context) -> tuple[list[dict[str, Any]], list[str]]:
+    def note(spec: Spec, context: Context, work: Work) -> tuple[list[dict[str, Any]], list[str]]:
         calls.append(context.cluster)
-        return render_for(spec, context)
+        return render_for(spec, context, work)
 
     monkeypatch.setattr("fleetbus_distributor.render.draft.render_for", note)
     drafts = Renderer()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from fleetbus.cli.complete_variable import COMPLETE
-from fleetbus.cli.config.told import begin_telling
+from fleetbus.cli.config.origins import note_origins
 from fleetbus.cli.light_parameters import spare_pydantic
 from fleetbus.errors import ConfigError, FleetbusError
 from fleetbus.process import printer
@@ -76,7 +76,7 @@ def _global_options(
     ] = False,
 ) -> None:
     """Run Kubernetes controllers across many clusters, over a message bus."""
-    begin_telling(verbose=verbose)
+    note_origins(verbose=verbose)
 
 
 def _build(names: Iterable[str]) -> typer.Typer:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, cast
 
-from fleetbus.cli.config.told import tell_old_file, tell_origins
+from fleetbus.cli.config.origins import print_old_file, print_origins
 from fleetbus.cli.mro_config import MroConfig, mro_config_file, parse_mro_config
 from fleetbus.errors import ConfigError
 from fleetbus.process.access.nats import NATS_FIELDS, NatsAccess, nats_access
@@ -114,7 +114,7 @@ class ApiFlags:
             ConfigError: there are two tokens, or a config file cannot be read.
         """
         target = resolve_target(api_url=self.url)
-        tell_old_file(target.old_file)
+        print_old_file(target.old_file)
         if self.token is not None and self.token_file is not None:
             raise ConfigError("--token and --token-file cannot be given together")
         if self.token is not None:
@@ -160,7 +160,7 @@ def resolve_target(
     target = _first_values(sources)
     is_former = target.origins.get("api_url") == f"file {mro_config_file()}"
     target = replace(target, old_file=str(mro_config_file()) if is_former else "")
-    tell_origins(target.origins)
+    print_origins(target.origins)
     return target
 
 

@@ -168,11 +168,12 @@ async def _pages(reader: SnapshotReader, clusters: Sequence[str], key: str) -> A
 def _read(entry: Entry, resource: Resource) -> Orphan | None:
     if not entry.body:
         return None
-    obj = cast("Object", read_tree(entry.body))
     try:
+        obj = cast("Object", read_tree(entry.body))
         owner = owner_of(obj)
-    except MalformedOwner:
-        return None  # nobody knows whose it is
+    except (AttributeError, MalformedOwner, TypeError, ValueError):
+        # Nobody knows whose it is; what one member stores must not hide the orphans of all others.
+        return None
     if owner is None or owner.kind != _KIND:
         return None
     place = (entry.namespace, entry.name, entry.uid)

@@ -2,40 +2,54 @@
 
 The language is that of k8s.io/client-go/util/jsonpath: fields, `[n]`, `[a:b:c]`, `[*]`,
 `['x','y']`, `..` (once), filters such as `[?(@.type=="Ready")]`, `{range …}…{end}`, and text
-between braces. A field that an object lacks has no values; that is no error.
+between braces. A field that an object lacks has no values; that is no error. As there, a name in
+brackets is a path (`['a.b']` is `.a.b`), and values of different types cannot be compared.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import eq, ge, gt, le, lt, ne
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from fleetbus.kube.json_values import render_value
 from fleetbus.kube.path_budget import InvalidJsonPath, PathBudget, PathTooCostly
+from fleetbus.kube.path_steps import (
+    MAX_DEPTH,
+    OPERATORS,
+    Operand,
+    Step,
+    Values,
+    chain,
+    constant_step,
+    descend,
+    field_step,
+    filter_step,
+    run_steps,
+    slice_step,
+    text_step,
+    union,
+    wildcard,
+)
 
 __all__ = ["InvalidJsonPath", "JsonPath", "JsonPathTemplate", "PathTooCostly", "render_value"]
 
 MAX_LENGTH: Final = 4096
 """Characters of an expression."""
-_MAX_VALUES: Final = 100_000
-"""That one step may find: `..` of a hostile object must not fill the memory."""
-_MAX_DEPTH: Final = 100
+_EXPONENT: Final = 1e21
+"""From here on Go prints numbers with an exponent."""
 
 _FIELD: Final = re.compile(r"(?:[^\s.\[\]{}()'\"|,=!<>\\]|\\.)+")
 _SUBSCRIPT: Final = re.compile(r"-?\d*(?::-?\d*){0,2}")
+_KEY: Final = re.compile(r"'[^']*'")
+_LONE_MINUS: Final = re.compile(r"-(?!\d)")
 _QUOTED: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 _NUMBER: Final = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "==": eq, "!=": ne, "<=": le, ">=": ge, "<": lt, ">": gt,
-}  # fmt: skip
+_LITERAL: Final = re.compile(r"(?:true|false|[-+]?\d+(?:\.\d+)?)(?=[\s}])")
+_RANGE: Final = re.compile(r"range(?=[\s}])")
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
-
-_Values = list[Any]
-_Step = Callable[[_Values, PathBudget], _Values]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +57,7 @@ class JsonPath:
     """One parsed path without braces: `.status.conditions[?(@.type=="Ready")].status`."""
 
     text: str
-    steps: tuple[_Step, ...]
+    steps: tuple[Step, ...]
 
     @classmethod
     def parse(cls, text: str) -> JsonPath:
@@ -53,11 +67,11 @@ class JsonPath:
             InvalidJsonPath: it is malformed.
         """
         reader = _Reader(text)
-        steps = reader.path()
+        steps = reader.path(is_bare=True)
         reader.expect_end()
         return cls(text, steps)
 
-    def find(self, tree: object, budget: PathBudget | None = None) -> _Values:
+    def find(self, tree: object, budget: PathBudget | None = None) -> Values:
         """Find the values at the path.
 
         Args:
@@ -68,163 +82,7 @@ class JsonPath:
             InvalidJsonPath: an index is out of range, or a part is not a list.
             PathTooCostly: the budget is used up.
         """
-        return _run(self.steps, [tree], budget or PathBudget())
-
-
-def _run(steps: Sequence[_Step], values: _Values, budget: PathBudget) -> _Values:
-    for step in steps:
-        budget.spend(1 + len(values))
-        values = step(values, budget)
-        if len(values) > _MAX_VALUES:
-            raise InvalidJsonPath(f"the path has more than {_MAX_VALUES} values")
-    return values
-
-
-# --- the steps of a path ------------------------------------------------------------------------
-
-
-def _field(name: str) -> _Step:
-    def step(values: _Values, _: PathBudget) -> _Values:
-        return [v[name] for v in values if isinstance(v, dict) and name in v]
-
-    return step
-
-
-def _wildcard(values: _Values, budget: PathBudget) -> _Values:
-    found: _Values = []
-    for value in values:
-        found += _children(value, budget)
-    return found
-
-
-def _children(value: object, budget: PathBudget) -> _Values:
-    if isinstance(value, list):
-        budget.spend(len(cast("_Values", value)))
-        return cast("_Values", value)
-    if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
-        budget.spend(len(members))
-        return [members[name] for name in sorted(members)]
-    return []
-
-
-def _descend(steps: Sequence[_Step]) -> _Step:
-    """The rest of a path, applied to each value and to all that is below it."""
-
-    def every(value: object, depth: int, budget: PathBudget) -> Iterator[Any]:
-        yield value
-        if depth < _MAX_DEPTH:
-            for child in _children(value, budget):
-                yield from every(child, depth + 1, budget)
-
-    def step(values: _Values, budget: PathBudget) -> _Values:
-        found: _Values = []
-        for value in values:
-            for each in every(value, 0, budget):
-                try:
-                    found += _run(steps, [each], budget)
-                except PathTooCostly:
-                    raise
-                except InvalidJsonPath:  # a list is meant, and this is none
-                    continue
-                if len(found) > _MAX_VALUES:
-                    raise InvalidJsonPath(f"the path has more than {_MAX_VALUES} values")
-        return found
-
-    return step
-
-
-def _union(branches: Sequence[_Step]) -> _Step:
-    def step(values: _Values, budget: PathBudget) -> _Values:
-        return [found for branch in branches for found in _run((branch,), values, budget)]
-
-    return step
-
-
-def _slice(text: str) -> _Step:
-    """`[n]`, `[a:b]` or `[a:b:c]`; as in Go, an index out of range is an error."""
-    parts = [int(part) if part not in {"", "-"} else None for part in text.split(":")]
-    start, is_one = parts[0] or 0, len(parts) == 1
-    end = parts[1] if len(parts) > 1 else None
-    stride = 1 if len(parts) < 3 or parts[2] is None else parts[2]  # noqa: PLR2004 -- start:end:step
-    if stride < 1:
-        raise InvalidJsonPath(f"the step of [{text}] must be positive")
-
-    def cut(value: list[Any]) -> _Values:
-        size = len(value)
-        first = start + size if start < 0 else start
-        last = first + 1 if is_one else size if end is None else end + size if end < 0 else end
-        if first == last:
-            return []
-        if not (0 <= first < size and first < last <= size):
-            raise InvalidJsonPath(f"index [{text}] is out of range: the list has {size} elements")
-        return value[first:last:stride]
-
-    def step(values: _Values, budget: PathBudget) -> _Values:
-        found: _Values = []
-        for value in values:
-            if value is None:
-                continue
-            if not isinstance(value, list):
-                raise InvalidJsonPath(f"[{text}] needs a list, not {_kind(value)}")
-            elements = cut(cast("_Values", value))
-            budget.spend(len(elements))
-            found += elements
-        return found
-
-    return step
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, str):
-        return "a string"
-    return "an object" if isinstance(value, dict) else "a number"
-
-
-Operand = Callable[[Any, PathBudget], _Values]
-
-
-def _filter(left: Operand, operator: str, right: Operand | None) -> _Step:
-    def keeps(element: object, budget: PathBudget) -> bool:
-        budget.spend(1)
-        lefts = left(element, budget)
-        if right is None:
-            return bool(lefts)
-        rights = right(element, budget)
-        if not lefts or not rights:
-            return False
-        if len(lefts) > 1 or len(rights) > 1:
-            raise InvalidJsonPath("a filter can only compare one value at a time")
-        if isinstance(lefts[0], str):
-            budget.spend_text(lefts[0])
-        return _compare(lefts[0], operator, rights[0])
-
-    def step(values: _Values, budget: PathBudget) -> _Values:
-        found: _Values = []
-        for value in values:
-            if value is None:
-                continue
-            if not isinstance(value, list):
-                raise InvalidJsonPath(f"a filter needs a list, not {_kind(value)}")
-            found += [each for each in cast("_Values", value) if keeps(each, budget)]
-        return found
-
-    return step
-
-
-def _compare(left: object, operator: str, right: object) -> bool:
-    """Compare two values; those of different types are never equal, and have no order."""
-    comparable = (
-        all(isinstance(v, int | float) and not isinstance(v, bool) for v in (left, right))
-        or type(left) is type(right)
-    ) and not isinstance(left, list | dict)
-    if not comparable:
-        return operator == "!="
-    if isinstance(left, bool) and operator not in {"==", "!="}:
-        return False
-    return bool(left is None or _OPERATORS[operator](left, right))
+        return run_steps(self.steps, [tree], budget or PathBudget())
 
 
 # --- reading expressions ------------------------------------------------------------------------
@@ -273,86 +131,85 @@ class _Reader:
         rest = self._text[self.at : self.at + 20]
         return InvalidJsonPath(f"invalid JSONPath {self._text!r:.80}: {why} at {rest!r}")
 
-    def path(self) -> tuple[_Step, ...]:
-        """Read the steps of a path."""
+    def path(self, *, is_bare: bool = False) -> tuple[Step, ...]:
+        """Read the steps of a path.
+
+        Args:
+            is_bare: the first name may lack its dot, and a dot alone is the object itself.
+        """
         self._depth += 1
-        if self._depth > _MAX_DEPTH:
+        if self._depth > MAX_DEPTH:
             raise self.error("nested too deeply")
         self.spaces()
         self.skip("$", "@")
-        steps: list[_Step] = []
-        while step := self._step(is_first=not steps):
+        steps: list[Step] = []
+        while step := self._step(is_first=not steps, is_bare=is_bare):
             steps += step
         self._depth -= 1
         return tuple(steps)
 
-    def _step(self, *, is_first: bool) -> Sequence[_Step]:
+    def _step(self, *, is_first: bool, is_bare: bool) -> Sequence[Step]:
         """Read one step, or after `..` all that follow; none at the end of the path."""
         if self.skip(".."):
-            return [_descend(self._descendants())]
+            return [descend(self._descendants())]
         has_dot = bool(self.skip("."))
         if self.skip("["):
             return [self._subscript()]
         if has_dot and self.skip("*"):
-            return [_wildcard]
-        if name := self.take(_FIELD) if has_dot or is_first else "":
-            return [_field(_unescape(name))]
-        if has_dot and not (is_first and self._is_over()):  # `.` alone is the object itself
+            return [wildcard]
+        if name := self.take(_FIELD) if has_dot or (is_first and is_bare) else "":
+            return [field_step(_unescape(name))]
+        if has_dot and not (is_first and self._is_over()):
             raise self.error("expected a field")
-        return []
+        return [] if is_bare or not has_dot else [field_step("")]
 
     def _is_over(self) -> bool:
         return self.at >= len(self._text) or self._text[self.at] in "}) "
 
-    def _descendants(self) -> tuple[_Step, ...]:
+    def _descendants(self) -> tuple[Step, ...]:
         """The steps after `..`, the first without a dot."""
         self._descents += 1
         if self._descents > 1:  # each would multiply the cost of the others
             raise self.error("`..` may be used once")
         if self.skip("*"):
-            return (_wildcard, *self.path())
+            return (wildcard, *self.path())
         if name := self.take(_FIELD):
-            return (_field(_unescape(name)), *self.path())
+            return (field_step(_unescape(name)), *self.path())
         return self.path()
 
-    def _subscript(self) -> _Step:
-        self.spaces()
-        if self.skip("*"):
-            step: _Step = _wildcard
-        elif self.skip("?("):
+    def _subscript(self) -> Step:
+        if self.skip("?("):
             step = self._condition()
             self.expect(")")
-        else:
-            step = self._union()
-        self.spaces()
-        self.expect("]")
-        return step
+            self.expect("]")
+            return step
+        end = self._text.find("]", self.at)
+        if end < 0:
+            raise self.error("expected ']'")
+        parts = self._text[self.at : end].split(",")
+        branches = [self._element(part.strip(" ") if len(parts) > 1 else part) for part in parts]
+        self.at = end + 1
+        return branches[0] if len(branches) == 1 else union(branches)
 
-    def _union(self) -> _Step:
-        branches: list[_Step] = []
-        while True:
-            self.spaces()
-            if quoted := self.take(_QUOTED):
-                branches.append(_field(_unquote(quoted)))
-            elif text := self.take(_SUBSCRIPT):
-                if text in {"-", ":"} and text == "-":
-                    raise self.error("expected an index")
-                branches.append(_slice(text))
-            elif name := self.take(_FIELD):
-                branches.append(_field(_unescape(name)))
-            else:
-                raise self.error("expected an index, a name in quotes, `*` or a filter")
-            self.spaces()
-            if not self.skip(","):
-                return branches[0] if len(branches) == 1 else _union(branches)
+    def _element(self, text: str) -> Step:
+        """One part between brackets: a name in single quotes, an index or a slice."""
+        if _KEY.fullmatch(text):
+            reader = _Reader(f".{text[1:-1]}")
+            steps = reader.path()
+            reader.expect_end()
+            return chain(steps)
+        text = ":" if text == "*" else text
+        if not _SUBSCRIPT.fullmatch(text) or _LONE_MINUS.search(text):
+            raise self.error("expected an index, a name in single quotes, `*` or a filter")
+        return slice_step(text)
 
-    def _condition(self) -> _Step:
+    def _condition(self) -> Step:
         left = self._operand()
         self.spaces()
-        operator = self.skip(*_OPERATORS)
+        operator = self.skip(*OPERATORS)
         right = self._operand() if operator else None
         self.spaces()
-        return _filter(left, operator, right)
+        return filter_step(left, operator, right)
 
     def _operand(self) -> Operand:
         self.spaces()
@@ -364,9 +221,9 @@ class _Reader:
             constant = json.loads(number.removeprefix("+"))
         else:
             steps = self.path()
-            if not steps and self._text[self.at - 1] not in "@.$":
+            if not steps and self._text[self.at - 1] not in "@.$(":
                 raise self.error("expected a path or a value")
-            return lambda element, budget: _run(steps, [element], budget)
+            return lambda element, budget: run_steps(steps, [element], budget)
         return lambda _, __: [constant]
 
 
@@ -375,7 +232,11 @@ def _unescape(name: str) -> str:
 
 
 def _unquote(quoted: str) -> str:
-    return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), quoted[1:-1])
+    def letter(match: re.Match[str]) -> str:
+        code = match["code"]
+        return chr(int(code, 16)) if code else _ESCAPES.get(match[1], match[1])
+
+    return re.sub(r"\\(u(?P<code>[0-9a-fA-F]{4})|.)", letter, quoted[1:-1])
 
 
 # --- templates of kubectl -----------------------------------------------------------------------
@@ -383,11 +244,11 @@ def _unquote(quoted: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    steps: tuple[_Step, ...]
+    steps: tuple[Step, ...]
     body: Sequence[_Part]
 
 
-_Part = str | tuple[_Step, ...] | _Range
+_Part = str | tuple[Step, ...] | _Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,12 +259,12 @@ class JsonPathTemplate:
 
     @classmethod
     def parse(cls, text: str) -> JsonPathTemplate:
-        """Parse a template; an expression without any braces is one path.
+        """Parse a template; a path alone, without any braces, is one too.
 
         Raises:
             InvalidJsonPath: it is malformed.
         """
-        if "{" not in text:
+        if "{" not in text and text.startswith((".", "$", "@", "[")):
             text = f"{{{text}}}"
         reader = _TemplateReader(text)
         return cls(reader.parts(is_nested=False))
@@ -429,14 +290,28 @@ def _render(parts: Sequence[_Part], tree: object, budget: PathBudget) -> str:
         if isinstance(part, str):
             found.append(part)
         elif isinstance(part, _Range):
-            elements = _run(part.steps, [tree], budget)
+            elements = run_steps(part.steps, [tree], budget)
             found += [_render(part.body, each, budget) for each in elements]
         else:
-            texts = [render_value(value) for value in _run(part, [tree], budget)]
+            texts = [_render_result(value) for value in run_steps(part, [tree], budget)]
             for text in texts:
                 budget.spend_text(text)
             found.append(" ".join(texts))
     return "".join(found)
+
+
+def _render_result(value: object) -> str:
+    """Render a value as kubectl prints it."""
+    if value is None:
+        return "null"
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXPONENT:
+        return str(int(value))
+    text = render_value(value)
+    if isinstance(value, dict | list):
+        # As Go's JSON, which may be put into HTML.
+        for letter in "<>&":
+            text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return text
 
 
 class _TemplateReader(_Reader):
@@ -462,17 +337,23 @@ class _TemplateReader(_Reader):
             found += self._action()
 
     def _action(self) -> Sequence[_Part]:
-        if self.take(re.compile(r"range\s+")):
-            steps = self.path()
+        if self.take(_RANGE):
+            return [_Range(self._chain(), self.parts(is_nested=True))]
+        return [self._chain()]
+
+    def _chain(self) -> tuple[Step, ...]:
+        """Read up to the closing brace; each part is applied to the values of the one before."""
+        steps: list[Step] = []
+        while True:
             self.spaces()
-            self.expect("}")
-            return [_Range(steps, self.parts(is_nested=True))]
-        found: list[_Part] = []
-        while not self.skip("}"):
+            if self.skip("}"):
+                return tuple(steps)
             before = self.at
-            quoted = self.take(_QUOTED)
-            found.append(_unquote(quoted) if quoted else self.path())
-            self.spaces()
+            if quoted := self.take(_QUOTED):
+                steps.append(text_step(_unquote(quoted)))
+            elif literal := self.take(_LITERAL):
+                steps.append(constant_step(json.loads(literal.removeprefix("+"))))
+            else:
+                steps += self.path()
             if self.at == before:
                 raise self.error("expected a path, a string or '}'")
-        return found

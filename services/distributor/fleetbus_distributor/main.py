@@ -31,6 +31,7 @@ from fleetbus_distributor.hub.publish_events import EventPublisher
 from fleetbus_distributor.orphan_sweep import OrphanSweep
 from fleetbus_distributor.rollout.vote_watch import VoteWatch
 from fleetbus_distributor.rollout.votes import Votes
+from fleetbus_distributor.rounds.failing_pods import FailingPods
 from fleetbus_distributor.rounds.missing_objects import MissingObjects
 from fleetbus_distributor.rounds.reconcile import Distributor
 from fleetbus_distributor.rounds.settled import SettledRounds
@@ -74,6 +75,7 @@ async def run(
             requeue=requeue,
             read_vote=Votes(connections.bus),
             announce=Announcer(publisher.offer),
+            explain=FailingPods(fleet.reader),
         )
         cooldowns = SharedCooldowns(connections.redis, distributor.breaker)
         controllers = build_controllers(settings, distributor)

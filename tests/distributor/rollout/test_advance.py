@@ -174,6 +174,55 @@ def test_d20_a_wave_that_is_healthy_too_late_stays_failed():
     assert desk.state.phase is Phase.FAILED
 
 
+AWAY = "Unreachable: the cluster does not answer"
+
+
+def failed_by_an_outage(**spec: Any) -> Desk:
+    """A wave of two clusters that has failed because `a` did not answer."""
+    desk = Desk({**in_waves(by_names("first", "a", "b")), **spec})
+    desk.go()
+    desk.look(a=AWAY)
+    desk.wait(minutes=11)
+    desk.look(a=AWAY)
+    assert desk.state.phase is Phase.FAILED
+    desk.wait(minutes=11)
+    desk.look(a=AWAY)
+    assert desk.state.phase is Phase.FAILED
+    return desk
+
+
+def test_d20_a_wave_that_failed_by_an_outage_goes_on_when_the_cluster_is_back():
+    desk = failed_by_an_outage()
+    desk.look()
+    assert (desk.waves["first"], desk.given) == ("Passed", "abcd")
+    desk.look()
+    assert desk.state.phase is Phase.COMPLETE
+
+
+def test_d20_after_an_outage_the_revision_has_the_whole_time_limit_and_no_more():
+    desk = failed_by_an_outage()
+    desk.look(a="not everything is applied")
+    assert (desk.state.phase, desk.given) == (Phase.PROGRESSING, "ab")
+    desk.wait(minutes=9)
+    desk.look(a="Pod x/y: a container waits: ErrImagePull")
+    assert desk.state.phase is Phase.PROGRESSING
+    desk.wait(minutes=2)
+    desk.look(a="Pod x/y: a container waits: ErrImagePull")
+    assert desk.state.phase is Phase.FAILED
+    desk.look()  # of this revision, not of an outage: a person has to act
+    assert desk.state.phase is Phase.FAILED
+
+
+def test_d20_an_outage_beside_an_unhealthy_cluster_excuses_nothing():
+    desk = Desk(in_waves(by_names("first", "a", "b")))
+    desk.go()
+    desk.wait(minutes=11)
+    desk.look(a=AWAY, b="Pod x/y: not ready")
+    assert desk.state.phase is Phase.FAILED
+    desk.look()
+    assert desk.state.phase is Phase.FAILED
+
+
 def test_d20_a_failed_wave_goes_on_without_the_clusters_that_it_failed_on():
     desk = Desk({"maxUnavailable": 1})
     desk.go()

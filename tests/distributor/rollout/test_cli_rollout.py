@@ -16,6 +16,7 @@ import pytest
 from fleetbus.cli.app import run_command_line
 from fleetbus_distributor.rollout.revisions import RESOURCE as REVISIONS
 from support.rigs.distributor import CONFIG_MAP, HUB, Rig
+from support.rigs.rollout import deployment
 
 ROLLOUT = {"waves": [{"name": "canary", "clusters": [{"name": "t1"}]}], "gates": [{"name": "t"}]}
 EVERYWHERE = {"clusters": [{"name": name} for name in ("t1", "t2", "t4")]}
@@ -168,3 +169,18 @@ def test_without_the_package_the_command_line_says_what_to_install(
         run_command_line()
     assert ended.value.code == 2
     assert "pip install fleetbus-distributor" in capsys.readouterr().err
+
+
+async def test_history_shows_why_a_revision_was_made_and_its_images(rig: Rig, desk: Desk):
+    rig.create(template=deployment("nginx:1"), placement=EVERYWHERE, rollout={})
+    await rounds(rig)
+    rig.annotate("kubernetes.io/change-cause", "security update")
+    rig.edit(template=deployment("nginx:2"))
+    await rounds(rig)
+    shown = json.loads((await desk("history", "x", "-o", "json"))[1])["revisions"]
+    assert [one["images"] for one in shown] == [["nginx:1"], ["nginx:2"]]
+    assert shown[1]["cause"] == "security update"
+    table = (await desk("history", "x"))[1]
+    assert "CHANGE-CAUSE" in table
+    assert "security update" in table
+    assert "nginx:2" in table

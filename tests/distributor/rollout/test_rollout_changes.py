@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from fleetbus.errors import KubeError
+from fleetbus_distributor.rollout import rollouts
 from fleetbus_distributor.rollout.revisions import RESOURCE as REVISIONS
-from fleetbus_emulator.apiserver import Fail
+from fleetbus_emulator.apiserver import Abort, Fail
 from support.rigs.distributor import Rig
 from support.rigs.rollout import (
     CANARY,
@@ -198,3 +199,24 @@ async def test_d18_no_cluster_gets_a_revision_before_it_is_on_record(rig: Rig):
     with pytest.raises(KubeError):
         await rig.reconcile()
     assert values(rig)["t1"] == "v1"
+
+
+async def test_d20_an_outage_fails_a_wave_until_the_cluster_is_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    await on_v1(rig)
+    away = rig.clusters["t1"].faults.add(Abort())
+    rig.edit(template=config_map("v2"))
+    await rounds(rig, 3)
+    assert rig.states()["t1"].startswith("Unreachable")
+    later = datetime.now(UTC) + timedelta(hours=1)
+    monkeypatch.setattr(rollouts, "_now", lambda: later)
+    await rounds(rig, 3)
+    assert (rollout(rig)["phase"], values(rig)["t2"]) == ("Failed", "v1")
+    assert rig.condition()["reason"] in ("RolloutFailed", "Unreachable")
+    away.remove()
+    rig.restart()  # forgets how long the cluster is left alone
+    await rounds(rig)
+    assert values(rig) == dict.fromkeys(("t1", "t2", "t4"), "v2")
+    assert rollout(rig)["phase"] == "Complete"
+    assert rig.condition()["status"] == "True"

@@ -162,3 +162,66 @@ async def test_an_object_of_a_multi_cluster_resource(fleet: QueryApi, page: Page
     await page.until("document.querySelector('.findings details')?.innerText.includes('intend')")
     await page.until(shows("Nothing else differs."))
     page.errors = [one for one in page.errors if "/fleet/v1/history" not in one]
+
+
+CHANGES = {
+    "from": "2026-01-01T10:00:00Z",
+    "to": "2026-01-01T11:00:00Z",
+    "changedObjects": 1,
+    "ownedObjects": 0,
+    "groupCount": 1,
+    "truncated": False,
+    "undetermined": [],
+    "window": {"from": "2026-01-01T00:00:00Z", "gaps": []},
+    "groups": [
+        {
+            "resource": {"group": "apps", "plural": "deployments", "kind": "Deployment"},
+            "namespace": "shop",
+            "name": "web",
+            "change": "modified",
+            "differences": [],
+            "clusters": ["eu1"],
+            "others": [],
+            "moreDifferences": 0,
+            "writtenBy": {"namespace": "shop", "name": "web-everywhere"},
+        }
+    ],
+    "distribution": [
+        {
+            "owner": {"namespace": "shop", "name": "<img src=x onerror=window.broken=1>"},
+            "event": "corrected",
+            "clusters": ["eu1"],
+            "revision": 3,
+            "wave": "canary",
+            "objects": [
+                {"object": "Deployment shop/web", "field": ".spec.x", "manager": "kubectl-edit"}
+            ],
+            "moreObjects": 2,
+            "reason": "",
+            "message": "",
+            "count": 4,
+            "first": "2026-01-01T10:01:00Z",
+            "last": "2026-01-01T10:31:00Z",
+        }
+    ],
+    "distributionCount": 3,
+}
+
+
+async def test_changes_show_what_the_distributor_did(api: QueryApi, page: Page):
+    answer = json.dumps(json.dumps(CHANGES))
+    source = f"""
+      const real = fetch;
+      window.fetch = (url, ...more) => String(url).startsWith('/fleet/v1/changes')
+        ? Promise.resolve(new Response({answer})) : real(url, ...more);
+    """
+    await page.call("Page.addScriptToEvaluateOnNewDocument", source=source)
+    await page.open(f"{api.url}/changes")
+    await page.until(shows("of MultiClusterResource shop/web-everywhere"))
+    text = (await page.text()).replace("\n", " ")
+    assert "corrected by MultiClusterResource shop/<img src=x" in text
+    assert "revision 3 wave canary in eu1" in text
+    assert "Deployment shop/web.spec.x by kubectl-edit" in text
+    assert "and 2 more objects" in text
+    assert "and 2 earlier reports" in text
+    assert await page.evaluate("window.broken ?? null") is None

@@ -136,7 +136,7 @@ def test_a8_a_cell_that_takes_too_much_work_says_so_and_the_others_of_the_row_ar
 
 
 def test_a8_the_rows_of_a_table_share_a_budget_and_plain_cells_never_lack_theirs():
-    columns = custom_columns(declared("..[?(@.a)]", ".status.phase"))
+    columns = custom_columns(declared("..spec[?(@.a)]", ".status.phase"))
     costs, tree = CellCosts(), {"spec": NOTHING * 9_000, "status": {"phase": "Ready"}}
     with counted_calls() as first:
         costs.cells(columns, tree)

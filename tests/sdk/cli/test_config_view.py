@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fleetbus.cli.app import app
-from fleetbus.cli.config.told import begin_telling
+from fleetbus.cli.config.origins import note_origins
 from fleetbus.cli.target import ApiFlags, resolve_target
 
 
@@ -61,7 +61,7 @@ def test_the_former_tools_file_never_wins_silently(
     home: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ):
     file = write(home / ".multi-cluster-operator" / "config", "server: 8888\n")
-    begin_telling(verbose=False)
+    note_origins(verbose=False)
     for _ in range(2):
         assert ApiFlags().resolve().api_url == "http://127.0.0.1:8888"
     assert capsys.readouterr().err.count(f"is from {file}") == 1

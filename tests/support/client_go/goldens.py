@@ -1,4 +1,4 @@
-"""Writes what client-go makes of the cases, which ordinary tests compare ours with.
+"""Writes the answers of client-go to the cases, which ordinary tests compare ours with.
 
     python tests/run.py support.client_go.goldens
 
@@ -14,11 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from support.client_go.jsonpaths import OBJECT, templates
 from support.client_go.kubeconfigs import FOLDER, Case, cases
 from support.processes.go_informer import find_go_program
 
 KUBECONFIGS: Final = Path(__file__).parent / "kubeconfigs.json"
 """The answers by the names of the cases."""
+JSONPATHS: Final = Path(__file__).parent / "jsonpaths.json"
+"""The answers by the templates."""
 
 
 def ask_client_go(program: Path, asked: Sequence[Case]) -> dict[str, dict[str, Any]]:
@@ -43,12 +46,34 @@ def ask_client_go(program: Path, asked: Sequence[Case]) -> dict[str, dict[str, A
     return {case.name: answer for case, answer in zip(asked, answers, strict=True)}
 
 
+def render_with_client_go(program: Path) -> dict[str, dict[str, str]]:
+    """The text or the error of client-go for each JSONPath template and `OBJECT`."""
+    asked = templates()
+    question = {
+        "objects": {"web": OBJECT},
+        "cases": [{"text": text, "object": "web"} for text in asked],
+    }
+    output = subprocess.run(
+        [str(program)],
+        input=json.dumps(question),
+        check=True,
+        text=True,
+        stdout=subprocess.PIPE,
+    ).stdout
+    return dict(zip(asked, json.loads(output), strict=True))
+
+
 def main() -> None:
     """Write the answers."""
-    program = find_go_program("kubeconfig")
-    assert program is not None, "needs Go and its modules"
-    answers = ask_client_go(program, cases())
-    KUBECONFIGS.write_text(json.dumps(answers, indent=1, sort_keys=True) + "\n")
+    kubeconfigs, jsonpaths = find_go_program("kubeconfig"), find_go_program("jsonpath")
+    assert kubeconfigs is not None, "needs Go and its modules"
+    assert jsonpaths is not None, "needs Go and its modules"
+    _write(KUBECONFIGS, ask_client_go(kubeconfigs, cases()))
+    _write(JSONPATHS, render_with_client_go(jsonpaths))
+
+
+def _write(path: Path, answers: object) -> None:
+    path.write_text(json.dumps(answers, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_distributor.rollout.advance import Finding
 from fleetbus_distributor.rollout.state import GateState
 from fleetbus_distributor.rollout.votes import read_vote
+from fleetbus_distributor.rounds.failing_pods import ExplainHealth, say_no_more
 from fleetbus_distributor.rounds.missing_objects import MissingObjects
 from fleetbus_distributor.rounds.reconcile import Distributor
 from fleetbus_distributor.rounds.settled import SettledRounds
@@ -155,6 +156,8 @@ class Rig:
         """Looks that were asked for: (name, cluster, "" for all) → after how long."""
         self.votes: dict[str, bytes] = {}
         """The last vote on each subject."""
+        self.explain: ExplainHealth = say_no_more
+        """Says more about the health of a cluster, from the next restart on."""
         self.events: list[DistributionEvent] = []
         """Events that were announced for the bus."""
         self.restart()
@@ -191,6 +194,7 @@ class Rig:
             requeue=self._wake,
             read_vote=self.read_vote,
             announce=Announcer(self._offer),
+            explain=self.explain,
         )
 
     def _offer(self, events: Sequence[DistributionEvent], version: str) -> None:

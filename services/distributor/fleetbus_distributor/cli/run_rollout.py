@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, cast
 
@@ -31,7 +31,7 @@ from fleetbus_distributor.rollout.state import (
 
 MANAGER: Final = "fleetbus-cli"
 _WAVES: Final = ("WAVE", "PHASE", "CLUSTERS", "READY", "GATES", "MESSAGE")
-_REVISIONS: Final = ("REVISION", "CREATED", "CLUSTERS", "OBJECTS")
+_REVISIONS: Final = ("REVISION", "CREATED", "CLUSTERS", "OBJECTS", "IMAGES", "CHANGE-CAUSE")
 _POLL: Final = timedelta(seconds=1)
 _ADVICE: Final = "add `rollout: {}` to its spec, and revisions are kept from then on"
 
@@ -236,14 +236,32 @@ def _describe(revision: Revision, clusters: Sequence[str]) -> dict[str, Any]:
         "created": revision.created,
         "clusters": list(clusters),
         "objects": objects,
+        "images": sorted(set(_images(templates))),
+        "cause": revision.cause,
     }
+
+
+def _images(value: object) -> Iterator[str]:
+    """The images of the containers in templates of any kind, custom resources included."""
+    if isinstance(value, list):
+        for item in cast("list[object]", value):
+            yield from _images(item)
+    elif isinstance(value, dict):
+        members = cast("dict[str, object]", value)
+        image = members.get("image")
+        if isinstance(image, str) and "name" in members:
+            yield image
+        for member in members.values():
+            yield from _images(member)
 
 
 def _row(described: Mapping[str, Any], state: RolloutState) -> list[str]:
     number = int(described["revision"])
     mark = " (newest)" if number == state.revision.number else ""
     objects = named(cast("list[str]", described["objects"]), limit=3)
-    return [f"{number}{mark}", described["created"], str(len(described["clusters"])), objects]
+    images = named(cast("list[str]", described["images"]), limit=3)
+    count = str(len(described["clusters"]))
+    return [f"{number}{mark}", described["created"], count, objects, images, described["cause"]]
 
 
 def _choose(kept: Sequence[Revision], state: RolloutState, number: int) -> Revision:

@@ -10,9 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from fleetbus_distributor.health.feedback import Feedback, collect
+from fleetbus_distributor.health.fields import cut
 from fleetbus_distributor.health.health import Health, HealthState, health_of
 from fleetbus_distributor.health.rules import HealthRule
 
+MAX_REASON: Final = 100
+MAX_MESSAGE: Final = 500
 _SEVERITY: Final = {state: number for number, state in enumerate(HealthState)}
 
 
@@ -50,7 +53,7 @@ class ClusterHealth:
     """Object → the chosen fields of its status."""
 
     def with_object(self, name: str, health: Health, values: Mapping[str, Any]) -> ClusterHealth:
-        """Add an object."""
+        """Add an object; of what a cluster says about it only the beginning is kept."""
         feedback = {**self.feedback, name: values} if values else self.feedback
         if health.state is HealthState.HEALTHY:
             return replace(self, feedback=feedback)
@@ -59,5 +62,9 @@ class ClusterHealth:
         if mine > other or (mine == other and self.first <= name):
             return counted
         return replace(
-            counted, state=health.state, first=name, reason=health.reason, message=health.message
+            counted,
+            state=health.state,
+            first=name,
+            reason=cut(health.reason, MAX_REASON),
+            message=cut(health.message, MAX_MESSAGE),
         )

@@ -6,17 +6,20 @@ that an object does not have is absent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from fleetbus_distributor.health.fields import cut
 from fleetbus_distributor.health.paths import parse_path, read_path
 from fleetbus_distributor.health.rules import Selection
 from fleetbus_distributor.render.selectors import Strict
 
 MAX_TEXT: Final = 256
 """Characters of one string."""
+_MAX_INTEGER: Final = 2**63 - 1
 Values = Mapping[str, Any]
 
 
@@ -62,14 +65,15 @@ def collect(obj: Mapping[str, Any], feedback: Sequence[Feedback]) -> dict[str, A
 
 def _read(obj: Mapping[str, Any], fields: Iterable[FeedbackField]) -> dict[str, Any]:
     found = {one.name: read_path(obj, one.path) for one in fields}
-    return {name: _cut(value) for name, value in found.items() if _is_scalar(value)}
+    return {
+        name: cut(value, MAX_TEXT) if isinstance(value, str) else value
+        for name, value in found.items()
+        if _is_scalar(value)
+    }
 
 
 def _is_scalar(value: Any) -> bool:
-    return isinstance(value, str | int | float | bool)
-
-
-def _cut(value: Any) -> Any:
-    if isinstance(value, str) and len(value) > MAX_TEXT:
-        return f"{value[: MAX_TEXT - 1]}…"
-    return value
+    """Whether it can be shown: the status, in JSON, has no infinity and no endless integer."""
+    if isinstance(value, int):
+        return abs(value) <= _MAX_INTEGER
+    return isinstance(value, str) or (isinstance(value, float) and math.isfinite(value))

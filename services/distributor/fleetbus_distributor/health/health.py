@@ -13,7 +13,7 @@ from fleetbus_distributor.health.fields import Tree, text, tree
 from fleetbus_distributor.health.result import HEALTHY, Health, HealthState, progressing
 from fleetbus_distributor.health.rules import HealthRule
 
-__all__ = ("HEALTHY", "Health", "HealthState", "health_of")
+__all__ = ("HEALTHY", "KINDS", "Health", "HealthState", "health_of")
 
 
 def health_of(obj: Mapping[str, Any], rules: Sequence[HealthRule] = ()) -> Health:
@@ -29,11 +29,11 @@ def health_of(obj: Mapping[str, Any], rules: Sequence[HealthRule] = ()) -> Healt
         if rule.selects_object(obj):
             return rule.evaluate(obj)
     group = text(obj.get("apiVersion")).rpartition("/")[0]
-    known = _RULES.get((group, text(obj.get("kind"))), conditions.by_conditions)
+    known = KINDS.get((group, text(obj.get("kind"))), conditions.by_conditions)
     return known(obj, tree(obj.get("status")))
 
 
-_RULES: Final[dict[tuple[str, str], Callable[[Tree, Tree], Health]]] = {
+KINDS: Final[dict[tuple[str, str], Callable[[Tree, Tree], Health]]] = {
     ("apps", "Deployment"): workloads.deployment,
     ("apps", "ReplicaSet"): workloads.replica_set,
     ("apps", "StatefulSet"): workloads.stateful_set,

@@ -14,6 +14,7 @@ from fleetbus_distributor.health.fields import (
     text,
     tree,
 )
+from fleetbus_distributor.health.pod_failures import is_stuck
 from fleetbus_distributor.health.result import (
     HEALTHY,
     NOT_OBSERVED,
@@ -121,7 +122,7 @@ def pod(_obj: Tree, status: Tree) -> Health:
     if phase == "Failed":
         reason = text(status.get("reason")) or next(_terminated(status, "state"), "") or "Failed"
         return degraded(reason, "it has failed")
-    if stuck := next((one for one in _waiting(status) if _is_stuck(one)), ""):
+    if stuck := next((one for one in _waiting(status) if is_stuck(one)), ""):
         return degraded(stuck, f"a container waits: {stuck}")
     if phase == "Running" and is_true(status, "Ready"):
         return HEALTHY
@@ -137,11 +138,6 @@ def _not_ready(status: Tree) -> Health:
         state = HealthState.PROGRESSING
         return from_condition(state, scheduled, "Unschedulable", "it is not scheduled")
     return progressing("NotReady", "it is not ready")
-
-
-def _is_stuck(reason: str) -> bool:
-    """Whether a container waits after an error: CrashLoopBackOff, ErrImagePull, …ConfigError."""
-    return reason.startswith(("Err", "InvalidImage")) or reason.endswith(("Error", "BackOff"))
 
 
 def _containers(status: Tree) -> list[dict[str, Any]]:

@@ -8,9 +8,9 @@ member that only the defaults of the API server would have set works as an add.
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import jsonpatch  # pyright: ignore[reportMissingTypeStubs]
@@ -20,22 +20,40 @@ from fleetbus_distributor.render.finish import finish, is_aggregated
 from fleetbus_distributor.render.place import matches
 from fleetbus_distributor.render.spec import Action, ClusterCustomize, PatchOp, Spec, Target
 from fleetbus_distributor.render.template import (
-    MAX_BYTES,
     Context,
     Object,
     reference,
     render,
     substitute,
 )
+from fleetbus_distributor.render.work import MAX_BYTES, Work
 
 _MAPS_OF_METADATA = (["metadata", "labels"], ["metadata", "annotations"])
 _NEEDS_VALUE = (PatchOp.ADD, PatchOp.REPLACE, PatchOp.TEST)
 _MISSING = object()
 _AGGREGATED = "not applied, because the aggregationRule has the control plane write them"
+_MAX_SHOWN = 200
+_MAX_DIGITS = 9
 
 
-def render_for(spec: Spec, context: Context) -> tuple[list[Object], list[str]]:
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """The values that every patch of one cluster shares."""
+
+    context: Context
+    work: Work
+    warnings: list[str]
+
+
+def render_for(
+    spec: Spec, context: Context, work: Work | None = None
+) -> tuple[list[Object], list[str]]:
     """Render and customize everything for one cluster.
+
+    Args:
+        spec: the spec.
+        context: the values that templates and patches may use.
+        work: counts what is made for this cluster.
 
     Returns:
         The finished objects in the order of the spec, and warnings for the author.
@@ -44,23 +62,28 @@ def render_for(spec: Spec, context: Context) -> tuple[list[Object], list[str]]:
         RenderError: a template does not fit this cluster.
         CustomizeError: a patch does not fit its object.
     """
-    warnings: list[str] = []
+    work = work or Work()
+    scene = _Scene(context, work, [])
     finished: list[Object] = []
     entries = _entries(spec, context)
-    for path, template in render(spec, context):
+    for path, template in render(spec, context, work):
         current = template
         for where, entry in entries:
+            work.spend_scalar()
             if _is_target(entry.target, current):
-                current = _customize(current, entry, context, where, warnings)
+                current = _customize(current, entry, scene, where)
+        if entries:
+            # Moves nest without making anything, and what follows cannot bear every depth.
+            Work().spend_value(current, path)
         finished.append(finish(current, path))
         if current.get("rules") and is_aggregated(current):
-            warnings.append(f"{path}.rules: {_AGGREGATED}")
+            scene.warnings.append(f"{path}.rules: {_AGGREGATED}")
     _check_whole(finished)
-    return finished, warnings
+    return finished, scene.warnings
 
 
 def _check_whole(objects: list[Object]) -> None:
-    """Refuse duplicate objects, and patches that make the result too large (rule D15)."""
+    """Refuse duplicate objects, and a result that is too large (rule D15)."""
     first: dict[tuple[str, str, str, str], int] = {}
     for n, ref in enumerate(map(reference, objects)):
         other = first.setdefault(ref.key, n)
@@ -98,48 +121,83 @@ def _is_target(target: Target | None, obj: Object) -> bool:
     return all(wanted is None or wanted == found for wanted, found in facts)
 
 
-def _customize(
-    obj: Object, entry: ClusterCustomize, context: Context, where: str, warnings: list[str]
-) -> Object:
-    current = copy.deepcopy(obj)
+def _customize(obj: Object, entry: ClusterCustomize, scene: _Scene, where: str) -> Object:
+    """Patch an object in place: it was rendered for this cluster alone."""
+    current = obj
     for n, action in enumerate(entry.action):
-        current = _act(current, action, context, f"{where}.action[{n}]", warnings)
+        current = _act(current, action, scene, f"{where}.action[{n}]")
     if entry.merge is not None:
-        merge = substitute(entry.merge, context, f"{where}.merge")
+        merge = substitute(entry.merge, scene.context, f"{where}.merge", scene.work)
         current = cast("Object", merge_patch(current, merge))
     return current
 
 
-def _act(obj: Object, action: Action, context: Context, where: str, warnings: list[str]) -> Object:
-    value: Any = _MISSING
-    if action.has_value and action.op in _NEEDS_VALUE:
-        read, warning = read_value(action.value)
-        value = substitute(read, context, f"{where}.value")
-        warnings.extend([f"{where}.value: {warning}"] if warning else [])
-    if action.op in _NEEDS_VALUE and value is _MISSING:
-        raise CustomizeError(f"{where}: {action.op} {action.path} needs a value")
+def _act(obj: Object, action: Action, scene: _Scene, where: str) -> Object:
     operation: dict[str, Any] = {"op": str(action.op), "path": action.path}
-    if value is not _MISSING:
+    if action.op in _NEEDS_VALUE:
+        value = _value_of(action, scene, where)
+        if value is _MISSING:
+            raise CustomizeError(f"{where}: {action.op} {_cut(action.path)} needs a value")
         operation["value"] = value
     if action.op in (PatchOp.MOVE, PatchOp.COPY):
         operation["from"] = action.from_path
-    return _apply(_add_parents(obj, operation), operation, where)
+    _spend(obj, action, scene.work, where)
+    return _apply(obj, operation, where)
+
+
+def _value_of(action: Action, scene: _Scene, where: str) -> Any:
+    if not action.has_value:
+        return _MISSING
+    if isinstance(action.value, list):
+        # The others are looked at as well.
+        scene.work.spend(len(cast("list[Any]", action.value)))
+    value, warning = read_value(action.value)
+    scene.warnings.extend([f"{where}.value: {warning}"] if warning else [])
+    if value is _MISSING:
+        return value
+    return substitute(value, scene.context, f"{where}.value", scene.work)
+
+
+def _spend(obj: Object, action: Action, work: Work, where: str) -> None:
+    """Count an action before it is taken."""
+    for pointer in (action.path, action.from_path or ""):
+        work.spend_action(pointer, _value_at(obj, _tokens(pointer)[:-1]))
+    if action.op is PatchOp.COPY:
+        work.spend_value(_value_at(obj, _tokens(action.from_path or "")), where)
+    elif action.op is PatchOp.TEST:
+        work.spend_value(_value_at(obj, _tokens(action.path)), where)
+
+
+def _value_at(obj: Object, tokens: list[str]) -> Any:
+    here: Any = obj
+    for token in tokens:
+        here = _step(here, token)
+    return here
 
 
 def _apply(obj: Object, operation: dict[str, Any], where: str) -> Object:
-    what = f"{where}: {operation['op']} {operation['path']} of {_named(obj)}"
     try:
-        result: Any = jsonpatch.apply_patch(obj, [operation])
+        _add_parents(obj, operation)
+        result: Any = jsonpatch.apply_patch(obj, [operation], in_place=True)
     except jsonpatch.JsonPatchTestFailed as error:
         # The message of the library quotes both values (rule D14).
-        raise CustomizeError(f"{what}: test failed: value differs") from error
+        raise _error(obj, operation, where, "test failed: value differs") from error
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
-        raise CustomizeError(f"{what}: the object has no such path") from error
+        raise _error(obj, operation, where, "the object has no such path") from error
     except (TypeError, KeyError, IndexError, ValueError) as error:
-        raise CustomizeError(f"{what}: does not fit the object") from error
+        raise _error(obj, operation, where, "does not fit the object") from error
     if not isinstance(result, dict):
-        raise CustomizeError(f"{what}: the result is not an object")
+        raise _error(obj, operation, where, "the result is not an object")
     return cast("Object", result)
+
+
+def _error(obj: Object, operation: dict[str, Any], where: str, why: str) -> CustomizeError:
+    what = f"{operation['op']} {_cut(operation['path'])} of {_cut(_named(obj))}"
+    return CustomizeError(f"{where}: {what}: {why}")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
 
 
 def _named(obj: Object) -> str:
@@ -149,7 +207,7 @@ def _named(obj: Object) -> str:
     return f"{obj.get('kind', 'an object')} {name or 'without a name'}"
 
 
-def _add_parents(obj: Object, operation: dict[str, Any]) -> Object:
+def _add_parents(obj: Object, operation: dict[str, Any]) -> None:
     """Create the maps and members that a live object would have; see above."""
     tokens = _tokens(operation["path"])
     parents = tokens[:-1]
@@ -158,7 +216,6 @@ def _add_parents(obj: Object, operation: dict[str, Any]) -> Object:
         _ensure_maps(obj, parents)
     elif operation["op"] == PatchOp.ADD and parents in _MAPS_OF_METADATA:
         _ensure_maps(obj, parents)
-    return obj
 
 
 def _is_member_missing(obj: Object, tokens: list[str]) -> bool:
@@ -176,7 +233,7 @@ def _is_member_missing(obj: Object, tokens: list[str]) -> bool:
 def _step(here: Any, token: str) -> Any:
     if isinstance(here, dict):
         return cast("dict[str, Any]", here).get(token, _MISSING)
-    if isinstance(here, list) and token.isdecimal():
+    if isinstance(here, list) and token.isdecimal() and len(token) <= _MAX_DIGITS:
         items = cast("list[Any]", here)
         return items[int(token)] if int(token) < len(items) else _MISSING
     return _MISSING
@@ -224,10 +281,14 @@ def read_value(value: Any) -> tuple[Any, str]:
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """RFC 7386: null removes, maps merge, everything else replaces."""
+    """RFC 7386: null removes, maps merge, everything else replaces.
+
+    The target is changed in place: a copy of each map would make many small patches of one large
+    object expensive.
+    """
     if not isinstance(patch, dict):
         return patch
-    merged = dict(cast("dict[str, Any]", target)) if isinstance(target, dict) else {}
+    merged = cast("dict[str, Any]", target) if isinstance(target, dict) else {}
     for key, value in cast("dict[str, Any]", patch).items():
         if value is None:
             merged.pop(key, None)

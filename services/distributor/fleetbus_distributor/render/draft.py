@@ -1,7 +1,8 @@
 """Drafts the desired objects of every cluster: placement and rendering (rule D15).
 
 Rendering 500 templates for 100 clusters takes seconds of Python: it runs in a thread, and results
-are cached by what they depend on: the spec, and name and labels of the cluster.
+are cached by what they depend on: the spec, and name and labels of the cluster. The thread of a
+round that is cancelled ends with the cluster that it is at, whose work is bounded.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from fleetbus_distributor.render.customize import render_for
 from fleetbus_distributor.render.place import Member, Placed, place
 from fleetbus_distributor.render.spec import Spec
 from fleetbus_distributor.render.template import Context, Object, ObjectRef, reference
+from fleetbus_distributor.render.work import MAX_FLEET_WORK, Work
 
 _CACHE_SIZE: Final = 64 * 1024 * 1024
 """Bytes of rendered objects, as JSON."""
+_PROBLEM_SIZE: Final = 1024
+"""Bytes that a problem counts in the cache."""
 _NOT_RENDERED: Final = {"placement", "policy", "rollout", "health", "feedback"}
 _NOBODY: Final[Mapping[str, Spec | None]] = {}
 _Facts: TypeAlias = tuple[bytes, str, bytes]
@@ -37,6 +41,13 @@ class Problem:
 
     reason: str
     message: str
+
+
+_TOO_MUCH_WORK: Final = Problem(
+    "RenderFailed",
+    f"what is rendered for all clusters is larger than {MAX_FLEET_WORK} bytes; divide it into"
+    " several MultiClusterResources",
+)
 
 
 @dataclass(slots=True)
@@ -65,6 +76,9 @@ class _Rendered:
     body: bytes
     revision: str
     warnings: Sequence[str]
+    work: int
+    problem: Problem | None = None
+    """Why it cannot be rendered: kept as well, because the refused work is the largest."""
 
 
 class Renderer:
@@ -100,7 +114,12 @@ class Renderer:
             hub: the name of the hub.
             behind: clusters that are rendered from an earlier revision, or, with None, not at all.
         """
-        return await asyncio.to_thread(self._draft, spec, clusters, hub, behind)
+        stop = threading.Event()
+        try:
+            return await asyncio.to_thread(self._draft, spec, clusters, hub, behind, stop)
+        finally:
+            # Of a cancelled round: else its thread would be taken from the rounds of all others.
+            stop.set()
 
     def _draft(
         self,
@@ -108,30 +127,28 @@ class Renderer:
         clusters: Sequence[ClusterInfo],
         hub: str,
         behind: Mapping[str, Spec | None],
+        stop: threading.Event,
     ) -> Draft:
         members = [Member(info.name, info.labels) for info in clusters]
         result = Draft(place(spec.placement, members, hub), clusters)
         digests: dict[int, bytes] = {}
         waiting: list[str] = []
+        work = 0
         for member in result.placed.targets:
             revision = behind.get(member.name, spec)
             if revision is None:
                 waiting.append(member.name)
                 continue
+            if stop.is_set():
+                break
             if id(revision) not in digests:
                 digests[id(revision)] = _digest_of(revision)
-            try:
-                rendered = self._render(digests[id(revision)], revision, member)
-            except RenderError as error:
-                result.problems[member.name] = Problem("RenderFailed", str(error))
-            except CustomizeError as error:
-                result.problems[member.name] = Problem("PatchFailed", str(error))
-            else:
-                objects: list[Object] = orjson.loads(rendered.body)
-                result.objects[member.name] = objects
-                result.wanted[member.name] = [reference(obj) for obj in objects]
-                result.revisions[member.name] = rendered.revision
-                result.warnings += rendered.warnings
+            if work > MAX_FLEET_WORK:
+                result.problems[member.name] = _TOO_MUCH_WORK
+                continue
+            rendered = self._render(digests[id(revision)], revision, member)
+            work += rendered.work
+            _add(result, member.name, rendered)
         result.waiting = frozenset(waiting)
         result.unused = list(_unused_rules(spec, result))
         return result
@@ -139,11 +156,10 @@ class Renderer:
     def _render(self, digest: bytes, spec: Spec, member: Member) -> _Rendered:
         facts = (digest, member.name, orjson.dumps(member.labels, option=orjson.OPT_SORT_KEYS))
         with self._lock:
-            if known := self._cache.get(facts):
+            if stored := self._cache.get(facts):
                 self._cache.move_to_end(facts)
-                return known
-        objects, warnings = render_for(spec, Context(member.name, member.labels, spec.vars))
-        rendered = _Rendered(_to_json(objects), _revision_of(objects), warnings)
+                return stored
+        rendered = _render(spec, Context(member.name, member.labels, spec.vars))
         with self._lock:
             self._store(facts, rendered)
         return rendered
@@ -151,10 +167,37 @@ class Renderer:
     def _store(self, facts: _Facts, rendered: _Rendered) -> None:
         if facts not in self._cache:
             self._cache[facts] = rendered
-            self._size += len(rendered.body)
+            self._size += _size_of(rendered)
         while self._size > self._max_size:
             _, oldest = self._cache.popitem(last=False)
-            self._size -= len(oldest.body)
+            self._size -= _size_of(oldest)
+
+
+def _size_of(rendered: _Rendered) -> int:
+    return len(rendered.body) or _PROBLEM_SIZE
+
+
+def _render(spec: Spec, context: Context) -> _Rendered:
+    work = Work()
+    try:
+        objects, warnings = render_for(spec, context, work)
+        body = _to_json(objects)
+    except RenderError as error:
+        return _Rendered(b"", "", (), work.spent, Problem("RenderFailed", str(error)))
+    except CustomizeError as error:
+        return _Rendered(b"", "", (), work.spent, Problem("PatchFailed", str(error)))
+    return _Rendered(body, _revision_of(objects), warnings, work.spent)
+
+
+def _add(draft: Draft, cluster: str, rendered: _Rendered) -> None:
+    if rendered.problem is not None:
+        draft.problems[cluster] = rendered.problem
+        return
+    objects: list[Object] = orjson.loads(rendered.body)
+    draft.objects[cluster] = objects
+    draft.wanted[cluster] = [reference(obj) for obj in objects]
+    draft.revisions[cluster] = rendered.revision
+    draft.warnings += rendered.warnings
 
 
 def _unused_rules(spec: Spec, draft: Draft) -> Iterator[str]:

@@ -16,21 +16,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from fleetbus_distributor.errors import RenderError
 from fleetbus_distributor.render.spec import Spec
+from fleetbus_distributor.render.work import MAX_DEPTH, Work
 
 Object = dict[str, Any]
 
 DEFAULT_NAMESPACE = "default"
-MAX_BYTES = 1024 * 1024
-_MAX_DEPTH = 100
 _EXPRESSION = re.compile(r"(\$?)\$\{((?:cluster|vars)\.[^{}]*)\}")
 _LABELS = "cluster.labels."
 _VARS = "vars."
-_COMPARED = 200
+_COMPARED = 100
 """So many names are compared with a misspelt one: it is done for each cluster."""
+_MAX_COMPARED = 64
+"""Characters: the time to compare two names is the product of their lengths."""
+_MAX_SHOWN = 200
+_Path: TypeAlias = "str | tuple[_Path, str]"
+"""A field for messages: the path of its parent, and the rest. It is joined only if there is
+something to say, because one long key would stand in the path of everything below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +70,13 @@ class Context:
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-class _Budget:
-    """Bounds the output: a small template with a large variable must not expand without end."""
-
-    def __init__(self) -> None:
-        self._left = MAX_BYTES
-
-    def spend(self, size: int) -> None:
-        self._left -= size
-        if self._left < 0:
-            raise RenderError(f"the rendered objects are larger than {MAX_BYTES} bytes")
-
-
-def render(spec: Spec, context: Context) -> list[tuple[str, Object]]:
+def render(spec: Spec, context: Context, work: Work | None = None) -> list[tuple[str, Object]]:
     """Render every template for one cluster.
+
+    Args:
+        spec: the spec.
+        context: the values that a template may use.
+        work: counts what is made; absent if that is all that is made.
 
     Returns:
         (field of the template, object) in the order of the spec; the objects are new trees.
@@ -86,107 +84,128 @@ def render(spec: Spec, context: Context) -> list[tuple[str, Object]]:
     Raises:
         RenderError: an expression names nothing, or the result is too large or too deep.
     """
-    budget = _Budget()
+    work = work or Work()
     return [
-        (path, cast("Object", _fill(template, context, budget, path, 0)))
+        (path, cast("Object", substitute(template, context, path, work)))
         for path, template in spec.template_fields
     ]
 
 
-def substitute(value: Any, context: Context, path: str) -> Any:
+def substitute(value: Any, context: Context, path: str, work: Work | None = None) -> Any:
     """Substitute the expressions in any JSON value; `path` names it in messages."""
-    return _fill(value, context, _Budget(), path, 0)
+    return _fill(value, context, work or Work(), path, 0)
 
 
-def _fill(value: Any, context: Context, budget: _Budget, path: str, depth: int) -> Any:
-    if depth > _MAX_DEPTH:
-        raise RenderError(f"{path}: nested deeper than {_MAX_DEPTH}")
+def _joined(path: _Path) -> str:
+    steps: list[str] = []
+    while isinstance(path, tuple):
+        path, step = path
+        steps.append(step if step.startswith("[") else f".{step}")
+    return _cut(path + "".join(reversed(steps)))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
+
+
+def _fill(value: Any, context: Context, work: Work, path: _Path, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise RenderError(f"{_joined(path)}: nested deeper than {MAX_DEPTH}")
+    if isinstance(value, str):
+        return _fill_string(value, context, work, path)
     if isinstance(value, dict):
+        work.spend_container()
         members = cast("dict[str, Any]", value)
         filled = {
-            _fill_key(key, context, budget, path): _fill(
-                member, context, budget, f"{path}.{key}", depth + 1
+            _fill_key(key, context, work, path): _fill(
+                member, context, work, (path, key), depth + 1
             )
             for key, member in members.items()
         }
         if len(filled) < len(members):
-            raise RenderError(f"{path}: two keys become the same")
+            raise RenderError(f"{_joined(path)}: two keys become the same")
         return filled
     if isinstance(value, list):
+        work.spend_container()
         items = cast("list[Any]", value)
         return [
-            _fill(item, context, budget, f"{path}[{n}]", depth + 1) for n, item in enumerate(items)
+            _fill(item, context, work, (path, f"[{n}]"), depth + 1) for n, item in enumerate(items)
         ]
-    if isinstance(value, str):
-        return _fill_string(value, context, budget, path)
-    budget.spend(8)
+    work.spend_scalar()
     return value
 
 
-def _fill_key(key: str, context: Context, budget: _Budget, path: str) -> str:
-    filled = _fill_string(key, context, budget, path)
+def _fill_key(key: str, context: Context, work: Work, path: _Path) -> str:
+    filled = _fill_string(key, context, work, path)
     if not isinstance(filled, str):
-        raise RenderError(f"{path}: the key {key!r} must become a string")
+        raise RenderError(f"{_joined(path)}: the key {_cut(key)!r} must become a string")
     return filled
 
 
-def _fill_string(text: str, context: Context, budget: _Budget, path: str) -> Any:
+def _fill_string(text: str, context: Context, work: Work, path: _Path) -> Any:
+    work.spend_text(text)
     if "${" not in text:
-        budget.spend(len(text) + 2)
         return text
     whole = _EXPRESSION.fullmatch(text)
     if whole and not whole[1]:
         value = _look_up(whole[2], context, path)
-        budget.spend(len(json.dumps(value)))
+        work.spend_value(value, _joined(path))
         # A copy: two fields must not share one tree, which a patch may change later.
-        return json.loads(json.dumps(value))
+        return json.loads(json.dumps(value)) if isinstance(value, dict | list) else value
 
     def replace(match: re.Match[str]) -> str:
         if match[1]:
             return match[0][1:]
         part = _scalar(_look_up(match[2], context, path), match[2], path)
-        budget.spend(len(part))
+        work.spend_text(part)
         return part
 
-    budget.spend(len(text) + 2)
     return _EXPRESSION.sub(replace, text)
 
 
-def _look_up(expression: str, context: Context, path: str) -> Any:
+def _look_up(expression: str, context: Context, path: _Path) -> Any:
     if expression == "cluster.name":
         return context.cluster
     if expression.startswith(_LABELS):
         key = expression.removeprefix(_LABELS)
         if key in context.labels:
             return context.labels[key]
+        near = _similar(key, context.labels)
         raise RenderError(
-            f"{path}: cluster {context.cluster} has no label {key!r}{_similar(key, context.labels)}"
+            f"{_joined(path)}: cluster {context.cluster} has no label {_cut(key)!r}{near}"
         )
     if expression.startswith(_VARS):
         name = expression.removeprefix(_VARS)
         if name in context.variables:
             return context.variables[name]
-        raise RenderError(f"{path}: spec.vars has no {name!r}{_similar(name, context.variables)}")
-    known = ["cluster.name", *(_LABELS + key for key in context.labels)]
-    known += [_VARS + name for name in context.variables]
+        near = _similar(name, context.variables)
+        raise RenderError(f"{_joined(path)}: spec.vars has no {_cut(name)!r}{near}")
+    allowed = ["cluster.name", *(_LABELS + key for key in context.labels)]
+    allowed += [_VARS + name for name in context.variables]
     raise RenderError(
-        f"{path}: unknown expression ${{{expression}}}{_similar(expression, known)}; allowed are"
-        " cluster.name, cluster.labels.KEY and vars.NAME"
+        f"{_joined(path)}: unknown expression ${{{_cut(expression)}}}"
+        f"{_similar(expression, allowed)}; allowed are cluster.name, cluster.labels.KEY and"
+        " vars.NAME"
     )
 
 
-def _similar(name: str, known: Iterable[str]) -> str:
+def _similar(name: str, names: Iterable[str]) -> str:
     """The name that was probably meant, for a message; empty if none is alike."""
-    near = get_close_matches(name, islice(known, _COMPARED), n=1)
+    if len(name) > _MAX_COMPARED:
+        return ""
+    short = (each for each in names if len(each) <= _MAX_COMPARED)
+    near = get_close_matches(name, islice(short, _COMPARED), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
-def _scalar(value: Any, expression: str, path: str) -> str:
+def _scalar(value: Any, expression: str, path: _Path) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bool | int | float):
         return json.dumps(value)
-    raise RenderError(f"{path}: ${{{expression}}} is not a scalar, but part of a longer string")
+    raise RenderError(
+        f"{_joined(path)}: ${{{_cut(expression)}}} is not a scalar, but part of a longer string"
+    )
 
 
 def reference(obj: Object) -> ObjectRef:

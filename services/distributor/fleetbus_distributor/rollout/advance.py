@@ -13,6 +13,8 @@ from typing import Final
 
 from fleetbus_distributor.render.rollout_spec import HEALTH, QUIET, Gate, Limit, Rollout, Wave
 from fleetbus_distributor.rollout.state import (
+    AWAY,
+    OUTAGE,
     GateState,
     GateStatus,
     Phase,
@@ -181,7 +183,7 @@ def _evaluate(state: RolloutState, wave: WaveStatus, step: Step) -> WaveStatus:
     waits = [name for name in counted if name in state.behind or name in state.updating]
     ready = len(counted) - len(waits)
     was_healthy = wave.gate(HEALTH).state is GateState.PASSED
-    if ready > wave.ready or (was_healthy and waits) or _may_try_again(wave, step):
+    if ready > wave.ready or (was_healthy and waits) or _may_try_again(state, wave, step):
         wave = replace(wave, ready=max(ready, wave.ready), progressed_at=step.now)
     gates = [_health(state, wave, step, waits)]
     gates += [_gate(state, wave, step, gate, is_ready=not waits) for gate in step.gates(wave)]
@@ -208,7 +210,7 @@ def _elapsed(wave: WaveStatus, step: Step) -> timedelta:
 
 def _health(state: RolloutState, wave: WaveStatus, step: Step, waits: list[str]) -> GateStatus:
     before = wave.gate(HEALTH)
-    if before.state is GateState.FAILED and not _may_try_again(wave, step):
+    if before.state is GateState.FAILED and not _may_try_again(state, wave, step):
         # Until a person acts: another edit, an undo, or a pause. Else a rollout that failed in the
         # evening would go on in the night, because its clusters recovered.
         return before
@@ -223,14 +225,29 @@ def _health(state: RolloutState, wave: WaveStatus, step: Step, waits: list[str])
         seconds = int(timeout.total_seconds())
         late = f"no progress within {seconds} s ({named(waits)}): {message}"
         failed = [name for name in waits if name in state.updating] or waits
-        return GateStatus(HEALTH, GateState.FAILED, late, seen=dict.fromkeys(failed, ""))
+        outages = {name for name in failed if _is_away(state, name)}
+        seen = {name: OUTAGE if name in outages else "" for name in failed}
+        return GateStatus(HEALTH, GateState.FAILED, late, seen=seen)
     return GateStatus(HEALTH, GateState.PENDING, message)
 
 
-def _may_try_again(wave: WaveStatus, step: Step) -> bool:
-    """Whether a person has suspended or excluded all clusters that the wave has failed on."""
+def _may_try_again(state: RolloutState, wave: WaveStatus, step: Step) -> bool:
+    """Whether a failed wave gets another chance.
+
+    A person has suspended or excluded all clusters that it has failed on, or all of them did not
+    answer then and do so now: an outage says nothing about the revision.
+    """
     before = wave.gate(HEALTH)
-    return before.state is GateState.FAILED and before.seen.keys().isdisjoint(step.counted(wave))
+    if before.state is not GateState.FAILED:
+        return False
+    if before.seen.keys().isdisjoint(step.counted(wave)):
+        return True
+    is_outage = set(before.seen.values()) == {OUTAGE}
+    return is_outage and not any(_is_away(state, name) for name in before.seen)
+
+
+def _is_away(state: RolloutState, cluster: str) -> bool:
+    return state.updating.get(cluster, "").startswith(AWAY)
 
 
 def _gate(

@@ -3,7 +3,8 @@
 Only what concerns the workloads of the MultiClusterResource counts: the object itself, or one whose
 name begins with its name, as those of its ReplicaSets and Pods do. A neighbour with such a name is
 taken for one of them, which can only delay a wave. What was there before is known by a digest per
-cluster, so no clock of a cluster matters.
+cluster, so no clock of a cluster matters. What a cluster answers is read inside its own guard: an
+odd answer delays the wave that it is in, and ends no round.
 """
 
 from __future__ import annotations
@@ -13,14 +14,19 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, cast
+from typing import Any, Final
+
+import structlog
 
 from fleetbus.errors import FleetbusError
-from fleetbus.kube.client import KubeClient, Object
+from fleetbus.kube.client import KubeClient
 from fleetbus_distributor.fleet_view import TargetClients
+from fleetbus_distributor.health.fields import items, number, text, tree
 from fleetbus_distributor.plan.intent import Inventory
 from fleetbus_distributor.rollout.advance import Finding
 from fleetbus_distributor.rollout.state import GateState
+
+log = structlog.get_logger()
 
 _TIMEOUT: Final = timedelta(seconds=10)
 _IN_FLIGHT: Final = 10
@@ -64,7 +70,10 @@ async def look(
     for name, result in zip(names, results, strict=True):
         if isinstance(result, _Trouble):
             troubles[name] = result
-        elif isinstance(result, FleetbusError | TimeoutError):
+        elif isinstance(result, Exception):
+            if not isinstance(result, FleetbusError | TimeoutError):
+                # An answer that no API server should give: the other clusters go on.
+                log.error("quiet_gate_failed", cluster=name, exc_info=result)
             why = f"{name}: its Warning events and Pods cannot be read ({type(result).__name__})"
             return Finding(GateState.PENDING, why)
         else:
@@ -96,34 +105,35 @@ async def _look_at(client: KubeClient, families: Mapping[str, set[str]]) -> _Tro
     found: dict[str, str] = {}
     for namespace, names in sorted(families.items()):
         events = await client.list("v1/events", namespace, field_selector="type=Warning")
-        found |= dict(_warnings(events, names))
-        found |= dict(_restarts(await client.list("v1/pods", namespace), names))
+        found |= dict(warnings(events, names))
+        found |= dict(restarts(await client.list("v1/pods", namespace), names))
     return _Trouble(found)
 
 
-def _warnings(events: Iterable[Object], names: Collection[str]) -> Iterable[tuple[str, str]]:
-    for event in events:
-        about: Object = event.get("involvedObject") or {}
-        if _is_family(str(about.get("name", "")), names):
+def warnings(events: object, names: Collection[str]) -> Iterable[tuple[str, str]]:
+    """A key and a sentence for each Warning event about an object of ours."""
+    for event in items(events):
+        about = tree(event.get("involvedObject"))
+        name = text(about.get("name"))
+        if _is_family(name, names):
             # The text of an event may quote values: only its reason is shown (rule D14).
-            series: Object = event.get("series") or {}
-            count = series.get("count") or event.get("count") or 1
-            key = f"{event['metadata'].get('uid')}/{count}"
-            yield key, f"{about.get('kind')} {about.get('name')}: {event.get('reason')}"
+            count = number(tree(event.get("series")).get("count")) or number(event.get("count"), 1)
+            key = f"{text(tree(event.get('metadata')).get('uid'))}/{count}"
+            yield key, f"{text(about.get('kind'))} {name}: {text(event.get('reason'))}"
 
 
-def _restarts(pods: Iterable[Object], names: Collection[str]) -> Iterable[tuple[str, str]]:
-    for pod in pods:
-        metadata: Object = pod["metadata"]
-        if not _is_family(str(metadata["name"]), names):
+def restarts(pods: object, names: Collection[str]) -> Iterable[tuple[str, str]]:
+    """A key and a sentence for each container of ours that was restarted."""
+    for pod in items(pods):
+        metadata = tree(pod.get("metadata"))
+        name = text(metadata.get("name"))
+        if not _is_family(name, names):
             continue
-        status: Object = pod.get("status") or {}
-        containers = cast("list[Object]", status.get("containerStatuses") or [])
-        for one in containers:
-            if count := int(one.get("restartCount") or 0):
-                key = f"{metadata.get('uid')}/{one.get('name')}/{count}"
-                yield key, f"Pod {metadata['name']}: restarted"
+        for container in items(tree(pod.get("status")).get("containerStatuses")):
+            if count := number(container.get("restartCount")):
+                key = f"{text(metadata.get('uid'))}/{text(container.get('name'))}/{count}"
+                yield key, f"Pod {name}: restarted"
 
 
 def _is_family(name: str, names: Collection[str]) -> bool:
-    return any(name == one or name.startswith(f"{one}-") for one in names)
+    return any(name == each or name.startswith(f"{each}-") for each in names)

@@ -22,6 +22,7 @@ from fleetbus.errors import AlreadyExists, Forbidden, KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus_distributor.errors import RolloutError, SpecError
+from fleetbus_distributor.health.fields import cut, items, text, tree
 from fleetbus_distributor.hub.document import MANAGER, Document
 from fleetbus_distributor.render.spec import API_VERSION, KIND, Spec, read_spec
 from fleetbus_distributor.render.template import Object
@@ -35,6 +36,9 @@ FIELDS: Final = ("template", "templates", "vars", "customize", "serviceAccountNa
 _MAX_BYTES: Final = 4 * 1024 * 1024
 """Of the JSON of a revision that is read back; etcd bounds what was written."""
 _MAX_NAME: Final = 240
+CHANGE_CAUSE: Final = "kubernetes.io/change-cause"
+"""As `kubectl rollout history` shows it."""
+_MAX_CAUSE: Final = 250
 _CACHED: Final = 64
 
 
@@ -46,6 +50,8 @@ class Revision:
     created: str
     fields: Mapping[str, Any]
     """The part of the spec."""
+    cause: str = ""
+    """Why it was made, as its author said, or by which manager; "" of one by an older version."""
 
 
 def fields_of(resource: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,8 +62,8 @@ def fields_of(resource: Mapping[str, Any]) -> dict[str, Any]:
 
 def name_of(document: Document, fields: Mapping[str, Any]) -> str:
     """The name of the ControllerRevision of these fields."""
-    text = json.dumps([document.metadata["uid"], fields], sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+    content = json.dumps([document.metadata["uid"], fields], sort_keys=True)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:10]
     return f"{str(document.metadata['name'])[:_MAX_NAME]}-{digest}"
 
 
@@ -94,7 +100,7 @@ class Revisions:
         is_again = found is not None and _number(found) != number
         if found is not None and is_again:
             namespace = found["metadata"]["namespace"]
-            change = {"revision": number}
+            change = {"revision": number, "metadata": {"annotations": _cause_of(document)}}
             await hub.patch(RESOURCE, namespace, name, change, field_manager=MANAGER)
         return RevisionRef(number, name), is_again
 
@@ -143,7 +149,7 @@ class Revisions:
             if fields is not None:
                 ref = RevisionRef(_number(one), str(one["metadata"]["name"]))
                 created = str(one["metadata"].get("creationTimestamp", ""))
-                found.append(Revision(ref, created, fields))
+                found.append(Revision(ref, created, fields, _cause_in(one["metadata"])))
         return sorted(found, key=lambda one: one.ref)
 
     async def trim(
@@ -202,6 +208,7 @@ def _body(document: Document, name: str, number: int, fields: Mapping[str, Any])
             "name": name,
             "namespace": metadata["namespace"],
             "labels": {OWNER_UID_LABEL: metadata["uid"]},
+            "annotations": _cause_of(document),
             "ownerReferences": [
                 {
                     "apiVersion": API_VERSION,
@@ -217,14 +224,31 @@ def _body(document: Document, name: str, number: int, fields: Mapping[str, Any])
     }
 
 
+def _cause_of(document: Document) -> dict[str, str]:
+    """The annotation with the cause: that of the author, or the manager of the last edit."""
+    metadata = document.metadata
+    cause = _cause_in(metadata)
+    if not cause:
+        edits = [one for one in items(metadata.get("managedFields")) if not one.get("subresource")]
+        edits = [one for one in edits if "f:spec" in tree(one.get("fieldsV1"))]
+        last = max(edits, key=lambda one: text(one.get("time")), default=Object())
+        manager = text(last.get("manager"))
+        cause = f"edited by {manager}" if manager else ""
+    return {CHANGE_CAUSE: cut(cause, _MAX_CAUSE)} if cause else {}
+
+
+def _cause_in(metadata: Mapping[str, Any]) -> str:
+    return text(tree(metadata.get("annotations")).get(CHANGE_CAUSE))
+
+
 def _unpack(revision: Mapping[str, Any]) -> dict[str, Any] | None:
     """The fields in a ControllerRevision; None if it is not one of ours."""
     data: Any = revision.get("data")
     try:
         packed = base64.b64decode(str(data["spec"]), validate=True)
         # Bounded: somebody else may have written it.
-        text = zlib.decompressobj().decompress(packed, _MAX_BYTES)
-        fields: Any = json.loads(text)
+        content = zlib.decompressobj().decompress(packed, _MAX_BYTES)
+        fields: Any = json.loads(content)
     except (KeyError, TypeError, ValueError, zlib.error, RecursionError):
         return None
     return cast("dict[str, Any]", fields) if isinstance(fields, dict) else None

@@ -14,6 +14,11 @@ from typing import Any, Final, cast
 
 from fleetbus_distributor.errors import RolloutError
 
+AWAY: Final = "Unreachable: "
+"""The beginning of why a cluster is not ready that does not answer."""
+OUTAGE: Final = "outage"
+"""Why a wave has failed on a cluster that did not answer."""
+
 
 class Phase(StrEnum):
     """The phase of a rollout."""
@@ -54,7 +59,7 @@ class GateStatus:
     """Of `quiet`: since when nothing has gone wrong."""
     seen: Mapping[str, str] = field(default_factory=dict[str, str])
     """Of `quiet`: cluster → digest of the trouble that is known there. Of `health` that has failed:
-    the clusters on which it has, without digests."""
+    the clusters on which it has → OUTAGE, or "" if they answered."""
 
 
 @dataclass(frozen=True, slots=True)

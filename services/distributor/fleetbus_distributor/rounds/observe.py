@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from fleetbus_distributor.render.draft import Draft
 from fleetbus_distributor.rollout.rollouts import Observation, Progress
+from fleetbus_distributor.rollout.state import AWAY
 from fleetbus_distributor.targets.outcome import ClusterOutcome, State
 
 _MAX_WHY = 160
@@ -37,6 +38,8 @@ def observe_outcomes(
 
 def _why_not(outcome: ClusterOutcome, revision: str) -> str:
     """Why a cluster is not ready; "" if everything is applied there, and healthy."""
+    if outcome.state is State.UNREACHABLE:
+        return f"{AWAY}{outcome.message}"[:_MAX_WHY]
     if outcome.state not in (State.APPLIED, State.DRIFTED):
         return f"{outcome.state}: {outcome.message}"[:_MAX_WHY]
     if outcome.revision != revision:

@@ -47,6 +47,7 @@ from fleetbus_distributor.render.spec import (
 from fleetbus_distributor.rollout.rollouts import ReadVote, Rollouts
 from fleetbus_distributor.rounds.cleanup import clean_up
 from fleetbus_distributor.rounds.distribute import distribute
+from fleetbus_distributor.rounds.failing_pods import ExplainHealth, say_no_more
 from fleetbus_distributor.rounds.missing_objects import MissingObjects, clusters_of
 from fleetbus_distributor.rounds.off_loop import off_loop
 from fleetbus_distributor.rounds.repair import create_missing, repair
@@ -80,6 +81,7 @@ class Distributor:
         requeue: enqueues later rounds.
         read_vote: reads the last vote on a gate of a rollout.
         announce: tells people and programs what a round found and did.
+        explain: says more about the health of a cluster.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Distributor:
         requeue: Requeue,
         read_vote: ReadVote,
         announce: Announce,
+        explain: ExplainHealth = say_no_more,
     ) -> None:
         self._settings = settings
         self._fuse = FleetFuse(budget)
@@ -103,6 +106,7 @@ class Distributor:
         self._rollouts = Rollouts(renderer=self._renderer, read_vote=read_vote)
         self._requeue = requeue
         self._announce = announce
+        self._explain = explain
         self.breaker = CircuitBreaker()
         """Which clusters hang."""
         self._corrections = Corrections()
@@ -315,6 +319,7 @@ class Distributor:
             requeue=self._requeue,
             service_account=account,
             announce=self._announce,
+            explain=self._explain,
             status_after=self._settings.status_after,
         )
 

@@ -26,6 +26,7 @@ from fleetbus_distributor.render.draft import Draft, Renderer
 from fleetbus_distributor.render.spec import Policy, Spec
 from fleetbus_distributor.render.template import Object
 from fleetbus_distributor.rollout.rollouts import Progress
+from fleetbus_distributor.rounds.failing_pods import ExplainHealth, say_no_more
 from fleetbus_distributor.rounds.missing_objects import MissingObjects
 from fleetbus_distributor.rounds.silence import SILENT_FOR, SilenceWatch
 from fleetbus_distributor.rounds.status_pace import StatusPace
@@ -83,6 +84,7 @@ class Round:
         status_rules: how to tell the health of the objects, and what to collect from them.
         rollout: which revision each cluster gets; None if all get the newest.
         announce: tells people and programs what a round found and did.
+        explain: says more about the health of a cluster.
         status_after: clusters that take longer are reported as in progress meanwhile.
     """
 
@@ -104,6 +106,7 @@ class Round:
     service_account: ServiceAccount | None = None
     status_rules: StatusRules = NO_RULES
     announce: Announce
+    explain: ExplainHealth = say_no_more
     status_after: timedelta = field(default=timedelta(seconds=2))
 
     async def draft(self, spec: Spec, clusters: Sequence[ClusterInfo]) -> Draft:
@@ -200,6 +203,7 @@ class Round:
         started = time.monotonic()
         try:
             result = await converge(target, work.objects, work.prune, work.revision)
+            await self.explain(result)
         except Exception as error:
             if self._has_left(name, client):
                 return self._unreachable(name, "NotEngaged", "the cluster left meanwhile")

@@ -56,6 +56,10 @@ MAX_MESSAGE: Final = 600
 UNDECLARED: Final = "field not declared in schema"
 """The API server answers an apply so with 500: the type does not have a field."""
 _NO_ACCOUNT: Final = "error looking up service account"
+_MANAGER = re.compile(r'conflict with "([^"]{1,100})"')
+_MAX_MANAGERS = 3
+_MAX_CONFLICT = 500
+"""Characters of fields and managers: the remedy after them must not be cut off."""
 _HIDDEN: Final = "<redacted>"
 SENSITIVE_NAME: Final = re.compile(
     r"pass(word|wd)?|secret|token|credential|api_?key|private", re.IGNORECASE
@@ -167,8 +171,18 @@ def _conflict(error: Conflict, message: str, obj: Object, what: str) -> Finding:
     if not fields:
         return Finding(State.WAITING, "Changed", message, SOON)
     named = [f"{one.get('field', '')}: {one.get('message', '')}" for one in fields]
-    return Finding(
-        State.CONFLICT, "FieldConflict", f"{what}: {redact_secrets('; '.join(named), obj)}", RARELY
+    shown = redact_secrets("; ".join(named), obj)[:_MAX_CONFLICT]
+    return Finding(State.CONFLICT, "FieldConflict", f"{what}: {shown}; {_remedy(fields)}", RARELY)
+
+
+def _remedy(causes: Sequence[Mapping[str, Any]]) -> str:
+    """The two ways out of a conflict, of which the author has to choose one."""
+    found = {name for cause in causes for name in _MANAGER.findall(str(cause.get("message")))}
+    managers = ", ".join(sorted(found)[:_MAX_MANAGERS]) or "the other manager"
+    fields, them = ("the field", "it") if len(causes) == 1 else ("these fields", "them")
+    return (
+        f"drop {fields} from the template to leave {them} to {managers}, or set"
+        " spec.policy.conflict: Overwrite to take over"
     )
 
 

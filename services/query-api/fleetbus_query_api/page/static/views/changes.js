@@ -2,7 +2,7 @@
 import { get } from "../api.js";
 import { address, badge, fill, h, link, objectAddress } from "../dom.js";
 import { clock, names, plural, resourceName, titleOf } from "../format.js";
-import { commandOf, commands, emptyHint, filters, freshnessLine, shown, windowLine } from "../parts.js";
+import { commandOf, commands, emptyHint, filters, freshnessLine, shown, toneOf, windowLine } from "../parts.js";
 import { fieldChange } from "./timeline.js";
 
 const FIELDS = [
@@ -46,10 +46,40 @@ export function openChanges(main, context) {
       answer.ownedObjects ? h("p", { class: "dim" }, `${plural(answer.ownedObjects, "more object")} changed that others own, such as the pods of a ReplicaSet. `, h("a", { href: context.with({ owned: true }) }, "Show them")) : null,
       undetermined(answer.undetermined ?? []),
       answer.truncated ? h("p", {}, badge("not all", "warn"), " There were more changes than one answer holds: narrow the question.") : null,
-      groups.length || answer.ownedObjects ? h("ul", { class: "groups" }, groups.map((group) => groupItem(group, asked))) : nothing(context),
+      distribution(answer),
+      groups.length || answer.ownedObjects || answer.distribution?.length ? h("ul", { class: "groups" }, groups.map((group) => groupItem(group, asked))) : nothing(context),
     );
   });
   return null;
+}
+
+/** What the distributor reported in the period: corrections, failed rollouts, undos. */
+function distribution({ distribution: reports = [], distributionCount = 0 }) {
+  if (!reports.length) return null;
+  const more = distributionCount - reports.length;
+  return [
+    h("h2", {}, "What the distributor did"),
+    h("ul", { class: "groups" }, reports.map(reportItem)),
+    more > 0 ? h("p", { class: "dim" }, `and ${plural(more, "earlier report")}`) : null,
+  ];
+}
+
+function reportItem(report) {
+  const period = report.count > 1 ? `${clock(report.first)} to ${clock(report.last)}, ${report.count} times` : clock(report.last);
+  const about = [report.revision ? ` revision ${report.revision}` : "", report.wave ? ` wave ${report.wave}` : "", report.clusters.length ? ` in ${names(report.clusters, 8)}` : ""];
+  const objects = report.objects.map((one) => h("li", {}, h("code", {}, one.object, one.field), one.manager ? ` by ${one.manager}` : ""));
+  return h(
+    "li",
+    { "data-row": true, tabindex: "-1" },
+    h("p", {}, badge(report.event, toneOf(report.event)), " by MultiClusterResource ", ownerLink(report.owner), about, " ", h("span", { class: "dim" }, period)),
+    report.message || report.reason ? h("p", {}, report.message || report.reason) : null,
+    objects.length ? h("ul", { class: "changes" }, objects) : null,
+    report.moreObjects ? h("p", { class: "dim" }, `and ${plural(report.moreObjects, "more object")}`) : null,
+  );
+}
+
+function ownerLink({ namespace, name }) {
+  return link("/rollouts", { namespace, name }, {}, titleOf(namespace, name));
 }
 
 function nothing(context) {
@@ -99,7 +129,7 @@ function groupItem(found, asked) {
   return h(
     "li",
     { "data-row": true, tabindex: "-1" },
-    h("p", {}, badge(group.change, TONES[group.change] ?? "plain"), " ", h("span", { class: "dim" }, group.kind, " "), h("a", { href: target }, titleOf(group.namespace, group.name))),
+    h("p", {}, badge(group.change, TONES[group.change] ?? "plain"), " ", h("span", { class: "dim" }, group.kind, " "), h("a", { href: target }, titleOf(group.namespace, group.name)), group.writtenBy ? [h("span", { class: "dim" }, " of MultiClusterResource "), ownerLink(group.writtenBy)] : null),
     h("p", { class: "where" }, where),
     fields.length ? h("ul", { class: "changes" }, fields) : null,
     more > 0 ? h("p", { class: "dim" }, `and ${plural(more, "more field")}`) : null,

@@ -39,6 +39,11 @@ export function openFleet(main, { params, signal }) {
     drawFindings(findings, state);
     drawClusters(place, state);
   };
+  let planned = 0;
+  const plan = () => {
+    cancelAnimationFrame(planned); // many answers arrive at a time
+    planned = requestAnimationFrame(() => signal.aborted || draw());
+  };
   let isFirst = true;
   repeat(place, EVERY, signal, async (inner) => {
     const answer = await get("/fleet/v1/clusters", {}, { signal: inner });
@@ -49,15 +54,16 @@ export function openFleet(main, { params, signal }) {
     if (isFirst) {
       performance.mark("fleet-shown");
       isFirst = false;
-      shown(trouble, signal, (inner, heard) => compare(state, inner, () => (heard(), draw())));
+      shown(trouble, signal, (inner, heard) => compare(state, inner, () => (heard(), plan())));
     }
   });
 }
 
 /** Compares type by type, the workloads first, and counts; a repetition does what is missing. */
 async function compare(state, signal, draw) {
-  const known = (await types({ signal })).map((type) => ({ ...type, resource: resourceName(type) })).sort((a, b) => rankOf(a.resource) - rankOf(b.resource));
-  state.intents = await readIntents(state.clusters, { signal });
+  const [all, intents] = await Promise.all([types({ signal }), readIntents(state.clusters, { signal })]);
+  state.intents = intents;
+  const known = all.map((type) => ({ ...type, resource: resourceName(type) })).sort((a, b) => rankOf(a.resource) - rankOf(b.resource));
   const comparing = known.filter((type) => !BY_NATURE.has(type.plural)).map((type) => [`compare ${type.resource}`, () => compareType(state, type, signal)]);
   const counting = known.map((type) => [`count ${type.resource}`, () => countType(state, type, signal)]);
   const problems = [];

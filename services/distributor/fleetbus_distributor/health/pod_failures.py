@@ -1,0 +1,121 @@
+"""Tells why the pods of a workload fail, from the pods and ReplicaSets themselves (pure).
+
+As Argo CD and `kubectl get pods` do: the reason for which a container waits or has ended, or for
+which the pod has no node. Nothing that a program in a container writes is repeated (rule D14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from fleetbus_distributor.health.fields import (
+    Tree,
+    condition,
+    cut,
+    is_true,
+    items,
+    number,
+    text,
+    tree,
+)
+
+_MAX_REASON: Final = 60
+_MAX_MESSAGE: Final = 250
+_CONTAINERS: Final = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+_CRASHED: Final = "CrashLoopBackOff"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a workload has too few healthy pods."""
+
+    reason: str
+    message: str
+    """With the pod that it is about."""
+
+
+def pod_failure(pods: Iterable[Tree]) -> Failure | None:
+    """The failure of the first pod that has one; of the newest pods first.
+
+    Args:
+        pods: of one workload.
+    """
+    newest = sorted(pods, key=_age, reverse=True)
+    return next((failure for pod in newest for failure in _failures(pod)), None)
+
+
+def creation_failure(owner: Tree) -> Failure | None:
+    """Why the pods of a ReplicaSet cannot be created: a quota, or a webhook that refuses them."""
+    status = tree(owner.get("status"))
+    if not is_true(status, "ReplicaFailure"):
+        return None
+    failed = condition(status, "ReplicaFailure")
+    reason = text(failed.get("reason")) or "ReplicaFailure"
+    return _failure(
+        f"{owner.get('kind', 'ReplicaSet')} {_name(owner)}", reason, failed.get("message")
+    )
+
+
+def _failures(pod: Tree) -> Iterator[Failure]:
+    status = tree(pod.get("status"))
+    about = f"pod {_name(pod)}"
+    if tree(pod.get("metadata")).get("deletionTimestamp") or status.get("phase") == "Succeeded":
+        return
+    for container in _containers(status):
+        yield from _of_container(about, container)
+    if status.get("phase") == "Failed":
+        yield _failure(about, text(status.get("reason")) or "Failed", status.get("message"))
+    scheduled = condition(status, "PodScheduled")
+    if scheduled.get("status") == "False":
+        reason = text(scheduled.get("reason")) or "Unschedulable"
+        yield _failure(about, reason, scheduled.get("message"))
+
+
+def _of_container(about: str, container: Tree) -> Iterator[Failure]:
+    state, last = tree(container.get("state")), tree(container.get("lastState"))
+    waiting = tree(state.get("waiting"))
+    reason = text(waiting.get("reason"))
+    if reason == _CRASHED:
+        yield _failure(
+            about, reason, _end_of(tree(last.get("terminated"))) or waiting.get("message")
+        )
+    elif is_stuck(reason):
+        yield _failure(about, reason, waiting.get("message"))
+    ended = tree(state.get("terminated")) or tree(last.get("terminated"))
+    if ended and number(ended.get("exitCode")) != 0 and container.get("ready") is not True:
+        yield _failure(about, text(ended.get("reason")) or "Error", _exit_code(ended))
+
+
+def is_stuck(reason: str) -> bool:
+    """Whether a container waits after an error: CrashLoopBackOff, ErrImagePull, …ConfigError."""
+    return reason.startswith(("Err", "InvalidImage")) or reason.endswith(("Error", "BackOff"))
+
+
+def _end_of(terminated: Tree) -> str:
+    """How a container ended before it was restarted; "" if that is not known."""
+    reason = text(terminated.get("reason"))
+    return f"{reason}, {_exit_code(terminated)}" if reason else ""
+
+
+def _exit_code(terminated: Tree) -> str:
+    return f"exit code {number(terminated.get('exitCode'))}"
+
+
+def _failure(about: str, reason: str, message: object) -> Failure:
+    short = cut(reason, _MAX_REASON)
+    parts = [about, short, cut(" ".join(text(message).split()), _MAX_MESSAGE)]
+    return Failure(short, ": ".join(part for part in parts if part))
+
+
+def _containers(status: Tree) -> list[Tree]:
+    return [container for field in _CONTAINERS for container in items(status.get(field))]
+
+
+def _name(obj: Tree) -> str:
+    return text(tree(obj.get("metadata")).get("name"))
+
+
+def _age(obj: Tree) -> tuple[str, str]:
+    return text(tree(obj.get("metadata")).get("creationTimestamp")), _name(obj)
