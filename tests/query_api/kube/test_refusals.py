@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fleetbus.cli.api_client import USER_AGENT
+
 if TYPE_CHECKING:
     from support.rigs.query_api import QueryApi
 
@@ -123,6 +125,7 @@ async def test_following_one_name_that_several_clusters_have_is_refused(pods: Qu
     assert await statuses() == {409}
     assert await statuses(Accept=TABLE) == {200}
     assert await statuses(**{"Kubectl-Command": "kubectl get"}) == {200}
+    assert await statuses(**{"User-Agent": USER_AGENT}) == {200}
     message = (await pods.get(followed[0])).json()["message"]
     assert 'pods "web" is in 2 clusters (eu1, us1)' in message
     assert len((await pods.get(f"{fleet}?{only}")).json()["items"]) == 2

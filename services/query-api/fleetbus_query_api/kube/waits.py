@@ -17,6 +17,7 @@ from fleetbus_query_api.kube.problems import OneClusterProblem
 
 _COMMAND: Final = "kubectl-command"
 _SHOWS_ALL: Final = "kubectl get"
+_OURS: Final = "fleetbus"
 _WAITING: Final = frozenset({"kubectl wait", "kubectl rollout status"})
 _NAME: Final = FieldPath.parse("metadata.name")
 
@@ -34,7 +35,8 @@ def refuse_waiting(request: Request) -> None:
 
 def shows_all(request: Request) -> bool:
     """Whether the client is known to show objects of one name side by side."""
-    return request.headers.get(_COMMAND, "") == _SHOWS_ALL
+    agent = request.headers.get("user-agent", "")
+    return agent == _OURS or request.headers.get(_COMMAND, "") == _SHOWS_ALL
 
 
 def followed_name(fields: FieldSelector) -> str:

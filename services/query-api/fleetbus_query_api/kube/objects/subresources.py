@@ -1,4 +1,4 @@
-"""Subresources that can be told from the object: its status, and how far it is scaled.
+"""Subresources that follow from the object: its status, and its scale.
 
 An API server answers a get of `status`, and of most others, with the whole object. `scale` is an
 object of its own, which follows from a workload's replicas and selector.
