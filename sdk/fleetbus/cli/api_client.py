@@ -21,6 +21,8 @@ from fleetbus.cli.target import Target
 from fleetbus.errors import ConfigError, FleetbusError
 from fleetbus.process.file_errors import file_problem
 
+USER_AGENT: Final = "fleetbus"
+"""The query API answers it with objects of one name from several clusters, in a watch, too."""
 _TIMEOUT_SECONDS: Final = 15
 """Per read; the query API itself takes up to 10 s to refuse for lack of capacity."""
 _PAGE: Final = 500
@@ -273,6 +275,7 @@ class ApiClient:
         text = urllib.parse.urlencode(query or {}, doseq=True)
         url = f"{self._url}{path}?{text}" if text else f"{self._url}{path}"
         request = urllib.request.Request(url, body, method=method)  # noqa: S310 -- http or https
+        request.add_header("User-Agent", USER_AGENT)
         if content_type:
             request.add_header("Content-Type", content_type)
         if accept:

@@ -176,6 +176,37 @@ async def test_a7_writes_are_refused_and_explain_and_discovery_answer(fleet: Kub
     assert version.json["serverVersion"]["minor"] == "33"
 
 
+async def test_waits_and_subresources(fleet: KubectlFleet):
+    """In the fleet any cluster would end a wait, so that it is refused, as of one it is not."""
+    wait = ("wait", "--timeout=20s", "--for=condition=Available", "deploy/web")
+    for command in (
+        wait,
+        (*wait[:3], "deploy", "-l", "app=web"),
+        ("wait", "--timeout=1s", "--for=delete", "cm/c1"),
+        ("rollout", "status", "deploy/web"),
+    ):
+        assert "would end with the first cluster" in await fleet.every.refused(*command), command
+    met, rolled = await fleet.one.all(wait, ("rollout", "status", "deploy/web"))
+    assert "condition met" in met.out
+    assert "successfully rolled out" in rolled.out
+
+    # A raw path is a whole one. Of a refusal kubectl shows the reason, in words of its own.
+    raw = ("get", "--raw")
+    assert "NotFound" in await fleet.one.refused(*raw, "/kube/a/healthz")
+    proxied = await fleet.one.refused(*raw, "/kube/a/api/v1/nodes/none/proxy/metrics")
+    assert "MethodNotAllowed" in proxied
+    paths = await fleet.one(*raw, "/kube/a")
+    assert "/version" in paths.json["paths"]
+    if fleet.one.version < (1, 24):
+        return
+    status, scale = await fleet.one.all(
+        ("get", "deploy", "web", "--subresource=status", "-o", "jsonpath={.status.replicas}"),
+        ("get", "deploy", "web", "--subresource=scale"),
+    )
+    assert status.out == "2"
+    assert scale.rows[0][:3] == ["web", "2", "2"]
+
+
 async def test_kubectl_says_what_may_be_read(fleet: KubectlFleet):
     """`auth can-i` ends with 1 for a no, and says why; since 1.32 it asks in protobuf."""
     yes, every, none, deny = [

@@ -60,7 +60,8 @@ async def test_field_selectors_mean_what_an_api_server_takes_them_for(api: Query
     parts: list[tuple[str, str, str, dict[str, Any]]] = [
         ("core/nodes", "open", "spec.unschedulable=false", {"spec": {"podCIDR": "10.0.0.0/24"}}),
         ("core/nodes", "closed", "spec.unschedulable=true", {"spec": {"unschedulable": True}}),
-        ("core/pods", "plain", "spec.hostNetwork!=true", {"spec": {}}),
+        ("core/pods", "plain", "spec.hostNetwork!=true,spec.host!=n1", {"spec": {}}),
+        ("core/pods", "placed", "spec.host=n1", {"spec": {"nodeName": "n1"}}),
         ("core/pods", "host", "spec.hostNetwork!=false", {"spec": {"hostNetwork": True}}),
         ("core/events", "one", "source=kubelet", {"source": {"component": "kubelet"}}),
         ("core/events", "other", "source!=kubelet", {"source": {"component": "scheduler"}}),
@@ -74,6 +75,46 @@ async def test_field_selectors_mean_what_an_api_server_takes_them_for(api: Query
         path = "api/v1" if group == "core" else f"apis/{group}/v1"
         found = await api.get(f"/kube/eu1/{path}/{plural}", fieldSelector=selector)
         assert names(found) == [name], selector
+        listed = await api.get(f"/fleet/v1/resources/{plural}", fieldSelector=selector)
+        assert [item["object"]["metadata"]["name"] for item in listed.json()["items"]] == [name]
+        table = await api.get(f"/fleet/v1/resources/{plural}", fieldSelector=selector, view="table")
+        assert table.text.splitlines()[-1].startswith('{"end":{"rows":1,'), table.text
+        counted = await api.get(f"/fleet/v1/counts/{plural}", fieldSelector=selector)
+        assert counted.json()["total"] == 1
+        found = await api.get(f"/fleet/v1/outliers/{plural}", fieldSelector=selector)
+        assert found.status_code == 200
+
+
+async def test_subresources_that_follow_from_the_object_are_answered(api: QueryApi):
+    await api.add_cluster("eu1")
+    await api.add_cluster("us1")
+    spec = {"replicas": 3, "selector": {"matchLabels": {"app": "web"}}}
+    parts: dict[str, Any] = {"spec": spec, "status": {"replicas": 2}}
+    for cluster in ("eu1", "us1"):
+        await api.add(cluster, "apps/deployments", "web", **parts)
+    path = "apis/apps/v1/namespaces/prod/deployments/web"
+    whole = (await api.get(f"/kube/eu1/{path}")).json()
+
+    assert (await api.get(f"/kube/eu1/{path}/status")).json() == whole
+    scale = (await api.get(f"/kube/eu1/{path}/scale")).json()
+    assert (scale["kind"], scale["apiVersion"]) == ("Scale", "autoscaling/v1")
+    assert scale["metadata"].items() <= whole["metadata"].items()
+    assert scale["spec"] == {"replicas": 3}
+    assert scale["status"] == {"replicas": 2, "selector": "app=web"}
+    table = (await api.client.get(f"/kube/eu1/{path}/scale", headers={"Accept": TABLE})).json()
+    assert [each["name"] for each in table["columnDefinitions"][:3]] == [
+        "Name", "Desired", "Available",
+    ]  # fmt: skip
+    assert table["rows"][0]["cells"][:3] == ["web", 3, 2]
+    every = (await api.get(f"/kube/-/{path}/scale")).json()
+    clusters = [each["metadata"]["annotations"]["fleetbus.dev/cluster"] for each in every["items"]]
+    assert clusters == ["eu1", "us1"]
+    missing = await api.get(f"/kube/eu1/{path[:-3]}none/scale")
+    assert missing.json()["message"] == 'deployments.apps "none" not found'
+
+    await api.add_body("eu1", "apps/deployments", "large", None, namespace="prod")
+    unknown = await api.get(f"/kube/eu1/{path[:-3]}large/scale")
+    assert (unknown.status_code, unknown.json()["reason"]) == (503, "ServiceUnavailable")
 
 
 async def test_a5_versions_are_those_of_the_snapshot(pods: QueryApi):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fleetbus.cli.api_client import USER_AGENT
+
 if TYPE_CHECKING:
     from support.rigs.query_api import QueryApi
 
@@ -48,9 +50,14 @@ NOT_THERE: dict[str, str] = {
     "/kube/eu1/api/v1/deployments": "core/deployments is not watched in any cluster",
     "/kube/eu1/api/v1/pods/web": "it is namespaced",
     "/kube/eu1/api/v1/watch/pods": 'watch "pods" not found',
-    f"{PODS}/web/status": "could not find the requested resource",
+    f"{PODS}/web/nothing": "pods have no subresource nothing here, only status",
+    "/kube/eu1/api/v1/namespaces/prod/configmaps/a/status": "have no subresource status here",
+    f"{PODS}/web/scale": "have no subresource scale here",
     "/kube/eu1/api/v1//pods": "could not find the requested resource",
-    "/kube/eu1/metrics": "could not find the requested resource",
+    "/kube/eu1/metrics": "/metrics is not served here: they are measured in the API server",
+    "/kube/eu1/healthz/etcd": "/healthz/etcd is not served here: GET /fleet/v1/clusters says",
+    "/kube/-/logs/a.log": "is not served here: they are files of the control plane",
+    "/kube/eu1/openapi/v3/apis/none/v1": "no such path of a Kubernetes API",
 }
 
 
@@ -71,6 +78,57 @@ async def test_a7_writes_are_405_and_say_where_to_write(pods: QueryApi):
         if method != "HEAD":
             assert answer.json()["reason"] == "MethodNotAllowed"
             assert "write to the API server of the cluster itself" in answer.json()["message"]
+
+
+async def test_a_connection_is_not_upgraded_and_the_refusal_says_so(pods: QueryApi):
+    key = {"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+    for protocol in ("websocket", "WebSocket", "SPDY/3.1"):
+        headers = {"Connection": "Upgrade", "Upgrade": protocol, **key}
+        for path in (f"{PODS}?watch=1", PODS, f"{PODS}/web"):
+            answer = await pods.client.get(path, headers=headers)
+            assert (answer.status_code, answer.json()["reason"]) == (400, "BadRequest"), path
+            assert f"cannot be upgraded to {protocol}" in answer.json()["message"]
+        for subresource in ("exec", "attach", "portforward"):
+            answer = await pods.client.get(f"{PODS}/web/{subresource}", headers=headers)
+            assert answer.status_code == 405
+    offered = {"Connection": "Upgrade", "Upgrade": "h2c"}
+    assert (await pods.client.get(PODS, headers=offered)).status_code == 200
+
+
+async def test_a_command_that_waits_is_refused_in_the_fleet(pods: QueryApi):
+    for command in ("kubectl wait", "kubectl rollout status"):
+        for path in ("pods", "namespaces/prod/pods/web", "pods?watch=1"):
+            headers = {"Kubectl-Command": command}
+            answer = await pods.client.get(f"/kube/-/api/v1/{path}", headers=headers)
+            assert (answer.status_code, answer.json()["reason"]) == (409, "Conflict"), path
+            assert f"{command} would end with the first cluster" in answer.json()["message"]
+        one = await pods.client.get(f"{PODS}/web", headers={"Kubectl-Command": command})
+        assert one.status_code == 200
+
+
+async def test_following_one_name_that_several_clusters_have_is_refused(pods: QueryApi):
+    """A client may not say that it is kubectl; only `kubectl get -w` shows them side by side."""
+    only, watch = "fieldSelector=metadata.name%3Dweb", "watch=true&timeoutSeconds=1"
+    fleet, everywhere = "/kube/-/api/v1/namespaces/prod/pods", "/kube/-/api/v1/pods"
+    followed = [
+        f"{path}?{only}&{query}"
+        for path in (fleet, everywhere)
+        for query in ("resourceVersion=0", watch, f"resourceVersion=1&{watch}")
+    ]
+
+    async def statuses(**headers: str) -> set[int]:
+        answers = [await pods.client.get(path, headers=headers) for path in followed]
+        return {answer.status_code for answer in answers}
+
+    assert await statuses() == {200}
+    await pods.add("us1", "core/pods", "web")
+    assert await statuses() == {409}
+    assert await statuses(Accept=TABLE) == {200}
+    assert await statuses(**{"Kubectl-Command": "kubectl get"}) == {200}
+    assert await statuses(**{"User-Agent": USER_AGENT}) == {200}
+    message = (await pods.get(followed[0])).json()["message"]
+    assert 'pods "web" is in 2 clusters (eu1, us1)' in message
+    assert len((await pods.get(f"{fleet}?{only}")).json()["items"]) == 2
 
 
 async def test_a7_what_acts_on_the_cluster_is_405(pods: QueryApi):

@@ -1,7 +1,6 @@
 """Follows the objects of a list, by a watch of the Kubernetes API that the query API serves.
 
-A watch goes on where the list ended, and where it broke off: an API process that restarts costs a
-moment.
+A watch goes on where the list ended, and where it broke off, however long the query API is away.
 """
 
 from __future__ import annotations
@@ -26,8 +25,10 @@ DELETED: Final = "DELETED"
 _GONE, _SERVER_ERROR = 410, 500
 SILENT_SECONDS: Final = 150
 """A watch has a bookmark each minute."""
-_ATTEMPTS: Final = 30
 _WAIT_SECONDS: Final = 1.0
+_MAX_WAIT_SECONDS: Final = 10.0
+_WARN_EACH: Final = 30
+"""Failures in a row: every five minutes."""
 
 
 class Change(NamedTuple):
@@ -72,7 +73,7 @@ def follow_events(
         accept: the form of the objects; JSON if it is empty.
 
     Raises:
-        ApiFailed: the query API does not answer for half a minute, or the watch cannot go on.
+        ApiFailed: the query API refuses the watch, or it cannot go on.
     """
     path, version, failures = _path_of(query, start), start.version, 0
     while True:
@@ -83,13 +84,13 @@ def follow_events(
                 if kind != _BOOKMARK:
                     yield kind, tree
         except ApiFailed as e:
-            failures += 1
-            if 0 < e.status < _SERVER_ERROR or failures > _ATTEMPTS:
+            if 0 < e.status < _SERVER_ERROR:
                 raise
-            if failures == 1:
+            failures += 1
+            if failures % _WARN_EACH == 1:
                 printer.note(f"warning: {e}; trying again")
         if version == started:  # else it has ended because its time was over
-            time.sleep(_WAIT_SECONDS)
+            time.sleep(min(_WAIT_SECONDS * max(failures, 1), _MAX_WAIT_SECONDS))
 
 
 def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, dict[str, Any]]]:

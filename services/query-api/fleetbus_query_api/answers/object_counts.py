@@ -22,6 +22,7 @@ from fleetbus_query_api.answers.parameters import CountParameters, ResourcePath,
 from fleetbus_query_api.answers.readable import Selection
 from fleetbus_query_api.answers.render import render_freshness
 from fleetbus_query_api.fields.groups import MAX_KEYS, FieldGroups, render_value
+from fleetbus_query_api.fields.kubernetes_names import translate_fields
 from fleetbus_query_api.fields.order import parse_paths
 from fleetbus_query_api.limits.connected import while_connected
 
@@ -63,6 +64,7 @@ class ObjectCounts:
             name=asked.name or None,
             labels=labels or None,
         )
+        fields = translate_fields(readable.known.key, fields)
         found = await self._groups.count(query, fields, by, asked.limit)
         groups = [
             {

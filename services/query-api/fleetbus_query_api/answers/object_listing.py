@@ -35,6 +35,7 @@ from fleetbus_query_api.answers.render import (
     render_list,
     render_one,
 )
+from fleetbus_query_api.fields.kubernetes_names import translate_fields
 from fleetbus_query_api.fields.order import SortKey, parse_paths, parse_sort
 from fleetbus_query_api.fields.pages import MAX_PAGE_BYTES, FieldPage, FieldPages
 from fleetbus_query_api.history.past_source import PastSources
@@ -104,7 +105,7 @@ class ObjectListing:
         freshness = await self.freshness(readable, asked.namespace)
         query = _query(members_of(readable), known, asked, labels)
         pages = await self.source(asked.as_of)
-        found = await pages.page(query, fields, sort)
+        found = await pages.page(query, translate_fields(known.key, fields), sort)
         entries = found.page.entries
         if shown:
             entries = []

@@ -26,6 +26,7 @@ from fleetbus_query_api.answers.parameters import (
 )
 from fleetbus_query_api.answers.readable import Selection
 from fleetbus_query_api.answers.render import render_freshness
+from fleetbus_query_api.fields.kubernetes_names import translate_fields
 from fleetbus_query_api.fields.outliers import FieldOutliers, Outlier
 from fleetbus_query_api.limits.connected import while_connected
 
@@ -69,7 +70,7 @@ class ObjectOutliers:
             limit=asked.limit,
             continue_token=asked.continue_token,
         )
-        found = await self._outliers.find(query, fields)
+        found = await self._outliers.find(query, translate_fields(readable.known.key, fields))
         return msgspec.json.encode(
             {
                 "items": list(map(_render, found.found)),

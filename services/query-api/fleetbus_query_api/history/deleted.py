@@ -33,6 +33,7 @@ from fleetbus_query_api.answers.render import (
     render_one,
 )
 from fleetbus_query_api.fields.bodies import UnreadableBody, why_degraded
+from fleetbus_query_api.fields.kubernetes_names import translate_fields
 from fleetbus_query_api.fields.selection import matches_entry
 from fleetbus_query_api.history.latest import Latest
 from fleetbus_query_api.history.parameters import DeletedParameters
@@ -107,6 +108,7 @@ class DeletedObjects:
         readable = await self._listing.find(user, wanted)
         freshness = await self._listing.freshness(readable, asked.namespace)
         clusters, key = members_of(readable), readable.known.key
+        fields = translate_fields(key, fields)
         past = await self._windows.ask_since(asked.since)
         found = Latest[_Deletion](asked.limit, size_of=lambda one: len(one.entry.body))
         undecided: dict[str, int] = {}

@@ -13,13 +13,15 @@ from fleetbus_query_api.answers.render import json_response
 from fleetbus_query_api.kube.discovery import aggregate, find_document, media_type
 from fleetbus_query_api.kube.negotiation import DISCOVERY_FORMS, negotiate
 from fleetbus_query_api.kube.objects.reading import KubeObjects, KubeRequest
+from fleetbus_query_api.kube.objects.subresources import is_served
 from fleetbus_query_api.kube.objects.watching import KubeWatches
 from fleetbus_query_api.kube.openapi.documents import OpenApi
 from fleetbus_query_api.kube.parameters import KubeParameters
 from fleetbus_query_api.kube.paths import parse_path, review_kind
-from fleetbus_query_api.kube.problems import no_path, no_subresource
+from fleetbus_query_api.kube.problems import UpgradeProblem, no_path, no_subresource
 from fleetbus_query_api.kube.reviews.reviews import Reviews
-from fleetbus_query_api.types.served import ServedKinds
+from fleetbus_query_api.kube.waits import refuse_waiting, shows_all
+from fleetbus_query_api.types.served import FLEET, ServedKinds
 
 _AGGREGATED: Final = ("api", "apis")
 _VERSION: Final = "version"
@@ -72,11 +74,20 @@ class KubeApi:
         named = parse_path(path)
         if named is None:
             return await self._discover(user, cluster, path, accept)
-        if named.subresource:
+        if cluster == FLEET:
+            refuse_waiting(request)
+        if named.subresource and not is_served(named):
             raise no_subresource(named)
+        if protocol := _upgrade(request):
+            raise UpgradeProblem(protocol)
         parameters = KubeParameters.read(request.query_params.multi_items(), named.key)
         asked = KubeRequest(
-            user=user, cluster=cluster, path=named, parameters=parameters, accept=accept
+            user=user,
+            cluster=cluster,
+            path=named,
+            parameters=parameters,
+            accept=accept,
+            shows_all=shows_all(request),
         )
         if named.name:
             return await self._objects.get(asked)
@@ -101,9 +112,18 @@ class KubeApi:
                 return json_response(content, media_type=media_type(form.version))
         document = find_document(path, kinds)
         if document is None:
-            raise no_path()
+            raise no_path(path)
         negotiate(accept, {})
         return _document(document)
+
+
+def _upgrade(request: Request) -> str:
+    """The protocol that a client wants to speak instead of HTTP; empty for none.
+
+    HTTP/2 is no other one: a server that does not take the offer answers as if it were not made.
+    """
+    protocol = request.headers.get("upgrade", "")
+    return "" if protocol.lower() in ("h2c", "h2") else protocol
 
 
 def _document(tree: dict[str, Any]) -> Response:

@@ -10,7 +10,7 @@ from fleetbus.kube.selectors import FieldSelector, InvalidSelector, LabelSelecto
 from fleetbus_query_api.answers.object_listing import read_selectors
 from fleetbus_query_api.answers.parameters import check_repeats
 from fleetbus_query_api.answers.problem import BadRequestProblem
-from fleetbus_query_api.kube.field_names import translate_fields
+from fleetbus_query_api.fields.kubernetes_names import translate_fields
 from fleetbus_query_api.kube.problems import InvalidOptionsProblem, bad_parameter
 
 _READ: Final = (

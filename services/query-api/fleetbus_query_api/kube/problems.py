@@ -1,6 +1,8 @@
 """Refusals that only a Kubernetes API has, and the words of the others there.
 
-SeveralClustersProblem    409: a typed client asks the fleet for one object, and there are several
+SeveralClustersProblem    409: a client asks the fleet for one object, and there are several
+OneClusterProblem         409: a command waits, and any cluster of the fleet would satisfy it
+UpgradeProblem            400: a client asks for another protocol, such as WebSocket
 NotAcceptableProblem      406: the client accepts no form that there is
 UnsupportedBodyProblem    415: a review in another form
 InvalidOptionsProblem     422: parameters that contradict each other
@@ -26,17 +28,18 @@ _MAX_NAMED: Final = 5
 
 
 class SeveralClustersProblem(Problem):
-    """A typed client asks the fleet for one object, and several clusters have it.
+    """A client asks the fleet for what it takes for one object, and several clusters have it.
 
-    It would read a List as an object without any fields.
+    A typed one would read a List as an object without any fields; one that follows an object by its
+    name would take those of all clusters for states of one.
     """
 
     status = 409
 
-    def __init__(self, path: ResourcePath, clusters: Sequence[str]) -> None:
+    def __init__(self, path: ResourcePath, name: str, clusters: Sequence[str]) -> None:
         named = ", ".join(clusters[:_MAX_NAMED]) + (", …" if len(clusters) > _MAX_NAMED else "")
         super().__init__(
-            f'{path.qualified} "{path.name}" is in {len(clusters)} clusters ({named}): ask one of'
+            f'{path.qualified} "{name}" is in {len(clusters)} clusters ({named}): ask one of'
             " them, at /kube/<cluster>",
             details=path.details,
         )
@@ -99,24 +102,70 @@ def no_resource(path: ResourcePath, reason: str) -> NotFoundProblem:
     return NotFoundProblem(text, details=path.details)
 
 
-def no_path() -> NotFoundProblem:
-    """A path that names nothing of a Kubernetes API."""
-    return NotFoundProblem("the server could not find the requested resource")
+_OF_THE_SERVER: Final = {
+    "healthz": "GET /fleet/v1/clusters says which clusters are reachable",
+    "livez": "GET /fleet/v1/clusters says which clusters are reachable",
+    "readyz": "GET /fleet/v1/clusters says which clusters are reachable",
+    "logs": "they are files of the control plane",
+    "metrics": "they are measured in the API server of the cluster",
+}
+"""Paths of an API server that are about itself, and why they are not served."""
 
 
-_CONNECTING = ("attach", "exec", "log", "portforward", "proxy")
+def no_path(path: str) -> NotFoundProblem:
+    """A path that names nothing of a Kubernetes API, or nothing that is served here."""
+    why = _OF_THE_SERVER.get(path.partition("/")[0], "no such path of a Kubernetes API")
+    shown = f"/{path[:80]}"
+    text = f"the server could not find the requested resource: {shown} is not served here: {why}"
+    return NotFoundProblem(text)
+
+
+_ACTING: Final = frozenset(
+    {
+        *("attach", "exec", "log", "portforward", "proxy"),
+        *("binding", "eviction", "finalize", "token"),
+    }
+)
+"""Subresources that reach into the cluster, or only take writes."""
 
 
 def no_subresource(path: ResourcePath) -> Problem:
     """A subresource: what acts on the cluster is refused, the others do not exist."""
     first = path.subresource.partition("/")[0]
-    if first not in _CONNECTING:
-        return no_path()
+    if first not in _ACTING:
+        return NotFoundProblem(
+            "the server could not find the requested resource:"
+            f" {path.qualified} have no subresource {path.subresource[:80]} here, only status,"
+            " and scale where Kubernetes itself scales them",
+            details=path.details,
+        )
     return MethodNotAllowedProblem(
         f"{path.plural}/{first} is not served here, only on the API server of the cluster itself:"
         f" {WHERE_TO_WRITE}",
         details=path.details,
     )
+
+
+class UpgradeProblem(BadRequestProblem):
+    """A client asks for another protocol, and would take an answer over HTTP for a failure."""
+
+    def __init__(self, protocol: str) -> None:
+        super().__init__(
+            f"the connection cannot be upgraded to {protocol[:40]}: watches are sent over HTTP,"
+            " one JSON document a line, so leave out the headers Connection and Upgrade"
+        )
+
+
+class OneClusterProblem(Problem):
+    """A command waits for one object, and would be content with that of any cluster."""
+
+    status = 409
+
+    def __init__(self, command: str) -> None:
+        super().__init__(
+            f"{command} would end with the first cluster that has what it waits for, not with all:"
+            " wait in each of them, at /kube/<cluster>"
+        )
 
 
 def bad_parameter(name: str, reason: str) -> BadRequestProblem:

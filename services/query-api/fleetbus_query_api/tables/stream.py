@@ -32,6 +32,7 @@ from fleetbus_query_api.answers.parameters import ListParameters, require_few
 from fleetbus_query_api.answers.problem import BadRequestProblem
 from fleetbus_query_api.answers.readable import Selection
 from fleetbus_query_api.answers.render import FIXED_HEADERS, SLICE, body_of, render_freshness
+from fleetbus_query_api.fields.kubernetes_names import translate_fields
 from fleetbus_query_api.fields.order import SortKey, parse_sort
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.tables.column import LONGEST_CELL, NONE, UNKNOWN, Cell, Column
@@ -104,7 +105,7 @@ class TableListing:
         rows = _Rows(columns, is_namespaced=known.namespaced, show_labels=asked.show_labels)
         limit = asked.limit if "limit" in asked.model_fields_set else None
         pages = await self._listing.source(asked.as_of)
-        chosen = _Selected(pages, query, fields, sort, limit)
+        chosen = _Selected(pages, query, translate_fields(known.key, fields), sort, limit)
         first = await chosen.page(query, 0)  # what is refused is refused before the head
         head = {
             "columns": rows.definitions(),

@@ -26,6 +26,7 @@ from fleetbus_query_api.answers.parameters import (
 from fleetbus_query_api.answers.problem import BadRequestProblem, Problem
 from fleetbus_query_api.answers.readable import Readable, Selection
 from fleetbus_query_api.answers.render import render_freshness, render_item
+from fleetbus_query_api.fields.kubernetes_names import translate_fields
 from fleetbus_query_api.limits.user_limits import identify_user
 from fleetbus_query_api.watch.events import ADDED
 from fleetbus_query_api.watch.requests import WatchRequest
@@ -190,6 +191,8 @@ async def _open(
     wanted = Selection(
         verb="watch", resource=asked.resource, clusters=asked.cluster, namespace=asked.namespace
     )
+    known = (await listing.find(user, wanted)).known
+    fields = translate_fields(known.key, fields)
     version = _read_version(last_event_id) if last_event_id else asked.resource_version
     watch = await watches.open(
         WatchRequest(

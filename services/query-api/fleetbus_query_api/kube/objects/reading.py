@@ -34,6 +34,13 @@ from fleetbus_query_api.kube.negotiation import (
 from fleetbus_query_api.kube.objects.forms import CLOSING, Form, MetadataOnly, WholeObjects
 from fleetbus_query_api.kube.objects.list_stream import ListStream
 from fleetbus_query_api.kube.objects.object_bytes import ObjectBytes
+from fleetbus_query_api.kube.objects.subresources import (
+    SCALE,
+    SCALE_COLUMNS,
+    SCALE_KIND,
+    SCALE_VERSION,
+    scale_of,
+)
 from fleetbus_query_api.kube.objects.table_form import TableRows
 from fleetbus_query_api.kube.objects.warnings import freshness_headers
 from fleetbus_query_api.kube.parameters import KubeParameters
@@ -45,6 +52,7 @@ from fleetbus_query_api.kube.problems import (
     no_object,
     no_resource,
 )
+from fleetbus_query_api.kube.waits import followed_name
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.tables.columns import columns_of
 from fleetbus_query_api.types.served import FLEET, no_cluster
@@ -63,6 +71,7 @@ class KubeRequest:
     Attributes:
         cluster: `-` for the whole fleet.
         accept: the Accept header.
+        shows_all: whether the client is known to show objects of one name side by side.
     """
 
     user: User
@@ -70,6 +79,7 @@ class KubeRequest:
     path: ResourcePath
     parameters: KubeParameters
     accept: str
+    shows_all: bool = False
 
     @property
     def is_fleet(self) -> bool:
@@ -129,9 +139,11 @@ class KubeObjects:
         form = negotiate(asked.accept, OBJECT_FORMS)
         known, path = readable.known, asked.path
         of = ObjectBytes(path.api_version, known.kind, names_cluster=asked.is_fleet)
+        if is_scale := path.subresource == SCALE:
+            of = ObjectBytes(SCALE_VERSION, SCALE_KIND, names_cluster=asked.is_fleet)
         if form.kind == TABLE:
             include = asked.parameters.include_object
-            columns = columns_of(known, readable.clusters)
+            columns = SCALE_COLUMNS if is_scale else columns_of(known, readable.clusters)
             return TableRows(columns, of, include=include, version=form.version)
         if form.kind:
             _check_kind(form.kind, known.kind, is_list=not path.name)
@@ -158,8 +170,34 @@ class KubeObjects:
             error.headers = headers
             raise error
         if len(entries) > 1 and is_typed(asked.accept):
-            raise SeveralClustersProblem(path, [entry.cluster for entry in entries])
+            raise SeveralClustersProblem(path, path.name, [entry.cluster for entry in entries])
+        if path.subresource == SCALE:
+            entries = list(map(scale_of, entries))
         return json_response(form.answer(entries), headers=headers)
+
+    async def refuse_following(self, asked: KubeRequest, readable: Readable) -> None:
+        """Refuse to follow one name in the fleet, where the objects of several clusters have it.
+
+        Raises:
+            SeveralClustersProblem: the client would take them for states of one object.
+        """
+        name = followed_name(asked.parameters.fields)
+        is_table = negotiate(asked.accept, OBJECT_FORMS).kind == TABLE
+        if not asked.is_fleet or not name or is_table or asked.shows_all:
+            return
+        path = asked.path
+        query = ListQuery(
+            clusters=members_of(readable),
+            resource=path.key,
+            namespace=path.namespace or (None if readable.known.namespaced else ""),
+            name=name,
+            count=False,
+        )
+        clusters: dict[str, list[str]] = {}
+        for entry in (await self._reader.list(query)).entries:
+            clusters.setdefault(entry.namespace, []).append(entry.cluster)
+        if several := next((each for each in clusters.values() if len(each) > 1), None):
+            raise SeveralClustersProblem(path, name, several)
 
     async def _entries(
         self, asked: KubeRequest, readable: Readable
@@ -193,6 +231,8 @@ class KubeObjects:
         """
         readable = await self.find(asked, "list")
         form = self.form_of(asked, readable)
+        if asked.parameters.resource_version == 0:  # the list before a watch
+            await self.refuse_following(asked, readable)
         await self._check_version(asked.parameters)
         freshness = await self._listing.freshness(readable, asked.path.namespace)
         pages = _Pages(self._listing, asked, readable)

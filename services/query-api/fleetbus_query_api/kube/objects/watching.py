@@ -84,9 +84,12 @@ class KubeWatches:
             NotFoundProblem: the resource is not served there, or not to this user (rule A2).
             NotAcceptableProblem: the client accepts no form that there is.
             TooManyRequestsProblem: too many watches are open.
+            SeveralClustersProblem: one name is followed, and several clusters have it.
         """
         parameters, path = asked.parameters, asked.path
-        form = self._objects.form_of(asked, await self._objects.find(asked, "watch"))
+        readable = await self._objects.find(asked, "watch")
+        form = self._objects.form_of(asked, readable)
+        await self._objects.refuse_following(asked, readable)
         seconds = parameters.timeout_seconds
         watch = await self._watches.open(
             WatchRequest(

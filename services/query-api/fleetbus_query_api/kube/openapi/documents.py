@@ -105,7 +105,7 @@ class OpenApi:
             place = path.removeprefix(f"{_V3}/")
             kinds = [each for each in kinds if _place_of(each.group, each.version) == place]
             if not kinds:
-                raise no_path()
+                raise no_path(path)
         definitions = await self._definitions(user, cluster, kinds)
         make = _version_2 if path == _V2 else _version_3
         encode = encode_document if is_protobuf else msgspec.json.encode

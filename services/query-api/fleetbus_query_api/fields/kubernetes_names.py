@@ -30,6 +30,7 @@ _KNOWN: Final[Mapping[tuple[str, FieldPath], _Field]] = {
     (key, FieldPath.parse(path)): _Field(FieldPath.parse(field), default)
     for key, path, field, default in (
         ("core/nodes", "spec.unschedulable", "spec.unschedulable", "false"),
+        ("core/pods", "spec.host", "spec.nodeName", ""),
         ("core/pods", "spec.hostNetwork", "spec.hostNetwork", "false"),
         ("core/events", "source", "source.component", ""),
         ("batch/jobs", "status.successful", "status.succeeded", "0"),
