@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from rich.console import Console
 
 from fleetbus.errors import FleetbusError
+from fleetbus_devfleet.console import Console
 from fleetbus_devfleet.demo import show
 from fleetbus_devfleet.demo.narrator import ClaimError, Narrator
 from support.processes.running import processes_of

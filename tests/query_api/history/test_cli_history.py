@@ -14,7 +14,6 @@ from fleetbus.cli.app import app
 from fleetbus.cli.history import restore
 from fleetbus.cli.history.deleted import Deleted, read_deleted
 from fleetbus.cli.history.window import note_window, warn_undetermined
-from fleetbus.cli.objects.get import explain
 from fleetbus.cli.objects.query import ObjectQuery
 from fleetbus.cli.unknown import UnknownName
 from fleetbus.errors import ConfigError
@@ -182,14 +181,6 @@ async def test_diff_refuses_unknown_types_and_clusters(run: Run):
         await run("diff", "--cluster", "eu", "--since", "0s")
     with pytest.raises(ConfigError, match="a/b/c/d"):
         await run("diff", "a/b/c/d")
-
-
-def test_why_secrets_are_unknown_is_said_only_where_they_are_not_watched():
-    unwatched = ApiFailed("secrets is not watched in any cluster of the fleet; did you mean x", 404)
-    text = explain(unwatched, "secrets")
-    assert "did you mean" not in text
-    assert "Secrets are not watched by default" in text
-    assert explain(ApiFailed("no such object", 404), "secrets") == "no such object"
 
 
 def test_what_was_unknown_then_is_named_with_its_type(capsys: pytest.CaptureFixture[str]):

@@ -33,7 +33,7 @@ def mark(**fields: str) -> dict[str, Any]:
     return {"labels": {OWNER_UID_LABEL: "m"}, "annotations": {OWNER_ANNOTATION: text}}
 
 
-REFERENCE = {"ownerReferences": [{"uid": "r", "kind": "ReplicaSet", "name": "r"}]}
+REFERENCE: dict[str, Any] = {"ownerReferences": [{"uid": "r", "kind": "ReplicaSet", "name": "r"}]}
 CASES: dict[str, tuple[dict[str, Any], bool, Writer]] = {
     "nobody": ({}, False, NOBODY),
     "a ReplicaSet": (REFERENCE, True, NOBODY),
