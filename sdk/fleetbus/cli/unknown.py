@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 from fleetbus.errors import CaptureError, ConfigError, FleetbusError
+from fleetbus.process.close_names import close_names
 
 if TYPE_CHECKING:
     from fleetbus.bus.connection import Bus
@@ -32,7 +32,7 @@ def unknown(message: str, name: str, known: Collection[str]) -> UnknownName:
         name: what was typed.
         known: all known names.
     """
-    near = get_close_matches(name, known, n=1)
+    near = close_names(name, known)
     if near:
         return UnknownName(f"{message}; did you mean {near[0]!r}?")
     names = sorted(known)

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Final
 
 import structlog
@@ -20,6 +19,7 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.breaker import ApiBreaker
 from fleetbus.kube.connection.config import KubeConfig, is_same_server
 from fleetbus.kube.connection.identity import AcceptedUidSource, IdentityCheck
+from fleetbus.process.close_names import close_names
 
 log = structlog.get_logger()
 
@@ -113,7 +113,7 @@ class Clusters:
         if not name:
             return ": the name is empty, like the hub's in a fleet without a hub"
         # In a large fleet each request of a cluster that left would cost milliseconds.
-        near = get_close_matches(name, self._engaged, n=1) if len(self._engaged) <= _FEW else []
+        near = close_names(name, self._engaged) if len(self._engaged) <= _FEW else []
         return f"; did you mean {near[0]!r}?" if near else ""
 
     def client(self, name: str) -> KubeClient:

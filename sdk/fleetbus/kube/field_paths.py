@@ -21,6 +21,8 @@ from fleetbus.errors import FleetbusError
 MAX_LENGTH: Final = 512
 """Characters of a path."""
 MAX_STEPS: Final = 24
+MAX_VALUES: Final = 2_000
+"""Of one path in one object. A selector may have 32 paths, which are read for each change."""
 _PART = re.compile(
     r"""(?:\.|^)(?P<key>(?:\\.|[^.\[\]\\\s{}'"])+)"""
     r"""|\[(?:(?P<all>\*)|(?P<index>[0-9]{1,6})|'(?P<single>[^']+)'|"(?P<double>[^"]+)")\]"""
@@ -30,6 +32,10 @@ _STRINGS_BELOW = re.compile(r"metadata\.(labels|annotations)\.(?=[^\[])(.+)")
 
 class InvalidPath(FleetbusError, ValueError):
     """A malformed path; the message says what a path looks like."""
+
+
+class TooManyValues(FleetbusError):
+    """An object has more values at a path than are compared."""
 
 
 class Special(Enum):
@@ -70,10 +76,16 @@ class FieldPath:
         return Special.EACH in self.steps
 
     def read(self, tree: Any) -> Value:
-        """The value in an object, as a tree of maps."""
+        """The value in an object, as a tree of maps.
+
+        Raises:
+            TooManyValues: there are more than `MAX_VALUES`.
+        """
         here = [tree]
         for step in self.steps:
             here = [below for one in here for below in _below(one, step)]
+            if len(here) > MAX_VALUES:
+                raise TooManyValues(f"more than {MAX_VALUES} values at {self}")
         found = tuple(one_of(value) for value in here)
         return found if self.is_many else (found[0] if found else None)
 

@@ -8,9 +8,10 @@ it says of all resources that this table lacks.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from difflib import SequenceMatcher, get_close_matches
+from difflib import SequenceMatcher
 from typing import Final
 
+from fleetbus.process.close_names import close_names
 from fleetbus_proto.resources import Resource, ResourceName
 
 _MIN_SIMILARITY: Final = 0.7
@@ -185,11 +186,12 @@ def suggest_resource(resource: Resource, known: Collection[str]) -> str:
     for key in sorted(known):
         group, _, plural = key.rpartition("/")
         groups.setdefault(plural, []).append(group)
-    for plural in get_close_matches(resource.plural, groups, n=1, cutoff=_MIN_SIMILARITY):
+    for plural in close_names(resource.plural, groups, cutoff=_MIN_SIMILARITY):
         group = max(groups[plural], key=lambda one: _similarity(one, resource.group))
         return f"{group}/{plural}"
     return ""
 
 
 def _similarity(one: str, other: str) -> float:
-    return SequenceMatcher(None, one, other).ratio()
+    longest = 253  # of a group; comparing takes the square of the length
+    return SequenceMatcher(None, one[:longest], other[:longest]).ratio()

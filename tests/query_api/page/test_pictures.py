@@ -69,6 +69,7 @@ async def test_the_pictures_of_the_documentation(tmp_path: Path, page: Page):
                 "!document.querySelector('#main').innerText.includes('Still comparing')"
             )
             await page.until("!document.querySelector('#main').innerText.includes('Reading the')")
+            await page.until("!document.querySelector('.tiles')?.innerText.includes('…')")
             if SHOTS:
                 await page.screenshot(IMAGES / f"page-{name}.png")
         await page.open("about:blank")  # it would go on to ask

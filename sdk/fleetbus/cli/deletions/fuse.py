@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from difflib import get_close_matches
 from typing import Any, Final
 
 from fleetbus.cli.documents import render_json
@@ -19,6 +18,7 @@ from fleetbus.kube.client import KubeClient, Object
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
 from fleetbus.process import printer
 from fleetbus.process.access.store import StoreAccess
+from fleetbus.process.close_names import close_names
 
 RESOURCE: Final = "fleetbus.dev/v1alpha1/multiclusterresources"
 _HEAD: Final = ("NAMESPACE", "NAME", "OBJECTS", "CLUSTERS", "REASON", "PLAN")
@@ -135,7 +135,7 @@ async def _confirm_named(client: KubeClient, names: Sequence[str]) -> int:
 
 async def _confirm_one(client: KubeClient, name: str, resources: Mapping[str, Object]) -> bool:
     if name not in resources:
-        near = get_close_matches(name, list(resources), n=1)
+        near = close_names(name, resources)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         printer.note(f"fleetbus: no MultiClusterResource {name!r}{hint}")
         return False

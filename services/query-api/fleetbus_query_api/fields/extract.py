@@ -8,7 +8,15 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from fleetbus.kube.field_paths import FieldPath, Special, Step, Value, one_of
+from fleetbus.kube.field_paths import (
+    MAX_VALUES,
+    FieldPath,
+    Special,
+    Step,
+    TooManyValues,
+    Value,
+    one_of,
+)
 from fleetbus_query_api.fields.bodies import BROKEN, UnreadableBody, decode
 from fleetbus_query_api.fields.variants import read_variant, resource_of_variant
 
@@ -22,21 +30,31 @@ def field_reader(path: FieldPath) -> Read:
     """Make a function that reads a field; it raises `UnreadableBody`."""
     if (resource := resource_of_variant(path)) is not None:
         return lambda body: read_variant(resource, body)
-    decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_type_of(path.steps))
+    try:
+        decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_type_of(path.steps))
+    except ValueError:  # a name that no Struct can have, like `a"b`: slower, and always right
+        return lambda body: _read_tree(path, body)
 
     def read(body: bytes) -> Value:
         if not body:
             raise UnreadableBody
         try:
-            found = _walk([decoder.decode(body)], path.steps)
+            values = _walk([decoder.decode(body)], path.steps)
         except msgspec.ValidationError:  # another type on the way: slower, and always right
-            return path.read(decode(body))
+            return _read_tree(path, body)
         except BROKEN as e:
             raise UnreadableBody from e
-        values = tuple(map(one_of, found))
-        return values if path.is_many else (values[0] if values else None)
+        scalars = tuple(map(one_of, values))
+        return scalars if path.is_many else (scalars[0] if scalars else None)
 
     return read
+
+
+def _read_tree(path: FieldPath, body: bytes) -> Value:
+    try:
+        return path.read(decode(body))
+    except TooManyValues as e:
+        raise UnreadableBody from e
 
 
 def _type_of(steps: Sequence[Step]) -> Any:
@@ -55,10 +73,14 @@ def _type_of(steps: Sequence[Step]) -> Any:
 
 def _walk(here: list[Any], steps: Sequence[Step]) -> list[Any]:
     for step in steps:
+        if len(here) > MAX_VALUES:
+            raise UnreadableBody
         if isinstance(step, str):
             here = [getattr(one, _NAME) for one in here if one is not None]
         elif isinstance(step, Special):
             here = [element for one in here if one is not None for element in one]
         else:
             here = [one[step] for one in here if one is not None and step < len(one)]
+    if len(here) > MAX_VALUES:
+        raise UnreadableBody
     return here

@@ -31,8 +31,9 @@ _GROUP: Final = "fleetbus.dev"
 _PLURAL: Final = "multiclusterresources"
 _DISTRIBUTED: Final = f"{_GROUP}/{_PLURAL}"
 _KIND: Final = "MultiClusterResource"
-_OF_DISTRIBUTOR: Final = frozenset({"distributor", "distributor-targets"})
-"""Controllers whose requests name a MultiClusterResource of the hub, also those for a cluster."""
+_ON_HUB: Final = "distributor"
+_ON_TARGETS: Final = "distributor-targets"
+"""Its requests name a target cluster, and a MultiClusterResource of the hub: never one there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,14 @@ class _Place:
 
     Attributes:
         resource: such as `apps/deployments`.
+        is_target: whether it stands for a MultiClusterResource of the hub in a target cluster.
     """
 
     cluster: str
     namespace: str
     name: str
     resource: str
+    is_target: bool = False
 
     def fits(self, one: ControllerRun) -> bool:
         """Whether a run is for this object, and not for another kind of the same name.
@@ -61,7 +64,9 @@ class _Place:
         ) and self._is_of(one)
 
     def _is_of(self, one: ControllerRun) -> bool:
-        if one.request.controller in _OF_DISTRIBUTOR:
+        if one.request.controller == _ON_TARGETS:
+            return self.is_target
+        if one.request.controller == _ON_HUB:
             return self.resource == _DISTRIBUTED
         return self.resource in one.run.resources
 
@@ -105,7 +110,7 @@ class Actions:
             return await self._describe_runs(places)
         # The distributor works for its object on the hub, and for each cluster.
         places += [
-            _Place(cluster, owner.namespace, owner.name, resource)
+            _Place(cluster, owner.namespace, owner.name, resource, is_target=True)
             for cluster in dict.fromkeys((owner.cluster_name, ref.cluster))
         ]
         runs = await self._describe_runs(places)

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
+from fleetbus.kube.field_paths import TooManyValues
 from fleetbus.kube.selectors import FieldSelector, LabelSelector
 from fleetbus.snapshot import ListQuery, Page
 from fleetbus_query_api.answers.object_listing import push_down
@@ -66,7 +67,10 @@ class Selector:
         if not self.fields:
             return True
         tree = event.tree
-        return tree is not None and self.fields.matches(tree)
+        try:
+            return tree is not None and self.fields.matches(tree)
+        except TooManyValues:
+            return False  # undecided, as without a body
 
 
 Pages: TypeAlias = AsyncIterator[Page]

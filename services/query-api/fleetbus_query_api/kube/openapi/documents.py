@@ -26,6 +26,7 @@ from fleetbus_query_api.kube.openapi.schemas import (
     Schemas,
     group_version_kind,
 )
+from fleetbus_query_api.kube.openapi.validity import is_schema
 from fleetbus_query_api.kube.problems import no_path
 from fleetbus_query_api.types.kinds import VERBS, Kind, group_versions
 from fleetbus_query_api.types.served import FLEET, ServedKinds
@@ -60,6 +61,14 @@ class _Definition(msgspec.Struct):
         """The schema of a version; None if it is not there."""
         found = (each.schema for each in self.spec.versions if each.name == version)
         return next((schema.properties for schema in found if schema is not None), None)
+
+    def without_malformed(self) -> _Definition:
+        """The definition without schemas that no API server would have taken."""
+        for each in self.spec.versions:
+            schema = each.schema.properties if each.schema is not None else None
+            if schema is not None and not is_schema(schema):
+                each.schema = None
+        return self
 
 
 _decoder = msgspec.json.Decoder(_Definition)
@@ -144,9 +153,10 @@ class OpenApi:
         )
         entries = (await self._reader.list(query)).entries
         try:
-            return _decoder.decode(body_of(entries[0])) if entries else None
+            definition = _decoder.decode(body_of(entries[0])) if entries else None
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return None  # a body that is unknown, or was cut by the watch spec
+        return definition.without_malformed() if definition is not None else None
 
 
 def _index(kinds: Sequence[Kind]) -> JsonObject:

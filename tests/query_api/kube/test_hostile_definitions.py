@@ -1,0 +1,76 @@
+"""A definition of a member may be anything; the documents for everybody are made all the same."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from fleetbus_query_api.kube.openapi.protobuf import encode_document
+from fleetbus_query_api.kube.openapi.schemas import V2_PREFIX, V3_PREFIX, Schemas
+from fleetbus_query_api.kube.openapi.validity import is_schema
+from fleetbus_query_api.types.kinds import Kind
+
+_NAMES = (
+    "type", "properties", "items", "additionalProperties", "required", "description", "format",
+    "$ref", "x-kubernetes-validations", "default", "allOf", "not", "enum", "nullable",
+)  # fmt: skip
+
+KIND = Kind(
+    group="example.com",
+    version="v1",
+    plural="widgets",
+    kind="Widget",
+    namespaced=True,
+    singular="widget",
+    short_names=(),
+    categories=(),
+)
+
+
+def nested(levels: int, *, within: str) -> Any:
+    schema: Any = {}
+    for _ in range(levels):
+        schema = {within: {"a": schema} if within == "properties" else schema}
+    return schema
+
+
+def random_value(random_: random.Random, depth: int) -> Any:
+    kind = random_.randrange(9 if depth else 5)
+    if kind >= 6:
+        return {random_.choice(_NAMES): random_value(random_, depth - 1) for _ in range(3)}
+    if kind == 5:
+        return [random_value(random_, depth - 1) for _ in range(2)]
+    return (None, True, 7, "object", "")[kind]
+
+
+def encode(schema: Any) -> bytes:
+    """All documents that have a schema."""
+    documents = b""
+    for prefix in (V2_PREFIX, V3_PREFIX):
+        schemas = Schemas(prefix)
+        schemas.add_custom(KIND, schema if is_schema(schema) else None)
+        head = {"swagger": "2.0", "info": {"title": "t", "version": "1"}}
+        document = {**head, "definitions": schemas.found}
+        documents += encode_document(document) + msgspec.json.encode(document)
+    return documents
+
+
+@pytest.mark.parametrize(
+    "within", ["properties", "items", "additionalProperties", "not", "default", "x-a"]
+)
+@pytest.mark.parametrize("levels", [1, 50, 100, 101, 450, 5_000])
+def test_a_schema_of_any_depth_is_encoded_or_left_out(within: str, levels: int):
+    assert encode(nested(levels, within=within))
+    assert is_schema(nested(levels, within=within)) is (levels <= 100)
+
+
+def test_any_value_in_place_of_a_schema_is_encoded_or_left_out():
+    random_, valid = random.Random(26), 0
+    for _ in range(100):
+        schema = {"type": "object", "properties": {"spec": random_value(random_, 4)}}
+        valid += is_schema(schema)
+        assert encode(schema)
+    assert 0 < valid < 100
