@@ -110,33 +110,36 @@ def _by_name(chosen: slice) -> Mapping[str, Collection[str]]:
     return found
 
 
-CATEGORIES: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(
-    (
-        "apps/daemonsets",
-        "apps/deployments",
-        "apps/replicasets",
-        "apps/statefulsets",
-        "autoscaling/horizontalpodautoscalers",
-        "batch/cronjobs",
-        "batch/jobs",
-        "core/pods",
-        "core/replicationcontrollers",
-        "core/services",
+CATEGORIES: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(
+        (
+            "apps/daemonsets",
+            "apps/deployments",
+            "apps/replicasets",
+            "apps/statefulsets",
+            "autoscaling/horizontalpodautoscalers",
+            "batch/cronjobs",
+            "batch/jobs",
+            "core/pods",
+            "core/replicationcontrollers",
+            "core/services",
+        ),
+        ("all",),
     ),
-    ("all",),
-) | dict.fromkeys(
-    (
-        "admissionregistration.k8s.io/mutatingadmissionpolicies",
-        "admissionregistration.k8s.io/mutatingadmissionpolicybindings",
-        "admissionregistration.k8s.io/mutatingwebhookconfigurations",
-        "admissionregistration.k8s.io/validatingadmissionpolicies",
-        "admissionregistration.k8s.io/validatingadmissionpolicybindings",
-        "admissionregistration.k8s.io/validatingwebhookconfigurations",
-        "apiextensions.k8s.io/customresourcedefinitions",
-        "apiregistration.k8s.io/apiservices",
+    **dict.fromkeys(
+        (
+            "admissionregistration.k8s.io/mutatingadmissionpolicies",
+            "admissionregistration.k8s.io/mutatingadmissionpolicybindings",
+            "admissionregistration.k8s.io/mutatingwebhookconfigurations",
+            "admissionregistration.k8s.io/validatingadmissionpolicies",
+            "admissionregistration.k8s.io/validatingadmissionpolicybindings",
+            "admissionregistration.k8s.io/validatingwebhookconfigurations",
+            "apiextensions.k8s.io/customresourcedefinitions",
+            "apiregistration.k8s.io/apiservices",
+        ),
+        ("api-extensions",),
     ),
-    ("api-extensions",),
-)
+}
 """The categories of each resource key that is in one."""
 _ALL_NAMES: Final = _by_name(slice(None))
 
