@@ -220,6 +220,8 @@ class ServedType(
     singular: str = ""
     short_names: list[str] = []
     categories: list[str] = []
+    list_kind: str = ""
+    """As in its definition; empty for the kind with `List` behind it."""
     columns: list[PrinterColumn] = []
     """Empty too if it has no CustomResourceDefinition, or the watcher may not list them."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import msgspec
 
 from fleetbus.snapshot import Definition
@@ -15,7 +17,12 @@ from fleetbus_proto.events import (
 from fleetbus_reconciler.fleet_status.cluster_records import update_resources
 
 SIZE = PrinterColumn(name="Size", type="integer", json_path=".spec.size")
-WIDGETS = ServedType(group="example.com", resource="widgets", short_names=["wd"], columns=[SIZE])
+NAMES: Final[dict[str, Any]] = {
+    "short_names": ["wd"],
+    "list_kind": "WidgetCollection",
+    "columns": [SIZE],
+}
+WIDGETS = ServedType(group="example.com", resource="widgets", **NAMES)
 
 
 def beat(types: list[ServedType] | None) -> Heartbeat:
@@ -38,7 +45,7 @@ def test_a_definition_stays_while_heartbeats_do_not_repeat_it():
     second = update_resources(beat(None), first, {})
     third = update_resources(beat([]), second, {})
 
-    assert first["example.com/widgets"].definition == Definition(short_names=["wd"], columns=[SIZE])
+    assert first["example.com/widgets"].definition == Definition(**NAMES)
     assert second["example.com/widgets"].definition == first["example.com/widgets"].definition
     assert third["example.com/widgets"].definition is None
 
@@ -50,6 +57,7 @@ def test_a_hostile_watcher_cannot_make_records_large():
         WIDGETS,
         short_names=["n" * 1000] * 1000,
         categories=["c"] * 1000,
+        list_kind="L" * 65,
         columns=[SIZE, long, deep] + [SIZE] * 1000,
     )
 
@@ -58,3 +66,4 @@ def test_a_hostile_watcher_cannot_make_records_large():
     assert found is not None
     assert (len(found.short_names), len(found.categories), len(found.columns)) == (32, 32, 30)
     assert found.short_names[0] == "n" * 64
+    assert found.list_kind == ""

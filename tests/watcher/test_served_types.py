@@ -12,6 +12,7 @@ from fleetbus_emulator.apiserver import Fail
 from fleetbus_proto import codec
 from fleetbus_proto.events import PrinterColumn, ServedType
 from fleetbus_watcher.publish.heartbeat_size import fit
+from fleetbus_watcher.resources import served_types
 from support.api.custom_resource_definitions import CRDS, definition
 from support.eventually import eventually
 from support.rigs.watcher import Rig
@@ -65,6 +66,42 @@ async def test_names_and_columns_are_reported_and_again_when_they_change(rig: Ri
             return types[0].columns == SENT[:1]
 
         await eventually(is_changed)
+
+
+async def test_the_kind_of_lists_is_the_accepted_one(rig: Rig):
+    crd = widgets(COLUMNS)
+    crd["spec"]["names"]["listKind"] = "WidgetCollection"
+    rig.cluster.create(CRDS, crd)
+    async with rig.watching(**WATCH):
+        (found,) = await eventually(lambda: reported(rig))
+        assert found.list_kind == "WidgetCollection"
+
+        crd = rig.cluster.get(CRDS, None, "widgets.example.com")
+        assert crd is not None
+        crd["spec"]["names"]["listKind"] = "WidgetList"
+        rig.cluster.update(CRDS, crd)
+
+        async def is_usual() -> bool:
+            return (await reported(rig))[0].list_kind == ""
+
+        await eventually(is_usual)
+
+
+async def test_a_name_that_is_accepted_later_is_reported_then():
+    names = {"listKind": "WidgetCollection"}
+    version = {"name": "v1"}
+
+    def read(accepted: dict[str, str]) -> tuple[str, bool]:
+        crd = {
+            "spec": {"names": names, "versions": [version]},
+            "status": {"acceptedNames": accepted},
+        }
+        defined = served_types.read_definition(msgspec.json.encode(crd), "v1")
+        return defined.list_kind, defined.is_accepted
+
+    assert read(names) == ("WidgetCollection", True)
+    assert read({"listKind": "WidgetList"}) == ("WidgetList", False)
+    assert read({}) == ("WidgetCollection", False)
 
 
 async def test_names_of_built_in_types_are_reported_where_the_hub_does_not_have_them(

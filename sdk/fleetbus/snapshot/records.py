@@ -139,6 +139,8 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     singular: str = ""
     short_names: list[str] = []
     categories: list[str] = []
+    list_kind: str = ""
+    """Empty for the kind with `List` behind it."""
     columns: list[PrinterColumn] = []
 
 

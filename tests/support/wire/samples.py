@@ -216,6 +216,7 @@ GOLDEN: Final[dict[str, Message]] = {
                 singular="widget",
                 short_names=["wd"],
                 categories=["all"],
+                list_kind="WidgetCollection",
                 columns=[
                     PrinterColumn(name="Size", type="integer", json_path=".spec.size"),
                     PrinterColumn(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
 from itertools import chain
-from typing import Final
+from typing import Final, TypeVar
 
 from fleetbus.kube.resource_names import CATEGORIES, names_of
 from fleetbus.kube.unwatched_types import how_to_watch
@@ -17,6 +18,7 @@ from fleetbus.snapshot import Definition, ResourceType, SnapshotReader, StoreEmp
 from fleetbus_proto.resources import CORE, ResourceName, parse_resource_name
 from fleetbus_query_api.answers.problem import NotFoundProblem
 
+_Part = TypeVar("_Part", bound=Hashable)
 _FIRST_GROUPS: Final = (CORE, "apps", "batch", "autoscaling", "networking.k8s.io")
 """A name that several groups have means that of the first of these, as with kubectl."""
 
@@ -64,6 +66,22 @@ class KnownResource:
     def name(self) -> str:
         """The name that kubectl uses: `pods`, `deployments.apps`."""
         return self.plural if self.group == CORE else f"{self.plural}.{self.group}"
+
+    def list_kind(self, clusters: Collection[str] | None) -> str:
+        """The kind of a list of the objects of some clusters, or of all that have the resource."""
+        declared = self.most_common(lambda definition: definition.list_kind, clusters)
+        return declared or f"{self.kind}List"
+
+    def most_common(
+        self, part: Callable[[Definition], _Part], clusters: Collection[str] | None
+    ) -> _Part | None:
+        """A part of the definitions, as most of these clusters have it; None without any."""
+        counts = Counter(
+            part(definition)
+            for cluster, definition in sorted(self.definitions.items())
+            if clusters is None or cluster in clusters
+        )
+        return counts.most_common(1)[0][0] if counts else None
 
     def is_named(self, text: str) -> bool:
         """Whether this is a name of the resource.

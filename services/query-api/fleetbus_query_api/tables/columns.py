@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from fleetbus.kube.json_fields import Tree
-from fleetbus_proto.events import PrinterColumn
 from fleetbus_proto.resources import is_built_in
 from fleetbus_query_api.answers.catalog import KnownResource
 from fleetbus_query_api.tables.builtin import BUILTIN
@@ -34,7 +32,7 @@ def columns_of(known: KnownResource, clusters: Collection[str] | None = None) ->
         return found
     if is_built_in(known.group):
         return _PLAIN
-    declared = _declared(known, clusters)
+    declared = known.most_common(lambda definition: tuple(definition.columns), clusters)
     return custom_columns(declared) if declared else _CUSTOM
 
 
@@ -61,12 +59,3 @@ def columns_in_list(
 
 def _listed(each: Column, trees: Sequence[Tree]) -> Column:
     return each if each.in_list is None else replace(each, cell=each.in_list(trees))
-
-
-def _declared(known: KnownResource, clusters: Collection[str] | None) -> tuple[PrinterColumn, ...]:
-    counts = Counter(
-        tuple(definition.columns)
-        for cluster, definition in sorted(known.definitions.items())
-        if clusters is None or cluster in clusters
-    )
-    return counts.most_common(1)[0][0] if counts else ()

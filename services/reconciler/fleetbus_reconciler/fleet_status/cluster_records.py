@@ -172,6 +172,7 @@ def _definitions(heartbeat: Heartbeat) -> dict[str, Definition] | None:
             singular=served.singular[:_WORD],
             short_names=[name[:_WORD] for name in served.short_names[:_COLUMNS]],
             categories=[name[:_WORD] for name in served.categories[:_COLUMNS]],
+            list_kind=served.list_kind if len(served.list_kind) <= _WORD else "",
             columns=[
                 column
                 for column in served.columns[:_COLUMNS]

@@ -1,17 +1,17 @@
 """The names and printer columns of the watched resources that the hub does not know itself.
 
-Names come from discovery. Columns come from CustomResourceDefinitions, which are large: their
-metadata is listed, and only one whose generation has changed is read, alone. Where the watcher may
-not list them, there are no columns, and tables show only the age.
+Names come from discovery. Columns and the kind of lists come from CustomResourceDefinitions. These
+are large: their metadata is listed, and only one whose generation has changed is read, alone. Where
+the watcher may not list them, tables show only the age, and a list is a `<Kind>List`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import timedelta
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import msgspec
 import structlog
@@ -60,12 +60,35 @@ class _Version(msgspec.Struct, rename="camel"):
     additional_printer_columns: list[_Column] | None = None
 
 
+class _Names(msgspec.Struct, frozen=True, rename="camel"):
+    list_kind: str = ""
+
+
 class _Spec(msgspec.Struct):
     versions: list[_Version]
+    names: _Names = _Names()
+
+
+class _Status(msgspec.Struct, frozen=True, rename="camel"):
+    accepted_names: _Names = _Names()
 
 
 class _Definition(msgspec.Struct):
     spec: _Spec
+    status: _Status = _Status()
+
+
+class Defined(NamedTuple):
+    """The part of a definition that is reported.
+
+    Attributes:
+        list_kind: the kind of its lists.
+        is_accepted: whether the API server serves the names that the definition asks for.
+    """
+
+    columns: Sequence[PrinterColumn] = ()
+    list_kind: str = ""
+    is_accepted: bool = True
 
 
 _named = msgspec.json.Decoder(_Named)
@@ -84,8 +107,8 @@ class ServedTypes:
         self._log = log.bind(cluster=context.settings.cluster)
         self._watched: dict[str, ApiResource] = {}
         self._observed = asyncio.Event()
-        self._columns: dict[str, list[PrinterColumn]] = {}
-        # By the name of a CRD: the generation and the version whose columns were read.
+        self._defined: dict[str, Defined] = {}
+        # By the name of a CRD: the generation and the version that were read.
         self._read: dict[str, tuple[int, str]] = {}
         self._is_refused = False
         self.known: list[ServedType] | None = None
@@ -123,19 +146,21 @@ class ServedTypes:
             self._publish(watched)
 
     async def _look(self, watched: Mapping[str, ApiResource]) -> None:
-        """Read the columns of the definitions that have changed."""
+        """Read the definitions that have changed."""
         by_name = {f"{a.resource.plural}.{a.resource.group}": key for key, a in watched.items()}
         context = self._context
         async with context.lists:
             generations = await self._generations(by_name)
             for name in self._read.keys() - generations.keys():
                 del self._read[name]
-                self._columns.pop(by_name.get(name, ""), None)
+                self._defined.pop(by_name.get(name, ""), None)
             for name, generation in generations.items():
                 wanted = (generation, watched[by_name[name]].resource.version)
                 if self._read.get(name) != wanted:
-                    self._columns[by_name[name]] = await self._columns_of(name, wanted[1])
-                    self._read[name] = wanted
+                    defined = await self._definition_of(name, wanted[1])
+                    self._defined[by_name[name]] = defined
+                    if defined.is_accepted:  # else the status changes, and no generation tells
+                        self._read[name] = wanted
 
     async def _generations(self, names: Iterable[str]) -> dict[str, int]:
         wanted, found = set(names), dict[str, int]()
@@ -155,7 +180,7 @@ class ServedTypes:
                             found[metadata.name] = metadata.generation
         return found
 
-    async def _columns_of(self, name: str, version: str) -> list[PrinterColumn]:
+    async def _definition_of(self, name: str, version: str) -> Defined:
         pages = list_pages(
             self._context.client,
             WatchTarget(CRDS, field_selector=f"metadata.name={name}"),
@@ -163,25 +188,28 @@ class ServedTypes:
             idle_timeout=self._context.settings.silence,
             accept=JSON,
         )
-        found: list[PrinterColumn] = []
+        found = Defined()
         async with aclosing(pages):
             async for page in pages:
                 for item in page.items:
                     with suppress(msgspec.MsgspecError):
-                        found = _columns(_definition.decode(item), version)
+                        found = read_definition(item, version)
         return found
 
     def _publish(self, watched: Mapping[str, ApiResource]) -> None:
         found: list[ServedType] = []
         left = _BUDGET
         for key, api in sorted(watched.items()):
+            defined = self._defined.get(key, Defined())
+            is_usual = defined.list_kind == f"{api.kind}List"
             served = ServedType(
                 group=api.resource.group,
                 resource=api.resource.plural,
                 singular=api.singular[:_WORD],
                 short_names=[name[:_WORD] for name in api.short_names[:_COLUMNS]],
                 categories=[name[:_WORD] for name in api.categories[:_COLUMNS]],
-                columns=self._columns.get(key, []),
+                list_kind="" if is_usual else defined.list_kind[:_WORD],
+                columns=list(defined.columns),
             )
             size = len(msgspec.msgpack.encode(served))
             if size <= left:
@@ -190,6 +218,18 @@ class ServedTypes:
         if self.known != found:
             self.known = found
             self._context.changed.set()
+
+
+def read_definition(found: bytes, version: str) -> Defined:
+    """Read the part of a CustomResourceDefinition that is reported.
+
+    Raises:
+        msgspec.MsgspecError: it is none.
+    """
+    definition = _definition.decode(found)
+    asked = definition.spec.names.list_kind
+    accepted = definition.status.accepted_names.list_kind
+    return Defined(_columns(definition, version), accepted or asked, accepted == asked)
 
 
 def _columns(definition: _Definition, version: str) -> list[PrinterColumn]:

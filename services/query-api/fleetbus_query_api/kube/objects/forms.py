@@ -51,8 +51,9 @@ class WholeObjects:
 
     key = "objects"
 
-    def __init__(self, of: ObjectBytes) -> None:
+    def __init__(self, of: ObjectBytes, list_kind: str) -> None:
         self._of = of
+        self._list_kind = list_kind
         self.item = of.whole
 
     def items(self, entries: Sequence[Entry]) -> Callable[[Entry], bytes]:  # noqa: ARG002
@@ -61,7 +62,7 @@ class WholeObjects:
 
     def opening(self, metadata: JsonObject) -> bytes:
         """The bytes before the objects of a list."""
-        return open_list(f"{self._of.kind}List", self._of.api_version, metadata)
+        return open_list(self._list_kind, self._of.api_version, metadata)
 
     def bookmark(self, metadata: JsonObject) -> bytes:
         """An object of the kind."""

@@ -145,10 +145,11 @@ class KubeObjects:
             include = asked.parameters.include_object
             columns = SCALE_COLUMNS if is_scale else columns_of(known, readable.clusters)
             return TableRows(columns, of, include=include, version=form.version)
+        list_kind = known.list_kind(readable.clusters)
         if form.kind:
-            _check_kind(form.kind, known.kind, is_list=not path.name)
+            _check_kind(form.kind, known.kind if path.name else list_kind, is_list=not path.name)
             return MetadataOnly(of, form.version)
-        return WholeObjects(of)
+        return WholeObjects(of, list_kind)
 
     async def get(self, asked: KubeRequest) -> Response:
         """Get one object; in the fleet, the objects of this name in all clusters.
@@ -402,7 +403,7 @@ def _check_kind(form: str, kind: str, *, is_list: bool) -> None:
     """Refuse the metadata of a list for one object, and of one object for a list."""
     if form == (METADATA_LIST if is_list else METADATA):
         return
-    what = f"a list (*{kind}List)" if is_list else f"not a list (*{kind})"
+    what = f"a list (*{kind})" if is_list else f"not a list (*{kind})"
     raise NotAcceptableProblem(f"you requested {form}, but the requested object is {what}")
 
 
