@@ -16,7 +16,7 @@ DENIED: Final = (
     "core/endpoints",
     "discovery.k8s.io/endpointslices",
 )
-"""What `*` leaves out by default: noisy, and of no use to most controllers."""
+"""The types that `*` leaves out by default: noisy, and of no use to most controllers."""
 _SECRETS_HINT: Final = (
     "Secrets are not watched by default: start the watchers of a cluster with"
     " FLEETBUS_WATCHER_SECRETS=true, or the dev fleet with `fleetbus dev up --secrets`, to publish"
