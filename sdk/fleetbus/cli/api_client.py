@@ -311,7 +311,8 @@ class ApiClient:
             yield
         except (OSError, http.client.HTTPException, ValueError) as e:
             reason: object = getattr(e, "reason", None) or e
-            source = f" (an address of {self._target.old_file})" if self._target.old_file else ""
+            file = self._target.home_file("api_url")
+            source = f" (an address of {file})" if file else ""
             where = f"the query API at {self._url}{source}"
             if isinstance(reason, ssl.SSLCertVerificationError):
                 raise ApiFailed(f"the certificate of {where} {_not_accepted(reason)}") from e

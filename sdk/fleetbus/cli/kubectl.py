@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from fleetbus.cli.config.origins import note_origins
 from fleetbus.cli.unknown import exit_status
 from fleetbus.errors import FleetbusError
 from fleetbus.process import printer
@@ -26,6 +27,7 @@ _EPILOG: Final = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command `kubectl-multicluster`; return the exit status."""
+    note_origins(program="kubectl-multicluster")
     given = list(sys.argv[1:] if argv is None else argv)
     if given and given[0] == "get":
         printer.note(

@@ -15,6 +15,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
+from fleetbus.cli.config.origins import print_home_file
+from fleetbus.cli.mro_config import mro_config_file
 from fleetbus.cli.target import read_mro_config, resolve_target
 from fleetbus.errors import ConfigError
 from fleetbus.process import printer
@@ -70,7 +72,10 @@ def _hub_arguments() -> list[str]:
 def _former_hub() -> list[str]:
     """The hub that the file of multi_resource_operator names, where KUBECONFIG names none."""
     path = "" if os.environ.get("KUBECONFIG") else read_mro_config().kubeconfig
-    return ["--kubeconfig", str(pathlib.Path(path).expanduser())] if path else []
+    if not path:
+        return []
+    print_home_file(str(mro_config_file()), "the hub")
+    return ["--kubeconfig", str(pathlib.Path(path).expanduser())]
 
 
 def _translate(given: Sequence[str]) -> tuple[list[str], str | None]:

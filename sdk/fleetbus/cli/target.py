@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, cast
 
-from fleetbus.cli.config.origins import print_old_file, print_origins
+from fleetbus.cli.config.origins import print_home_file, print_origins
 from fleetbus.cli.mro_config import MroConfig, mro_config_file, parse_mro_config
 from fleetbus.errors import ConfigError
 from fleetbus.process.access.nats import NATS_FIELDS, NatsAccess, nats_access
@@ -24,6 +24,10 @@ from fleetbus.process.file_errors import file_problem
 
 _FIELDS: Final = ("api_url", "nats_url", "redis_url", "token", "token_file", "ca")
 _ENVIRONMENT: Final = "environment"
+_FILE: Final = "file"
+_CONFIG: Final = "FLEETBUS_CONFIG"
+_NAMED: Final = f" ({_CONFIG})"
+"""Behind the path of a config file that a variable names."""
 _VARIABLES: Final = {"token_file": "FLEETBUS_API_TOKEN_FILE", "ca": "FLEETBUS_API_CA_FILE"}
 """Environment variables that are not named after the field."""
 _LOGIN_FIELDS: Final = (
@@ -42,8 +46,6 @@ class Target:
     api_url: str = ""
     origins: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """Where each value is from, by the name of its field."""
-    old_file: str = ""
-    """The file of the former tool, if the address of the query API is from there."""
     nats_url: str = field(default="", repr=False)
     redis_url: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
@@ -76,8 +78,13 @@ class Target:
         """
         return store_access({**self.redis_values, "url": self.require("redis_url")})
 
+    def home_file(self, name: str) -> str:
+        """The file in the home directory that an address is from; empty if it is from elsewhere."""
+        kind, _, path = self.origins.get(name, "").partition(" ")
+        return path if kind == _FILE and not path.endswith(_NAMED) else ""
+
     def require(self, name: str) -> str:
-        """Return an address that a command needs.
+        """Return an address that a command needs; one of a file in the home directory is noted.
 
         Raises:
             ConfigError: it is unknown; the message says how to set it.
@@ -89,12 +96,11 @@ class Target:
                 f" start one with `fleetbus dev up`, set {_variable(name)}, or add it to"
                 f" {_config_file()}"
             )
+        print_home_file(self.home_file(name))
         return value
 
 
-_RESOLVED: Final = tuple(
-    each.name for each in fields(Target) if each.type == "str" and each.name != "old_file"
-)
+_RESOLVED: Final = tuple(each.name for each in fields(Target) if each.type == "str")
 """The values of a target that a source may have."""
 
 
@@ -114,7 +120,6 @@ class ApiFlags:
             ConfigError: there are two tokens, or a config file cannot be read.
         """
         target = resolve_target(api_url=self.url)
-        print_old_file(target.old_file)
         if self.token is not None and self.token_file is not None:
             raise ConfigError("--token and --token-file cannot be given together")
         if self.token is not None:
@@ -148,18 +153,16 @@ def resolve_target(
     logins = {name: os.environ.get(f"FLEETBUS_{name.upper()}", "") for name in _LOGIN_FIELDS}
     named: Mapping[str, Any] = _named_dev_stack(folder) if folder is not None else {}
     around = _dev_stack()
-    config = _config_file()
+    config = f"{_config_file()}{_NAMED if _CONFIG in os.environ else ''}"
     sources: Mapping[str, Mapping[str, Any]] = {
         "flag": logins | {name: value for name, value in given.items() if value},
         f"dev fleet {named.get('state_file', '')} (--dir)": named,
         _ENVIRONMENT: logins | {name: os.environ.get(_variable(name), "") for name in _FIELDS},
         f"dev fleet {around.get('state_file', '')}": around,
-        f"file {config}": _read_yaml(config),
-        f"file {mro_config_file()}": {"api_url": former.api_url},
+        f"{_FILE} {config}": _read_yaml(_config_file()),
+        f"{_FILE} {mro_config_file()}": {"api_url": former.api_url},
     }
     target = _first_values(sources)
-    is_former = target.origins.get("api_url") == f"file {mro_config_file()}"
-    target = replace(target, old_file=str(mro_config_file()) if is_former else "")
     print_origins(target.origins)
     return target
 
@@ -246,7 +249,7 @@ def _is_alive(pid: object) -> bool:
 
 
 def _config_file() -> pathlib.Path:
-    return pathlib.Path(os.environ.get("FLEETBUS_CONFIG", "~/.fleetbus/config.yaml")).expanduser()
+    return pathlib.Path(os.environ.get(_CONFIG, "~/.fleetbus/config.yaml")).expanduser()
 
 
 def read_mro_config() -> MroConfig:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
 from fleetbus.cli.app import app
 from fleetbus.cli.config.origins import note_origins
-from fleetbus.cli.target import ApiFlags, resolve_target
+from fleetbus.cli.target import resolve_target
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +31,12 @@ def write(path: pathlib.Path, text: str) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return str(path)
+
+
+def run(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+    )
 
 
 def shown(*arguments: str) -> dict[str, tuple[str, str]]:
@@ -57,19 +65,83 @@ def test_each_address_is_shown_with_the_place_that_it_is_from(
     assert shown("--api-url", "http://flag")["api_url"] == ("http://flag", "flag")
 
 
-def test_the_former_tools_file_never_wins_silently(
-    home: pathlib.Path, capsys: pytest.CaptureFixture[str]
+FORMER = ".multi-cluster-operator/config"
+CONFIG = ".fleetbus/config.yaml"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "names"),
+    [
+        (FORMER, "server: 8888\n", ["api_url"]),
+        (CONFIG, "api_url: http://old\n", ["api_url"]),
+        (CONFIG, "nats_url: nats://old\nredis_url: redis://old\n", ["nats_url", "redis_url"]),
+    ],
+)
+def test_a_file_in_the_home_directory_never_wins_silently(
+    home: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    text: str,
+    names: list[str],
 ):
-    file = write(home / ".multi-cluster-operator" / "config", "server: 8888\n")
-    note_origins(verbose=False)
-    for _ in range(2):
-        assert ApiFlags().resolve().api_url == "http://127.0.0.1:8888"
-    assert capsys.readouterr().err.count(f"is from {file}") == 1
-    assert ApiFlags(url="http://flag").resolve().api_url == "http://flag"
-    resolve_target(nats_url="nats://only")  # of a command that asks no query API
-    write(home / ".fleetbus" / "config.yaml", "api_url: http://config\n")
-    assert ApiFlags().resolve().api_url == "http://config"
+    path = write(home / file, text)
+    note_origins(program="fleetbus")
+    line = f"fleetbus: the address of the fleet is from {path}; `fleetbus config view` shows"
+    for name in names * 2:
+        assert resolve_target().require(name)
+    said = capsys.readouterr().err
+    assert said.startswith(line)
+    assert said.count("\n") == 1, "one line of a command"
+
+    note_origins()
+    for name in names:
+        resolve_target(**{name: "http://flag"}).require(name)
+        resolve_target(**{"api_url": "a", "nats_url": "n"} | {name: "b"})  # of what is not asked
+        monkeypatch.setenv(f"FLEETBUS_{name.upper()}", "http://env")
+        resolve_target().require(name)
+    for name in names:
+        monkeypatch.delenv(f"FLEETBUS_{name.upper()}")
+    state = {"pid": os.getpid()} | dict.fromkeys(names, "http://dev")
+    write(pathlib.Path(".fleetbus/dev/stack.json").absolute(), json.dumps(state))
+    for name in names:
+        assert resolve_target().require(name) == "http://dev"
     assert capsys.readouterr().err == ""
+
+
+def test_a_file_that_a_variable_names_is_expected(
+    home: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    file = write(home / "other.yaml", "api_url: http://other\n")
+    monkeypatch.setenv("FLEETBUS_CONFIG", file)
+    note_origins()
+    assert resolve_target().require("api_url") == "http://other"
+    assert capsys.readouterr().err == ""
+    assert shown()["api_url"] == ("http://other", f"file {file} (FLEETBUS_CONFIG)")
+
+
+@pytest.mark.parametrize("file", [FORMER, CONFIG])
+def test_every_program_says_it_on_stderr_and_completion_nothing(home: pathlib.Path, file: str):
+    text = "serverPort: 1\n" if file == FORMER else "api_url: http://127.0.0.1:1\n"
+    path = write(home / file, text)
+    folder = pathlib.Path(sys.executable).parent
+    for program, words in (("fleetbus", "get pods -o json"), ("kubectl-multicluster", "list pods")):
+        ended = run(str(folder / program), *words.split())
+        assert ended.stdout == ""
+        assert f"{program}: the address of the fleet is from {path};" in ended.stderr
+    words = {"COMP_WORDS": "fleetbus get po", "COMP_CWORD": "2"}
+    ended = run(str(folder / "fleetbus"), _FLEETBUS_COMPLETE="complete_bash", **words)
+    assert ended.stderr == ""
+
+
+def test_the_hub_of_the_former_tools_file_is_named(home: pathlib.Path):
+    path = write(home / FORMER, "masterClusterKubeConfigPath: /old/hub\n")
+    write(home / "bin" / "kubectl", '#!/bin/sh\necho "$@"\n')
+    (home / "bin" / "kubectl").chmod(0o700)
+    program = str(pathlib.Path(sys.executable).with_name("kubectl-multicluster"))
+    ended = run(program, "delete", "pods", "web", PATH=f"{home / 'bin'}:/usr/bin:/bin")
+    assert ended.stdout == "delete --kubeconfig /old/hub pods web\n"
+    assert f"kubectl-multicluster: the hub is from {path};" in ended.stderr
 
 
 def test_verbose_says_where_every_address_is_from(monkeypatch: pytest.MonkeyPatch):

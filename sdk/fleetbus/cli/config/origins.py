@@ -18,6 +18,7 @@ _ADDRESSES: Final = {
 
 @dataclass(slots=True)
 class _Notes:
+    program: str
     is_verbose: bool
     printed: set[str] = field(default_factory=set[str])
 
@@ -25,16 +26,16 @@ class _Notes:
         """Print a line once: a command resolves its addresses more than once."""
         if line not in self.printed:
             self.printed.add(line)
-            printer.note(f"fleetbus: {line}")
+            printer.note(f"{self.program}: {line}")
 
 
 _notes: ContextVar[_Notes | None] = ContextVar("notes", default=None)
-"""None outside of the command `fleetbus`."""
+"""None outside of a command, and while a shell completes one."""
 
 
-def note_origins(*, verbose: bool) -> None:
+def note_origins(*, program: str = "fleetbus", verbose: bool = False) -> None:
     """Print from now on where addresses are from; all of them if `verbose` is set."""
-    _notes.set(_Notes(verbose))
+    _notes.set(_Notes(program, verbose))
 
 
 def print_origins(origins: Mapping[str, str]) -> None:
@@ -46,17 +47,15 @@ def print_origins(origins: Mapping[str, str]) -> None:
         notes.add(f"address of {what}: {origins.get(name, 'not set')}")
 
 
-def print_old_file(path: str) -> None:
-    """Print that the query API's address is from the file of the former tool.
+def print_home_file(path: str, what: str = "the address of the fleet") -> None:
+    """Print, once, that a file in the home directory decides which fleet answers.
 
-    It is written at the first use, and outlives the fleet of that day.
+    It may be from the fleet of another day. With `-v` all origins were printed before.
 
     Args:
-        path: of the file; empty if the address is from elsewhere.
+        path: of the file; empty if something else decides.
+        what: what is from there.
     """
     notes = _notes.get()
-    if notes is not None and path:
-        notes.add(
-            f"the address of the query API is from {path};"
-            " `fleetbus config view` shows what else there is"
-        )
+    if notes is not None and path and not notes.is_verbose:
+        notes.add(f"{what} is from {path}; `fleetbus config view` shows what else there is")

@@ -73,7 +73,7 @@ async def _check_credentials(target: Target, nats: NatsAccess, store: StoreAcces
     await _collect(found, check_store_certificates(store))
     if target.api_url:
         ca = SecretFile("FLEETBUS_API_CA_FILE", pathlib.Path(target.ca)) if target.ca else None
-        await _collect(found, check_api_certificate(target.api_url, TlsFiles(ca)))
+        await _collect(found, check_api_certificate(target.require("api_url"), TlsFiles(ca)))
     return found
 
 

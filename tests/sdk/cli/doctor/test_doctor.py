@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -203,7 +204,8 @@ async def test_a_resource_that_was_dropped_a_moment_ago_is_no_fault(
 
 
 @pytest.fixture
-def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("fleetbus.cli.nats.PATIENCE", timedelta(seconds=0.5))
     monkeypatch.setenv("FLEETBUS_NATS_URL", "nats://u:S3CRET@127.0.0.1:1")
     monkeypatch.setenv("FLEETBUS_REDIS_URL", "redis://:S3CRET@127.0.0.1:1/0")
