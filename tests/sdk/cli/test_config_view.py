@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -96,8 +97,8 @@ def test_a_file_in_the_home_directory_never_wins_silently(
 
     note_origins()
     for name in names:
-        resolve_target(**{name: "http://flag"}).require(name)
-        resolve_target(**{"api_url": "a", "nats_url": "n"} | {name: "b"})  # of what is not asked
+        flag: dict[str, Any] = {name: "http://flag"}
+        resolve_target(**flag).require(name)
         monkeypatch.setenv(f"FLEETBUS_{name.upper()}", "http://env")
         resolve_target().require(name)
     for name in names:
