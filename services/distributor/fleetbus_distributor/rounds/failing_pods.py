@@ -12,12 +12,12 @@ from datetime import timedelta
 from typing import Any, Final, Protocol
 
 import structlog
+from redis.exceptions import RedisError
 
 from fleetbus.errors import FleetbusError
 from fleetbus.kube.trees import read_tree
 from fleetbus.snapshot.reads.query import ListQuery
 from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus.store.connection import store_errors
 from fleetbus_distributor.health.fields import Tree, text, tree
 from fleetbus_distributor.health.health import HealthState
 from fleetbus_distributor.health.pod_failures import Failure, creation_failure, pod_failure
@@ -26,7 +26,6 @@ from fleetbus_distributor.targets.outcome import ClusterOutcome, earliest
 
 log = structlog.get_logger()
 
-_FAILURE: Final = "the pods of a member cannot be read"
 LOOK_AGAIN: Final = timedelta(seconds=15)
 """A pod that begins to fail changes nothing in its workload, so no event announces it."""
 _MAX_PODS: Final = 50
@@ -76,9 +75,8 @@ class FailingPods:
             return
         outcome.retry = earliest(outcome.retry, LOOK_AGAIN)
         try:
-            with store_errors(_FAILURE):
-                failure = await self._failure_of(outcome.name, workload)
-        except FleetbusError as error:
+            failure = await self._failure_of(outcome.name, workload)
+        except (FleetbusError, RedisError) as error:
             log.info("pods_not_read", cluster=outcome.name, error=str(error))
             return
         except Exception:
