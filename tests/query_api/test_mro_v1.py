@@ -137,7 +137,7 @@ async def test_t19_a_gvr_that_is_missing_or_malformed_is_400(fleet: QueryApi):
     for query in (
         {"gvr": ""},
         {"gvr": "a..b"},
-        {"gvr": "x/y/z"},
+        {"gvr": "w/x/y/z"},
         {"gvr": "pods", "limit": "-1"},
         {"gvr": "pods", "limit": "x"},
         {"gvr": "pods", "nmae": "x"},

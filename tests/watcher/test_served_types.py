@@ -107,10 +107,11 @@ async def test_a_name_that_is_accepted_later_is_reported_then():
 async def test_names_of_built_in_types_are_reported_where_the_hub_does_not_have_them(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(  # a type of a release that is newer than the table
-        "fleetbus_watcher.resources.served_types.names_of",
-        lambda key: () if key == "core/configmaps" else ("known",),
-    )
+    def names_of(key: str) -> tuple[str, ...]:
+        """Name no ConfigMaps: like a type of a release that is newer than the table."""
+        return () if key == "core/configmaps" else ("known",)
+
+    monkeypatch.setattr("fleetbus_watcher.resources.served_types.names_of", names_of)
     async with rig.watching(**WATCH):
         (found,) = await eventually(lambda: reported(rig))
 

@@ -1,7 +1,7 @@
 """Keeps typer from loading pydantic for arguments that are what they should be already.
 
 Typer 0.29 converts each value, defaults too, by a model of pydantic, which costs every command a
-fifth of a second of CPU. A text for `str`, and a default, need no conversion. Older and later
+fifth of a second of CPU. A string for `str`, and a default, need no conversion. Older and later
 versions of typer without these internals are left as they are.
 """
 
@@ -51,7 +51,7 @@ def _wrap(base: type[Any], build: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _fits(value: Any, annotation: Any) -> bool:
-    """Whether a value has exactly its type; a text for a number or a path has not."""
+    """Whether a value has exactly its type; a string for a number or a path has not."""
     if get_origin(annotation) is list and isinstance(value, (list, tuple)):
         return all(_fits(one, get_args(annotation)[0]) for one in value)  # pyright: ignore[reportUnknownVariableType]
     return type(value) is annotation

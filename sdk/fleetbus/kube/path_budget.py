@@ -13,7 +13,7 @@ from fleetbus.errors import FleetbusError
 DEFAULT_STEPS: Final = 50_000_000
 """Steps of an expression that users evaluate in a process of their own; some tens of seconds."""
 CHARACTERS_PER_STEP: Final = 64
-"""Of a text that is compared or rendered."""
+"""Characters of a string that is compared or rendered."""
 
 
 class InvalidJsonPath(FleetbusError):
@@ -58,5 +58,5 @@ class PathBudget:
             )
 
     def spend_text(self, text: str) -> None:
-        """Count the characters of a text."""
+        """Count the characters of a string."""
         self.spend(1 + len(text) // CHARACTERS_PER_STEP)

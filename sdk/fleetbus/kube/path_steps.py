@@ -199,7 +199,7 @@ def _compare(left: object, operator: str, right: object) -> bool:
 
 
 def text_step(text: str) -> Step:
-    """A text, whatever the values are."""
+    """A string, whatever the values are."""
 
     def step(_: Values, __: PathBudget) -> Values:
         return [text]

@@ -76,7 +76,7 @@ def lines(texts: Iterable[str]) -> None:
 
 
 def block(text: str, *, flush: bool = False) -> None:
-    """Print a text of several lines, such as a table or YAML, whose parts contain none."""
+    """Print several lines in one string, such as a table or YAML, whose parts contain none."""
     sys.stdout.write(f"{printable_lines(text)}\n")
     if flush:
         sys.stdout.flush()

@@ -164,7 +164,7 @@ async def test_an_object_of_a_multi_cluster_resource(fleet: QueryApi, page: Page
     page.errors = [one for one in page.errors if "/fleet/v1/history" not in one]
 
 
-CHANGES = {
+CHANGES: dict[str, Any] = {
     "from": "2026-01-01T10:00:00Z",
     "to": "2026-01-01T11:00:00Z",
     "changedObjects": 1,

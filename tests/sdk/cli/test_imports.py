@@ -1,4 +1,4 @@
-"""What a light command imports: people wait for each module, each time."""
+"""The imports of light commands: people wait for each module, each time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from support.processes.programs import module
 if TYPE_CHECKING:
     from pathlib import Path
 
-PLUGINS = ["fleetbus_devfleet", "fleetbus_distributor"]
+DEVFLEET = ["fleetbus_devfleet", "fleetbus_emulator"]
+"""Of the emulator only the names of clusters and files."""
+PLUGINS = ["fleetbus_devfleet", "fleetbus_distributor", "fleetbus_emulator"]
 ALLOWED: dict[str, list[str]] = {
     "--version": PLUGINS,
     "--help": PLUGINS,  # their names and descriptions
@@ -34,9 +36,9 @@ ALLOWED: dict[str, list[str]] = {
     "new --help": [],
     "queue --help": [],
     "run --help": [],
-    "dev --help": ["fleetbus_devfleet"],
-    "demo --help": ["fleetbus_devfleet"],
-    "rehearse --help": ["fleetbus_devfleet"],
+    "dev --help": DEVFLEET,
+    "demo --help": DEVFLEET,
+    "rehearse --help": DEVFLEET,
     "plan --help": ["fleetbus_distributor"],
     "rollout --help": ["fleetbus_distributor"],
 }

@@ -36,7 +36,7 @@ def test_singulars_and_short_names_resolve_as_in_kubectl(
 def test_the_names_of_built_in_types_are_those_of_kubernetes():
     """`python tests/run.py query_api.tables.record` reads them from the sources of a release."""
     recorded = json.loads((Path(__file__).parent / "resource-names-1.37.2.json").read_text())
-    plain = {"shortNames": [], "categories": []}
+    plain: dict[str, list[str]] = {"shortNames": [], "categories": []}
 
     found = {key: _names(key) for key in recorded | dict.fromkeys(CATEGORIES, plain)}
 

@@ -26,7 +26,7 @@ EVIL = "\x1b]0;owned\x07\x1b[2K\r\x9b31mfake\u202etxt\n= nothing to do"
 
 
 def written(print_it: object, *args: object, **kwargs: object) -> str:
-    """What a call writes to stdout or stderr; hypothesis runs many in one test."""
+    """The output of a call on stdout or stderr; hypothesis runs many in one test."""
     with pytest.MonkeyPatch.context() as patch:
         out = StringIO()
         patch.setattr(sys, "stdout", out)

@@ -252,7 +252,9 @@ class Rig:
         assert found is not None, f"{resource} {name} is not in {cluster}"
         return found
 
-    def has(self, cluster: str, resource: str, name: str, namespace: str = "default") -> bool:
+    def has(
+        self, cluster: str, resource: str, name: str, namespace: str | None = "default"
+    ) -> bool:
         return self.clusters[cluster].get(resource, namespace, name) is not None
 
     def states(self, name: str = "x", namespace: str = "default") -> dict[str, str]:

@@ -84,7 +84,7 @@ def _inside(value: Any, inside: str) -> list[Any]:
     if inside == "*":
         return _children(value)
     if found := _FILTER.fullmatch(inside):
-        items: list[Any] = value if isinstance(value, list) else []
+        items = cast("list[Any]", value) if isinstance(value, list) else []
         return [item for item in items if _holds(item, found)]
     values: list[Any] = []
     for part in re.findall(rf"{_QUOTED}|[^,\s]+", inside):

@@ -74,7 +74,7 @@ def bootstrap_cluster(
 
     async def main() -> int:
         async with KubeClient(hub_config) as client:
-            printer.line(_RENDER[output](await enroll(client, name, admin, options)))
+            printer.block(_RENDER[output](await enroll(client, name, admin, options)))
         return 0
 
     return run_on_hub(main())

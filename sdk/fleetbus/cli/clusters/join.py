@@ -124,7 +124,7 @@ def _on_hub(given: Hub, work: Callable[[KubeClient], Awaitable[str]]) -> int:
 
     async def main() -> int:
         async with KubeClient(config) as client:
-            printer.line(await work(client))
+            printer.block(await work(client))
         return 0
 
     return run_on_hub(main())

@@ -43,7 +43,7 @@ class ChangedObject(NamedTuple):
     namespace: str
     name: str
     is_owned: bool
-    """Whether an ownerReference names an owner; an owner mark is told by `is_marked`."""
+    """Whether an ownerReference names an owner; see `is_marked` for an owner mark."""
     is_marked: bool
     """Whether our owner label is its only sign of an owner."""
     size: int

@@ -45,7 +45,7 @@ _SHOWN: Final = frozenset(
 )
 """The others repeat what the changes show, or pass."""
 _MAX_REPORTS: Final = 5_000
-"""Different reports of a period that are told apart."""
+"""Different reports of a period that are listed apart."""
 
 
 class Writer(NamedTuple):
@@ -65,7 +65,7 @@ NOBODY: Final = Writer()
 
 
 class Ownership(NamedTuple):
-    """What owns an object.
+    """The owner of an object.
 
     Attributes:
         is_owned: another object does, such as a ReplicaSet or that of a reconciler.

@@ -79,7 +79,7 @@ class Exchange {
   }
 
   /** Waits for a part of the answer; a network that fails is a problem. */
-  async hear(part, patience = PATIENCE.silent) {
+  async receive(part, patience = PATIENCE.silent) {
     const timer = setTimeout(() => this.ending.abort(new Problem(0, NOT_RESPONDING)), patience * 1000);
     try {
       return await part;
@@ -101,9 +101,9 @@ class Exchange {
       credentials: "omit",
       redirect: "error",
     });
-    const response = await this.hear(sent);
+    const response = await this.receive(sent);
     if (response.ok) return response;
-    throw readProblem(response, await this.hear(response.text()));
+    throw readProblem(response, await this.receive(response.text()));
   }
 
   /** Yields the lines of an answer as they arrive, several at a time. */
@@ -112,7 +112,7 @@ class Exchange {
     let unfinished = "";
     try {
       for (;;) {
-        const { value, done } = await this.hear(reader.read(), patience);
+        const { value, done } = await this.receive(reader.read(), patience);
         if (done) break;
         const parts = (unfinished + value).split("\n");
         unfinished = parts.pop();
@@ -147,7 +147,7 @@ export async function get(path, params, options = {}) {
     try {
       const exchange = new Exchange(options.signal);
       const response = await exchange.send(path, params);
-      return readJson(response, await exchange.hear(response.text()));
+      return readJson(response, await exchange.receive(response.text()));
     } catch (error) {
       if (error.status !== BUSY || tried >= TRIES) throw error;
       await pause(Math.max(1, error.retryAfter), options.signal);

@@ -75,7 +75,7 @@ function isTemplateOf(template, { kind, namespace, name }) {
   return template.kind === kind && isRendered(metadata.name, name) && (!namespace || isRendered(metadata.namespace ?? "default", namespace));
 }
 
-/** Whether a text of a template may become this one. */
+/** Whether a string of a template may become this one. */
 function isRendered(text, rendered) {
   const parts = String(text ?? "").split(EXPRESSION);
   if (parts.length === 1) return parts[0] === rendered;

@@ -134,7 +134,7 @@ function showProblem(place, box) {
 
 /**
  * Runs a job once. Shows in a place that it takes long, and its problem if it fails.
- * @param {(signal: AbortSignal, heard: (patience?: number) => void) => Promise} job calls `heard` when
+ * @param {(signal: AbortSignal, received: (patience?: number) => void) => Promise} job calls `received` when
  *   a part of the answer is there; with Infinity if it may be silent from then on.
  * @param {() => void} retry called when somebody presses the button.
  * @returns {Promise<Error | null>} the problem.
@@ -147,13 +147,13 @@ async function attempt(place, signal, job, retry) {
   };
   const wait = () => setTimeout(() => showProblem(place, waitingBox(again)), PATIENCE.slow * 1000);
   let slow = wait();
-  const heard = (patience = PATIENCE.slow) => {
+  const received = (patience = PATIENCE.slow) => {
     clearTimeout(slow);
     place.querySelector(":scope > .waiting")?.remove();
     slow = patience === Infinity ? 0 : wait();
   };
   try {
-    await job(AbortSignal.any([signal, ending.signal]), heard);
+    await job(AbortSignal.any([signal, ending.signal]), received);
     place.querySelector(":scope > .problem, :scope > .waiting")?.remove();
     place.dataset.answered = "1";
     return null;
@@ -190,7 +190,7 @@ export function shown(place, signal, job) {
 
 /** Runs a job now and then while the page is seen and the view is open. */
 export function repeat(place, seconds, signal, job) {
-  return run(place, signal, (inner, heard) => (document.hidden ? null : job(inner, heard)), () => seconds);
+  return run(place, signal, (inner, received) => (document.hidden ? null : job(inner, received)), () => seconds);
 }
 
 /**

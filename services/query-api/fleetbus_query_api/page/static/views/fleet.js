@@ -54,7 +54,7 @@ export function openFleet(main, { params, signal }) {
     if (isFirst) {
       performance.mark("fleet-shown");
       isFirst = false;
-      shown(trouble, signal, (inner, heard) => compare(state, inner, () => (heard(), plan())));
+      shown(trouble, signal, (inner, received) => compare(state, inner, () => (received(), plan())));
     }
   });
 }

@@ -47,10 +47,10 @@ export function openLive(main, context) {
 function follow(question, signal, log, state) {
   let since = "";
   const freshness = { freshness: {}, incomplete: [] };
-  return shown(state, signal, async (signal, heard) => {
+  return shown(state, signal, async (signal, received) => {
     try {
       for await (const { id, event, data } of events(question, { signal, since })) {
-        heard(Infinity); // a stream may be quiet
+        received(Infinity); // a stream may be quiet
         if (id) since = id;
         if (event === "freshness") {
           Object.assign(freshness.freshness, data.freshness);
