@@ -49,7 +49,7 @@ get all
 get widgets w1
 get events -A
 get widget w1 -o yaml
-get crd
+get crd -o name
 get cm none -n nowhere
 describe cm c1
 describe svc web
