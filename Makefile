@@ -89,8 +89,8 @@ faults-watches: $(SYNCED) ## clients list and watch through the query API while 
 faults-watches-cut: $(SYNCED) ## the same in less than a minute, with a fresh seed
 	$(RUN) python tests/run.py faults.queries --cut
 
-e2e: $(SYNCED) ## on three real control planes of Kubernetes, half an hour; needs Go or KUBEBUILDER_ASSETS; E2E="campaign --seed 7" for a part
-	$(RUN) python tests/run.py e2e $(E2E)
+e2e: $(SYNCED) ## on three real control planes of Kubernetes, half an hour; needs Go or KUBEBUILDER_ASSETS; E2E="campaign --seed 7" for a part, KUBE=1.37 for another release
+	$(if $(KUBE),FLEETBUS_KUBE=$(KUBE)) $(RUN) python tests/run.py e2e $(E2E)
 
 golden: $(SYNCED) ## write the golden vectors of the wire contract anew
 	$(RUN) pytest tests/proto --update-golden

@@ -5,6 +5,8 @@ They are built from the public Go modules of Kubernetes and etcd into a cache fo
 
     python tests/run.py e2e.binaries        build what is missing and print the folder
 
+FLEETBUS_KUBE chooses the release of Kubernetes, like `1.37` or `v1.37.2`; `make e2e KUBE=` sets it.
+
 `find_helm` builds helm in the same way, for the tests of the chart.
 """
 
@@ -16,43 +18,106 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-KUBERNETES = "v1.34.1"
-ETCD = "v3.6.4"
 HELM = "v3.19.5"
+CHOSEN = "FLEETBUS_KUBE"
 REQUIRED = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 GIVEN = "KUBEBUILDER_ASSETS"
 
+
+@dataclass(frozen=True)
+class Release:
+    """A release of Kubernetes, and what it is built with.
+
+    Attributes:
+        version: like `v1.34.1`.
+        etcd: the version of etcd that it is released with.
+        go: the Go version that its go.mod requires.
+    """
+
+    version: str
+    etcd: str
+    go: str
+
+    @property
+    def minor(self) -> tuple[int, int]:
+        """Like (1, 34)."""
+        major, minor, _ = self.version.removeprefix("v").split(".")
+        return int(major), int(minor)
+
+
+RELEASES = (Release("v1.34.1", "v3.6.4", "1.24.0"), Release("v1.37.2", "v3.7.0", "1.26.0"))
+DEFAULT = RELEASES[0]
+"""Also the one that helm assumes where no server is asked."""
+
 _COMMANDS = {name: f"k8s.io/kubernetes/cmd/{name}" for name in REQUIRED[1:]}
 _ETCD = "go.etcd.io/etcd/server/v3"
-_GO_VERSION = "1.24.0"
-"""The Go version that go.mod of this Kubernetes requires."""
+_HELM_GO = "1.24.0"
+"""The Go version that go.mod of helm requires."""
 
 
 class ProgramsMissingError(Exception):
     """There is no real Kubernetes to be had; the message says what to do."""
 
 
+def chosen_release() -> Release:
+    """The release that FLEETBUS_KUBE names, by its minor version or in full.
+
+    One in full that is not in `RELEASES` is built like the newest of them that is not newer.
+
+    Raises:
+        ProgramsMissingError: it is no version, or a minor version that is not in `RELEASES`.
+    """
+    text = os.environ.get(CHOSEN) or DEFAULT.version
+    found = re.fullmatch(r"v?(\d+)\.(\d+)(\.\d+)?", text)
+    if not found:
+        raise ProgramsMissingError(f"{CHOSEN}={text} is no version like 1.37 or v1.37.2")
+    minor = int(found[1]), int(found[2])
+    known = [release for release in RELEASES if release.minor == minor]
+    if not found[3]:
+        if not known:
+            listed = ", ".join(release.version for release in RELEASES)
+            raise ProgramsMissingError(f"{CHOSEN}={text}: name a whole version; known: {listed}")
+        return known[-1]
+    older = [release for release in RELEASES if release.minor <= minor]
+    return replace((older or RELEASES)[-1 if older else 0], version=f"v{text.removeprefix('v')}")
+
+
 def find_programs() -> Path:
-    """The folder that holds all programs; builds them if it has to (10 to 20 minutes, once).
+    """The folder that holds all programs; builds them if it has to (10 to 40 minutes, once).
 
     Raises:
         ProgramsMissingError: there are none, and they cannot be built.
     """
+    release = chosen_release()
     if given := os.environ.get(GIVEN):
         folder = Path(given)
         if missing := _missing(folder):
             raise ProgramsMissingError(
                 f"{GIVEN}={given} lacks {', '.join(missing)}: name a folder with"
-                f" {', '.join(REQUIRED)} of Kubernetes {KUBERNETES}, or unset it to build them"
+                f" {', '.join(REQUIRED)} of Kubernetes {release.version}, or unset it to build them"
             )
+        _check_version(folder, release)
         return folder
-    folder = _cache()
+    folder = _cache(f"kubernetes-{release.version}-etcd-{release.etcd}")
     if missing := _missing(folder):
-        _build(folder, missing)
+        _build(folder, release, missing)
     return folder
+
+
+def _check_version(folder: Path, release: Release) -> None:
+    """Refuse a folder with another release than the one that was asked for."""
+    if not os.environ.get(CHOSEN):
+        return
+    printed = _run([str(folder / "kube-apiserver"), "--version"], folder).stdout.split()
+    if not printed or printed[-1] != release.version:
+        raise ProgramsMissingError(
+            f"{GIVEN}={folder} has {' '.join(printed) or 'an unknown Kubernetes'}, and {CHOSEN}"
+            f" asks for {release.version}: unset one of them"
+        )
 
 
 def find_helm(*, may_build: bool) -> Path:
@@ -70,19 +135,19 @@ def find_helm(*, may_build: bool) -> Path:
         )
     if shutil.which("go") is None:
         raise ProgramsMissingError(
-            f"install Go {_GO_VERSION} or newer, and helm {HELM} is built once into {program}"
+            f"install Go {_HELM_GO} or newer, and helm {HELM} is built once into {program}"
         )
     program.parent.mkdir(parents=True, exist_ok=True)
     print(f"building helm into {program.parent}: 5 minutes, once", file=sys.stderr)
     with TemporaryDirectory(prefix="helm-build-") as scratch:
         module = Path(scratch, "helm")
-        _write_module(module, {"helm.sh/helm/v3": HELM}, {})
+        _write_module(module, _HELM_GO, {"helm.sh/helm/v3": HELM}, {})
         commands = {"helm": "helm.sh/helm/v3/cmd/helm"}
         _go_build(module, program.parent, commands, flags=_helm_flags())
     return program
 
 
-def _cache(name: str = f"kubernetes-{KUBERNETES}-etcd-{ETCD}") -> Path:
+def _cache(name: str) -> Path:
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root, "fleetbus", name)
 
@@ -91,49 +156,50 @@ def _missing(folder: Path) -> list[str]:
     return [name for name in REQUIRED if not os.access(folder / name, os.X_OK)]
 
 
-def _build(folder: Path, missing: list[str]) -> None:
+def _build(folder: Path, release: Release, missing: list[str]) -> None:
     if shutil.which("go") is None:
         raise ProgramsMissingError(
-            f"real control planes need {', '.join(REQUIRED)} of Kubernetes {KUBERNETES}: install"
-            f" Go {_GO_VERSION} or newer and they are built once into {folder}, or set {GIVEN} to"
-            " a folder that holds them"
+            f"real control planes need {', '.join(REQUIRED)} of Kubernetes {release.version}:"
+            f" install Go {release.go} or newer and they are built once into {folder}, or"
+            f" set {GIVEN} to a folder that holds them"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"building {', '.join(missing)} into {folder}: 10 to 20 minutes, once", file=sys.stderr)
+    print(f"building {', '.join(missing)} into {folder}: 10 to 40 minutes, once", file=sys.stderr)
     with TemporaryDirectory(prefix="kubernetes-build-") as scratch:
         module = Path(scratch)
         if "etcd" in missing:
-            _write_module(module / "etcd", {_ETCD: ETCD}, {})
+            _write_module(module / "etcd", release.go, {_ETCD: release.etcd}, {})
             _go_build(module / "etcd", folder, {"etcd": _ETCD}, flags="")
         if wanted := {name: package for name, package in _COMMANDS.items() if name in missing}:
-            _write_module(
-                module / "kubernetes", {"k8s.io/kubernetes": KUBERNETES}, _staging(module)
-            )
-            _go_build(module / "kubernetes", folder, wanted, flags=_version_flags())
+            requires = {"k8s.io/kubernetes": release.version}
+            _write_module(module / "kubernetes", release.go, requires, _staging(module, release))
+            _go_build(module / "kubernetes", folder, wanted, flags=_version_flags(release))
 
 
-def _write_module(folder: Path, requires: dict[str, str], replaces: dict[str, str]) -> None:
+def _write_module(
+    folder: Path, go: str, requires: dict[str, str], replaces: dict[str, str]
+) -> None:
     folder.mkdir()
-    lines = ["module scratch", f"go {_GO_VERSION}"]
+    lines = ["module scratch", f"go {go}"]
     lines += [f"require {name} {version}" for name, version in requires.items()]
     lines += [f"replace {name} => {name} {version}" for name, version in replaces.items()]
     (folder / "go.mod").write_text("\n".join(lines) + "\n")
 
 
-def _staging(folder: Path) -> dict[str, str]:
+def _staging(folder: Path, release: Release) -> dict[str, str]:
     """The versions of the modules that Kubernetes keeps in its own repository.
 
     Its go.mod names them by folders, which a module that requires it does not have.
     """
-    asked = ["go", "mod", "download", "-json", f"k8s.io/kubernetes@{KUBERNETES}"]
+    asked = ["go", "mod", "download", "-json", f"k8s.io/kubernetes@{release.version}"]
     module = json.loads(_run(asked, folder).stdout)
     names = re.findall(r"(k8s\.io/[a-z0-9-]+) => \./staging", Path(module["GoMod"]).read_text())
-    return dict.fromkeys(sorted(set(names)), KUBERNETES.replace("v1", "v0", 1))
+    return dict.fromkeys(sorted(set(names)), release.version.replace("v1", "v0", 1))
 
 
-def _version_flags() -> str:
-    _, minor, _ = KUBERNETES.split(".")
-    said = {"gitVersion": KUBERNETES, "gitMajor": "1", "gitMinor": minor}
+def _version_flags(release: Release) -> str:
+    major, minor = map(str, release.minor)
+    said = {"gitVersion": release.version, "gitMajor": major, "gitMinor": minor}
     places = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
     return " ".join(
         f"-X {place}.{name}={value}" for place in places for name, value in said.items()
@@ -142,7 +208,7 @@ def _version_flags() -> str:
 
 def _helm_flags() -> str:
     """The version, and the one of Kubernetes that `helm template` and `helm lint` assume."""
-    major, minor, _ = KUBERNETES.removeprefix("v").split(".")
+    major, minor = DEFAULT.minor
     said = {"internal/version.version": HELM}
     for place in ("pkg/chartutil", "pkg/lint/rules"):
         said |= {f"{place}.k8sVersionMajor": major, f"{place}.k8sVersionMinor": minor}

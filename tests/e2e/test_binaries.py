@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from e2e.binaries import REQUIRED, ProgramsMissingError, find_programs
+from e2e.binaries import (
+    DEFAULT,
+    RELEASES,
+    REQUIRED,
+    ProgramsMissingError,
+    Release,
+    chosen_release,
+    find_programs,
+)
 
 
 def fill(folder: Path, *names: str) -> Path:
@@ -31,6 +40,45 @@ def test_a_folder_that_lacks_a_program_is_refused_by_its_name(
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(folder))
     with pytest.raises(ProgramsMissingError, match=rf"lacks {REQUIRED[-1]}:"):
         find_programs()
+
+
+def test_a_folder_with_another_release_than_the_chosen_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = fill(tmp_path / "assets", *REQUIRED)
+    (folder / "kube-apiserver").write_text("#!/bin/sh\necho Kubernetes v1.34.1\n")
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(folder))
+    monkeypatch.setenv("FLEETBUS_KUBE", "1.34")
+    assert find_programs() == folder
+    monkeypatch.setenv("FLEETBUS_KUBE", "1.37")
+    with pytest.raises(ProgramsMissingError, match=r"has Kubernetes v1\.34\.1, and FLEETBUS_KUBE"):
+        find_programs()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", DEFAULT),
+        ("1.34", RELEASES[0]),
+        ("v1.37.2", RELEASES[1]),
+        ("1.37", RELEASES[1]),
+        ("v1.36.4", replace(RELEASES[0], version="v1.36.4")),
+        ("1.29.0", replace(RELEASES[0], version="v1.29.0")),
+        ("1.38.0", replace(RELEASES[1], version="v1.38.0")),
+    ],
+)
+def test_a_release_is_chosen_by_its_minor_version_or_in_full(
+    monkeypatch: pytest.MonkeyPatch, text: str, expected: Release
+):
+    monkeypatch.setenv("FLEETBUS_KUBE", text)
+    assert chosen_release() == expected
+
+
+@pytest.mark.parametrize("text", ["1.36", "newest", "1", "v1.37.2-rc.1"])
+def test_what_is_no_release_is_refused(monkeypatch: pytest.MonkeyPatch, text: str):
+    monkeypatch.setenv("FLEETBUS_KUBE", text)
+    with pytest.raises(ProgramsMissingError, match=f"FLEETBUS_KUBE={text}"):
+        chosen_release()
 
 
 def test_without_go_and_without_a_folder_one_message_says_what_to_do(
