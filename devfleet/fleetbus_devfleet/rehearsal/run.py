@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.cli.capture.reading import Capture
 from fleetbus.cli.unknown import unknown
-from fleetbus.errors import CaptureError, FleetbusError, KubeError
+from fleetbus.errors import CaptureError, Conflict, FleetbusError, KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import read_kube_config
 from fleetbus.kube.resource_names import built_in_plurals
@@ -20,6 +20,7 @@ from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus_devfleet.captures.fleet import clusters_of
 from fleetbus_devfleet.captures.opening import read_opened
+from fleetbus_devfleet.rehearsal.captured import CapturedResource
 from fleetbus_devfleet.rehearsal.injection import DISTRIBUTOR, Injection
 from fleetbus_devfleet.rehearsal.manifest import RESOURCE
 from fleetbus_devfleet.rehearsal.outcome import (
@@ -36,7 +37,7 @@ from fleetbus_emulator.apiserver.admin import AdminClient
 from fleetbus_proto.subjects import vote_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from pathlib import Path
 
     from fleetbus_devfleet.rehearsal.faults import Fault
@@ -135,7 +136,7 @@ async def rehearse(script: Script, folder: Path, tell: Tell) -> Rehearsal:
             run = _Run(script, hub, admin, bus, tell)
             await run.play(plan.names)
             found = await run.outcome(stack.kubeconfig, plan.names)
-    notes = [*(opened.notes() if opened else []), *_notes(script)]
+    notes = [*(opened.notes() if opened else []), *_notes(script), *run.notes]
     return replace(found, notes=notes)
 
 
@@ -173,11 +174,14 @@ class _Run:
         self._seconds = 0.0
         self._voted: set[str] = set()
         self._is_late = False
+        self._before = CapturedResource.find(script.capture, script.manifest)
+        self.notes = self._before.notes() if self._before else []
 
     # --- the sequence -----------------------------------------------------------------------------
 
     async def play(self, clusters: Sequence[str]) -> None:
-        """Edit, and follow until nothing more happens."""
+        """Settle the copies, edit, and follow until nothing more happens."""
+        await self._settle()
         for name in clusters:
             self._since[name] = (await self._admin.cluster(name)).commits
         first = [*self._script.manifest.waves, "all"][0]
@@ -198,13 +202,33 @@ class _Run:
     def _at(self) -> float:
         return time.monotonic() - self._edited
 
-    async def _turn(self) -> None:
+    async def _settle(self) -> None:
+        """Let the distributor take the copies over as they are, which is no news of the edit."""
+        before = self._before
+        if before is None or before.why_unsettled:
+            return
+        written = await self._update(lambda live: {**live, "spec": before.settled_spec})
+        if written is None:
+            return  # the emulated hub has refused it, as a note says
+        self._tell("the distributor takes over what is deployed")
+        self._generation = int(written["metadata"].get("generation", 0))
+        end = time.monotonic() + self._script.timeout.total_seconds()
+        self._changed = time.monotonic()
+        while not self._is_settled() and time.monotonic() < end:
+            await self._read_status()
+            await asyncio.sleep(_POLL)
+        self._status = {}
+
+    async def _read_status(self) -> None:
         metadata = self._script.manifest
         with suppress(KubeError):  # the hub is slow, or dead, on purpose
             found = await self._hub.get(RESOURCE, metadata.namespace, metadata.name)
             status = dict((found or {}).get("status") or {})
             if status != self._status:
                 self._status, self._changed = status, time.monotonic()
+
+    async def _turn(self) -> None:
+        await self._read_status()
         if self._status.get("observedGeneration") == self._generation:  # not that before the edit
             for text in self._follower.see(self._status, self._at):
                 self._tell(text, self._at)
@@ -223,30 +247,55 @@ class _Run:
         """Write the MultiClusterResource as an editor would; returns its generation."""
         manifest = self._script.manifest
         document = manifest.document
-        try:
-            live = await self._hub.get(RESOURCE, manifest.namespace, manifest.name)
-            if live is None:
+
+        def edited(live: JsonObject) -> JsonObject:
+            metadata = {**live["metadata"]}
+            for name in ("labels", "annotations"):
+                metadata[name] = {
+                    **(metadata.get(name) or {}),
+                    **(document["metadata"].get(name) or {}),
+                }
+            return {**live, "metadata": metadata, "spec": manifest.spec}
+
+        written = await self._update(edited)
+        if written is None:
+            with self._refusals():
                 written = await self._hub.create(RESOURCE, document)
-            else:
-                metadata = {**live["metadata"]}
-                for name in ("labels", "annotations"):
-                    metadata[name] = {
-                        **(metadata.get(name) or {}),
-                        **(document["metadata"].get(name) or {}),
-                    }
-                changed = {**live, "metadata": metadata, "spec": manifest.spec}
-                written = await self._hub.update(RESOURCE, changed)
+        self._uid = str(written["metadata"]["uid"])
+        return int(written["metadata"].get("generation", 0))
+
+    async def _update(self, change: Callable[[JsonObject], JsonObject]) -> JsonObject | None:
+        """Update the MultiClusterResource, whoever else does; None if the hub has none."""
+        manifest = self._script.manifest
+        with self._refusals():
+            for last in (False, False, True):
+                live = await self._hub.get(RESOURCE, manifest.namespace, manifest.name)
+                if live is None:
+                    break
+                try:
+                    return await self._hub.update(RESOURCE, change(live))
+                except Conflict:  # the distributor has written it meanwhile
+                    if last:
+                        raise
+        return None
+
+    @contextmanager
+    def _refusals(self) -> Generator[None]:
+        manifest = self._script.manifest
+        try:
+            yield
         except KubeError as e:
             raise CaptureError(
                 f"{manifest.namespace}/{manifest.name}: the hub refused it: {e}"
             ) from e
-        self._uid = str(written["metadata"]["uid"])
-        return int(written["metadata"].get("generation", 0))
 
     # --- the end ----------------------------------------------------------------------------------
 
     def _is_over(self) -> bool:
-        if self._status.get("observedGeneration") != self._generation or self._injection.is_timed:
+        return not self._injection.is_timed and self._is_settled()
+
+    def _is_settled(self) -> bool:
+        if self._status.get("observedGeneration") != self._generation:
             return False
         quiet = time.monotonic() - self._changed
         rollout = cast("JsonObject", self._status.get("rollout") or {})

@@ -1,0 +1,67 @@
+"""The MultiClusterResource as it was captured: the state that its rehearsal starts from.
+
+A capture lacks managedFields, so on the copies the distributor owns no field yet, and its first
+write to each object is one that the fleet would not see. It makes these writes before the edit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import orjson
+
+from fleetbus.kube.json_fields import many, mapping, text
+
+if TYPE_CHECKING:
+    from fleetbus.cli.capture.reading import Capture
+    from fleetbus_devfleet.rehearsal.manifest import Manifest
+
+JsonObject = dict[str, Any]
+_KEY = "fleetbus.dev/multiclusterresources"
+_COMPLETE = "Complete"
+_CONFLICT = "Conflict"
+_COUNTED = "so each of its objects counts as changed"
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedResource:
+    """A MultiClusterResource of a capture."""
+
+    resource: JsonObject
+
+    @classmethod
+    def find(cls, capture: Capture, manifest: Manifest) -> Self | None:
+        """Find the one of the manifest; None if the hub had none when it was captured."""
+        place = (capture.header.hub, _KEY, manifest.namespace, manifest.name)
+        for one in capture.objects():
+            if (one.cluster, one.type.key, one.namespace, one.name) == place and one.body:
+                return cls(cast("JsonObject", orjson.loads(one.body)))
+        return None
+
+    @property
+    def why_unsettled(self) -> str:
+        """Why the copies cannot be brought to its state; empty if they can."""
+        spec = mapping(self.resource, "spec")
+        if not (spec.get("template") or spec.get("templates")):
+            return f"a capture hides templates that may be Secrets, {_COUNTED}"
+        if mapping(spec, "policy").get("suspend"):
+            return f"it was suspended when it was captured, {_COUNTED}"
+        return ""
+
+    @property
+    def settled_spec(self) -> JsonObject:
+        """Its spec, without the waves that had not opened."""
+        spec = mapping(self.resource, "spec")
+        rollout = mapping(spec, "rollout")
+        phase = text(self.resource, "status", "rollout", "phase")
+        if "rollout" not in spec or phase in ("", _COMPLETE):
+            return spec
+        return {**spec, "rollout": {**rollout, "paused": True}}
+
+    def notes(self) -> list[str]:
+        """Describe what the copies cannot show, for people."""
+        clusters = many(self.resource, "status", "clusters")
+        names = [text(one, "name") for one in clusters if text(one, "state") == _CONFLICT]
+        owned = f"a conflict in {', '.join(names)}: a capture lacks the owners of fields"
+        return [*([self.why_unsettled] if self.why_unsettled else []), *([owned] if names else [])]
