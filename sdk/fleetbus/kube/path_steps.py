@@ -126,17 +126,26 @@ def slice_step(text: str) -> Step:
 
     def step(values: Values, budget: PathBudget) -> Values:
         found: Values = []
-        for value in values:
-            if value is None:
-                continue
-            if not isinstance(value, list):
-                raise InvalidJsonPath(f"[{text}] needs a list, not {_kind(value)}")
-            elements = cut(cast("Values", value))
+        for elements in map(cut, _lists(values, f"[{text}]")):
             budget.spend(len(elements))
             found += elements
         return found
 
     return step
+
+
+def _lists(values: Values, part: str) -> Iterator[Values]:
+    """Yield the lists among values, without nulls.
+
+    Raises:
+        InvalidJsonPath: this part of the path needs a list, and a value is none.
+    """
+    for value in values:
+        if value is None:
+            continue
+        if not isinstance(value, list):
+            raise InvalidJsonPath(f"{part} needs a list, not {_kind(value)}")
+        yield cast("Values", value)
 
 
 def _kind(value: object) -> str:
@@ -173,12 +182,8 @@ def filter_step(left: Operand, operator: str, right: Operand | None) -> Step:
 
     def step(values: Values, budget: PathBudget) -> Values:
         found: Values = []
-        for value in values:
-            if value is None:
-                continue
-            if not isinstance(value, list):
-                raise InvalidJsonPath(f"a filter needs a list, not {_kind(value)}")
-            found += [each for each in cast("Values", value) if keeps(each, budget)]
+        for elements in _lists(values, "a filter"):
+            found += [each for each in elements if keeps(each, budget)]
         return found
 
     return step

@@ -27,7 +27,6 @@ from fleetbus.process import printer
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.clock import now_ms
 from fleetbus.process.logs import set_up_logs
-from fleetbus.process.printer import printable
 from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Event
@@ -205,7 +204,7 @@ def _print(message: Msg, query: EventQuery) -> bool:
     try:
         event = admit(message.subject, message.headers, message.data, now_ms=now_ms())
     except MalformedMessage as e:
-        printer.line(printable(f"# invalid message on {message.subject}: {e}"), flush=True)
+        printer.line(f"# invalid message on {message.subject}: {e}", flush=True)
         return True
     if not isinstance(event, Event):
         return False
@@ -223,7 +222,7 @@ def _print(message: Msg, query: EventQuery) -> bool:
 def _row(event: Event) -> str:
     group = "" if event.group == "core" else f".{event.group}"
     verb = f"{event.verb.value}{'?' if event.left_selection else ''}"
-    row = _ROW.format(
+    return _ROW.format(
         event.observed_at[11:23],
         event.cluster,
         verb,
@@ -232,4 +231,3 @@ def _row(event: Event) -> str:
         event.name,
         event.resource_version,
     )
-    return printable(row)

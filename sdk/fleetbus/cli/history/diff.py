@@ -15,7 +15,6 @@ from fleetbus.cli.table import warn_incomplete
 from fleetbus.cli.target import ApiFlags
 from fleetbus.cli.unknown import require_clusters
 from fleetbus.process import printer
-from fleetbus.process.printer import printable
 
 _NAMED: Final = 8
 """Clusters that a line names."""
@@ -78,7 +77,7 @@ def _print(found: Mapping[str, Any]) -> None:
     # A query API that is older than this command reports neither this nor `writtenBy`.
     reports: Sequence[Mapping[str, Any]] = found.get("distribution") or ()
     for group in groups:
-        printer.line(printable(_headline(group)))
+        printer.line(_headline(group))
         print_differences(group, "    ")
         if group["others"]:
             printer.line(f"    not in {_names(group['others'])}")

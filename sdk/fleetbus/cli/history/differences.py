@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from fleetbus.process import printer
-from fleetbus.process.printer import printable
 
 
 def print_differences(found: Mapping[str, Any], indent: str) -> None:
     """Print `differences` and `moreDifferences` of an answer, a line each."""
     for one in found["differences"]:
         change = f"{_value(one['before'])} → {_value(one['after'])}"
-        printer.line(printable(f"{indent}{one['path']}: {change}"))
+        printer.line(f"{indent}{one['path']}: {change}")
     if found["moreDifferences"]:
         printer.line(f"{indent}and {found['moreDifferences']} more")
 

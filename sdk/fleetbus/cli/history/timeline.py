@@ -17,7 +17,6 @@ from fleetbus.cli.target import ApiFlags
 from fleetbus.cli.unknown import require_clusters
 from fleetbus.process import printer
 from fleetbus.process.human_time import render_duration
-from fleetbus.process.printer import printable
 
 _STATUS: Final = re.compile(r"status($|[.\[])")
 
@@ -63,7 +62,7 @@ def show_timeline(
     if found["hasMore"]:
         printer.note("Earlier changes are left out: --limit shows more.")
     for entry in entries:
-        printer.line(f"{entry['time'][:23]}Z  {printable(_describe(entry))}")
+        printer.line(f"{entry['time'][:23]}Z  {_describe(entry)}")
         if entry["stage"] == "change":
             print_differences(entry, " " * 26)
     if not everything:
