@@ -18,7 +18,7 @@ from fleetbus_query_api.access.authorise import (
     Right,
     UndecidedProblem,
 )
-from fleetbus_query_api.access.user import User as Caller
+from fleetbus_query_api.requests.user import User as Caller
 from support.eventually import eventually
 from support.rigs.query_api import QueryApi, served
 from support.rigs.secured_api import RBAC, grant, rule, secured_api

@@ -16,8 +16,9 @@ from fleetbus.bus.jetstream import ensure_stream
 from fleetbus.process.clock import rfc3339
 from fleetbus_query_api.access.authorise import OpenAccess
 from fleetbus_query_api.app import create_app
-from fleetbus_query_api.history.connection import History, HistoryConnection
+from fleetbus_query_api.history.sources import HistorySources
 from fleetbus_query_api.limits.gate import WRITES
+from fleetbus_query_api.past.connection import HistoryConnection
 from fleetbus_query_api.settings import QueryApiSettings
 from support.processes.query_api import start_query_api
 from support.rigs.secured_api import grant, rule, secured_api
@@ -236,7 +237,7 @@ def routes_of_the_api() -> list[Any]:
         authenticator=None,
         tail=cast("Any", None),
         membership=cast("Any", None),
-        history=History(HistoryConnection(None), cast("Any", None)),
+        history=HistorySources(HistoryConnection(None), cast("Any", None)),
     )
     routers = [getattr(each, "original_router", None) for each in app.routes]
     own = [each for each, router in zip(app.routes, routers, strict=True) if router is None]

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from fleetbus_query_api.answers.render import json_response
 from fleetbus_query_api.limits import large_answers
+from fleetbus_query_api.responses.render import json_response
 from support.eventually import eventually
 from support.stores.snapshot import Source
 

@@ -13,8 +13,8 @@ from fleetbus.snapshot import (
     SnapshotWriter,
 )
 from fleetbus_proto.keys import SnapshotKeys
-from fleetbus_query_api.answers.catalog import Catalog, KnownFleet
-from fleetbus_query_api.answers.problem import NotFoundProblem
+from fleetbus_query_api.catalog.catalog import Catalog, KnownFleet
+from fleetbus_query_api.responses.problem import NotFoundProblem
 
 WIDGETS = ResourceRecord(
     group="example.com",

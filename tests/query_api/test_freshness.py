@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from fleetbus.snapshot import ResourceState
 from fleetbus.snapshot.records import ScopeRecord
-from fleetbus_query_api.answers.openapi import ClusterDetailModel, ClusterListModel, ListModel
+from fleetbus_query_api.responses.openapi import ClusterDetailModel, ClusterListModel, ListModel
 from support.rigs.query_api import KINDS
 
 if TYPE_CHECKING:

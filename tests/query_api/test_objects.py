@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from fleetbus_query_api.answers import object_listing as listing
-from fleetbus_query_api.answers.openapi import ListModel, ObjectModel
 from fleetbus_query_api.fields import pages as pages_by_field
+from fleetbus_query_api.objects import listing
+from fleetbus_query_api.responses.openapi import ListModel, ObjectModel
 from support.stores.snapshot import Source
 
 if TYPE_CHECKING:

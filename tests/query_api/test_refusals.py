@@ -9,8 +9,8 @@ from redis.asyncio import Redis
 
 from fleetbus_devfleet.processes.servers import valkey_server
 from fleetbus_proto.keys import SnapshotKeys
-from fleetbus_query_api.answers.catalog import KnownFleet, KnownResource
-from fleetbus_query_api.answers.problem import NotFoundProblem
+from fleetbus_query_api.catalog.catalog import KnownFleet, KnownResource
+from fleetbus_query_api.responses.problem import NotFoundProblem
 from support.rigs.query_api import query_api
 
 if TYPE_CHECKING:

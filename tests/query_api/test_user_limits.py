@@ -13,9 +13,9 @@ from prometheus_client import REGISTRY
 
 from fleetbus.cli import api_client
 from fleetbus.cli.target import Target
-from fleetbus_query_api.answers.render import json_response
 from fleetbus_query_api.limits import token_buckets
 from fleetbus_query_api.limits.user_limits import UserLimits
+from fleetbus_query_api.responses.render import json_response
 from fleetbus_query_api.settings import QueryApiSettings
 from support.eventually import eventually
 from support.rigs.query_api import served

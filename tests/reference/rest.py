@@ -10,11 +10,12 @@ from redis.asyncio import Redis
 from fleetbus.snapshot import SnapshotReader
 from fleetbus_query_api.access.authorise import OpenAccess
 from fleetbus_query_api.app import create_app
-from fleetbus_query_api.history.connection import History, HistoryConnection
+from fleetbus_query_api.feed.tail import FeedTail
 from fleetbus_query_api.history.runs import RunReads
+from fleetbus_query_api.history.sources import HistorySources
 from fleetbus_query_api.membership.routes import Membership
+from fleetbus_query_api.past.connection import HistoryConnection
 from fleetbus_query_api.settings import QueryApiSettings
-from fleetbus_query_api.watch.tail import FeedTail
 from reference.tables import code, table
 
 _METHODS: Final = ("get", "post", "put", "patch", "delete")
@@ -31,7 +32,7 @@ def page() -> str:
         authenticator=None,
         tail=cast("FeedTail", None),
         membership=cast("Membership", None),
-        history=History(HistoryConnection(None), cast("RunReads", None)),
+        history=HistorySources(HistoryConnection(None), cast("RunReads", None)),
     )
     document = app.openapi()
     parts = [

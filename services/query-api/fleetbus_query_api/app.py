@@ -13,29 +13,11 @@ from fleetbus_query_api.access.audit import Audit, AuditedAccess
 from fleetbus_query_api.access.authenticate import Authenticator
 from fleetbus_query_api.access.authorise import Access
 from fleetbus_query_api.access.middleware import Authentication
-from fleetbus_query_api.access.user import RequestUser
-from fleetbus_query_api.answers.catalog import Catalog
-from fleetbus_query_api.answers.cluster_listing import ClusterListing
-from fleetbus_query_api.answers.mro_v1 import v1_router
-from fleetbus_query_api.answers.object_counts import ObjectCounts, counts_router
-from fleetbus_query_api.answers.object_listing import ObjectListing
-from fleetbus_query_api.answers.object_outliers import ObjectOutliers, outliers_router
-from fleetbus_query_api.answers.openapi import (
-    ClusterDetailModel,
-    ClusterListModel,
-    ListModel,
-    ObjectModel,
-    TypeListModel,
-    describe_answers,
-)
-from fleetbus_query_api.answers.parameters import (
-    ListParameters,
-    NoParameters,
-    ResourcePath,
-    refuse_repeats,
-)
-from fleetbus_query_api.answers.problem import add_problem_handlers
-from fleetbus_query_api.answers.render import json_response
+from fleetbus_query_api.catalog.catalog import Catalog
+from fleetbus_query_api.catalog.cluster_listing import ClusterListing
+from fleetbus_query_api.catalog.listing import TypeListing
+from fleetbus_query_api.catalog.served import ServedKinds
+from fleetbus_query_api.feed.tail import FeedTail
 from fleetbus_query_api.fields.groups import FieldGroups
 from fleetbus_query_api.fields.outliers import FieldOutliers
 from fleetbus_query_api.fields.pages import FieldPages
@@ -43,13 +25,10 @@ from fleetbus_query_api.fields.source import FieldSource
 from fleetbus_query_api.fields.tables import FieldTables
 from fleetbus_query_api.history.actions import Actions
 from fleetbus_query_api.history.changes import FleetChanges
-from fleetbus_query_api.history.connection import History
 from fleetbus_query_api.history.deleted import DeletedObjects
-from fleetbus_query_api.history.past_pages import PastPages
-from fleetbus_query_api.history.past_source import PastSources
 from fleetbus_query_api.history.routes import history_router
+from fleetbus_query_api.history.sources import HistorySources
 from fleetbus_query_api.history.timeline import Timelines
-from fleetbus_query_api.history.window import Windows
 from fleetbus_query_api.kube.api import KubeApi
 from fleetbus_query_api.kube.objects.reading import KubeObjects
 from fleetbus_query_api.kube.objects.watching import KubeWatches
@@ -62,21 +41,42 @@ from fleetbus_query_api.limits.large_answers import ListConcurrency
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.limits.user_limits import UserLimits
 from fleetbus_query_api.membership.routes import Membership, membership_router
+from fleetbus_query_api.objects.counts import ObjectCounts, counts_router
+from fleetbus_query_api.objects.listing import ObjectListing
+from fleetbus_query_api.objects.mro_v1 import v1_router
+from fleetbus_query_api.objects.outliers import ObjectOutliers, outliers_router
 from fleetbus_query_api.operations.held_deletions import HeldDeletions
 from fleetbus_query_api.operations.queues import QueueListing
 from fleetbus_query_api.operations.routes import operations_router
 from fleetbus_query_api.page.files import PageFiles
 from fleetbus_query_api.page.middleware import Page
+from fleetbus_query_api.past.pages import PastPages
+from fleetbus_query_api.past.source import PastSources
+from fleetbus_query_api.past.window import Windows
 from fleetbus_query_api.relations.readable_types import TypeReader
 from fleetbus_query_api.relations.routes import relations_router
+from fleetbus_query_api.requests.parameters import (
+    ListParameters,
+    NoParameters,
+    ResourcePath,
+    refuse_repeats,
+)
+from fleetbus_query_api.requests.user import RequestUser
+from fleetbus_query_api.responses.openapi import (
+    ClusterDetailModel,
+    ClusterListModel,
+    ListModel,
+    ObjectModel,
+    TypeListModel,
+    describe_answers,
+)
+from fleetbus_query_api.responses.problem import add_problem_handlers
+from fleetbus_query_api.responses.render import json_response
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.tables.stream import NDJSON, TableListing
-from fleetbus_query_api.types.listing import TypeListing
-from fleetbus_query_api.types.served import ServedKinds
 from fleetbus_query_api.watch.broadcaster import Broadcaster
 from fleetbus_query_api.watch.server_sent import events_router
 from fleetbus_query_api.watch.stream import Watches
-from fleetbus_query_api.watch.tail import FeedTail
 
 _DESCRIPTION: Final = """\
 The objects of all clusters, as the snapshot has them. Read-only: anything but GET answers 405,
@@ -106,7 +106,7 @@ def create_app(
     authenticator: Authenticator | None,
     tail: FeedTail,
     membership: Membership,
-    history: History,
+    history: HistorySources,
     catalog: Catalog | None = None,
 ) -> FastAPI:
     """Build the application over one snapshot.

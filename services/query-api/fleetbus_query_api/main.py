@@ -28,15 +28,16 @@ from fleetbus.store.connection import connect_patiently
 from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_query_api.access.guard import guarded
 from fleetbus_query_api.app import create_app
-from fleetbus_query_api.history.connection import History, HistoryConnection
+from fleetbus_query_api.feed.tail import FeedTail
 from fleetbus_query_api.history.runs import RunReads
+from fleetbus_query_api.history.sources import HistorySources
 from fleetbus_query_api.membership.caller import CallerHub
 from fleetbus_query_api.membership.routes import Membership
+from fleetbus_query_api.past.connection import HistoryConnection
 from fleetbus_query_api.probe import StoreProbe
 from fleetbus_query_api.serve import listen, serve, wait_for_tls
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.watch.broadcaster import Broadcaster
-from fleetbus_query_api.watch.tail import FeedTail
 
 log = structlog.get_logger()
 
@@ -88,7 +89,7 @@ async def run(
                         callers=CallerHub(shared, is_open=guard.authenticator is None),
                         namespace=settings.clusters_namespace,
                     ),
-                    history=History(connection, RunReads(redis), settings.open_archive()),
+                    history=HistorySources(connection, RunReads(redis), settings.open_archive()),
                 )
                 broadcaster: Broadcaster = app.state.watches.broadcaster
                 await following.enter_async_context(broadcaster.running())

@@ -19,11 +19,11 @@ import fleetbus_query_api.watch.stream as streaming
 import fleetbus_query_api.watch.subscription as subscribing
 from faults.queries.campaign import QueryPlan
 from fleetbus.snapshot.reads.feed import Feed, Position
+from fleetbus_query_api.feed.tail import FeedTail
 from fleetbus_query_api.main import main
 from fleetbus_query_api.watch.events import DELETED, Event, Shown
 from fleetbus_query_api.watch.requests import WatchRequest
 from fleetbus_query_api.watch.stream import OpenWatch
-from fleetbus_query_api.watch.tail import FeedTail
 from support.processes.patch import replace
 
 _PROMISED: Final = 50

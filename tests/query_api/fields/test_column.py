@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fleetbus.kube.field_paths import FieldPath, Special
-from fleetbus_query_api.answers.problem import BadRequestProblem
 from fleetbus_query_api.fields.bodies import UnreadableBody
 from fleetbus_query_api.fields.column import UNDECIDED, FieldColumn
 from fleetbus_query_api.fields.extract import field_reader
 from fleetbus_query_api.fields.order import parse_sort, rank_of
+from fleetbus_query_api.responses.problem import BadRequestProblem
 
 VALUES: tuple[Any, ...] = (
     *("a", "b", "", None, 1, 1.0, True, False, 0, ("a", 1), ("a", True), ()),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fleetbus.snapshot.reads.rows import RowReads
-from fleetbus_query_api.answers.openapi import CountModel, ListModel
+from fleetbus_query_api.responses.openapi import CountModel, ListModel
 
 if TYPE_CHECKING:
     from support.rigs.query_api import QueryApi

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fleetbus_query_api.answers.openapi import OutlierListModel
 from fleetbus_query_api.fields.variants import digest_form, reduce_tree
+from fleetbus_query_api.responses.openapi import OutlierListModel
 
 if TYPE_CHECKING:
     from support.rigs.query_api import QueryApi

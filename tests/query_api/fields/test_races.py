@@ -15,9 +15,9 @@ from fleetbus.snapshot.reads.feed import Change
 from fleetbus.snapshot.reads.rows import RowReads, StoredRow
 from fleetbus_query_api.fields.column import FieldColumn
 from fleetbus_query_api.fields.matching import Segment, field_conditions, find_matches
-from fleetbus_query_api.fields.paging import FieldPosition, read_token, write_token
 from fleetbus_query_api.fields.table import FieldTable, Place
 from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.requests.paging import FieldPosition, read_token, write_token
 
 if TYPE_CHECKING:
     from support.rigs.query_api import QueryApi

@@ -14,10 +14,10 @@ from fleetbus.kube.field_paths import FieldPath
 from fleetbus.snapshot import ClusterRecord, SnapshotReader
 from fleetbus.snapshot.reads.feed import Feed
 from fleetbus_proto.keys import SnapshotKeys
+from fleetbus_query_api.feed.tail import FeedTail
 from fleetbus_query_api.fields.table import Place
 from fleetbus_query_api.fields.tables import FieldTables
 from fleetbus_query_api.limits.time_slices import TimeSlices
-from fleetbus_query_api.watch.tail import FeedTail
 from support.eventually import eventually
 from support.stores.snapshot import Snapshot, Source
 

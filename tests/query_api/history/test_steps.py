@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fleetbus.history.states import Existence, PastState
 from fleetbus.run.current import ObjectRef
-from fleetbus_query_api.history.steps import Step
+from fleetbus_query_api.past.steps import Step
 
 MIB = 1024**2
 LARGE = PastState(Existence.PRESENT, b"x" * MIB)

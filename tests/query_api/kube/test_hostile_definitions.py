@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from fleetbus_query_api.catalog.kinds import Kind
 from fleetbus_query_api.kube.openapi.protobuf import encode_document
 from fleetbus_query_api.kube.openapi.schemas import V2_PREFIX, V3_PREFIX, Schemas
 from fleetbus_query_api.kube.openapi.validity import is_schema
-from fleetbus_query_api.types.kinds import Kind
 
 _NAMES = (
     "type", "properties", "items", "additionalProperties", "required", "description", "format",

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL, Owner
-from fleetbus_query_api.answers.openapi import ChildrenModel, OwnersModel, WhereModel
+from fleetbus_query_api.responses.openapi import ChildrenModel, OwnersModel, WhereModel
 from support.rigs.query_api import QueryApi
 from support.rigs.secured_api import grant, rule, secured_api
 

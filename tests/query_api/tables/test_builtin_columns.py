@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from fleetbus_query_api.answers.catalog import KnownResource
+from fleetbus_query_api.catalog.catalog import KnownResource
 from fleetbus_query_api.tables.builtin import BUILTIN
 from fleetbus_query_api.tables.column import Column
 from fleetbus_query_api.tables.columns import columns_in_list, columns_of

@@ -9,7 +9,7 @@ import pytest
 from fleetbus.kube.path_budget import PathBudget
 from fleetbus.snapshot import Definition
 from fleetbus_proto.events import PrinterColumn
-from fleetbus_query_api.answers.catalog import KnownResource
+from fleetbus_query_api.catalog.catalog import KnownResource
 from fleetbus_query_api.tables.columns import columns_of
 
 Tree = dict[str, Any]

@@ -14,6 +14,7 @@ from fleetbus.kube.selectors import LabelSelector
 from fleetbus.snapshot import Entry
 from fleetbus.snapshot.reads.changed import ObjectState
 from fleetbus.snapshot.reads.feed import Change, Feed, Position
+from fleetbus_query_api.feed.tail import FeedTail
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.watch import broadcaster
@@ -23,7 +24,6 @@ from fleetbus_query_api.watch.events import Event, Settler, Shown, make_bare
 from fleetbus_query_api.watch.selection import Matching, Selector
 from fleetbus_query_api.watch.shown_keys import KeyCount, ShownKeys
 from fleetbus_query_api.watch.subscription import EndReason, Subscription
-from fleetbus_query_api.watch.tail import FeedTail
 from support.stores.snapshot import Snapshot, Source
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from fleetbus.snapshot import Page
-    from fleetbus_query_api.answers.problem import Problem
+    from fleetbus_query_api.responses.problem import Problem
 
 PODS = "core/pods"
 EU1 = Source(cluster="eu1")

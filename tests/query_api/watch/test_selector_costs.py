@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fleetbus.kube.selectors import FieldSelector, LabelSelector
-from fleetbus_query_api.answers.problem import TooManyRequestsProblem
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.limits.turns import Turns
+from fleetbus_query_api.responses.problem import TooManyRequestsProblem
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.watch.admission import Admission
 from fleetbus_query_api.watch.selection import Selector

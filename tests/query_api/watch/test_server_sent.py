@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fleetbus_query_api.answers.openapi import ItemModel
+from fleetbus_query_api.responses.openapi import ItemModel
 from fleetbus_query_api.watch.server_sent import FreshnessReports
 from support.eventually import eventually
 from support.rigs.query_api import ago

@@ -19,8 +19,8 @@ from fleetbus.snapshot.offsets.checkpoint_store import Beside, CheckpointStore
 from fleetbus.snapshot.reads.feed import Feed
 from fleetbus.store.connection import StoreEmpty
 from fleetbus_devfleet.processes.servers import valkey_server
-from fleetbus_query_api.watch import tail as tail_module
-from fleetbus_query_api.watch.tail import FeedTail
+from fleetbus_query_api.feed import tail as tail_module
+from fleetbus_query_api.feed.tail import FeedTail
 from support.eventually import eventually
 from support.stores.refusing_store import refusing_store
 from support.stores.snapshot import PODS, Snapshot, Source

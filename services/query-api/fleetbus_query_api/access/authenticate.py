@@ -19,8 +19,8 @@ from fleetbus.process.log_once import LogOnce
 from fleetbus_query_api.access.cache import ExpiringCache
 from fleetbus_query_api.access.metrics import KNOWN, TOKEN, measured
 from fleetbus_query_api.access.reviews import TokenOwner, review_token
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.problem import UnauthorizedProblem, UnavailableProblem
+from fleetbus_query_api.requests.user import User
+from fleetbus_query_api.responses.problem import UnauthorizedProblem, UnavailableProblem
 
 log = structlog.get_logger()
 

@@ -23,14 +23,14 @@ from fleetbus_proto.resources import CORE
 from fleetbus_query_api.access.cache import ExpiringCache
 from fleetbus_query_api.access.metrics import ACCESS, KNOWN, measured
 from fleetbus_query_api.access.reviews import Attributes, review_access
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.problem import (
+from fleetbus_query_api.limits.token_buckets import TokenBuckets
+from fleetbus_query_api.limits.turns import Turns
+from fleetbus_query_api.requests.user import User
+from fleetbus_query_api.responses.problem import (
     Problem,
     TooManyRequestsProblem,
     UnavailableProblem,
 )
-from fleetbus_query_api.limits.token_buckets import TokenBuckets
-from fleetbus_query_api.limits.turns import Turns
 
 log = structlog.get_logger()
 

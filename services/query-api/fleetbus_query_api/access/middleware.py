@@ -5,9 +5,9 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fleetbus_query_api.access.authenticate import Authenticator, read_token
-from fleetbus_query_api.access.user import ANYONE, User, set_user
-from fleetbus_query_api.answers.problem import Problem, UnauthorizedProblem, render_problem
 from fleetbus_query_api.limits.user_limits import UsageLimits, address_of
+from fleetbus_query_api.requests.user import ANYONE, User, set_user
+from fleetbus_query_api.responses.problem import Problem, UnauthorizedProblem, render_problem
 from fleetbus_query_api.settings import QueryApiSettings
 
 

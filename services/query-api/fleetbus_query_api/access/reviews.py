@@ -11,7 +11,7 @@ import msgspec
 from fleetbus.errors import Unreachable
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.requests import Call
-from fleetbus_query_api.access.user import User
+from fleetbus_query_api.requests.user import User
 
 R = TypeVar("R", bound=msgspec.Struct)
 

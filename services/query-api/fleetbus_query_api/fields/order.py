@@ -9,8 +9,8 @@ from functools import total_ordering
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from fleetbus.kube.field_paths import FieldPath, InvalidPath, Scalar, Special, Value
-from fleetbus_query_api.answers.problem import BadRequestProblem
 from fleetbus_query_api.fields.column import Undecided
+from fleetbus_query_api.responses.problem import BadRequestProblem
 
 MAX_KEYS: Final = 4
 _COMPARED: Final = 200

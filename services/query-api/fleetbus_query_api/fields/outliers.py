@@ -17,9 +17,7 @@ from fleetbus.kube.selectors import FieldSelector
 from fleetbus.ownership import Owner, owner_of
 from fleetbus.snapshot import Entry, ListQuery, SnapshotReader
 from fleetbus.snapshot.reads.entries import make_entry
-from fleetbus_query_api.answers.catalog import read_generation
-from fleetbus_query_api.answers.problem import BadRequestProblem
-from fleetbus_query_api.answers.render import body_of
+from fleetbus_query_api.catalog.catalog import read_generation
 from fleetbus_query_api.fields.bodies import UnreadableBody, decode
 from fleetbus_query_api.fields.matching import (
     STEP,
@@ -28,16 +26,18 @@ from fleetbus_query_api.fields.matching import (
     find_matches,
     value_reader,
 )
-from fleetbus_query_api.fields.paging import (
+from fleetbus_query_api.fields.source import FieldSource, Question
+from fleetbus_query_api.fields.tables import CHUNK_BYTES
+from fleetbus_query_api.fields.variants import digest_form, reduce_tree, variant_of
+from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.requests.paging import (
     FieldPosition,
     digest_question,
     read_token,
     write_token,
 )
-from fleetbus_query_api.fields.source import FieldSource, Question
-from fleetbus_query_api.fields.tables import CHUNK_BYTES
-from fleetbus_query_api.fields.variants import digest_form, reduce_tree, variant_of
-from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.responses.problem import BadRequestProblem
+from fleetbus_query_api.responses.render import body_of
 
 _MAX_NAMES: Final = 300_000
 """That are compared; one takes 100 bytes meanwhile."""

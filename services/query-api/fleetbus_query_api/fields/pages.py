@@ -13,19 +13,19 @@ from fleetbus.kube.selectors import FieldSelector
 from fleetbus.snapshot import Entry, InvalidToken, ListQuery, Page, SnapshotReader
 from fleetbus.snapshot.reads.entries import make_entry
 from fleetbus.snapshot.reads.paging import Position
-from fleetbus_query_api.answers.catalog import read_generation
+from fleetbus_query_api.catalog.catalog import read_generation
 from fleetbus_query_api.fields.bodies import UnreadableBody
 from fleetbus_query_api.fields.matching import STEP, Matches, Segment, find_matches, value_reader
 from fleetbus_query_api.fields.order import KEYED, Rank, SortKey, dump_ranks, load_ranks, rank_of
-from fleetbus_query_api.fields.paging import (
+from fleetbus_query_api.fields.selection import matches_entry
+from fleetbus_query_api.fields.source import FieldSource, Question
+from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.requests.paging import (
     FieldPosition,
     digest_question,
     read_token,
     write_token,
 )
-from fleetbus_query_api.fields.selection import matches_entry
-from fleetbus_query_api.fields.source import FieldSource, Question
-from fleetbus_query_api.limits.time_slices import TimeSlices
 
 MAX_PAGE_BYTES: Final = 16 * 1024 * 1024
 """Bodies per page (rule A8); a single object may be larger, but is never sent with another."""

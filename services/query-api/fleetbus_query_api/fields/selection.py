@@ -6,8 +6,8 @@ from fleetbus.kube.field_paths import TooManyValues
 from fleetbus.kube.json_fields import mapping
 from fleetbus.kube.selectors import FieldSelector, LabelSelector
 from fleetbus.snapshot import Entry
-from fleetbus_query_api.answers.render import body_of
 from fleetbus_query_api.fields.bodies import UnreadableBody, decode
+from fleetbus_query_api.responses.render import body_of
 
 
 def matches_entry(entry: Entry, labels: LabelSelector | None, fields: FieldSelector) -> bool:

@@ -15,7 +15,6 @@ from fleetbus.kube.selectors import FieldSelector
 from fleetbus.snapshot import Entry, ListQuery, SnapshotReader
 from fleetbus.snapshot.reads.entries import member_of
 from fleetbus.snapshot.reads.paging import Position, write_token
-from fleetbus_query_api.answers.render import body_of
 from fleetbus_query_api.fields.bodies import UnreadableBody
 from fleetbus_query_api.fields.column import UNDECIDED, FieldColumn
 from fleetbus_query_api.fields.extract import field_reader
@@ -29,6 +28,7 @@ from fleetbus_query_api.fields.order import CLUSTER, KEYED
 from fleetbus_query_api.fields.table import FieldTable, Place
 from fleetbus_query_api.fields.tables import CHUNK_BYTES, FieldTables
 from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.responses.render import body_of
 
 _FEW: Final = 2_000
 """So many objects are read for a question alone; columns of everything cost more."""

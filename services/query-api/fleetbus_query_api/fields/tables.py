@@ -16,11 +16,11 @@ from fleetbus.kube.field_paths import FieldPath
 from fleetbus.snapshot import SnapshotReader
 from fleetbus.snapshot.reads.rows import MOST_ROWS, StoredRow
 from fleetbus.snapshot.reads.walk import EVERYTHING
+from fleetbus_query_api.feed.tail import FeedTail
 from fleetbus_query_api.fields.column import FieldColumn
 from fleetbus_query_api.fields.shared_task import SharedTask
 from fleetbus_query_api.fields.table import FieldTable, Place
 from fleetbus_query_api.limits.time_slices import TimeSlices
-from fleetbus_query_api.watch.tail import FeedTail
 
 CHUNK_BYTES: Final = 512 * 1024
 """Bodies per read: the answers to others wait on the same connection."""

@@ -20,11 +20,11 @@ from fleetbus_proto.distribution import DistributionEvent, decode_distribution_e
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import DISTRIBUTION_STREAM, distribution_filter
 from fleetbus_query_api.access.authorise import Access, Right, authorise_where_decided
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.catalog import Catalog
+from fleetbus_query_api.catalog.catalog import Catalog
 from fleetbus_query_api.history.runs import ControllerRun, RunReads
-from fleetbus_query_api.history.window import Asked
+from fleetbus_query_api.past.window import Asked
 from fleetbus_query_api.relations.owner_rights import right_to_get
+from fleetbus_query_api.requests.user import User
 
 _MOST_REPORTS: Final = 100
 _GROUP: Final = "fleetbus.dev"

@@ -23,11 +23,8 @@ from fleetbus.process.clock import rfc3339
 from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot import SnapshotReader
 from fleetbus_query_api.access.authorise import Access
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.found import render_undetermined
-from fleetbus_query_api.answers.object_listing import describe_resource
-from fleetbus_query_api.answers.render import render_freshness
 from fleetbus_query_api.fields.bodies import UnreadableBody, decode
+from fleetbus_query_api.fields.found import render_undetermined
 from fleetbus_query_api.fields.variants import reduce_tree
 from fleetbus_query_api.history.distributed import (
     ReportFilter,
@@ -39,10 +36,13 @@ from fleetbus_query_api.history.distributed import (
     visible_writers,
 )
 from fleetbus_query_api.history.parameters import ChangesParameters
-from fleetbus_query_api.history.steps import Step
-from fleetbus_query_api.history.window import Asked, Windows, render_window
 from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.objects.listing import describe_resource
+from fleetbus_query_api.past.steps import Step
+from fleetbus_query_api.past.window import Asked, Windows, render_window
 from fleetbus_query_api.relations.readable_types import ReadableTypes, TypeReader
+from fleetbus_query_api.requests.user import User
+from fleetbus_query_api.responses.render import render_freshness
 
 _FIRST_STEP: Final = 1_000
 _MOST_STEP: Final = 4_000

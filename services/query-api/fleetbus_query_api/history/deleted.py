@@ -17,29 +17,29 @@ from fleetbus.snapshot import Entry, SnapshotReader
 from fleetbus_proto.distribution import DistributionEvent, decode_distribution_event
 from fleetbus_proto.subjects import DISTRIBUTION_STREAM, DistributionVerb
 from fleetbus_query_api.access.authorise import Access
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.object_listing import (
+from fleetbus_query_api.catalog.readable import Selection
+from fleetbus_query_api.fields.bodies import UnreadableBody, why_degraded
+from fleetbus_query_api.fields.kubernetes_names import translate_fields
+from fleetbus_query_api.fields.selection import matches_entry
+from fleetbus_query_api.history.latest import Latest
+from fleetbus_query_api.history.parameters import DeletedParameters
+from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.objects.listing import (
     ObjectListing,
     describe_resource,
     members_of,
     read_selectors,
 )
-from fleetbus_query_api.answers.readable import Selection
-from fleetbus_query_api.answers.render import (
+from fleetbus_query_api.operations.held_deletions import MULTI_CLUSTER_RESOURCES
+from fleetbus_query_api.past.window import Asked, Windows
+from fleetbus_query_api.requests.user import User
+from fleetbus_query_api.responses.render import (
     body_of,
     render_freshness,
     render_item,
     render_list,
     render_one,
 )
-from fleetbus_query_api.fields.bodies import UnreadableBody, why_degraded
-from fleetbus_query_api.fields.kubernetes_names import translate_fields
-from fleetbus_query_api.fields.selection import matches_entry
-from fleetbus_query_api.history.latest import Latest
-from fleetbus_query_api.history.parameters import DeletedParameters
-from fleetbus_query_api.history.window import Asked, Windows
-from fleetbus_query_api.limits.time_slices import TimeSlices
-from fleetbus_query_api.operations.held_deletions import MULTI_CLUSTER_RESOURCES
 
 _TOGETHER: Final = 100
 _TOGETHER_BYTES: Final = 1024**2

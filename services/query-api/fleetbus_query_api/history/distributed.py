@@ -21,9 +21,9 @@ from fleetbus.snapshot.guard import read_terms
 from fleetbus_proto.distribution import DistributionEvent, decode_distribution_event
 from fleetbus_proto.subjects import DISTRIBUTION_STREAM, DistributionVerb, distribution_filter
 from fleetbus_query_api.access.authorise import Access
-from fleetbus_query_api.access.user import User
 from fleetbus_query_api.fields.bodies import UnreadableBody, decode
 from fleetbus_query_api.operations.held_deletions import MULTI_CLUSTER_RESOURCES
+from fleetbus_query_api.requests.user import User
 
 KIND: Final = "MultiClusterResource"
 _GROUP: Final = "fleetbus.dev"

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fleetbus_query_api.answers.openapi import (
+from fleetbus_query_api.responses.openapi import (
     AnswerModel,
     FreshAnswerModel,
     ItemModel,

@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fleetbus_query_api.answers.parameters import (
+from fleetbus_query_api.requests.parameters import (
     MAX_PAGE,
     MAX_TIME,
     PlaceParameters,

@@ -8,10 +8,6 @@ import msgspec
 from fastapi import APIRouter, Depends, Path, Query, Request
 from starlette.responses import Response
 
-from fleetbus_query_api.access.user import RequestUser
-from fleetbus_query_api.answers.openapi import describe_answers
-from fleetbus_query_api.answers.parameters import NoParameters, ResourcePath, refuse_repeats
-from fleetbus_query_api.answers.render import json_response
 from fleetbus_query_api.history.changes import FleetChanges
 from fleetbus_query_api.history.deleted import DeletedObjects
 from fleetbus_query_api.history.models import (
@@ -26,9 +22,13 @@ from fleetbus_query_api.history.parameters import (
     TimelineParameters,
 )
 from fleetbus_query_api.history.timeline import Timelines
-from fleetbus_query_api.history.window import Windows, render_window
 from fleetbus_query_api.limits.connected import while_connected
+from fleetbus_query_api.past.window import Windows, render_window
 from fleetbus_query_api.relations.owners import ObjectPath
+from fleetbus_query_api.requests.parameters import NoParameters, ResourcePath, refuse_repeats
+from fleetbus_query_api.requests.user import RequestUser
+from fleetbus_query_api.responses.openapi import describe_answers
+from fleetbus_query_api.responses.render import json_response
 
 _Namespace = Annotated[str, Path(description="`-` for an object without a namespace.")]
 

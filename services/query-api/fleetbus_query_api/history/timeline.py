@@ -20,18 +20,18 @@ from fleetbus.process.clock import rfc3339
 from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot import SnapshotReader
 from fleetbus_proto.subjects import STREAM, Verb
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.object_listing import ObjectListing, describe_resource, members_of
-from fleetbus_query_api.answers.problem import NotFoundProblem
-from fleetbus_query_api.answers.readable import Selection
-from fleetbus_query_api.answers.render import render_freshness
+from fleetbus_query_api.catalog.readable import Selection
 from fleetbus_query_api.fields.bodies import UnreadableBody, decode
 from fleetbus_query_api.history.actions import Actions
 from fleetbus_query_api.history.latest import Latest
 from fleetbus_query_api.history.parameters import TimelineParameters
-from fleetbus_query_api.history.window import Asked, Windows
 from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.objects.listing import ObjectListing, describe_resource, members_of
+from fleetbus_query_api.past.window import Asked, Windows
 from fleetbus_query_api.relations.owners import ObjectPath
+from fleetbus_query_api.requests.user import User
+from fleetbus_query_api.responses.problem import NotFoundProblem
+from fleetbus_query_api.responses.render import render_freshness
 
 
 @dataclass(frozen=True, slots=True)

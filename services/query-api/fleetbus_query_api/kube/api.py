@@ -8,8 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.render import json_response
+from fleetbus_query_api.catalog.served import FLEET, ServedKinds
 from fleetbus_query_api.kube.discovery import aggregate, find_document, media_type
 from fleetbus_query_api.kube.negotiation import DISCOVERY_FORMS, negotiate
 from fleetbus_query_api.kube.objects.reading import KubeObjects, KubeRequest
@@ -17,11 +16,12 @@ from fleetbus_query_api.kube.objects.subresources import is_served
 from fleetbus_query_api.kube.objects.watching import KubeWatches
 from fleetbus_query_api.kube.openapi.documents import OpenApi
 from fleetbus_query_api.kube.parameters import KubeParameters
-from fleetbus_query_api.kube.paths import parse_path, review_kind
 from fleetbus_query_api.kube.problems import UpgradeProblem, no_path, no_subresource
 from fleetbus_query_api.kube.reviews.reviews import Reviews
 from fleetbus_query_api.kube.waits import refuse_waiting, shows_all
-from fleetbus_query_api.types.served import FLEET, ServedKinds
+from fleetbus_query_api.requests.kube_paths import parse_path, review_kind
+from fleetbus_query_api.requests.user import User
+from fleetbus_query_api.responses.render import json_response
 
 _AGGREGATED: Final = ("api", "apis")
 _VERSION: Final = "version"

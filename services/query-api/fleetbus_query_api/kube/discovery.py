@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fleetbus_proto.resources import CORE
-from fleetbus_query_api.types.kinds import VERBS, Kind, group_versions
+from fleetbus_query_api.catalog.kinds import VERBS, Kind, group_versions
 
 JsonObject = dict[str, Any]
 Groups = Mapping[str, Mapping[str, Sequence[Kind]]]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from fleetbus.kube.selectors import FieldSelector, InvalidSelector, LabelSelector
-from fleetbus_query_api.answers.object_listing import read_selectors
-from fleetbus_query_api.answers.parameters import check_repeats
-from fleetbus_query_api.answers.problem import BadRequestProblem
 from fleetbus_query_api.fields.kubernetes_names import translate_fields
 from fleetbus_query_api.kube.problems import InvalidOptionsProblem, bad_parameter
+from fleetbus_query_api.objects.listing import read_selectors
+from fleetbus_query_api.requests.parameters import check_repeats
+from fleetbus_query_api.responses.problem import BadRequestProblem
 
 _READ: Final = (
     "allowWatchBookmarks",

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Final
 
-from fleetbus_query_api.answers.problem import (
+from fleetbus_query_api.requests.kube_paths import ResourcePath
+from fleetbus_query_api.responses.problem import (
     BadRequestProblem,
     MethodNotAllowedProblem,
     NotFoundProblem,
     Problem,
 )
-from fleetbus_query_api.kube.paths import ResourcePath
-from fleetbus_query_api.kube.status import WHERE_TO_WRITE
+from fleetbus_query_api.responses.status import WHERE_TO_WRITE
 
 _MAX_NAMED: Final = 5
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from fleetbus_query_api.access.user import RequestUser
 from fleetbus_query_api.kube.api import KubeApi
+from fleetbus_query_api.requests.user import RequestUser
 
 
 def kube_router(api: KubeApi) -> APIRouter:

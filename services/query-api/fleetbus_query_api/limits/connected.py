@@ -9,7 +9,7 @@ from typing import Any, Final
 from fastapi import Request
 from starlette.responses import Response
 
-from fleetbus_query_api.answers.render import json_response
+from fleetbus_query_api.responses.render import json_response
 
 _CLIENT_CLOSED: Final = 499
 """Nobody receives it; the log has it."""

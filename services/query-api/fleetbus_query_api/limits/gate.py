@@ -15,15 +15,15 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fleetbus.process.loopback import is_loopback
-from fleetbus_query_api.answers.problem import (
+from fleetbus_query_api.requests.kube_verbs import is_review
+from fleetbus_query_api.responses.problem import (
     ForbiddenProblem,
     MethodNotAllowedProblem,
     MisdirectedProblem,
     Problem,
     render_problem,
 )
-from fleetbus_query_api.kube.requests import is_review
-from fleetbus_query_api.kube.status import KUBE_PREFIX, WHERE_TO_WRITE
+from fleetbus_query_api.responses.status import KUBE_PREFIX, WHERE_TO_WRITE
 
 WRITES: Final[Mapping[str, str]] = {"/v1/join": "POST", "/v1/unjoin": "DELETE"}
 """The only paths that write, each with its only method."""

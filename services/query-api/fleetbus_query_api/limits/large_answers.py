@@ -14,8 +14,8 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from fleetbus_query_api.answers.problem import UnavailableProblem, render_problem
-from fleetbus_query_api.kube.requests import is_list
+from fleetbus_query_api.requests.kube_verbs import is_list
+from fleetbus_query_api.responses.problem import UnavailableProblem, render_problem
 
 log = structlog.get_logger()
 

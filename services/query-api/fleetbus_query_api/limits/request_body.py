@@ -7,7 +7,7 @@ from typing import Final
 
 from fastapi import Request
 
-from fleetbus_query_api.answers.problem import BadRequestProblem, TooLargeProblem
+from fleetbus_query_api.responses.problem import BadRequestProblem, TooLargeProblem
 
 _WITHIN_SECONDS: Final = 5
 

@@ -10,10 +10,10 @@ from typing import Final
 from prometheus_client import Counter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fleetbus_query_api.access.user import find_user
-from fleetbus_query_api.answers.problem import TooManyRequestsProblem, render_problem
 from fleetbus_query_api.limits.lasting import release_with
 from fleetbus_query_api.limits.token_buckets import TokenBuckets
+from fleetbus_query_api.requests.user import find_user
+from fleetbus_query_api.responses.problem import TooManyRequestsProblem, render_problem
 from fleetbus_query_api.settings import QueryApiSettings
 
 _CONCURRENCY_RETRY_SECONDS: Final = 1.0

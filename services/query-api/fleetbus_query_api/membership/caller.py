@@ -24,7 +24,7 @@ from fleetbus.kube.connection.config import KubeConfig, cluster_fields
 from fleetbus.process.loopback import is_loopback
 from fleetbus.process.settings import SharedSettings
 from fleetbus_query_api.access.authenticate import read_token
-from fleetbus_query_api.answers.problem import UnavailableProblem
+from fleetbus_query_api.responses.problem import UnavailableProblem
 
 _POD_CA: Final = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 _SOURCE: Final = "the hub, with the token of the caller"

@@ -14,7 +14,7 @@ from fleetbus.clusters.providers.cluster import CLUSTERS, SECRETS
 from fleetbus.kube.access_reviews import Right, missing_rights
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus_proto.resources import parse_resource
-from fleetbus_query_api.answers.problem import ForbiddenProblem
+from fleetbus_query_api.responses.problem import ForbiddenProblem
 
 _CLUSTERS: Final = parse_resource(CLUSTERS)
 _SECRETS: Final = parse_resource(SECRETS)

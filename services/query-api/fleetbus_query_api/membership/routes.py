@@ -18,17 +18,6 @@ from fleetbus.kube.client import KubeClient
 from fleetbus_proto.subjects import check_cluster
 from fleetbus_query_api.access.audit import note_on_hub
 from fleetbus_query_api.access.authorise import Right
-from fleetbus_query_api.access.user import RequestUser, User
-from fleetbus_query_api.answers.parameters import check_repeats
-from fleetbus_query_api.answers.problem import (
-    BadRequestProblem,
-    ConflictProblem,
-    ForbiddenProblem,
-    NotFoundProblem,
-    Problem,
-    UnavailableProblem,
-)
-from fleetbus_query_api.answers.render import json_response
 from fleetbus_query_api.membership.caller import CallerHub
 from fleetbus_query_api.membership.rights import (
     require,
@@ -37,6 +26,17 @@ from fleetbus_query_api.membership.rights import (
     rights_to_unjoin,
 )
 from fleetbus_query_api.membership.upload import FIELD, read_kubeconfig
+from fleetbus_query_api.requests.parameters import check_repeats
+from fleetbus_query_api.requests.user import RequestUser, User
+from fleetbus_query_api.responses.problem import (
+    BadRequestProblem,
+    ConflictProblem,
+    ForbiddenProblem,
+    NotFoundProblem,
+    Problem,
+    UnavailableProblem,
+)
+from fleetbus_query_api.responses.render import json_response
 
 log = structlog.get_logger()
 

@@ -11,8 +11,8 @@ from fastapi import Request
 
 from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.config import MAX_UPLOAD, KubeConfig, read_upload
-from fleetbus_query_api.answers.problem import BadRequestProblem
 from fleetbus_query_api.limits.request_body import read_body
+from fleetbus_query_api.responses.problem import BadRequestProblem
 
 FIELD: Final = "kubeconfig"
 _FRAME: Final = 8 * 1024

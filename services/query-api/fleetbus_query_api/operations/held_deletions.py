@@ -13,12 +13,12 @@ from fleetbus.deletions.budget import WINDOW, DeletionBudget, allowance, objects
 from fleetbus.deletions.held import find_held, status_of
 from fleetbus.snapshot import ListQuery, SnapshotReader
 from fleetbus_query_api.access.authorise import Access, Right
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.catalog import read_generation
-from fleetbus_query_api.answers.problem import NotFoundProblem
-from fleetbus_query_api.answers.render import body_of, render_freshness
+from fleetbus_query_api.catalog.catalog import read_generation
 from fleetbus_query_api.fields.bodies import UnreadableBody, decode
 from fleetbus_query_api.operations.hub_rights import require_on_hub
+from fleetbus_query_api.requests.user import User
+from fleetbus_query_api.responses.problem import NotFoundProblem
+from fleetbus_query_api.responses.render import body_of, render_freshness
 
 MULTI_CLUSTER_RESOURCES: Final = Right("list", "fleetbus.dev", "multiclusterresources")
 _KEY: Final = "fleetbus.dev/multiclusterresources"

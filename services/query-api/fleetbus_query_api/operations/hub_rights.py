@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fleetbus_query_api.access.authorise import Access, Right
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.problem import ForbiddenProblem
+from fleetbus_query_api.requests.user import User
+from fleetbus_query_api.responses.problem import ForbiddenProblem
 
 
 async def require_on_hub(access: Access, user: User, right: Right) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from fleetbus_query_api.answers.openapi import AnswerModel, FreshAnswerModel
+from fleetbus_query_api.responses.openapi import AnswerModel, FreshAnswerModel
 
 
 class BreakerModel(AnswerModel):

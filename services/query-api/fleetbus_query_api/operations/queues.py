@@ -16,9 +16,9 @@ from fleetbus.workqueue.describe import View, describe
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_query_api.access.authorise import Access, Right
-from fleetbus_query_api.access.user import User
 from fleetbus_query_api.operations.controllers import KnownControllers
 from fleetbus_query_api.operations.hub_rights import require_on_hub
+from fleetbus_query_api.requests.user import User
 
 QUEUES: Final = Right("list", "fleetbus.dev", "queues")
 """Queues are no objects: this resource exists in roles only."""

@@ -7,13 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
-from fleetbus_query_api.access.user import RequestUser
-from fleetbus_query_api.answers.openapi import describe_answers
-from fleetbus_query_api.answers.parameters import NoParameters, refuse_repeats
-from fleetbus_query_api.answers.render import json_response
 from fleetbus_query_api.operations.held_deletions import HeldDeletions
 from fleetbus_query_api.operations.models import HeldDeletionsModel, QueueListModel
 from fleetbus_query_api.operations.queues import QueueListing
+from fleetbus_query_api.requests.parameters import NoParameters, refuse_repeats
+from fleetbus_query_api.requests.user import RequestUser
+from fleetbus_query_api.responses.openapi import describe_answers
+from fleetbus_query_api.responses.render import json_response
 
 _None = Annotated[NoParameters, Query()]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fleetbus_proto.resources import CORE
 from fleetbus_query_api.access.authorise import Right
-from fleetbus_query_api.answers.catalog import KnownFleet, KnownResource
+from fleetbus_query_api.catalog.catalog import KnownFleet, KnownResource
 
 
 def right_to_get(

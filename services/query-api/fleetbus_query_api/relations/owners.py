@@ -14,21 +14,21 @@ from fleetbus.snapshot import Entry, SnapshotReader
 from fleetbus_proto.keys import split_object_key
 from fleetbus_proto.resources import CORE
 from fleetbus_query_api.access.authorise import Access, authorise_where_decided
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.catalog import Catalog, KnownFleet, KnownResource
-from fleetbus_query_api.answers.object_listing import (
+from fleetbus_query_api.catalog.catalog import Catalog, KnownFleet, KnownResource
+from fleetbus_query_api.catalog.readable import Selection
+from fleetbus_query_api.fields.bodies import UnreadableBody, decode
+from fleetbus_query_api.objects.listing import (
     ObjectListing,
     describe_resource,
     members_of,
 )
-from fleetbus_query_api.answers.parameters import ChildrenParameters
-from fleetbus_query_api.answers.problem import NotFoundProblem
-from fleetbus_query_api.answers.readable import Selection
-from fleetbus_query_api.answers.render import body_of, render_freshness
-from fleetbus_query_api.fields.bodies import UnreadableBody, decode
 from fleetbus_query_api.relations.owner_rights import right_to_get
 from fleetbus_query_api.relations.readable_types import ReadableTypes, TypeReader
 from fleetbus_query_api.relations.where import render_found
+from fleetbus_query_api.requests.parameters import ChildrenParameters
+from fleetbus_query_api.requests.user import User
+from fleetbus_query_api.responses.problem import NotFoundProblem
+from fleetbus_query_api.responses.render import body_of, render_freshness
 
 _MAX_DEPTH: Final = 10
 _MAX_OWNERS: Final = 100

@@ -15,10 +15,10 @@ from fleetbus_query_api.access.authorise import (
     UndecidedProblem,
     authorise_where_decided,
 )
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.catalog import Catalog, KnownFleet, KnownResource
-from fleetbus_query_api.answers.cluster_listing import cluster_freshness
-from fleetbus_query_api.answers.readable import UNDECIDED, UNREADABLE, Selection, no_resource
+from fleetbus_query_api.catalog.catalog import Catalog, KnownFleet, KnownResource
+from fleetbus_query_api.catalog.cluster_listing import cluster_freshness
+from fleetbus_query_api.catalog.readable import UNDECIDED, UNREADABLE, Selection, no_resource
+from fleetbus_query_api.requests.user import User
 
 
 @dataclass(frozen=True, slots=True)

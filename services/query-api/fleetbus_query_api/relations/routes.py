@@ -9,26 +9,26 @@ from starlette.responses import Response
 
 from fleetbus.snapshot import SnapshotReader
 from fleetbus_query_api.access.authorise import Access
-from fleetbus_query_api.access.user import RequestUser
-from fleetbus_query_api.answers.catalog import Catalog
-from fleetbus_query_api.answers.object_listing import ObjectListing
-from fleetbus_query_api.answers.openapi import (
-    ChildrenModel,
-    OwnersModel,
-    WhereModel,
-    describe_answers,
-)
-from fleetbus_query_api.answers.parameters import (
+from fleetbus_query_api.catalog.catalog import Catalog
+from fleetbus_query_api.limits.connected import while_connected
+from fleetbus_query_api.objects.listing import ObjectListing
+from fleetbus_query_api.relations.owners import ObjectPath, Relations
+from fleetbus_query_api.relations.readable_types import TypeReader
+from fleetbus_query_api.relations.where import Where
+from fleetbus_query_api.requests.parameters import (
     ChildrenParameters,
     NoParameters,
     ResourcePath,
     WhereParameters,
     refuse_repeats,
 )
-from fleetbus_query_api.limits.connected import while_connected
-from fleetbus_query_api.relations.owners import ObjectPath, Relations
-from fleetbus_query_api.relations.readable_types import TypeReader
-from fleetbus_query_api.relations.where import Where
+from fleetbus_query_api.requests.user import RequestUser
+from fleetbus_query_api.responses.openapi import (
+    ChildrenModel,
+    OwnersModel,
+    WhereModel,
+    describe_answers,
+)
 
 _Namespace = Annotated[str, Path(description="`-` for an object without a namespace.")]
 

@@ -8,11 +8,11 @@ import msgspec
 
 from fleetbus.snapshot import SnapshotReader
 from fleetbus.snapshot.reads.lookups import FoundObject
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.object_listing import describe_resource
-from fleetbus_query_api.answers.parameters import WhereParameters
-from fleetbus_query_api.answers.render import render_freshness
+from fleetbus_query_api.objects.listing import describe_resource
 from fleetbus_query_api.relations.readable_types import ReadableTypes, TypeReader
+from fleetbus_query_api.requests.parameters import WhereParameters
+from fleetbus_query_api.requests.user import User
+from fleetbus_query_api.responses.render import render_freshness
 
 
 class Where:

@@ -8,7 +8,7 @@ from typing import Final
 
 from fleetbus.kube.json_fields import Tree
 from fleetbus_proto.resources import is_built_in
-from fleetbus_query_api.answers.catalog import KnownResource
+from fleetbus_query_api.catalog.catalog import KnownResource
 from fleetbus_query_api.tables.builtin import BUILTIN
 from fleetbus_query_api.tables.column import AGE, CREATED_AT, NAME, Column
 from fleetbus_query_api.tables.custom import custom_columns

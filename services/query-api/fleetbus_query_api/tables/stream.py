@@ -21,20 +21,20 @@ from fleetbus.kube.selectors import FieldSelector, LabelSelector
 from fleetbus.kube.trees import read_tree
 from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot import Entry, ListQuery
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.found import Found, Pages, render_undetermined
-from fleetbus_query_api.answers.object_listing import (
+from fleetbus_query_api.catalog.readable import Selection
+from fleetbus_query_api.fields.found import Found, Pages, render_undetermined
+from fleetbus_query_api.fields.kubernetes_names import translate_fields
+from fleetbus_query_api.fields.order import SortKey, parse_sort
+from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.objects.listing import (
     ObjectListing,
     describe_resource,
     members_of,
 )
-from fleetbus_query_api.answers.parameters import ListParameters, require_few
-from fleetbus_query_api.answers.problem import BadRequestProblem
-from fleetbus_query_api.answers.readable import Selection
-from fleetbus_query_api.answers.render import FIXED_HEADERS, SLICE, body_of, render_freshness
-from fleetbus_query_api.fields.kubernetes_names import translate_fields
-from fleetbus_query_api.fields.order import SortKey, parse_sort
-from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.requests.parameters import ListParameters, require_few
+from fleetbus_query_api.requests.user import User
+from fleetbus_query_api.responses.problem import BadRequestProblem
+from fleetbus_query_api.responses.render import FIXED_HEADERS, SLICE, body_of, render_freshness
 from fleetbus_query_api.tables.column import LONGEST_CELL, NONE, UNKNOWN, Cell, Column
 from fleetbus_query_api.tables.columns import columns_in_list, columns_of
 from fleetbus_query_api.tables.cost import CellCosts

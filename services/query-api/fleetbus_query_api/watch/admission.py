@@ -8,7 +8,7 @@ from typing import Final
 
 from prometheus_client import Gauge
 
-from fleetbus_query_api.answers.problem import TooManyRequestsProblem
+from fleetbus_query_api.responses.problem import TooManyRequestsProblem
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.watch.selection import Selector
 

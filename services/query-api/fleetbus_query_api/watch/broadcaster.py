@@ -22,17 +22,17 @@ from fleetbus.process.log_once import LogOnce
 from fleetbus.snapshot import ListQuery, Page
 from fleetbus.snapshot.reads.changed import MOST, ChangedObjects, ObjectState
 from fleetbus.snapshot.reads.feed import Change, Position
-from fleetbus_query_api.answers.object_listing import ObjectListing
-from fleetbus_query_api.answers.problem import GoneProblem, UnavailableProblem
+from fleetbus_query_api.feed.tail import FeedTail
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.limits.turns import Turns
+from fleetbus_query_api.objects.listing import ObjectListing
+from fleetbus_query_api.responses.problem import GoneProblem, UnavailableProblem
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.watch.admission import Admission
 from fleetbus_query_api.watch.events import Event, Settler, Shown, key_of
 from fleetbus_query_api.watch.selection import Matching, Pages, Selector
 from fleetbus_query_api.watch.shown_keys import KeyCount, ShownKeys
 from fleetbus_query_api.watch.subscription import EndReason, Subscription
-from fleetbus_query_api.watch.tail import FeedTail
 
 log = structlog.get_logger()
 

@@ -17,7 +17,7 @@ import msgspec
 from fleetbus.snapshot import Entry
 from fleetbus.snapshot.reads.changed import ObjectState
 from fleetbus.snapshot.reads.feed import Change
-from fleetbus_query_api.answers.render import body_of
+from fleetbus_query_api.responses.render import body_of
 
 ADDED: Final = "ADDED"
 MODIFIED: Final = "MODIFIED"

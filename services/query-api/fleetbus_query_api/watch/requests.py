@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-from fleetbus_query_api.answers.readable import Readable
+from fleetbus_query_api.catalog.readable import Readable
 from fleetbus_query_api.watch.selection import Selector
 from fleetbus_query_api.watch.subscription import Encoder
 

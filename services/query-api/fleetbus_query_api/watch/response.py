@@ -9,8 +9,8 @@ from typing import Final
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from fleetbus_query_api.answers.render import FIXED_HEADERS
 from fleetbus_query_api.limits.lasting import release_capacity
+from fleetbus_query_api.responses.render import FIXED_HEADERS
 from fleetbus_query_api.watch.stream import OpenWatch
 
 _DISCONNECT: Final = "http.disconnect"

@@ -15,7 +15,7 @@ from typing import Self, TypeAlias
 from fleetbus.kube.field_paths import TooManyValues
 from fleetbus.kube.selectors import FieldSelector, LabelSelector
 from fleetbus.snapshot import ListQuery, Page
-from fleetbus_query_api.answers.object_listing import push_down
+from fleetbus_query_api.objects.listing import push_down
 from fleetbus_query_api.watch.events import Event, Shown
 from fleetbus_query_api.watch.shown_keys import Key, ShownKeys
 

@@ -14,20 +14,20 @@ from starlette.responses import Response
 
 from fleetbus.kube.selectors import FieldSelector, LabelSelector
 from fleetbus.snapshot import Entry, Freshness
-from fleetbus_query_api.access.user import RequestUser
-from fleetbus_query_api.answers.object_listing import ObjectListing
-from fleetbus_query_api.answers.openapi import ItemModel, describe_answers
-from fleetbus_query_api.answers.parameters import (
+from fleetbus_query_api.catalog.readable import Readable, Selection
+from fleetbus_query_api.fields.kubernetes_names import translate_fields
+from fleetbus_query_api.limits.user_limits import identify_user
+from fleetbus_query_api.objects.listing import ObjectListing
+from fleetbus_query_api.requests.parameters import (
     MAX_SELECTOR,
     Names,
     refuse_repeats,
     require_few,
 )
-from fleetbus_query_api.answers.problem import BadRequestProblem, Problem
-from fleetbus_query_api.answers.readable import Readable, Selection
-from fleetbus_query_api.answers.render import render_freshness, render_item
-from fleetbus_query_api.fields.kubernetes_names import translate_fields
-from fleetbus_query_api.limits.user_limits import identify_user
+from fleetbus_query_api.requests.user import RequestUser
+from fleetbus_query_api.responses.openapi import ItemModel, describe_answers
+from fleetbus_query_api.responses.problem import BadRequestProblem, Problem
+from fleetbus_query_api.responses.render import render_freshness, render_item
 from fleetbus_query_api.watch.events import ADDED
 from fleetbus_query_api.watch.requests import WatchRequest
 from fleetbus_query_api.watch.response import WatchResponse

@@ -19,15 +19,15 @@ from fleetbus.errors import StoreError
 from fleetbus.snapshot import Entry, ExpiredToken
 from fleetbus.snapshot.reads.changed import MOST, ObjectState
 from fleetbus.snapshot.reads.feed import Change, ExpiredPosition, Position, resume
-from fleetbus_query_api.answers.object_listing import members_of
-from fleetbus_query_api.answers.problem import (
+from fleetbus_query_api.catalog.readable import Readable
+from fleetbus_query_api.objects.listing import members_of
+from fleetbus_query_api.responses.problem import (
     GoneProblem,
     NotFoundProblem,
     Problem,
     TooManyRequestsProblem,
     UnavailableProblem,
 )
-from fleetbus_query_api.answers.readable import Readable
 from fleetbus_query_api.watch.backlog import Listed, Missed
 from fleetbus_query_api.watch.broadcaster import Broadcaster
 from fleetbus_query_api.watch.requests import Periodic, WatchRequest

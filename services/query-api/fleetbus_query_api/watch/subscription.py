@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from fleetbus.snapshot import Entry
-from fleetbus_query_api.answers.problem import GoneProblem, Problem
+from fleetbus_query_api.responses.problem import GoneProblem, Problem
 from fleetbus_query_api.watch.events import Event, Key, Shown, transitions
 from fleetbus_query_api.watch.selection import Matching, Selector
 

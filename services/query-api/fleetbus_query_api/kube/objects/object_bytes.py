@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from fleetbus.snapshot import Entry
-from fleetbus_query_api.answers.render import body_of
 from fleetbus_query_api.fields.bodies import BROKEN
+from fleetbus_query_api.responses.render import body_of
 
 CLUSTER_ANNOTATION: Final = "fleetbus.dev/cluster"
 DEGRADED_ANNOTATION: Final = "fleetbus.dev/degraded"

@@ -11,17 +11,9 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from fleetbus.snapshot import Entry, Freshness, ListQuery, SnapshotReader
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.found import Found
-from fleetbus_query_api.answers.object_listing import (
-    ObjectListing,
-    members_of,
-    with_undecided,
-)
-from fleetbus_query_api.answers.parameters import MAX_PAGE
-from fleetbus_query_api.answers.problem import GoneProblem, NotFoundProblem
-from fleetbus_query_api.answers.readable import Readable, Selection
-from fleetbus_query_api.answers.render import FIXED_HEADERS, join_slices, json_response
+from fleetbus_query_api.catalog.readable import Readable, Selection
+from fleetbus_query_api.catalog.served import FLEET, no_cluster
+from fleetbus_query_api.fields.found import Found
 from fleetbus_query_api.fields.pages import MAX_PAGE_BYTES
 from fleetbus_query_api.kube.negotiation import (
     METADATA,
@@ -44,7 +36,6 @@ from fleetbus_query_api.kube.objects.subresources import (
 from fleetbus_query_api.kube.objects.table_form import TableRows
 from fleetbus_query_api.kube.objects.warnings import freshness_headers
 from fleetbus_query_api.kube.parameters import KubeParameters
-from fleetbus_query_api.kube.paths import ResourcePath
 from fleetbus_query_api.kube.problems import (
     FutureVersionProblem,
     NotAcceptableProblem,
@@ -54,8 +45,17 @@ from fleetbus_query_api.kube.problems import (
 )
 from fleetbus_query_api.kube.waits import followed_name
 from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.objects.listing import (
+    ObjectListing,
+    members_of,
+    with_undecided,
+)
+from fleetbus_query_api.requests.kube_paths import ResourcePath
+from fleetbus_query_api.requests.parameters import MAX_PAGE
+from fleetbus_query_api.requests.user import User
+from fleetbus_query_api.responses.problem import GoneProblem, NotFoundProblem
+from fleetbus_query_api.responses.render import FIXED_HEADERS, join_slices, json_response
 from fleetbus_query_api.tables.columns import columns_of
-from fleetbus_query_api.types.served import FLEET, no_cluster
 
 _STREAMED: Final = 250
 """Objects of a list without a limit that are in memory at a time."""

@@ -15,9 +15,9 @@ from fleetbus.kube.json_fields import Tree, look, mapping, number
 from fleetbus.kube.trees import read_tree
 from fleetbus.snapshot import Entry
 from fleetbus_proto.resources import is_built_in
-from fleetbus_query_api.answers.problem import UnavailableProblem
-from fleetbus_query_api.answers.render import body_of
-from fleetbus_query_api.kube.paths import ResourcePath
+from fleetbus_query_api.requests.kube_paths import ResourcePath
+from fleetbus_query_api.responses.problem import UnavailableProblem
+from fleetbus_query_api.responses.render import body_of
 from fleetbus_query_api.tables.cells import count, render_selector
 from fleetbus_query_api.tables.column import AGE, Column, column, name_of
 

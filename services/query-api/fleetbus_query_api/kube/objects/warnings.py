@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from fleetbus.snapshot import Freshness
-from fleetbus_query_api.answers.incomplete import incomplete_header, quote
-from fleetbus_query_api.answers.object_listing import NOT_WATCHED
+from fleetbus_query_api.objects.listing import NOT_WATCHED
+from fleetbus_query_api.responses.incomplete import incomplete_header, quote
 
 _MOST: Final = 10
 

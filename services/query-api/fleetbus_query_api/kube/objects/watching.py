@@ -10,11 +10,11 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from fleetbus.snapshot import Entry
-from fleetbus_query_api.answers.problem import Problem
 from fleetbus_query_api.kube.objects.forms import Form
 from fleetbus_query_api.kube.objects.reading import KubeObjects, KubeRequest
-from fleetbus_query_api.kube.status import render_status
 from fleetbus_query_api.limits.user_limits import identify_user
+from fleetbus_query_api.responses.problem import Problem
+from fleetbus_query_api.responses.status import render_status
 from fleetbus_query_api.watch.events import ADDED
 from fleetbus_query_api.watch.requests import WatchRequest
 from fleetbus_query_api.watch.response import WatchResponse

@@ -11,11 +11,9 @@ from starlette.responses import Response
 
 from fleetbus.snapshot import ListQuery, SnapshotReader
 from fleetbus_proto.resources import CORE, is_built_in
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.object_listing import ObjectListing, members_of
-from fleetbus_query_api.answers.problem import NotFoundProblem
-from fleetbus_query_api.answers.readable import Selection
-from fleetbus_query_api.answers.render import body_of, json_response
+from fleetbus_query_api.catalog.kinds import VERBS, Kind, group_versions
+from fleetbus_query_api.catalog.readable import Selection
+from fleetbus_query_api.catalog.served import FLEET, ServedKinds
 from fleetbus_query_api.kube.negotiation import JSON, negotiate
 from fleetbus_query_api.kube.openapi.protobuf import ASKED, SENT, encode_document
 from fleetbus_query_api.kube.openapi.schemas import (
@@ -28,8 +26,10 @@ from fleetbus_query_api.kube.openapi.schemas import (
 )
 from fleetbus_query_api.kube.openapi.validity import is_schema
 from fleetbus_query_api.kube.problems import no_path
-from fleetbus_query_api.types.kinds import VERBS, Kind, group_versions
-from fleetbus_query_api.types.served import FLEET, ServedKinds
+from fleetbus_query_api.objects.listing import ObjectListing, members_of
+from fleetbus_query_api.requests.user import User
+from fleetbus_query_api.responses.problem import NotFoundProblem
+from fleetbus_query_api.responses.render import body_of, json_response
 
 _V2: Final = "openapi/v2"
 _V3: Final = "openapi/v3"

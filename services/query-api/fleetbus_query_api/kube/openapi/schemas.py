@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from fleetbus_proto.resources import CORE
-from fleetbus_query_api.types.kinds import Kind
+from fleetbus_query_api.catalog.kinds import Kind
 
 JsonObject = dict[str, Any]
 V2_PREFIX: Final = "#/definitions/"

@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct, field
 
-from fleetbus_query_api.answers.problem import BadRequestProblem
 from fleetbus_query_api.kube.negotiation import JSON, PROTOBUF
 from fleetbus_query_api.kube.problems import UnsupportedBodyProblem
+from fleetbus_query_api.responses.problem import BadRequestProblem
 
 _MAGIC: Final = b"k8s\x00"
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5

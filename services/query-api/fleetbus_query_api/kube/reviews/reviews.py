@@ -14,15 +14,15 @@ from starlette.responses import Response
 
 from fleetbus_proto.resources import CORE
 from fleetbus_query_api.access.authorise import Access, Right
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.catalog import Catalog
-from fleetbus_query_api.answers.problem import BadRequestProblem
-from fleetbus_query_api.answers.render import json_response
+from fleetbus_query_api.catalog.catalog import Catalog
+from fleetbus_query_api.catalog.kinds import VERBS
+from fleetbus_query_api.catalog.served import FLEET
 from fleetbus_query_api.kube.negotiation import negotiate
 from fleetbus_query_api.kube.reviews.bodies import ReviewSpec, read_spec
 from fleetbus_query_api.limits.request_body import read_body
-from fleetbus_query_api.types.kinds import VERBS
-from fleetbus_query_api.types.served import FLEET
+from fleetbus_query_api.requests.user import User
+from fleetbus_query_api.responses.problem import BadRequestProblem
+from fleetbus_query_api.responses.render import json_response
 
 _MAX_BODY: Final = 16 * 1024
 _MAX_NAME: Final = 253

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.types.kinds import Kind
-from fleetbus_query_api.types.served import FLEET, ServedKinds
+from fleetbus_query_api.catalog.kinds import Kind
+from fleetbus_query_api.catalog.served import FLEET, ServedKinds
+from fleetbus_query_api.requests.user import User
 
 
 class TypeListing:

@@ -9,8 +9,8 @@ from typing import Annotated, Final, Literal, Self, cast
 from fastapi import Path, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from fleetbus_query_api.answers.problem import BadRequestProblem
-from fleetbus_query_api.fields.paging import MAX_TOKEN
+from fleetbus_query_api.requests.paging import MAX_TOKEN
+from fleetbus_query_api.responses.problem import BadRequestProblem
 
 MAX_PAGE: Final = 1000
 """Objects per page (rule A8)."""

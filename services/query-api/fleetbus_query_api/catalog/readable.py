@@ -9,9 +9,9 @@ from typing import Final
 from fleetbus.snapshot import Freshness, ResourceState
 from fleetbus_proto.resources import CORE, parse_resource_name
 from fleetbus_query_api.access.authorise import Access, Right
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.catalog import Catalog, KnownFleet, KnownResource
-from fleetbus_query_api.answers.problem import NotFoundProblem
+from fleetbus_query_api.catalog.catalog import Catalog, KnownFleet, KnownResource
+from fleetbus_query_api.requests.user import User
+from fleetbus_query_api.responses.problem import NotFoundProblem
 
 UNREADABLE: Final = Freshness(
     ResourceState.UNKNOWN,

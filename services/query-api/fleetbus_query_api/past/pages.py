@@ -22,19 +22,19 @@ from fleetbus.snapshot import Entry, InvalidToken, ListQuery, SnapshotReader
 from fleetbus.snapshot.reads.entries import member_of
 from fleetbus.snapshot.reads.paging import Position, write_token
 from fleetbus_proto.keys import split_object_key
-from fleetbus_query_api.answers.problem import BadRequestProblem
 from fleetbus_query_api.fields.bodies import UnreadableBody, why_degraded
-from fleetbus_query_api.fields.paging import digest_question
 from fleetbus_query_api.fields.selection import matches_entry
-from fleetbus_query_api.history.past_token import (
+from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.past.steps import STEP_BYTES, Step
+from fleetbus_query_api.past.token import (
     PastPosition,
     microseconds,
     read_past_token,
     write_past_token,
 )
-from fleetbus_query_api.history.steps import STEP_BYTES, Step
-from fleetbus_query_api.history.window import Asked
-from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.past.window import Asked
+from fleetbus_query_api.requests.paging import digest_question
+from fleetbus_query_api.responses.problem import BadRequestProblem
 
 _FIRST_STEP: Final = 250
 _MOST_STEP: Final = 1_000

@@ -17,10 +17,10 @@ from fleetbus.snapshot import (
     SnapshotReader,
 )
 from fleetbus_query_api.access.authorise import Access, Right, authorise_where_decided
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.catalog import read_generation
-from fleetbus_query_api.answers.problem import NotFoundProblem
-from fleetbus_query_api.answers.render import render_freshness, render_list, render_one_freshness
+from fleetbus_query_api.catalog.catalog import read_generation
+from fleetbus_query_api.requests.user import User
+from fleetbus_query_api.responses.problem import NotFoundProblem
+from fleetbus_query_api.responses.render import render_freshness, render_list, render_one_freshness
 
 
 class ClusterListing:

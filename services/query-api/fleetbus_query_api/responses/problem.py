@@ -37,8 +37,8 @@ from fleetbus.kube.selectors import InvalidSelector
 from fleetbus.snapshot import ExpiredToken, InvalidToken
 from fleetbus.store.foreign_keys import ForeignKeyError
 from fleetbus_proto.errors import InvalidName
-from fleetbus_query_api.answers.render import json_response
-from fleetbus_query_api.kube.status import KUBE_PREFIX, render_status
+from fleetbus_query_api.responses.render import json_response
+from fleetbus_query_api.responses.status import KUBE_PREFIX, render_status
 
 V1_PREFIX: Final = "/v1/"
 """Paths of multi_resource_operator, whose clients expect `{"error": …}`."""

@@ -9,22 +9,22 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from fleetbus.snapshot import ListQuery
-from fleetbus_query_api.access.user import RequestUser, User
-from fleetbus_query_api.answers.object_listing import (
+from fleetbus_query_api.catalog.readable import Selection
+from fleetbus_query_api.fields.groups import MAX_KEYS, FieldGroups, render_value
+from fleetbus_query_api.fields.kubernetes_names import translate_fields
+from fleetbus_query_api.fields.order import parse_paths
+from fleetbus_query_api.limits.connected import while_connected
+from fleetbus_query_api.objects.listing import (
     ObjectListing,
     describe_resource,
     members_of,
     read_selectors,
     with_undecided,
 )
-from fleetbus_query_api.answers.openapi import CountModel, describe_answers
-from fleetbus_query_api.answers.parameters import CountParameters, ResourcePath, refuse_repeats
-from fleetbus_query_api.answers.readable import Selection
-from fleetbus_query_api.answers.render import render_freshness
-from fleetbus_query_api.fields.groups import MAX_KEYS, FieldGroups, render_value
-from fleetbus_query_api.fields.kubernetes_names import translate_fields
-from fleetbus_query_api.fields.order import parse_paths
-from fleetbus_query_api.limits.connected import while_connected
+from fleetbus_query_api.requests.parameters import CountParameters, ResourcePath, refuse_repeats
+from fleetbus_query_api.requests.user import RequestUser, User
+from fleetbus_query_api.responses.openapi import CountModel, describe_answers
+from fleetbus_query_api.responses.render import render_freshness
 
 
 class ObjectCounts:

@@ -11,8 +11,8 @@ import msgspec
 from fleetbus.kube.field_paths import FieldPath, Special, Step
 from fleetbus.snapshot import Entry
 from fleetbus_proto.events import UNREADABLE
-from fleetbus_query_api.answers.render import body_of
 from fleetbus_query_api.fields.bodies import UnreadableBody, decode
+from fleetbus_query_api.responses.render import body_of
 
 MAX_FIELDS: Final = 32
 """Of a list: each is looked up in each object (rule A8)."""

@@ -15,10 +15,10 @@ from typing import Any, Final
 from fleetbus.snapshot import ResourceType, SnapshotReader
 from fleetbus_proto.resources import is_built_in
 from fleetbus_query_api.access.authorise import Access, Right, authorise_where_decided
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.catalog import Catalog, KnownFleet, KnownResource
-from fleetbus_query_api.answers.problem import NotFoundProblem
-from fleetbus_query_api.types.kinds import Kind, kinds_of
+from fleetbus_query_api.catalog.catalog import Catalog, KnownFleet, KnownResource
+from fleetbus_query_api.catalog.kinds import Kind, kinds_of
+from fleetbus_query_api.requests.user import User
+from fleetbus_query_api.responses.problem import NotFoundProblem
 
 FLEET: Final = "-"
 """In the place of a cluster's name: all of them."""

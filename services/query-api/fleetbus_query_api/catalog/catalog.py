@@ -16,7 +16,7 @@ from fleetbus.kube.resource_names import CATEGORIES, names_of
 from fleetbus.kube.unwatched_types import how_to_watch
 from fleetbus.snapshot import Definition, ResourceType, SnapshotReader, StoreEmpty
 from fleetbus_proto.resources import CORE, ResourceName, parse_resource_name
-from fleetbus_query_api.answers.problem import NotFoundProblem
+from fleetbus_query_api.responses.problem import NotFoundProblem
 
 _Part = TypeVar("_Part", bound=Hashable)
 _FIRST_GROUPS: Final = (CORE, "apps", "batch", "autoscaling", "networking.k8s.io")

@@ -15,31 +15,31 @@ from fleetbus.snapshot import (
     SnapshotReader,
 )
 from fleetbus_query_api.access.authorise import Access
-from fleetbus_query_api.access.user import User
-from fleetbus_query_api.answers.catalog import Catalog, KnownResource
-from fleetbus_query_api.answers.found import Found, Pages, render_undetermined
-from fleetbus_query_api.answers.parameters import ListParameters, require_few
-from fleetbus_query_api.answers.problem import NotFoundProblem
-from fleetbus_query_api.answers.projection import MAX_FIELDS, project
-from fleetbus_query_api.answers.readable import (
+from fleetbus_query_api.catalog.catalog import Catalog, KnownResource
+from fleetbus_query_api.catalog.readable import (
     UNDECIDED,
     UNREADABLE,
     Readable,
     ReadableResources,
     Selection,
 )
-from fleetbus_query_api.answers.render import (
+from fleetbus_query_api.fields.found import Found, Pages, render_undetermined
+from fleetbus_query_api.fields.kubernetes_names import translate_fields
+from fleetbus_query_api.fields.order import SortKey, parse_paths, parse_sort
+from fleetbus_query_api.fields.pages import MAX_PAGE_BYTES, FieldPage, FieldPages
+from fleetbus_query_api.fields.projection import MAX_FIELDS, project
+from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.past.source import PastSources
+from fleetbus_query_api.requests.parameters import ListParameters, require_few
+from fleetbus_query_api.requests.user import User
+from fleetbus_query_api.responses.problem import NotFoundProblem
+from fleetbus_query_api.responses.render import (
     render_freshness,
     render_item,
     render_items,
     render_list,
     render_one,
 )
-from fleetbus_query_api.fields.kubernetes_names import translate_fields
-from fleetbus_query_api.fields.order import SortKey, parse_paths, parse_sort
-from fleetbus_query_api.fields.pages import MAX_PAGE_BYTES, FieldPage, FieldPages
-from fleetbus_query_api.history.past_source import PastSources
-from fleetbus_query_api.limits.time_slices import TimeSlices
 
 _INDEXED: Final = {
     FieldPath(("metadata", "namespace")): "namespace",

@@ -6,8 +6,8 @@ from urllib.parse import parse_qs
 
 from starlette.types import Scope
 
-from fleetbus_query_api.kube.paths import parse_path, review_kind
-from fleetbus_query_api.kube.status import KUBE_PREFIX
+from fleetbus_query_api.requests.kube_paths import parse_path, review_kind
+from fleetbus_query_api.responses.status import KUBE_PREFIX
 
 _FALSE = ("false", "0")
 

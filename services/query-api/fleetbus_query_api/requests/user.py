@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, Request
 from starlette.types import Scope
 
-from fleetbus_query_api.answers.problem import UnauthorizedProblem
+from fleetbus_query_api.responses.problem import UnauthorizedProblem
 
 _SCOPE_KEY: Final = "fleetbus.user"
 

@@ -6,37 +6,19 @@ The query API serves the present without it: it never waits for NATS, and is rea
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from fleetbus.archive import Archive
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.errors import BusError
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.log_once import LogOnce
-from fleetbus_query_api.answers.problem import UnavailableProblem
-from fleetbus_query_api.history.runs import RunReads
+from fleetbus_query_api.responses.problem import UnavailableProblem
 
 log = structlog.get_logger()
 
 _RETRY_SECONDS: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """The sources of answers about the past.
-
-    Attributes:
-        connection: to NATS.
-        runs: the last runs of controllers.
-        archive: events that left the stream; None if there is none.
-    """
-
-    connection: HistoryConnection
-    runs: RunReads
-    archive: Archive | None = None
 
 
 class HistoryConnection:

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from fleetbus.snapshot import InvalidToken
-from fleetbus_query_api.fields.paging import MAX_TOKEN
+from fleetbus_query_api.requests.paging import MAX_TOKEN
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)

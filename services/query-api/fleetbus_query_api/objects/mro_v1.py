@@ -20,16 +20,16 @@ from starlette.responses import Response, StreamingResponse
 
 from fleetbus.kube.selectors import FieldSelector, LabelSelector
 from fleetbus.snapshot import Entry, ListQuery, Page, SnapshotReader
-from fleetbus_query_api.access.user import RequestUser, User
-from fleetbus_query_api.answers.cluster_listing import ClusterListing
-from fleetbus_query_api.answers.incomplete import incomplete_header
-from fleetbus_query_api.answers.object_listing import ObjectListing, members_of
-from fleetbus_query_api.answers.parameters import check_repeats, require_few
-from fleetbus_query_api.answers.problem import BadRequestProblem
-from fleetbus_query_api.answers.readable import Selection
-from fleetbus_query_api.answers.render import FIXED_HEADERS, body_of, join_slices, json_response
+from fleetbus_query_api.catalog.cluster_listing import ClusterListing
+from fleetbus_query_api.catalog.readable import Selection
 from fleetbus_query_api.fields.order import parse_sort
 from fleetbus_query_api.fields.pages import FieldPage
+from fleetbus_query_api.objects.listing import ObjectListing, members_of
+from fleetbus_query_api.requests.parameters import check_repeats, require_few
+from fleetbus_query_api.requests.user import RequestUser, User
+from fleetbus_query_api.responses.incomplete import incomplete_header
+from fleetbus_query_api.responses.problem import BadRequestProblem
+from fleetbus_query_api.responses.render import FIXED_HEADERS, body_of, join_slices, json_response
 
 CONTINUE_HEADER: Final = "Fleetbus-Continue"
 """For `continue` of the next request; there is none on the last page."""

@@ -9,11 +9,11 @@ from typing import Any
 from fleetbus.kube.selectors import FieldSelector
 from fleetbus.process.clock import rfc3339
 from fleetbus.snapshot import ListQuery, Page
-from fleetbus_query_api.answers.found import Found
-from fleetbus_query_api.answers.problem import BadRequestProblem
+from fleetbus_query_api.fields.found import Found
 from fleetbus_query_api.fields.order import SortKey
-from fleetbus_query_api.history.past_pages import PastPages
-from fleetbus_query_api.history.window import Asked, Windows
+from fleetbus_query_api.past.pages import PastPages
+from fleetbus_query_api.past.window import Asked, Windows
+from fleetbus_query_api.responses.problem import BadRequestProblem
 
 
 class PastSource:

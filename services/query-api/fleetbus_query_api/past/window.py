@@ -15,8 +15,8 @@ from fleetbus.history.times import parse_point
 from fleetbus.history.window import Gap, Window, find_gaps, read_window
 from fleetbus.process.clock import rfc3339
 from fleetbus.snapshot import SnapshotReader
-from fleetbus_query_api.history.connection import HistoryConnection
-from fleetbus_query_api.history.older import OlderEvents
+from fleetbus_query_api.past.connection import HistoryConnection
+from fleetbus_query_api.past.older import OlderEvents
 
 _ARCHIVE_READS: Final = 2
 """Questions at a time that read whole chunks of the archive, of 64 MiB and more each (rule A8)."""

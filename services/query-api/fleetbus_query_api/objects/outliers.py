@@ -10,25 +10,25 @@ from starlette.responses import Response
 
 from fleetbus.snapshot import ListQuery
 from fleetbus_proto.keys import split_object_key
-from fleetbus_query_api.access.user import RequestUser, User
-from fleetbus_query_api.answers.object_listing import (
+from fleetbus_query_api.catalog.readable import Selection
+from fleetbus_query_api.fields.kubernetes_names import translate_fields
+from fleetbus_query_api.fields.outliers import FieldOutliers, Outlier
+from fleetbus_query_api.limits.connected import while_connected
+from fleetbus_query_api.objects.listing import (
     ObjectListing,
     describe_resource,
     members_of,
     read_selectors,
     with_undecided,
 )
-from fleetbus_query_api.answers.openapi import OutlierListModel, describe_answers
-from fleetbus_query_api.answers.parameters import (
+from fleetbus_query_api.requests.parameters import (
     OutlierParameters,
     ResourcePath,
     refuse_repeats,
 )
-from fleetbus_query_api.answers.readable import Selection
-from fleetbus_query_api.answers.render import render_freshness
-from fleetbus_query_api.fields.kubernetes_names import translate_fields
-from fleetbus_query_api.fields.outliers import FieldOutliers, Outlier
-from fleetbus_query_api.limits.connected import while_connected
+from fleetbus_query_api.requests.user import RequestUser, User
+from fleetbus_query_api.responses.openapi import OutlierListModel, describe_answers
+from fleetbus_query_api.responses.render import render_freshness
 
 
 class ObjectOutliers:

@@ -1,0 +1,1 @@
+"""The feed of the snapshot, followed by one task for all requests."""

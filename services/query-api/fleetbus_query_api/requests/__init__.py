@@ -1,0 +1,1 @@
+"""Parts of a request: its user, its path below /kube, its parameters."""

@@ -1,0 +1,1 @@
+"""The parts of every answer: rendered bytes, problems, Status documents of Kubernetes."""

@@ -1,1 +1,0 @@
-"""The types of resources that the fleet serves, and who may know of them (rule A2)."""
