@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fleetbus.cli.capture.reading import Capture
 from fleetbus.errors import CaptureError
 from fleetbus.process import printer
-from fleetbus_devfleet.captures.fleet import MOST_WATCHERS, clusters_of
+from fleetbus_devfleet.stack.captured_clusters import MOST_WATCHERS, clusters_of
 from fleetbus_devfleet.stack.plan import Layout, PlanError, StackPlan, fleet_of
 
 if TYPE_CHECKING:

@@ -26,12 +26,12 @@ from fleetbus.cli.unknown import UnknownName
 from fleetbus.errors import CaptureError, ConfigError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import read_kube_config
-from fleetbus_devfleet.captures.fleet import clusters_of
 from fleetbus_devfleet.captures.opening import Opened, open_capture, read_opened
 from fleetbus_devfleet.captures.prepare import Preparation
 from fleetbus_devfleet.rehearsal.faults import Fault, FaultKind
 from fleetbus_devfleet.rehearsal.manifest import read_manifest
 from fleetbus_devfleet.rehearsal.outcome import ClusterResult, Follower, Result, WaveResult, decide
+from fleetbus_devfleet.stack.captured_clusters import clusters_of
 from fleetbus_emulator.apiserver.admin import AdminClient
 from fleetbus_emulator.files import admin_port_file, kubeconfig_file
 from support.eventually import eventually

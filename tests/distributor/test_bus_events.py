@@ -6,14 +6,14 @@ import copy
 from datetime import UTC, datetime
 from typing import Any
 
-from fleetbus_distributor.rollout.changes import changes_of
-from fleetbus_distributor.rollout.state import (
+from fleetbus_distributor.hub.rollout_state import (
     Phase,
     RevisionRef,
     RolloutState,
     WavePhase,
     WaveStatus,
 )
+from fleetbus_distributor.rollout.changes import changes_of
 from fleetbus_emulator.apiserver import Fail
 from fleetbus_proto.distribution import DistributionEvent, encode_distribution_event
 from fleetbus_proto.subjects import DistributionVerb

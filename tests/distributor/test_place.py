@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from fleetbus_distributor.render.place import Member, matches, place
-from fleetbus_distributor.render.selectors import LabelSelector
 from fleetbus_distributor.render.spec import Placement
+from fleetbus_distributor.selectors import LabelSelector
 
 FLEET = [
     Member("hub", {"role": "hub"}),

@@ -11,7 +11,7 @@ from support.rigs.watcher import Rig, rig_for
 @pytest.fixture(autouse=True)
 def short_settling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten what nearly every test here would wait for."""
-    monkeypatch.setattr("fleetbus_watcher.publish.heartbeats._SETTLES", timedelta(milliseconds=40))
+    monkeypatch.setattr("fleetbus_watcher.heartbeats._SETTLES", timedelta(milliseconds=40))
 
 
 @pytest.fixture

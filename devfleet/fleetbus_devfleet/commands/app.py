@@ -146,7 +146,7 @@ def _check_capture(capture: Path, *, clusters: int | None, objects: int) -> None
         CaptureError: it cannot be opened as a fleet.
     """
     from fleetbus.cli.capture.reading import Capture
-    from fleetbus_devfleet.captures.fleet import clusters_of
+    from fleetbus_devfleet.stack.captured_clusters import clusters_of
 
     if clusters is not None or objects:
         raise typer.BadParameter("--from has its own clusters and objects")

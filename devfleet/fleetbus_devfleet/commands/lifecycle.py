@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from fleetbus_devfleet.commands.checklist import Checklist
+from fleetbus_devfleet.checklist import Checklist
 from fleetbus_devfleet.processes.children import end_process
 from fleetbus_devfleet.processes.patience import Patience
 from fleetbus_devfleet.stack.plan import APISERVER, clean_environment, progress_option

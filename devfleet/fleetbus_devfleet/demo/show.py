@@ -17,7 +17,7 @@ from rich.table import Table
 
 from fleetbus.errors import FleetbusError
 from fleetbus.process import printer
-from fleetbus_devfleet.commands.checklist import Checklist
+from fleetbus_devfleet.checklist import Checklist
 from fleetbus_devfleet.console import Console, page_console
 from fleetbus_devfleet.demo import census
 from fleetbus_devfleet.demo.narrator import ClaimError, Narrator, spell

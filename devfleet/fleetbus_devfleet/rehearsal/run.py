@@ -18,7 +18,6 @@ from fleetbus.kube.connection.config import read_kube_config
 from fleetbus.kube.resource_names import built_in_plurals
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.process.access.nats import NatsAccess
-from fleetbus_devfleet.captures.fleet import clusters_of
 from fleetbus_devfleet.captures.opening import read_opened
 from fleetbus_devfleet.rehearsal.captured import CapturedResource
 from fleetbus_devfleet.rehearsal.injection import DISTRIBUTOR, Injection
@@ -31,6 +30,7 @@ from fleetbus_devfleet.rehearsal.outcome import (
     decide,
     refusal,
 )
+from fleetbus_devfleet.stack.captured_clusters import clusters_of
 from fleetbus_devfleet.stack.plan import Layout, StackPlan
 from fleetbus_devfleet.stack.stack import Stack
 from fleetbus_emulator.apiserver.admin import AdminClient

@@ -24,7 +24,8 @@ from fleetbus_emulator.apiserver.auth.role_aggregation import RoleAggregation
 from fleetbus_emulator.apiserver.auth.roles import GROUP
 from fleetbus_emulator.apiserver.auth.service_accounts import ServiceAccounts
 from fleetbus_emulator.apiserver.write import write
-from fleetbus_emulator.apiserver.write.write import Admit, Target, WriteOptions
+from fleetbus_emulator.apiserver.write.target import Target
+from fleetbus_emulator.apiserver.write.write import Admit, WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -36,7 +36,8 @@ from fleetbus_emulator.apiserver.types.builtin import BUILTIN_TYPES, NAMESPACES
 from fleetbus_emulator.apiserver.types.served import Served, ServedTypes
 from fleetbus_emulator.apiserver.write import apply, patches, write
 from fleetbus_emulator.apiserver.write.delete import DeleteOptions, delete
-from fleetbus_emulator.apiserver.write.write import Target, WriteOptions
+from fleetbus_emulator.apiserver.write.target import Target
+from fleetbus_emulator.apiserver.write.write import WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

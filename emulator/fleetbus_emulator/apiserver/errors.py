@@ -9,12 +9,39 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fleetbus_emulator.apiserver.types.resource import ResourceType
+
+class TypeNames(Protocol):
+    """The names of a resource type that a refusal quotes; types themselves stand above errors."""
+
+    @property
+    def group(self) -> str:
+        """Empty for the core group."""
+        ...
+
+    @property
+    def plural(self) -> str:
+        """Like `deployments`."""
+        ...
+
+    @property
+    def qualified(self) -> str:
+        """Like `deployments.apps`."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """Like `Deployment`."""
+        ...
+
+    @property
+    def qualified_kind(self) -> str:
+        """Like `Deployment.apps`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +117,7 @@ class NotServed(PlainError):
         super().__init__(HTTPStatus.NOT_FOUND, message, "NotFound")
 
 
-def _details(rtype: ResourceType, name: str, kind: str | None = None) -> dict[str, Any]:
+def _details(rtype: TypeNames, name: str, kind: str | None = None) -> dict[str, Any]:
     details = {"name": name, "group": rtype.group, "kind": kind or rtype.plural}
     return {key: value for key, value in details.items() if value}
 
@@ -118,7 +145,7 @@ class StrictError(ApiError):
         return invalid("", "", [Cause("patch", why)])
 
 
-def not_found(rtype: ResourceType, name: str) -> ApiError:
+def not_found(rtype: TypeNames, name: str) -> ApiError:
     """404 for an object."""
     message = f'{rtype.qualified} "{name}" not found'
     return ApiError(HTTPStatus.NOT_FOUND, "NotFound", message, details=_details(rtype, name))
@@ -130,7 +157,7 @@ def not_routed() -> ApiError:
     return ApiError(HTTPStatus.NOT_FOUND, "NotFound", message, details={})
 
 
-def forbidden_object(rtype: ResourceType, name: str, why: str) -> ApiError:
+def forbidden_object(rtype: TypeNames, name: str, why: str) -> ApiError:
     """403 for what admission refuses."""
     message = f'{rtype.qualified} "{name}" is forbidden: {why}'
     return ApiError(HTTPStatus.FORBIDDEN, "Forbidden", message, details=_details(rtype, name))
@@ -142,7 +169,7 @@ def namespace_not_found(name: str) -> ApiError:
     return ApiError(404, "NotFound", f'namespaces "{name}" not found', details=details)
 
 
-def already_exists(rtype: ResourceType, name: str, *, deleting: bool) -> ApiError:
+def already_exists(rtype: TypeNames, name: str, *, deleting: bool) -> ApiError:
     """409 on create."""
     prefix = "object is being deleted: " if deleting else ""
     message = f'{prefix}{rtype.qualified} "{name}" already exists'
@@ -155,7 +182,7 @@ MODIFIED = (
 
 
 def conflict(
-    rtype: ResourceType, name: str, why: str = MODIFIED, *, by_kind: bool = False
+    rtype: TypeNames, name: str, why: str = MODIFIED, *, by_kind: bool = False
 ) -> ApiError:
     """409 on a write; delete preconditions name the kind instead of the plural."""
     qualified = rtype.qualified_kind if by_kind else rtype.qualified
@@ -208,7 +235,7 @@ def invalid(kind: str, name: str, causes: Sequence[Cause], *, group: str = "") -
     )
 
 
-def invalid_object(rtype: ResourceType, name: str, causes: Sequence[Cause]) -> ApiError:
+def invalid_object(rtype: TypeNames, name: str, causes: Sequence[Cause]) -> ApiError:
     """422 for an object of a served type."""
     return invalid(rtype.kind, name, causes, group=rtype.group)
 

@@ -40,7 +40,8 @@ from fleetbus_emulator.apiserver.read import lists
 from fleetbus_emulator.apiserver.read.watch import Watch, WatchOptions
 from fleetbus_emulator.apiserver.write import apply, patches, subresources, write
 from fleetbus_emulator.apiserver.write.delete import delete, status_of
-from fleetbus_emulator.apiserver.write.write import Outcome, Target, WriteOptions
+from fleetbus_emulator.apiserver.write.target import Target
+from fleetbus_emulator.apiserver.write.write import Outcome, WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

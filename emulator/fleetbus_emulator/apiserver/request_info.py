@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fleetbus_emulator.apiserver.write.write import Target
+from fleetbus_emulator.apiserver.write.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

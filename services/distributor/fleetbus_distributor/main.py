@@ -19,6 +19,7 @@ from fleetbus.process.settings import SharedSettings, load_settings, tell_unknow
 from fleetbus.worker.connections import connect
 from fleetbus.worker.host import run_controllers
 from fleetbus.workqueue.redis import RedisQueue
+from fleetbus_distributor.announce.announce import Announcer
 from fleetbus_distributor.controllers import (
     NAME,
     TARGETS,
@@ -26,7 +27,6 @@ from fleetbus_distributor.controllers import (
     Requeuer,
     build_controllers,
 )
-from fleetbus_distributor.hub.announce import Announcer
 from fleetbus_distributor.hub.publish_events import EventPublisher
 from fleetbus_distributor.orphan_sweep import OrphanSweep
 from fleetbus_distributor.rollout.vote_watch import VoteWatch

@@ -13,8 +13,8 @@ from fleetbus_watcher.cluster_watcher import ClusterWatcher
 from fleetbus_watcher.follow.context import UNKNOWN, ClusterContext
 from fleetbus_watcher.follow.grant_client import GrantClient
 from fleetbus_watcher.follow.list_limits import ClusterLists, ProcessLists
+from fleetbus_watcher.heartbeats import Heartbeats
 from fleetbus_watcher.publish.checkpoint import Checkpoints
-from fleetbus_watcher.publish.heartbeats import Heartbeats
 from fleetbus_watcher.publish.loss_detector import LossDetector
 from fleetbus_watcher.publish.publisher import Publisher
 from fleetbus_watcher.publish.replica_name import ReplicaName

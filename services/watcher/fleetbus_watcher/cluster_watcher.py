@@ -49,9 +49,9 @@ from fleetbus_watcher.publish.checkpoint import Checkpoint
 from fleetbus_watcher.reachability import ReachabilityBackoff
 from fleetbus_watcher.resources.effective_spec import EffectiveSpec
 from fleetbus_watcher.resources.removed_types import RemovedTypes
-from fleetbus_watcher.resources.selection import SelectionResult
 from fleetbus_watcher.resources.served_types import ServedTypes
 from fleetbus_watcher.resources.watched_resources import WatchedResources
+from fleetbus_watcher.selection import SelectionResult
 
 log = structlog.get_logger()
 

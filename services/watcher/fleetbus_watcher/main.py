@@ -32,9 +32,9 @@ from fleetbus_watcher.build import build_cluster
 from fleetbus_watcher.cluster_watcher import ClusterWatcher
 from fleetbus_watcher.errgroup import run_group
 from fleetbus_watcher.follow.list_limits import ProcessLists
+from fleetbus_watcher.heartbeats import Heartbeats
 from fleetbus_watcher.pool.cluster_runner import ClusterRunner, ProcessContext
 from fleetbus_watcher.pool.member import PoolMember
-from fleetbus_watcher.publish.heartbeats import Heartbeats
 from fleetbus_watcher.settings import PoolSettings, WatcherSettings
 
 log = structlog.get_logger()

@@ -10,10 +10,7 @@ from typing import Any
 import pytest
 
 from fleetbus_distributor.errors import RolloutError
-from fleetbus_distributor.render.place import Member
-from fleetbus_distributor.render.rollout_spec import Rollout
-from fleetbus_distributor.rollout.advance import Finding, Step, advance, next_look, observe
-from fleetbus_distributor.rollout.state import (
+from fleetbus_distributor.hub.rollout_state import (
     GateState,
     Phase,
     RevisionRef,
@@ -22,6 +19,9 @@ from fleetbus_distributor.rollout.state import (
     read_state,
     write_state,
 )
+from fleetbus_distributor.render.place import Member
+from fleetbus_distributor.render.rollout_spec import Rollout
+from fleetbus_distributor.rollout.advance import Finding, Step, advance, next_look, observe
 from fleetbus_distributor.rollout.waves import Scene, follow_placement, start
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,8 +11,8 @@ from redis.asyncio import Redis
 from fleetbus.bus.connection import connected
 from fleetbus.bus.jetstream import ensure_distribution
 from fleetbus.workqueue.redis import RedisQueue
+from fleetbus_distributor.hub.rollout_state import GateState
 from fleetbus_distributor.rollout.advance import Finding
-from fleetbus_distributor.rollout.state import GateState
 from fleetbus_distributor.rollout.vote_watch import VoteWatch
 from fleetbus_distributor.rollout.votes import Votes, read_vote
 from fleetbus_proto.subjects import vote_subject, votes_prefix

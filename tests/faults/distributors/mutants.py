@@ -19,6 +19,7 @@ from fleetbus.kube.connection.identity import IdentityCheck
 from fleetbus.ownership import Owner
 from fleetbus_distributor.hub.chunks import release
 from fleetbus_distributor.hub.document import Document
+from fleetbus_distributor.hub.rollout_state import GateState
 from fleetbus_distributor.hub.status import Status, is_changed
 from fleetbus_distributor.plan import intent, plan
 from fleetbus_distributor.plan.fleet_fuse import FleetFuse
@@ -26,7 +27,6 @@ from fleetbus_distributor.plan.intent import Inventory, Owned
 from fleetbus_distributor.plan.plan import Facts, Plan
 from fleetbus_distributor.render.spec import Placement
 from fleetbus_distributor.rollout.advance import Finding
-from fleetbus_distributor.rollout.state import GateState
 from fleetbus_distributor.rollout.votes import Votes
 from fleetbus_distributor.rounds import cleanup, distribute
 from fleetbus_distributor.rounds.reconcile import Distributor

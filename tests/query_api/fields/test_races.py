@@ -11,7 +11,7 @@ from fleetbus.kube.field_paths import FieldPath
 from fleetbus.kube.selectors import FieldSelector
 from fleetbus.snapshot import ExpiredToken
 from fleetbus.snapshot.guard import LIVE, Guard
-from fleetbus.snapshot.reads.feed import Change
+from fleetbus.snapshot.reads.changed import Change
 from fleetbus.snapshot.reads.rows import RowReads, StoredRow
 from fleetbus_query_api.fields.column import FieldColumn
 from fleetbus_query_api.fields.matching import Segment, field_conditions, find_matches

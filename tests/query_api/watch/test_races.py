@@ -12,8 +12,8 @@ import pytest
 
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.snapshot import Entry
-from fleetbus.snapshot.reads.changed import ObjectState
-from fleetbus.snapshot.reads.feed import Change, Feed, Position
+from fleetbus.snapshot.reads.changed import Change, ObjectState
+from fleetbus.snapshot.reads.feed import Feed, Position
 from fleetbus_query_api.feed.tail import FeedTail
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.settings import QueryApiSettings

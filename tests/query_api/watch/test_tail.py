@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from pathlib import Path
 
-    from fleetbus.snapshot.reads.feed import Change, Position
+    from fleetbus.snapshot.reads.changed import Change
+    from fleetbus.snapshot.reads.feed import Position
 
 CLUSTERS = ("eu1", "us1", "hub", "a")
 """With four shards, one in each."""

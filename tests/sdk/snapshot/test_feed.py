@@ -11,7 +11,8 @@ import pytest
 from fleetbus.bus.durables import PROJECTOR
 from fleetbus.snapshot import ListQuery, SnapshotWriter
 from fleetbus.snapshot.offsets.checkpoint_store import Beside, CheckpointStore
-from fleetbus.snapshot.reads.feed import Change, ExpiredPosition, Feed, Position, resume
+from fleetbus.snapshot.reads.changed import Change
+from fleetbus.snapshot.reads.feed import ExpiredPosition, Feed, Position, resume
 from fleetbus.store.connection import StoreEmpty
 from support.stores.snapshot import PODS, Snapshot, Source
 

@@ -20,10 +20,10 @@ from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.connection.identity import IdentityCheck
 from fleetbus.ownership import Owner
 from fleetbus.reconcile import Request, Result
-from fleetbus_distributor.hub.announce import Announcer
+from fleetbus_distributor.announce.announce import Announcer
+from fleetbus_distributor.hub.rollout_state import GateState
 from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_distributor.rollout.advance import Finding
-from fleetbus_distributor.rollout.state import GateState
 from fleetbus_distributor.rollout.votes import read_vote
 from fleetbus_distributor.rounds.failing_pods import ExplainHealth, say_no_more
 from fleetbus_distributor.rounds.missing_objects import MissingObjects

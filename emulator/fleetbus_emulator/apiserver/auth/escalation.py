@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from fleetbus_emulator.apiserver.auth.rbac import Rbac
-    from fleetbus_emulator.apiserver.write.write import Admit, Target
+    from fleetbus_emulator.apiserver.write.target import Target
+    from fleetbus_emulator.apiserver.write.write import Admit
 
 JsonObject = dict[str, Any]
 ROLES = ("roles", "clusterroles")

@@ -8,7 +8,8 @@ from fleetbus_emulator.apiserver.auth.roles import GROUP
 from fleetbus_emulator.apiserver.json_tree import listing, mapping
 from fleetbus_emulator.apiserver.types.validation import selector_matches
 from fleetbus_emulator.apiserver.write import write
-from fleetbus_emulator.apiserver.write.write import Target, WriteOptions
+from fleetbus_emulator.apiserver.write.target import Target
+from fleetbus_emulator.apiserver.write.write import WriteOptions
 
 if TYPE_CHECKING:
     from fleetbus_emulator.apiserver.storage.state import Change, State

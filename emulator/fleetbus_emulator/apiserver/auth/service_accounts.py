@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
     from fleetbus_emulator.apiserver.storage.state import State
     from fleetbus_emulator.apiserver.types.served import ServedTypes
-    from fleetbus_emulator.apiserver.write.write import Target, WriteOptions
+    from fleetbus_emulator.apiserver.write.target import Target
+    from fleetbus_emulator.apiserver.write.write import WriteOptions
 
 JsonObject = dict[str, Any]
 ALGORITHM = "ES256"

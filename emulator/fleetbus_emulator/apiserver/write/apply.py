@@ -23,7 +23,8 @@ from fleetbus_emulator.apiserver.storage.state import State
 from fleetbus_emulator.apiserver.types.merge_rules import MAP, SET, MergeRule, keyed_items
 from fleetbus_emulator.apiserver.write import field_sets, identity, managed_fields, write
 from fleetbus_emulator.apiserver.write.field_sets import Path
-from fleetbus_emulator.apiserver.write.write import Outcome, Target, WriteOptions
+from fleetbus_emulator.apiserver.write.target import Target
+from fleetbus_emulator.apiserver.write.write import Outcome, WriteOptions
 
 JsonObject = dict[str, Any]
 

@@ -17,7 +17,7 @@ from fleetbus_emulator.apiserver.definitions import CLEANUP_FINALIZER
 from fleetbus_emulator.apiserver.errors import Cause
 from fleetbus_emulator.apiserver.json_tree import listing, mapping
 from fleetbus_emulator.apiserver.types.builtin import CRDS, NAMESPACES, PODS
-from fleetbus_emulator.apiserver.write.write import Target
+from fleetbus_emulator.apiserver.write.target import Target
 
 if TYPE_CHECKING:
     from fleetbus_emulator.apiserver.storage.state import State

@@ -10,7 +10,7 @@ from fleetbus_emulator.apiserver.json_tree import listing
 
 if TYPE_CHECKING:
     from fleetbus_emulator.apiserver.storage.store import Stored
-    from fleetbus_emulator.apiserver.write.write import Target
+    from fleetbus_emulator.apiserver.write.target import Target
 
 JsonObject = dict[str, Any]
 SYSTEM_FIELDS = (

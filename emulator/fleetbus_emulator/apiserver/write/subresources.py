@@ -24,7 +24,8 @@ from fleetbus_emulator.apiserver.read.pod_logs import read_log
 from fleetbus_emulator.apiserver.types.resource import ScalePaths
 from fleetbus_emulator.apiserver.write import patches, write
 from fleetbus_emulator.apiserver.write.delete import delete, parse_options
-from fleetbus_emulator.apiserver.write.write import Target, WriteOptions
+from fleetbus_emulator.apiserver.write.target import Target
+from fleetbus_emulator.apiserver.write.write import WriteOptions
 
 if TYPE_CHECKING:
     from fleetbus_emulator.apiserver.auth.service_accounts import ServiceAccounts

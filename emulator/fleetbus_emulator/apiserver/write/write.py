@@ -20,38 +20,14 @@ from fleetbus_emulator.apiserver.json_tree import listing, mapping, same
 from fleetbus_emulator.apiserver.storage.state import State
 from fleetbus_emulator.apiserver.storage.store import Stored
 from fleetbus_emulator.apiserver.types import object_meta, strategy
-from fleetbus_emulator.apiserver.types.resource import ResourceType, TypeVersion
+from fleetbus_emulator.apiserver.types.resource import ResourceType
 from fleetbus_emulator.apiserver.types.served import Served
 from fleetbus_emulator.apiserver.write import identity, managed_fields
+from fleetbus_emulator.apiserver.write.target import Target
 
 JsonObject = dict[str, Any]
 Admit = Callable[[JsonObject, JsonObject | None], None]
 LARGEST_OBJECT = 1536 * 1024  # bytes; the limit of etcd, below that of a request
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The object that a request is about."""
-
-    served: Served
-    namespace: str | None
-    name: str
-    subresource: str = ""
-
-    @property
-    def rtype(self) -> ResourceType:
-        """The resource type."""
-        return self.served.rtype
-
-    @property
-    def version(self) -> TypeVersion:
-        """The version the request speaks."""
-        return self.served.version
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """The key of the object in its store."""
-        return self.rtype.key(self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,24 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from fleetbus.snapshot.reads.feed import Change
     from fleetbus_proto.keys import SnapshotKeys
 
 MOST: Final = 100
 """Objects per round trip: bodies of 1 MiB each are still a bearable answer."""
+
+
+class Change(NamedTuple):
+    """A visible change of the snapshot."""
+
+    version: int
+    """Of the snapshot; no two changes have the same."""
+    type: str
+    """`added`, `modified`, `deleted`, `unwatched` or, of a whole cluster, `dropped`."""
+    cluster: str
+    resource: str
+    """The resource key; empty for a whole cluster."""
+    namespace: str
+    name: str
 
 
 class ObjectState(NamedTuple):

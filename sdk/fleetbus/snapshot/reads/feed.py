@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from fleetbus.errors import FleetbusError
-from fleetbus.snapshot.reads.changed import ChangedObjects
+from fleetbus.snapshot.reads.changed import Change, ChangedObjects
 from fleetbus.snapshot.reads.versions import Versions
 from fleetbus.snapshot.scripts import register
 from fleetbus_proto.keys import split_object_key
@@ -33,20 +33,6 @@ class Position(NamedTuple):
     """Of the feed in each shard; positions are void when it changes (rule P13)."""
     version: int
     """Every change up to this version was read."""
-
-
-class Change(NamedTuple):
-    """A visible change of the snapshot."""
-
-    version: int
-    """Of the snapshot; no two changes have the same."""
-    type: str
-    """`added`, `modified`, `deleted`, `unwatched` or, of a whole cluster, `dropped`."""
-    cluster: str
-    resource: str
-    """The resource key; empty for a whole cluster."""
-    namespace: str
-    name: str
 
 
 class _Part(NamedTuple):

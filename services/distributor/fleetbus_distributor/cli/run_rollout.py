@@ -17,10 +17,7 @@ from fleetbus.kube.client import KubeClient, Object
 from fleetbus.process import printer
 from fleetbus_distributor.errors import RolloutError
 from fleetbus_distributor.hub.document import Document
-from fleetbus_distributor.render.rollout_spec import to_duration
-from fleetbus_distributor.render.spec import RESOURCE
-from fleetbus_distributor.rollout.revisions import FIELDS, Revision, Revisions
-from fleetbus_distributor.rollout.state import (
+from fleetbus_distributor.hub.rollout_state import (
     Phase,
     RolloutState,
     WaveStatus,
@@ -28,6 +25,9 @@ from fleetbus_distributor.rollout.state import (
     read_state,
     write_state,
 )
+from fleetbus_distributor.render.rollout_spec import to_duration
+from fleetbus_distributor.render.spec import RESOURCE
+from fleetbus_distributor.rollout.revisions import FIELDS, Revision, Revisions
 
 MANAGER: Final = "fleetbus-cli"
 _WAVES: Final = ("WAVE", "PHASE", "CLUSTERS", "READY", "GATES", "MESSAGE")

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from fleetbus_distributor.health.fields import cut
 from fleetbus_distributor.health.paths import parse_path, read_path
 from fleetbus_distributor.health.rules import Selection
-from fleetbus_distributor.render.selectors import Strict
+from fleetbus_distributor.selectors import Strict
 
 MAX_TEXT: Final = 256
 """Characters of one string."""

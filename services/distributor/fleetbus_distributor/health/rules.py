@@ -28,7 +28,7 @@ from pydantic import (
 from fleetbus_distributor.health.fields import Tree, number, tree
 from fleetbus_distributor.health.paths import ABSENT, parse_path, read_path
 from fleetbus_distributor.health.result import HEALTHY, NOT_OBSERVED, Health, degraded, progressing
-from fleetbus_distributor.render.selectors import Strict
+from fleetbus_distributor.selectors import Strict
 
 Scalar: TypeAlias = StrictBool | StrictInt | StrictFloat | StrictStr
 _MAX_SHOWN = 40

@@ -24,10 +24,10 @@ from fleetbus_distributor.hub.health_entries import (
     with_last_health,
     write_health,
 )
+from fleetbus_distributor.hub.rollout_state import Phase
 from fleetbus_distributor.plan import intent
 from fleetbus_distributor.plan.intent import Bases, Basis, Inventory, Owned
 from fleetbus_distributor.plan.plan import Hold, HoldReason, Share, count
-from fleetbus_distributor.rollout.state import Phase
 from fleetbus_distributor.targets.outcome import ClusterOutcome, LeftBehind, State
 
 Status: TypeAlias = dict[str, Any]

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from fleetbus.deletions.budget import Answer, Decision, Deletion, DeletionBudget, OwnerLimits
+from fleetbus_distributor.hub.rollout_state import GateState
 from fleetbus_distributor.rollout.advance import Finding
-from fleetbus_distributor.rollout.state import GateState
 from fleetbus_distributor.rollout.votes import Votes
 from fleetbus_distributor.rounds.missing_objects import MissingObjects
 from fleetbus_distributor.rounds.status_pace import StatusPace

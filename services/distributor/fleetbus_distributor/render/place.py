@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fleetbus_distributor.render.selectors import LabelSelector, Operator, Requirement
 from fleetbus_distributor.render.spec import Placement
+from fleetbus_distributor.selectors import LabelSelector, Operator, Requirement
 
 
 @dataclass(frozen=True, slots=True)

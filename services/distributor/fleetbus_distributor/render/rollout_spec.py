@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fleetbus_distributor.render.selectors import DNS_LABEL, ClusterName, LabelSelector, Strict
+from fleetbus_distributor.selectors import DNS_LABEL, ClusterName, LabelSelector, Strict
 
 HEALTH: Final = "health"
 """The built-in gate that every wave has."""

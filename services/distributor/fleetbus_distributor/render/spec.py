@@ -18,7 +18,7 @@ from fleetbus_distributor.errors import SpecError
 from fleetbus_distributor.health.feedback import Feedback
 from fleetbus_distributor.health.rules import HealthRule
 from fleetbus_distributor.render.rollout_spec import Rollout
-from fleetbus_distributor.render.selectors import DNS_LABEL, ClusterName, LabelSelector, Strict
+from fleetbus_distributor.selectors import DNS_LABEL, ClusterName, LabelSelector, Strict
 
 API_VERSION = "fleetbus.dev/v1alpha1"
 KIND = "MultiClusterResource"

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from fleetbus_distributor.render.rollout_spec import HEALTH, QUIET, Gate, Limit, Rollout, Wave
-from fleetbus_distributor.rollout.state import (
+from fleetbus_distributor.hub.rollout_state import (
     AWAY,
     OUTAGE,
     GateState,
@@ -23,6 +22,7 @@ from fleetbus_distributor.rollout.state import (
     WaveStatus,
     named,
 )
+from fleetbus_distributor.render.rollout_spec import HEALTH, QUIET, Gate, Limit, Rollout, Wave
 from fleetbus_distributor.rollout.waves import Scene, refill
 from fleetbus_proto.subjects import vote_subject
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from fleetbus_distributor.rollout.state import Phase, RolloutState, WavePhase, WaveStatus
+from fleetbus_distributor.hub.rollout_state import Phase, RolloutState, WavePhase, WaveStatus
 from fleetbus_proto.subjects import DistributionVerb
 
 _OF_WAVES: Final = {

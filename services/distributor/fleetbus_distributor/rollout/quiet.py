@@ -22,9 +22,9 @@ from fleetbus.errors import FleetbusError
 from fleetbus.kube.client import KubeClient
 from fleetbus_distributor.fleet_view import TargetClients
 from fleetbus_distributor.health.fields import items, number, text, tree
+from fleetbus_distributor.hub.rollout_state import GateState
 from fleetbus_distributor.plan.intent import Inventory
 from fleetbus_distributor.rollout.advance import Finding
-from fleetbus_distributor.rollout.state import GateState
 
 log = structlog.get_logger()
 

@@ -16,6 +16,15 @@ from fleetbus.kube.client import KubeClient
 from fleetbus_distributor.fleet_view import FleetView, TargetClients
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.document import Document
+from fleetbus_distributor.hub.rollout_state import (
+    Phase,
+    RevisionRef,
+    RolloutState,
+    WavePhase,
+    WaveStatus,
+    read_state,
+    write_state,
+)
 from fleetbus_distributor.plan.intent import Inventory
 from fleetbus_distributor.render.draft import Renderer
 from fleetbus_distributor.render.place import Member, place
@@ -25,15 +34,6 @@ from fleetbus_distributor.rollout.advance import Finding, Step, advance, next_lo
 from fleetbus_distributor.rollout.changes import RolloutChange, changes_of
 from fleetbus_distributor.rollout.quiet import look
 from fleetbus_distributor.rollout.revisions import Revisions, fields_of, name_of
-from fleetbus_distributor.rollout.state import (
-    Phase,
-    RevisionRef,
-    RolloutState,
-    WavePhase,
-    WaveStatus,
-    read_state,
-    write_state,
-)
 from fleetbus_distributor.rollout.waves import (
     Scene,
     definition_of,

@@ -10,8 +10,8 @@ from typing import Final
 
 from fleetbus.bus.connection import Bus, NoStream
 from fleetbus.errors import BusError
+from fleetbus_distributor.hub.rollout_state import GateState
 from fleetbus_distributor.rollout.advance import Finding
-from fleetbus_distributor.rollout.state import GateState
 from fleetbus_proto.subjects import DISTRIBUTION_STREAM
 from fleetbus_proto.votes import decode_vote
 

@@ -6,15 +6,15 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fleetbus_distributor.render.place import Member, matches
-from fleetbus_distributor.render.rollout_spec import ALL, REMAINING, Rollout, Wave
-from fleetbus_distributor.rollout.state import (
+from fleetbus_distributor.hub.rollout_state import (
     NO_REVISION,
     RevisionRef,
     RolloutState,
     WavePhase,
     WaveStatus,
 )
+from fleetbus_distributor.render.place import Member, matches
+from fleetbus_distributor.render.rollout_spec import ALL, REMAINING, Rollout, Wave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

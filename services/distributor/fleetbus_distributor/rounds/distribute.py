@@ -13,6 +13,7 @@ from fleetbus_distributor.errors import IntentError
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.hub.status import Report
+from fleetbus_distributor.off_loop import off_loop
 from fleetbus_distributor.plan import intent
 from fleetbus_distributor.plan.fleet_fuse import note_held
 from fleetbus_distributor.plan.intent import Bases, Basis, Inventory, Owned, outdated_keys
@@ -32,7 +33,6 @@ from fleetbus_distributor.render.template import ObjectRef
 from fleetbus_distributor.rollout.changes import changes_of
 from fleetbus_distributor.rollout.rollouts import HEALTH_POLL, Progress
 from fleetbus_distributor.rounds.observe import observe_outcomes
-from fleetbus_distributor.rounds.off_loop import off_loop
 from fleetbus_distributor.rounds.round import Round, Work
 from fleetbus_distributor.targets.outcome import (
     ClusterOutcome,

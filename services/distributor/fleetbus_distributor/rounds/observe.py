@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fleetbus_distributor.hub.rollout_state import AWAY
 from fleetbus_distributor.render.draft import Draft
 from fleetbus_distributor.rollout.rollouts import Observation, Progress
-from fleetbus_distributor.rollout.state import AWAY
 from fleetbus_distributor.targets.outcome import ClusterOutcome, State
 
 _MAX_WHY = 160

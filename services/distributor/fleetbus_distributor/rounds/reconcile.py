@@ -22,14 +22,15 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.impersonation import ServiceAccount
 from fleetbus.ownership import Owner, field_manager
 from fleetbus.reconcile import Request, Result
+from fleetbus_distributor.announce.announce import Announce
 from fleetbus_distributor.errors import ChunkError, IntentError, RolloutError, SpecError
 from fleetbus_distributor.fleet_view import FleetView
 from fleetbus_distributor.health.cluster_health import StatusRules
 from fleetbus_distributor.hub import status
-from fleetbus_distributor.hub.announce import Announce
 from fleetbus_distributor.hub.chunks import ChunkStore
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.hub.status import Condition
+from fleetbus_distributor.off_loop import off_loop
 from fleetbus_distributor.plan import intent
 from fleetbus_distributor.plan.fleet_fuse import FleetFuse
 from fleetbus_distributor.plan.intent import Inventory
@@ -49,7 +50,6 @@ from fleetbus_distributor.rounds.cleanup import clean_up
 from fleetbus_distributor.rounds.distribute import distribute
 from fleetbus_distributor.rounds.failing_pods import ExplainHealth, say_no_more
 from fleetbus_distributor.rounds.missing_objects import MissingObjects, clusters_of
-from fleetbus_distributor.rounds.off_loop import off_loop
 from fleetbus_distributor.rounds.repair import create_missing, repair
 from fleetbus_distributor.rounds.round import Requeue, Round
 from fleetbus_distributor.rounds.settled import SettledRounds, facts_of

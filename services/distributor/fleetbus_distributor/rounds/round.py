@@ -17,9 +17,9 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.liveness import Liveness
 from fleetbus.kube.impersonation import ActingClient, ServiceAccount
 from fleetbus.ownership import Owner
+from fleetbus_distributor.announce.announce import Announce
 from fleetbus_distributor.fleet_view import FleetView
 from fleetbus_distributor.health.cluster_health import NO_RULES, StatusRules
-from fleetbus_distributor.hub.announce import Announce
 from fleetbus_distributor.plan.fleet_fuse import FleetFuse
 from fleetbus_distributor.plan.intent import Inventory, Owned
 from fleetbus_distributor.render.draft import Draft, Renderer

@@ -21,7 +21,8 @@ import structlog
 
 from fleetbus.errors import FleetbusError, StoreError
 from fleetbus.process.log_once import LogOnce
-from fleetbus.snapshot.reads.feed import MOST, Change, ExpiredPosition, Feed, Position
+from fleetbus.snapshot.reads.changed import Change
+from fleetbus.snapshot.reads.feed import MOST, ExpiredPosition, Feed, Position
 
 log = structlog.get_logger()
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from fleetbus.kube.field_paths import FieldPath
-from fleetbus.snapshot.reads.feed import Change
+from fleetbus.snapshot.reads.changed import Change
 from fleetbus.snapshot.reads.rows import StoredRow
 from fleetbus_proto.events import UNREADABLE
 from fleetbus_proto.keys import object_key

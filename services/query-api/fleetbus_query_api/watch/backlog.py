@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleetbus.snapshot import Entry
-from fleetbus.snapshot.reads.changed import ObjectState
-from fleetbus.snapshot.reads.feed import Change, ExpiredPosition
+from fleetbus.snapshot.reads.changed import Change, ObjectState
+from fleetbus.snapshot.reads.feed import ExpiredPosition
 from fleetbus_query_api.watch.events import Key, Settler, Shown, key_of
 from fleetbus_query_api.watch.subscription import Subscription
 

@@ -20,8 +20,8 @@ from prometheus_client import Counter
 from fleetbus.errors import FleetbusError, StoreError
 from fleetbus.process.log_once import LogOnce
 from fleetbus.snapshot import ListQuery, Page
-from fleetbus.snapshot.reads.changed import MOST, ChangedObjects, ObjectState
-from fleetbus.snapshot.reads.feed import Change, Position
+from fleetbus.snapshot.reads.changed import MOST, Change, ChangedObjects, ObjectState
+from fleetbus.snapshot.reads.feed import Position
 from fleetbus_query_api.feed.tail import FeedTail
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.limits.turns import Turns

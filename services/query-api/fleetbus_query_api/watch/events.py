@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 import msgspec
 
 from fleetbus.snapshot import Entry
-from fleetbus.snapshot.reads.changed import ObjectState
-from fleetbus.snapshot.reads.feed import Change
+from fleetbus.snapshot.reads.changed import Change, ObjectState
 from fleetbus_query_api.responses.render import body_of
 
 ADDED: Final = "ADDED"

@@ -17,8 +17,8 @@ import redis.exceptions
 
 from fleetbus.errors import StoreError
 from fleetbus.snapshot import Entry, ExpiredToken
-from fleetbus.snapshot.reads.changed import MOST, ObjectState
-from fleetbus.snapshot.reads.feed import Change, ExpiredPosition, Position, resume
+from fleetbus.snapshot.reads.changed import MOST, Change, ObjectState
+from fleetbus.snapshot.reads.feed import ExpiredPosition, Position, resume
 from fleetbus_query_api.catalog.readable import Readable
 from fleetbus_query_api.objects.listing import members_of
 from fleetbus_query_api.responses.problem import (

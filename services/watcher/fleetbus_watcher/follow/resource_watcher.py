@@ -56,7 +56,8 @@ from fleetbus_watcher.follow.watch_reader import WatchReader
 from fleetbus_watcher.incarnation import claim_epoch
 from fleetbus_watcher.publish.checkpoint import Checkpoint
 from fleetbus_watcher.reachability import ReachabilityBackoff
-from fleetbus_watcher.resources.selection import SelectedResource
+from fleetbus_watcher.selection import SelectedResource
+from fleetbus_watcher.transform.transform import transform_of
 from fleetbus_watcher.transform.translate import Origin, from_list
 
 
@@ -80,7 +81,14 @@ class ResourceWatcher:
             cluster=context,
             target=selected.target,
             scope=scope,
-            origin=Origin.of(selected.target, scope, self._kind, settings, context.incarnation),
+            origin=Origin.of(
+                selected.target,
+                scope,
+                self._kind,
+                cluster=settings.cluster,
+                incarnation=context.incarnation,
+                transform=transform_of(settings.rules, selected.target.resource.key),
+            ),
             progress=progress,
             metrics=metrics.resource_metrics(settings.cluster, resource.key),
             backoff=ReachabilityBackoff(settings.backoff, context.reachability),

@@ -20,7 +20,7 @@ from fleetbus.watchers.spec import SUSPENDED
 from fleetbus_watcher import metrics
 from fleetbus_watcher.cluster_watcher import ClusterWatcher
 from fleetbus_watcher.errgroup import run_group
-from fleetbus_watcher.publish.heartbeats import Heartbeats
+from fleetbus_watcher.heartbeats import Heartbeats
 from fleetbus_watcher.settings import WatcherSettings
 
 log = structlog.get_logger()

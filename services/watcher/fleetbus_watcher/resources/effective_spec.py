@@ -22,7 +22,7 @@ from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import WatchSet
 from fleetbus_watcher import metrics
 from fleetbus_watcher.errors import Suspended
-from fleetbus_watcher.resources.selection import NOT_FOUND, SelectionResult, select
+from fleetbus_watcher.selection import NOT_FOUND, SelectionResult, select
 from fleetbus_watcher.settings import ALL, Selection, WatcherSettings, check_denied
 
 log = structlog.get_logger()

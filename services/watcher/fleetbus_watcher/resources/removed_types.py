@@ -42,7 +42,7 @@ from fleetbus_watcher.etcd_restore import check_list_version
 from fleetbus_watcher.follow.context import CRDS, ClusterContext
 from fleetbus_watcher.incarnation import claim_epoch, compare_and_set
 from fleetbus_watcher.resources.aggregated_groups import aggregated_groups
-from fleetbus_watcher.resources.selection import SelectedResource, SelectionResult
+from fleetbus_watcher.selection import SelectedResource, SelectionResult
 
 log = structlog.get_logger()
 

@@ -23,7 +23,7 @@ from fleetbus.kube.resource_names import names_of
 from fleetbus_proto.events import PrinterColumn, ServedType
 from fleetbus_watcher.errors import WatcherError
 from fleetbus_watcher.follow.context import CRDS, ClusterContext
-from fleetbus_watcher.resources.selection import SelectionResult
+from fleetbus_watcher.selection import SelectionResult
 
 log = structlog.get_logger()
 

@@ -15,7 +15,7 @@ from fleetbus_watcher.follow.progress import Progress
 from fleetbus_watcher.follow.resource_watcher import ResourceWatcher
 from fleetbus_watcher.publish.checkpoint import Checkpoint
 from fleetbus_watcher.resources.removed_types import RemovedTypes
-from fleetbus_watcher.resources.selection import SelectedResource, SelectionResult
+from fleetbus_watcher.selection import SelectedResource, SelectionResult
 
 log = structlog.get_logger()
 

@@ -21,9 +21,8 @@ from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import is_comparable
 from fleetbus_watcher.errors import Unpublishable
-from fleetbus_watcher.settings import WatcherSettings
 from fleetbus_watcher.transform.secret_redaction import is_narrowed
-from fleetbus_watcher.transform.transform import Transform, transform_of
+from fleetbus_watcher.transform.transform import Transform
 
 _VERBS: Final = {
     WatchType.ADDED: Verb.ADDED,
@@ -52,18 +51,20 @@ class Origin:
         target: WatchTarget,
         scope: str,
         kind: str,
-        settings: WatcherSettings,
+        *,
+        cluster: str,
         incarnation: Incarnation,
+        transform: Transform,
     ) -> Origin:
-        """Return the origin of a target under the given settings."""
+        """Return the origin of a target in a cluster."""
         return cls(
-            cluster=settings.cluster,
+            cluster=cluster,
             incarnation=incarnation,
             resource=target.resource,
             kind=kind,
             scope=scope,
             is_selective=is_narrowed(target),
-            transform=transform_of(settings.rules, target.resource.key),
+            transform=transform,
         )
 
 

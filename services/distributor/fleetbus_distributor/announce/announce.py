@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from fleetbus_distributor.hub import bus_events
+from fleetbus_distributor.announce import bus_events
+from fleetbus_distributor.announce.kube_events import events_of, rollout_events
 from fleetbus_distributor.hub.document import Document, KubeEvent
-from fleetbus_distributor.hub.kube_events import events_of, rollout_events
+from fleetbus_distributor.off_loop import off_loop
 from fleetbus_distributor.rollout.changes import RolloutChange
-from fleetbus_distributor.rounds.off_loop import off_loop
 from fleetbus_distributor.targets.outcome import ClusterOutcome
 from fleetbus_proto.distribution import DistributionEvent
 
