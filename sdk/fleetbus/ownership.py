@@ -16,6 +16,7 @@ import orjson
 
 from fleetbus.errors import MalformedOwner
 
+MULTI_CLUSTER_RESOURCES: Final = "fleetbus.dev/v1alpha1/multiclusterresources"
 OWNER_UID_LABEL: Final = "fleetbus.dev/owner-uid"
 OWNER_ANNOTATION: Final = "fleetbus.dev/owner"
 ADMIRALTY_OWNER_ANNOTATION: Final = "multicluster.admiralty.io/controller-reference"

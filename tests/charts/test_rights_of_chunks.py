@@ -13,10 +13,10 @@ import pytest
 from redis.asyncio import Redis
 
 from fleetbus.fleet.inventory_chunks import CHUNKS
+from fleetbus.ownership import MULTI_CLUSTER_RESOURCES
 from fleetbus_distributor.hub import chunks
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.plan import intent
-from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_emulator.apiserver import Cluster, serve
 from support.api.chart import crds
 from support.api.custom_resource_definitions import CRDS
@@ -97,7 +97,9 @@ async def live_through_it(rig: Rig) -> None:
     left = {"objects": [], "clusters": [{"name": "left"}]}
     for _ in range(2):  # by a process that died before the status named it, and again
         await chunks.ChunkStore().write(hub, document.resource, [left], [])
-    assert await chunks.sweep(hub, await hub.list(RESOURCE), now=datetime.now(UTC) + OLD)
+    assert await chunks.sweep(
+        hub, await hub.list(MULTI_CLUSTER_RESOURCES), now=datetime.now(UTC) + OLD
+    )
     rig.delete()
     await rounds(rig, 2)
     assert not rig.exists()

@@ -8,9 +8,8 @@ import pytest
 
 from fleetbus.errors import Conflict
 from fleetbus.kube.client import KubeClient
-from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
+from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, MULTI_CLUSTER_RESOURCES
 from fleetbus_distributor.hub.document import Document
-from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_emulator.apiserver import Fail
 from support.rigs.distributor import CONFIG_MAP, Rig, distributor_rig
 
@@ -246,7 +245,7 @@ async def test_d8_without_its_status_nothing_is_confirmed(fleet: Rig):
     confirm(fleet)
     lost = fleet.resource()
     lost["status"] = {}
-    fleet.hub.update(RESOURCE, lost, subresource="status")
+    fleet.hub.update(MULTI_CLUSTER_RESOURCES, lost, subresource="status")
     fleet.restart()
     await rounds(fleet)
     assert where(fleet) == list(MEMBERS)
@@ -269,7 +268,7 @@ async def test_d8_a_hub_restored_from_a_backup_takes_no_answer_for_other_objects
     confirm(fleet, backup["metadata"]["annotations"][CONFIRM_PRUNE_ANNOTATION])
     restored = fleet.resource()
     restored["status"] = backup["status"]
-    fleet.hub.update(RESOURCE, restored, subresource="status")
+    fleet.hub.update(MULTI_CLUSTER_RESOURCES, restored, subresource="status")
     fleet.restart()
     await rounds(fleet)
     assert fleet.get("c1", MAPS, "x")["metadata"]["uid"] == made
@@ -285,15 +284,15 @@ async def test_d8_what_goes_with_its_namespace_goes_on_after_a_crash(fleet: Rig)
     async def look(count: int = 2) -> dict[str, Any]:
         for _ in range(count):
             await fleet.reconcile(namespace="team")
-        return fleet.hub.get(RESOURCE, "team", "x") or {}
+        return fleet.hub.get(MULTI_CLUSTER_RESOURCES, "team", "x") or {}
 
     await look()
     fleet.hub.delete(NAMESPACES, None, "team")
-    fleet.hub.delete(RESOURCE, "team", "x")
+    fleet.hub.delete(MULTI_CLUSTER_RESOURCES, "team", "x")
     held = (await look())["status"]["held"]
     fleet.clusters["c1"].faults.add(Fail(503), verb="delete", count=1)
     fleet.hub.patch(
-        RESOURCE,
+        MULTI_CLUSTER_RESOURCES,
         "team",
         "x",
         {"metadata": {"annotations": {CONFIRM_PRUNE_ANNOTATION: held["planHash"]}}},

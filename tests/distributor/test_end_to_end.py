@@ -10,10 +10,11 @@ from typing import Any
 import orjson
 import pytest
 
+from fleetbus.ownership import MULTI_CLUSTER_RESOURCES
 from fleetbus.process.settings import ProviderSettings
 from fleetbus_distributor.controllers import NAME, TARGETS
 from fleetbus_distributor.main import run as run_distributor
-from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, RESOURCE
+from fleetbus_distributor.render.spec import CLUSTER_RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.targets import missing_types
 from support.api.chart import crds
@@ -40,7 +41,7 @@ async def rig(tmp_path: pathlib.Path, nats_url: str, valkey_url: str) -> AsyncGe
 
 
 def start(rig: Rig) -> None:
-    on_hub = (*rig.resources, RESOURCE, CLUSTER_RESOURCE)
+    on_hub = (*rig.resources, MULTI_CLUSTER_RESOURCES, CLUSTER_RESOURCE)
     for name in rig.clusters:
         rig.start_watcher(name, resources=on_hub if name == HUB else rig.resources)
     rig.start_reconciler()
@@ -52,7 +53,7 @@ def start_distributor(rig: Rig) -> None:
 
 
 def resource(rig: Rig, name: str) -> dict[str, Any]:
-    return rig.clusters[HUB].get(RESOURCE, "default", name) or {}
+    return rig.clusters[HUB].get(MULTI_CLUSTER_RESOURCES, "default", name) or {}
 
 
 def ours(rig: Rig) -> list[str]:
@@ -82,7 +83,9 @@ async def test_t18_a_relabelled_cluster_is_noticed_and_a_look_alone_writes_nothi
         "placement": {"clusterSelector": {"matchLabels": {"tier": "prod"}}},
         "policy": {"fuse": {"percent": 50}},
     }
-    hub.create(RESOURCE, {"metadata": {"name": "x", "namespace": "default"}, "spec": spec})
+    hub.create(
+        MULTI_CLUSTER_RESOURCES, {"metadata": {"name": "x", "namespace": "default"}, "spec": spec}
+    )
     await eventually(lambda: "status" in resource(rig, "x"), within=WITHIN)
     for name in ("t1", "t2"):
         hub.patch(CLUSTER_RESOURCE, None, name, {"metadata": {"labels": {"tier": "prod"}}})
@@ -110,7 +113,7 @@ async def test_d11_changes_on_one_cluster_ask_nothing_of_the_others(rig: Rig):
         "placement": {"clusters": [{"name": name} for name in names]},
     }
     rig.clusters[HUB].create(
-        RESOURCE, {"metadata": {"name": "x", "namespace": "default"}, "spec": spec}
+        MULTI_CLUSTER_RESOURCES, {"metadata": {"name": "x", "namespace": "default"}, "spec": spec}
     )
     for name in names:
         await eventually(
@@ -143,7 +146,7 @@ async def test_d11_changes_on_one_cluster_ask_nothing_of_the_others(rig: Rig):
 
 
 async def test_p18_what_is_deleted_before_the_first_list_of_its_type_comes_back(rig: Rig):
-    rig.start_watcher(HUB, resources=(*rig.resources, RESOURCE, CLUSTER_RESOURCE))
+    rig.start_watcher(HUB, resources=(*rig.resources, MULTI_CLUSTER_RESOURCES, CLUSTER_RESOURCE))
     rig.start_reconciler()
     start_distributor(rig)
     create(rig, CONFIG_MAP, "t1")
@@ -159,7 +162,7 @@ async def test_d9_a_type_that_somebody_else_installs_wakes_those_who_wait_for_it
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(missing_types, "_AGAIN", timedelta(minutes=5))
-    rig.start_watcher(HUB, resources=(*rig.resources, RESOURCE, CLUSTER_RESOURCE))
+    rig.start_watcher(HUB, resources=(*rig.resources, MULTI_CLUSTER_RESOURCES, CLUSTER_RESOURCE))
     rig.start_watcher("t1", resources=("*",))
     rig.start_reconciler()
     start_distributor(rig)
@@ -183,7 +186,7 @@ def create(rig: Rig, template: dict[str, Any], cluster: str) -> None:
     placement = {"clusters": [{"name": cluster}]}
     spec = {"template": copy.deepcopy(template), "placement": placement}
     metadata = {"name": "x", "namespace": "default"}
-    rig.clusters[HUB].create(RESOURCE, {"metadata": metadata, "spec": spec})
+    rig.clusters[HUB].create(MULTI_CLUSTER_RESOURCES, {"metadata": metadata, "spec": spec})
 
 
 def state_of(rig: Rig, cluster: str) -> Any:

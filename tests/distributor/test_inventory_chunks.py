@@ -12,13 +12,12 @@ from fleetbus.errors import ServerError
 from fleetbus.finalizers import finalizers_of
 from fleetbus.fleet.inventory_chunks import CHUNKS, hash_of
 from fleetbus.fleet.orphans import read_intents
-from fleetbus.ownership import FINALIZER
+from fleetbus.ownership import FINALIZER, MULTI_CLUSTER_RESOURCES
 from fleetbus_distributor.errors import IntentError
 from fleetbus_distributor.hub import chunks
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.plan import intent
 from fleetbus_distributor.plan.intent import Inventory, Mark, Owned
-from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_distributor.render.template import ObjectRef
 from support.rigs.distributor import CONFIG_MAP, HUB, Rig
 
@@ -68,7 +67,9 @@ def maps(rig: Rig) -> list[str]:
 
 async def sweep(rig: Rig, *, after: timedelta) -> int:
     hub = rig.fleet.cluster(HUB).live
-    return await chunks.sweep(hub, await hub.list(RESOURCE), now=datetime.now(UTC) + after)
+    return await chunks.sweep(
+        hub, await hub.list(MULTI_CLUSTER_RESOURCES), now=datetime.now(UTC) + after
+    )
 
 
 # --- the form ---------------------------------------------------------------------------------
@@ -282,7 +283,7 @@ async def crashes(rig: Rig, monkeypatch: pytest.MonkeyPatch, at: int) -> bool:
 
 async def names_all(rig: Rig) -> None:
     hub = rig.fleet.cluster(HUB).live
-    found = await hub.get(RESOURCE, "default", "x")
+    found = await hub.get(MULTI_CLUSTER_RESOURCES, "default", "x")
     assert found is not None
     document = Document(hub, found)
     await document.load_chunks()
@@ -344,17 +345,17 @@ async def test_d8_a_terminating_namespace_lets_no_chunk_be_created_and_can_be_co
     rig.create("x", "team", templates=templates(3), placement=placement(*NAMES))
     await rig.reconcile("x", "team")
     rig.hub.delete("v1/namespaces", None, "team")
-    rig.hub.delete(RESOURCE, "team", "x")
+    rig.hub.delete(MULTI_CLUSTER_RESOURCES, "team", "x")
     await rig.reconcile("x", "team")
-    found = rig.hub.get(RESOURCE, "team", "x")
+    found = rig.hub.get(MULTI_CLUSTER_RESOURCES, "team", "x")
     assert found is not None
     assert found["status"]["held"]["reason"] == "NamespaceTerminating"
     confirm = {"fleetbus.dev/confirm-prune": found["status"]["held"]["planHash"]}
-    rig.hub.patch(RESOURCE, "team", "x", {"metadata": {"annotations": confirm}})
+    rig.hub.patch(MULTI_CLUSTER_RESOURCES, "team", "x", {"metadata": {"annotations": confirm}})
     for _ in range(3):
         await rig.reconcile("x", "team")
     assert maps(rig) == []
-    assert rig.hub.get(RESOURCE, "team", "x") is None
+    assert rig.hub.get(MULTI_CLUSTER_RESOURCES, "team", "x") is None
     assert rig.hub.names(CHUNKS) == []
 
 

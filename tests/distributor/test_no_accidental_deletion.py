@@ -12,12 +12,11 @@ import pytest
 from fleetbus.clusters.leaving import LEFT_LABEL
 from fleetbus.errors import KubeError, NotEngaged, ServerError
 from fleetbus.kube.discovery import Discovery
-from fleetbus.ownership import FINALIZER
+from fleetbus.ownership import FINALIZER, MULTI_CLUSTER_RESOURCES
 from fleetbus.reconcile import Request
 from fleetbus_distributor.errors import IntentError
 from fleetbus_distributor.plan import intent
 from fleetbus_distributor.plan.intent import Bases, Inventory
-from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_emulator.apiserver import Abort, Fail, Hang
 from support.api.custom_resource_definitions import CRDS, FREE, definition
 from support.eventually import eventually
@@ -284,7 +283,7 @@ async def test_an_unknown_policy_of_deletion_deletes_nothing(rig: Rig, policy: o
     accept_anything(rig)
     resource = rig.resource()
     resource["spec"]["policy"] = policy
-    rig.hub.update(RESOURCE, resource)
+    rig.hub.update(MULTI_CLUSTER_RESOURCES, resource)
     rig.delete()
     await rig.reconcile()
     assert where(rig) == ["t1", "t2", "t4"]
@@ -311,7 +310,7 @@ async def test_a_spec_that_is_unreadable_elsewhere_still_says_what_becomes_of_it
 async def test_a_damaged_intent_stops_everything(rig: Rig):
     await placed(rig)
     damaged = {"status": {"intent": {"objects": [], "clusters": [{"name": "t1", "objects": [4]}]}}}
-    rig.hub.patch(RESOURCE, "default", "x", damaged, subresource="status")
+    rig.hub.patch(MULTI_CLUSTER_RESOURCES, "default", "x", damaged, subresource="status")
     rig.edit(placement={"clusters": [T1]})
     await rig.reconcile()
     assert rig.condition()["reason"] == "IntentUnusable"

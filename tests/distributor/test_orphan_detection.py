@@ -12,8 +12,12 @@ from fleetbus.cli.deletions.orphans import run_orphans
 from fleetbus.errors import ConfigError
 from fleetbus.fleet.orphans import NotAnOrphan, Orphan, delete_orphan, find_orphans
 from fleetbus.kube.client import KubeClient
-from fleetbus.ownership import OWNER_ANNOTATION, PROTECT_ANNOTATION, owner_of
-from fleetbus_distributor.render.spec import RESOURCE
+from fleetbus.ownership import (
+    MULTI_CLUSTER_RESOURCES,
+    OWNER_ANNOTATION,
+    PROTECT_ANNOTATION,
+    owner_of,
+)
 from support.processes.in_process_commands import given_back
 from support.rigs.distributor import HUB, Rig
 from support.rigs.orphans import MAPS, restored, show, template
@@ -53,7 +57,7 @@ async def test_d7_what_a_removed_finalizer_left_is_found_and_adopted_by_its_succ
     rig.create(templates=[template("b")], placement={"clusters": [{"name": "t1"}]})
     await rig.reconcile()
     uid = rig.get("t1", MAPS, "b")["metadata"]["uid"]
-    rig.hub.patch(RESOURCE, "default", "x", {"metadata": {"finalizers": []}})
+    rig.hub.patch(MULTI_CLUSTER_RESOURCES, "default", "x", {"metadata": {"finalizers": []}})
     rig.delete()
     snapshot = await show(rig, "t1")
     assert list(map(str, await found_in(rig, snapshot))) == FORGOTTEN
@@ -79,7 +83,7 @@ async def test_d7_of_an_intent_that_cannot_be_read_nothing_is_concluded(rig: Rig
     snapshot = await show(rig, "t1")
     resource = rig.resource()
     resource["status"]["intent"]["clusters"][0]["objects"] = [7]
-    rig.hub.update_status(RESOURCE, resource)
+    rig.hub.update_status(MULTI_CLUSTER_RESOURCES, resource)
     assert await found_in(rig, snapshot) == []
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
+from fleetbus.ownership import MULTI_CLUSTER_RESOURCES
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_distributor.orphan_sweep import OrphanSweep
-from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_emulator.apiserver import Fail, Hang
 from fleetbus_proto.keys import SnapshotKeys
 from support.eventually import eventually
@@ -105,7 +105,7 @@ async def test_d7_the_condition_ends_with_the_orphan(rig: Rig, end: str):
 async def test_d7_a_successor_of_the_same_name_shows_the_orphans_of_its_predecessor(rig: Rig):
     rig.create(template=template("b"), placement={"clusters": [{"name": "t1"}]})
     await rig.reconcile()
-    rig.hub.patch(RESOURCE, "default", "x", {"metadata": {"finalizers": []}})
+    rig.hub.patch(MULTI_CLUSTER_RESOURCES, "default", "x", {"metadata": {"finalizers": []}})
     rig.delete()
     await show(rig, "t1")
     sweep = sweep_of(rig)

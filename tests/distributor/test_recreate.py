@@ -9,8 +9,8 @@ import pytest
 from redis.asyncio import Redis
 
 from fleetbus.deletions.budget import Decision, Deletion, DeletionBudget, OwnerLimits
-from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
-from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, RESOURCE
+from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, MULTI_CLUSTER_RESOURCES
+from fleetbus_distributor.render.spec import CLUSTER_RESOURCE
 from fleetbus_emulator.apiserver import Fail
 from support.rigs.distributor import CONFIG_MAP, Rig, distributor_rig
 
@@ -315,7 +315,7 @@ async def test_r4_an_old_round_does_not_replace_what_a_newer_one_has_made(
     monkeypatch.setattr(client, "accepted_uid", identify)
     await fleet.reconcile()
     assert made == [found(fleet)["c1"]]
-    assert fleet.hub.get(RESOURCE, "default", "x") is not None
+    assert fleet.hub.get(MULTI_CLUSTER_RESOURCES, "default", "x") is not None
     await fleet.until(lambda: values(fleet) == ["newer"] * 5)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fleetbus.errors import NotFound
-from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, FINALIZER
-from fleetbus_distributor.render.spec import CRD_NAME, RESOURCE
+from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, FINALIZER, MULTI_CLUSTER_RESOURCES
+from fleetbus_distributor.render.spec import CRD_NAME
 from fleetbus_emulator.apiserver import Fail
 from fleetbus_emulator.apiserver.errors import NotServed
 from support.api.chart import crds
@@ -53,7 +53,7 @@ async def reconcile_in_team(rig: Rig) -> None:
 
 def in_team(rig: Rig) -> dict[str, Any]:
     try:
-        return rig.hub.get(RESOURCE, "team", "x") or {}
+        return rig.hub.get(MULTI_CLUSTER_RESOURCES, "team", "x") or {}
     except NotServed:  # its definition is gone
         return {}
 
@@ -61,7 +61,7 @@ def in_team(rig: Rig) -> dict[str, Any]:
 def tear_down(rig: Rig, what: str) -> None:
     if what == "namespace":
         rig.hub.delete(NAMESPACES, None, "team")
-        rig.hub.delete(RESOURCE, "team", "x")  # as the namespace controller does
+        rig.hub.delete(MULTI_CLUSTER_RESOURCES, "team", "x")  # as the namespace controller does
     else:
         rig.hub.delete(CRDS, None, CRD_NAME)
 
@@ -84,7 +84,7 @@ async def until_gone(rig: Rig) -> None:
 
 async def confirm_in_team(rig: Rig, plan_hash: str) -> None:
     change = {"metadata": {"annotations": {CONFIRM_PRUNE_ANNOTATION: plan_hash}}}
-    rig.hub.patch(RESOURCE, "team", "x", change)
+    rig.hub.patch(MULTI_CLUSTER_RESOURCES, "team", "x", change)
     await until_gone(rig)
 
 
@@ -108,7 +108,9 @@ async def test_d8_what_goes_with_its_namespace_or_definition_is_held(
     if answer == "confirm":
         await confirm_in_team(fleet, held["planHash"])
     else:
-        fleet.hub.patch(RESOURCE, "team", "x", {"spec": {"policy": {"deletion": "Orphan"}}})
+        fleet.hub.patch(
+            MULTI_CLUSTER_RESOURCES, "team", "x", {"spec": {"policy": {"deletion": "Orphan"}}}
+        )
         await until_gone(fleet)
     assert left(fleet, "x") == (0 if answer == "confirm" else 2)
 
@@ -126,8 +128,10 @@ async def make_anew(rig: Rig, what: str) -> None:
     rig.hub.patch(CRDS, None, CRD_NAME, {"metadata": {"finalizers": None}})
     (definition,) = (one for one in crds() if one["metadata"]["name"] == CRD_NAME)
     rig.hub.create(CRDS, definition)
-    await eventually(lambda: rig.hub.serves(RESOURCE))
-    rig.hub.restore([(RESOURCE, stays)])  # real API servers leave it in etcd, emulated ones do not
+    await eventually(lambda: rig.hub.serves(MULTI_CLUSTER_RESOURCES))
+    rig.hub.restore(
+        [(MULTI_CLUSTER_RESOURCES, stays)]
+    )  # real API servers leave it in etcd, emulated ones do not
 
 
 async def next_second_after(rig: Rig, moment: str) -> None:
@@ -180,7 +184,7 @@ async def test_d8_that_the_new_namespace_goes_too_is_no_order_either(fleet: Rig)
 async def test_d8_why_it_goes_must_be_readable(fleet: Rig, resource: str):
     await on_two(fleet)
     fleet.hub.faults.add(Fail(403), verb="get", resource=resource)
-    fleet.hub.delete(RESOURCE, "team", "x")
+    fleet.hub.delete(MULTI_CLUSTER_RESOURCES, "team", "x")
     await reconcile_in_team(fleet)
     assert left(fleet, "x") == 2
     assert in_team(fleet)["status"]["held"]["reason"] == "CauseUnknown"
@@ -191,7 +195,7 @@ async def test_d8_why_it_goes_must_be_readable(fleet: Rig, resource: str):
 
 async def test_d8_deleted_before_its_namespace_it_was_meant(fleet: Rig):
     await on_two(fleet)
-    fleet.hub.delete(RESOURCE, "team", "x")
+    fleet.hub.delete(MULTI_CLUSTER_RESOURCES, "team", "x")
     await next_second_after(fleet, "deletionTimestamp")
     fleet.hub.delete(NAMESPACES, None, "team")
     await reconcile_in_team(fleet)

@@ -27,10 +27,11 @@ import yaml
 from fleetbus.errors import ConfigError, FleetbusError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig, read_kube_config
+from fleetbus.ownership import MULTI_CLUSTER_RESOURCES
 from fleetbus.process.logs import set_up_logs
 from fleetbus_devfleet.processes.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 from fleetbus_distributor.main import run as run_distributor
-from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, RESOURCE
+from fleetbus_distributor.render.spec import CLUSTER_RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_emulator.apiserver import CutWatch, Fail
 from support.api.chart import crds
@@ -110,7 +111,7 @@ async def fleet(tmp_path: Path, bus: NatsServer, store: ValkeyServer) -> AsyncGe
     ) as rig:
         for definition in crds():
             rig.clusters[HUB].create(CRDS, definition)
-        rig.clusters[HUB].create(RESOURCE, MCR)
+        rig.clusters[HUB].create(MULTI_CLUSTER_RESOURCES, MCR)
         rig.clusters[MEMBER].restore(planted(Random(SEED), COUNT))
         yield rig
 
@@ -141,7 +142,7 @@ def add_odd(rig: Rig, server: HostileServer) -> None:
 def start(rig: Rig) -> None:
     settings: dict[str, Any] = {"transforms": RULES, "heartbeat_busy": timedelta(seconds=0.3)}
     rig.start_watcher(MEMBER, resources=WATCHED, secrets=True, **settings)
-    rig.start_watcher(HUB, resources=(RESOURCE, CLUSTER_RESOURCE, MAPS), **settings)
+    rig.start_watcher(HUB, resources=(MULTI_CLUSTER_RESOURCES, CLUSTER_RESOURCE, MAPS), **settings)
     rig.start_watcher(ODD, resources=(MAPS,), **settings)
     rig.start_reconciler()
     rig.start("distributor", run_distributor(rig.shared, DistributorSettings()))
@@ -173,7 +174,9 @@ async def test_s1_g6_no_canary_leaves_its_cluster_whatever_goes_wrong(
     found = hits("answers", answers)
     found += hits("metrics", prometheus_client.generate_latest())
     found += hits("logs", logs.getvalue()) + hits("library logs", caplog.text)
-    found += hits("status", json.dumps(fleet.clusters[HUB].list(RESOURCE)[0]["status"]))
+    found += hits(
+        "status", json.dumps(fleet.clusters[HUB].list(MULTI_CLUSTER_RESOURCES)[0]["status"])
+    )
     found += hits_below(tmp_path / "nats") + hits_below(tmp_path / "valkey")
     assert not found, f"seed {SEED}: {len(found)} hits, the first ones: {found[:5]}"
     # The search is not blind, and what had to go wrong did.
@@ -186,7 +189,9 @@ async def test_s1_g6_no_canary_leaves_its_cluster_whatever_goes_wrong(
 
 
 def is_denied(rig: Rig) -> bool:
-    return "admission webhook" in json.dumps(rig.clusters[HUB].list(RESOURCE)[0].get("status", {}))
+    return "admission webhook" in json.dumps(
+        rig.clusters[HUB].list(MULTI_CLUSTER_RESOURCES)[0].get("status", {})
+    )
 
 
 async def has_rows(rig: Rig) -> bool:

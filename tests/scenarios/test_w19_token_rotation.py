@@ -16,9 +16,10 @@ from fleetbus.cli.clusters.clusters import show_clusters
 from fleetbus.cli.target import ApiFlags
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
+from fleetbus.ownership import MULTI_CLUSTER_RESOURCES
 from fleetbus.reconcile import Request, Result
 from fleetbus_distributor.main import run as run_distributor
-from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, RESOURCE
+from fleetbus_distributor.render.spec import CLUSTER_RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_emulator.apiserver.faults import DropEvents
 from support.api.chart import crds
@@ -70,7 +71,7 @@ def put(rig: Rig, name: str, token: str = "") -> None:
         return
     metadata = {"name": name, "labels": {"fleetbus.dev/kubeconfig": "true"}}
     hub.create(SECRETS, {"metadata": metadata, "data": data}, NAMESPACE)
-    resources = [MAPS, *((RESOURCE, CLUSTER_RESOURCE) if name == "hub" else ())]
+    resources = [MAPS, *((MULTI_CLUSTER_RESOURCES, CLUSTER_RESOURCE) if name == "hub" else ())]
     reference = {"namespace": NAMESPACE, "name": name}
     spec = {"kubeconfigSecretRef": reference, "resources": resources}
     hub.create(CLUSTER_RESOURCE, {"metadata": {"name": name}, "spec": spec})
@@ -102,10 +103,13 @@ def spread(rig: Rig, value: str) -> None:
         "template": {**COPY, "data": {"k": value}},
         "placement": {"clusters": [{"name": "zoo"}]},
     }
-    if hub.get(RESOURCE, "default", "x") is None:
-        hub.create(RESOURCE, {"metadata": {"name": "x", "namespace": "default"}, "spec": spec})
+    if hub.get(MULTI_CLUSTER_RESOURCES, "default", "x") is None:
+        hub.create(
+            MULTI_CLUSTER_RESOURCES,
+            {"metadata": {"name": "x", "namespace": "default"}, "spec": spec},
+        )
     else:
-        hub.patch(RESOURCE, "default", "x", {"spec": spec})
+        hub.patch(MULTI_CLUSTER_RESOURCES, "default", "x", {"spec": spec})
 
 
 def held(rig: Rig, name: str) -> Any:

@@ -18,6 +18,7 @@ import typer
 
 from fleetbus.cli.complete_variable import COMPLETE
 from fleetbus.cli.config.origins import note_origins
+from fleetbus.cli.light_imports import spare_imports
 from fleetbus.cli.light_parameters import spare_pydantic
 from fleetbus.errors import ConfigError, FleetbusError
 from fleetbus.process import printer
@@ -51,6 +52,8 @@ _COMMANDS: Final = {
     "kubeconfig": "kubeconfig.commands:app",
 }
 """Where each command of the sdk is."""
+_RUN_CODE_OF_USERS: Final = ("run", "replay")
+"""Which may need every part of every library."""
 
 
 def _print_version(requested: bool) -> None:
@@ -142,6 +145,8 @@ def _find_command_line(word: str) -> typer.Typer:
     Raises:
         ConfigError: the package that brings the command is not installed.
     """
+    if word not in _RUN_CODE_OF_USERS:
+        spare_imports()
     if word in _COMMANDS and COMPLETE not in os.environ:
         return _build([word])
     points = entry_points(group=_GROUP)

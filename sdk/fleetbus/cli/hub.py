@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
+import sys
 from collections.abc import Coroutine
 from typing import Any
-
-from redis.exceptions import RedisError
 
 from fleetbus.cli.target import resolve_target
 from fleetbus.errors import ConfigError, KubeError, StoreError, Unreachable
 from fleetbus.kube.connection.config import KubeConfig, read_kube_config
 from fleetbus.process import printer
-from fleetbus.process.settings import allow_loopback
+from fleetbus.process.loopback import allow_loopback
 
 Hub = tuple[pathlib.Path | None, str]
 """The values of --hub-kubeconfig and --hub-context."""
@@ -68,6 +67,15 @@ def run_on_hub(main: Coroutine[Any, Any, int]) -> int:
     except KubeError as e:
         what = "hub" if isinstance(e, Unreachable) else "the hub refused"
         printer.note(f"fleetbus: {what}: {e}")
-    except (StoreError, RedisError) as e:
+    except (StoreError, *_errors_of_redis()) as e:
         printer.note(f"fleetbus: {e}")
     return 1
+
+
+def _errors_of_redis() -> tuple[type[Exception], ...]:
+    """The errors of the client, if the command has loaded it: most ask the hub alone."""
+    if "redis" not in sys.modules:
+        return ()
+    from redis.exceptions import RedisError  # noqa: PLC0415 -- see above
+
+    return (RedisError,)

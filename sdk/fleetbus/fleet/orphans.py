@@ -18,14 +18,20 @@ from fleetbus.fleet.inventory_chunks import ChunkUnusable, is_chunked, read_part
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
-from fleetbus.ownership import OWNER_UID_LABEL, PROTECT_ANNOTATION, Owner, is_owned_by, owner_of
+from fleetbus.ownership import (
+    MULTI_CLUSTER_RESOURCES,
+    OWNER_UID_LABEL,
+    PROTECT_ANNOTATION,
+    Owner,
+    is_owned_by,
+    owner_of,
+)
 from fleetbus.snapshot.reads.entries import Entry
 from fleetbus.snapshot.reads.query import ListQuery
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.store.connection import store_errors
 from fleetbus_proto.resources import CORE, Resource
 
-MULTI_CLUSTER_RESOURCES: Final = "fleetbus.dev/v1alpha1/multiclusterresources"
 _KIND: Final = "MultiClusterResource"
 _CONTAINERS: Final = ("Namespace", "CustomResourceDefinition")
 """Kinds whose deletion deletes other people's objects too (rules D5, D10)."""

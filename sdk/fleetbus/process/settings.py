@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
-from functools import lru_cache
 from typing import Annotated, Any, Final, Self, TypeVar
 
 import structlog
@@ -222,26 +221,6 @@ def load_settings(kind: type[S], **given: Any) -> S:
         found = re.search(r'field "(\w+)"', str(e))
         said = f"setting {_variable(kind, found[1])}" if found else f"settings: {e}"
         raise ConfigError(f"{said}: {_not_json(e.__cause__)}" if found else said) from e
-
-
-def allows_loopback() -> bool:
-    """Whether an uploaded kubeconfig may lead to this machine (rule S7).
-
-    Raises:
-        ConfigError: the setting is neither true nor false.
-    """
-    return _allows_loopback(os.environ.get("FLEETBUS_ALLOW_LOOPBACK"))
-
-
-def allow_loopback() -> None:
-    """Allow loopback for this process, which works on a fleet of `fleetbus dev`."""
-    os.environ["FLEETBUS_ALLOW_LOOPBACK"] = "1"
-
-
-@lru_cache
-def _allows_loopback(_cause: str | None) -> bool:
-    # Called for each address of the fleet, and 0.25 ms each time without the cache.
-    return load_settings(AddressSettings).allow_loopback
 
 
 def _not_json(cause: BaseException | None) -> str:

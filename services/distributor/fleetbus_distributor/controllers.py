@@ -22,13 +22,13 @@ from fleetbus.errors import FleetbusError
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.fleet.inventory_chunks import is_chunked
 from fleetbus.kube.client import Object
-from fleetbus.ownership import Owner
+from fleetbus.ownership import MULTI_CLUSTER_RESOURCES, Owner
 from fleetbus.reconcile import Request, Result
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import Add
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_distributor.fleet_view import FleetView
-from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, KIND, RESOURCE
+from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, KIND
 from fleetbus_distributor.rounds.reconcile import Distributor
 from fleetbus_distributor.settings import DistributorSettings
 
@@ -60,7 +60,7 @@ def _for_all(settings: DistributorSettings, distributor: Distributor) -> Control
         # Only Cluster objects on the hub describe the fleet.
         return await list_requests(NAME, fleet) if request.cluster == fleet.hub else []
 
-    controller.watch(RESOURCE, clusters=_is_hub, predicate=is_user_change)
+    controller.watch(MULTI_CLUSTER_RESOURCES, clusters=_is_hub, predicate=is_user_change)
     controller.watch(CLUSTER_RESOURCE, clusters=_is_hub, predicate=is_user_change, map=to_all)
 
     @controller.reconcile
@@ -128,7 +128,7 @@ async def list_requests(controller: str, fleet: FleetView, *, cluster: str = "")
     """
     if not fleet.hub:
         return []
-    found = await fleet.cluster(fleet.hub).live.list(RESOURCE)
+    found = await fleet.cluster(fleet.hub).live.list(MULTI_CLUSTER_RESOURCES)
     return [
         Request(
             controller, cluster or fleet.hub, one["metadata"]["namespace"], one["metadata"]["name"]

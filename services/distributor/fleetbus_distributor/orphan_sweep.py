@@ -18,11 +18,11 @@ from prometheus_client import Gauge
 from fleetbus.errors import FleetbusError, KubeError
 from fleetbus.fleet.orphans import Orphan, find_orphans
 from fleetbus.kube.client import KubeClient
+from fleetbus.ownership import MULTI_CLUSTER_RESOURCES
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_distributor.fleet_view import FleetView
 from fleetbus_distributor.hub import chunks, status
 from fleetbus_distributor.hub.document import Document, KubeEvent
-from fleetbus_distributor.render.spec import RESOURCE
 
 log = structlog.get_logger()
 
@@ -95,7 +95,7 @@ class OrphanSweep:
         messages = {name: _describe(share) for name, share in _by_owner(lasting).items()}
         suspected = _by_owner(found).keys()
         now = datetime.now(UTC)
-        resources = await hub.list(RESOURCE)
+        resources = await hub.list(MULTI_CLUSTER_RESOURCES)
         if removed := await chunks.sweep(hub, resources, now=now):
             log.info("unused_chunks_removed", count=removed)
         for resource in resources:
@@ -108,7 +108,7 @@ class OrphanSweep:
 
 
 async def _write(hub: KubeClient, name: _Name, message: str) -> None:
-    resource = await hub.get(RESOURCE, *name)
+    resource = await hub.get(MULTI_CLUSTER_RESOURCES, *name)
     if resource is None:
         return
     document = Document(hub, resource)

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from fleetbus.cli.app import run_command_line
-from fleetbus_distributor.rollout.revisions import RESOURCE as REVISIONS
+from fleetbus_distributor.rollout.history import RESOURCE as REVISIONS
 from support.rigs.distributor import CONFIG_MAP, HUB, Rig
 from support.rigs.rollout import deployment
 

@@ -8,7 +8,7 @@ import pytest
 
 from fleetbus.errors import KubeError
 from fleetbus_distributor.rollout import rollouts
-from fleetbus_distributor.rollout.revisions import RESOURCE as REVISIONS
+from fleetbus_distributor.rollout.history import RESOURCE as REVISIONS
 from fleetbus_emulator.apiserver import Abort, Fail
 from support.rigs.distributor import Rig
 from support.rigs.rollout import (

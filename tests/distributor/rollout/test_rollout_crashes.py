@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fleetbus.errors import FleetbusError
-from fleetbus_distributor.rollout.revisions import RESOURCE as REVISIONS
+from fleetbus_distributor.rollout.history import RESOURCE as REVISIONS
 from fleetbus_emulator.apiserver import Abort
 from support.rigs.distributor import CONFIG_MAP, HUB, Object, Rig
 

@@ -12,8 +12,8 @@ from fleetbus.fleet.inventory_chunks import is_chunked, read_parts
 from fleetbus.fleet.orphans import find_orphans
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.ownership import OWNER_UID_LABEL, owner_of
-from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, RESOURCE
+from fleetbus.ownership import MULTI_CLUSTER_RESOURCES, OWNER_UID_LABEL, owner_of
+from fleetbus_distributor.render.spec import CLUSTER_RESOURCE
 from support.rigs.fleet import Rig
 
 Json = dict[str, Any]
@@ -37,7 +37,7 @@ async def read_state(world: World, client: KubeClient) -> Json:
         one["metadata"]["name"]: one["metadata"].get("labels", {})
         for one in world.hub.shared(CLUSTER_RESOURCE)
     }
-    resources = [await _resource(one, client) for one in world.hub.list(RESOURCE)]
+    resources = [await _resource(one, client) for one in world.hub.list(MULTI_CLUSTER_RESOURCES)]
     found = await find_orphans(world.rig.reader, client, [*clusters])
     names = {server: name for name, server in world.names.items() if name in clusters}
     return {

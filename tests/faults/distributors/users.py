@@ -13,8 +13,8 @@ from typing import Any, Final
 from faults.distributors.settings import KINDS, MAPS, NAMESPACE, NEW_NAME, TARGETS
 from faults.distributors.world import World
 from fleetbus.bus.connection import Bus
-from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, OWNER_UID_LABEL
-from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, RESOURCE
+from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, MULTI_CLUSTER_RESOURCES, OWNER_UID_LABEL
+from fleetbus_distributor.render.spec import CLUSTER_RESOURCE
 from fleetbus_emulator.apiserver import ApiError
 
 Json = dict[str, Any]
@@ -108,7 +108,9 @@ class Users:
         chosen = name or self._random.choice((*PLAIN, *WAVED))
         if self.read(chosen) is None:
             metadata = {"name": chosen, "namespace": NAMESPACE}
-            self._world.hub.create(RESOURCE, {"metadata": metadata, "spec": self.spec(chosen)})
+            self._world.hub.create(
+                MULTI_CLUSTER_RESOURCES, {"metadata": metadata, "spec": self.spec(chosen)}
+            )
 
     def spec(self, name: str) -> Json:
         """Some spec for one of this name."""
@@ -168,24 +170,26 @@ class Users:
         found = self.read(chosen)
         if found is not None:
             change(chosen, found["spec"])
-            self._world.hub.update(RESOURCE, found)
+            self._world.hub.update(MULTI_CLUSTER_RESOURCES, found)
 
     def replace(self, name: str, spec: Json) -> None:
         """Give one another spec, or create it."""
         found = self.read(name)
         if found is None:
             metadata = {"name": name, "namespace": NAMESPACE}
-            self._world.hub.create(RESOURCE, {"metadata": metadata, "spec": spec})
+            self._world.hub.create(MULTI_CLUSTER_RESOURCES, {"metadata": metadata, "spec": spec})
         else:
-            self._world.hub.update(RESOURCE, {**found, "spec": spec})
+            self._world.hub.update(MULTI_CLUSTER_RESOURCES, {**found, "spec": spec})
 
     def delete(self, name: str = "") -> None:
         """Delete a MultiClusterResource."""
-        self._world.hub.delete(RESOURCE, NAMESPACE, name or self._random.choice((*PLAIN, *WAVED)))
+        self._world.hub.delete(
+            MULTI_CLUSTER_RESOURCES, NAMESPACE, name or self._random.choice((*PLAIN, *WAVED))
+        )
 
     def read(self, name: str) -> Json | None:
         """A MultiClusterResource as it is."""
-        return self._world.hub.get(RESOURCE, NAMESPACE, name)
+        return self._world.hub.get(MULTI_CLUSTER_RESOURCES, NAMESPACE, name)
 
     def relabel(self) -> None:
         """Move a cluster to another tier, take its labels away, or give them back."""
@@ -205,7 +209,7 @@ class Users:
             if held and annotations.get(CONFIRM_PRUNE_ANNOTATION) != held["planHash"]:
                 confirmed = {CONFIRM_PRUNE_ANNOTATION: held["planHash"]}
                 patch: Json = {"metadata": {"annotations": confirmed}}
-                self._world.hub.patch(RESOURCE, NAMESPACE, name, patch)
+                self._world.hub.patch(MULTI_CLUSTER_RESOURCES, NAMESPACE, name, patch)
 
     async def vote(self, name: str) -> None:
         """Let the wave of a rollout pass."""

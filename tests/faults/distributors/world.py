@@ -28,9 +28,10 @@ from faults.distributors.settings import (
 )
 from fleetbus.clusters.leaving import LEFT_LABEL, LEFT_UID
 from fleetbus.clusters.leaving import NAMESPACE as FLEET_NAMESPACE
+from fleetbus.ownership import MULTI_CLUSTER_RESOURCES
 from fleetbus.process.settings import ProviderSettings
 from fleetbus_devfleet.processes.servers import nats_server, valkey_server
-from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, RESOURCE
+from fleetbus_distributor.render.spec import CLUSTER_RESOURCE
 from fleetbus_emulator.apiserver import Cluster
 from fleetbus_emulator.apiserver.storage.state import Change
 from support.api.chart import crds
@@ -87,7 +88,7 @@ class World:
             cluster.subscribe_roll_back(lambda name=name: self._record_restore(name))
         for name in TARGETS:
             self.join(name, name)
-        on_hub = (*_WATCHED, RESOURCE, CLUSTER_RESOURCE)
+        on_hub = (*_WATCHED, MULTI_CLUSTER_RESOURCES, CLUSTER_RESOURCE)
         self.rig.start_watcher(HUB, resources=on_hub)
         for name in TARGETS:
             self.rig.start_watcher(name, resources=_WATCHED)
@@ -197,7 +198,9 @@ class World:
         """After a restore: everything that matters, as it is now."""
         line = {"t": time.time(), "cluster": name, "type": "RESTORED", "resource": "", "agent": ""}
         self._history.write(orjson.dumps(line | {"object": {}}) + b"\n")
-        resources = (*_WATCHED, RESOURCE, CLUSTER_RESOURCE) if name == HUB else _WATCHED
+        resources = (
+            (*_WATCHED, MULTI_CLUSTER_RESOURCES, CLUSTER_RESOURCE) if name == HUB else _WATCHED
+        )
         for resource in resources:
             for obj in self.rig.clusters[name].shared(resource):
                 if self._matters(obj):

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 import fleetbus
 from fleetbus.errors import ConfigError
-from fleetbus.process.settings import allows_loopback
+from fleetbus.process.loopback import allows_loopback
 from fleetbus.testing import (
     ControllerTest,
     EmulatedFleet,

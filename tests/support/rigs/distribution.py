@@ -19,10 +19,11 @@ from typing import Any, Final, cast
 import pytest
 import yaml
 
+from fleetbus.ownership import MULTI_CLUSTER_RESOURCES
 from fleetbus_devfleet.processes.children import Child
 from fleetbus_distributor.controllers import NAME, TARGETS
 from fleetbus_distributor.main import run as run_distributor
-from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, RESOURCE
+from fleetbus_distributor.render.spec import CLUSTER_RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_emulator.apiserver import ApiError, LoggedRequest
 from support.api.chart import crds
@@ -141,7 +142,7 @@ class Distribution:
     def create(self, name: str = "x", namespace: str = "default", **spec: Any) -> Object:
         """Create one."""
         metadata = {"name": name, "namespace": namespace}
-        return self.hub.create(RESOURCE, {"metadata": metadata, "spec": spec})
+        return self.hub.create(MULTI_CLUSTER_RESOURCES, {"metadata": metadata, "spec": spec})
 
     def edit(self, name: str = "x", namespace: str = "default", **spec: Any) -> None:
         """Replace parts of the spec, as `kubectl edit` does; a part that is None goes."""
@@ -150,7 +151,7 @@ class Distribution:
             changed = {**resource["spec"], **spec}
             resource["spec"] = {key: part for key, part in changed.items() if part is not None}
             try:
-                self.hub.update(RESOURCE, resource)
+                self.hub.update(MULTI_CLUSTER_RESOURCES, resource)
             except ApiError as refused:  # the distributor has written its status meanwhile
                 if refused.code != 409:
                     raise
@@ -159,17 +160,17 @@ class Distribution:
 
     def resource(self, name: str = "x", namespace: str = "default") -> Object:
         """One of them, live."""
-        found = self.hub.get(RESOURCE, namespace, name)
+        found = self.hub.get(MULTI_CLUSTER_RESOURCES, namespace, name)
         assert found is not None
         return found
 
     def exists(self, name: str = "x", namespace: str = "default") -> bool:
         """Whether it is still there."""
-        return self.hub.get(RESOURCE, namespace, name) is not None
+        return self.hub.get(MULTI_CLUSTER_RESOURCES, namespace, name) is not None
 
     def delete(self, name: str = "x", namespace: str = "default") -> None:
         """Order its deletion."""
-        self.hub.delete(RESOURCE, namespace, name)
+        self.hub.delete(MULTI_CLUSTER_RESOURCES, namespace, name)
 
     async def gone(self, name: str = "x", namespace: str = "default") -> None:
         """Wait until it is deleted, its objects before it."""
@@ -349,7 +350,7 @@ async def distribution(
         for name in names:
             made.join(name, **(labels or {}).get(name, {}))
         story.use({"type": "cluster"}, hub=HUB)
-        on_hub = (*resources, RESOURCE, CLUSTER_RESOURCE)
+        on_hub = (*resources, MULTI_CLUSTER_RESOURCES, CLUSTER_RESOURCE)
         for name in (*names, *later):
             rig.start_watcher(name, resources=on_hub if name == HUB else resources)
         rig.start_reconciler()  # with its own timers, as the watchers: else clusters turn stale

@@ -18,11 +18,10 @@ from fleetbus.errors import ClusterNotFound
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.connection.identity import IdentityCheck
-from fleetbus.ownership import Owner
+from fleetbus.ownership import MULTI_CLUSTER_RESOURCES, Owner
 from fleetbus.reconcile import Request, Result
 from fleetbus_distributor.announce.announce import Announcer
 from fleetbus_distributor.hub.rollout_state import GateState
-from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_distributor.rollout.advance import Finding
 from fleetbus_distributor.rollout.votes import read_vote
 from fleetbus_distributor.rounds.failing_pods import ExplainHealth, say_no_more
@@ -207,28 +206,30 @@ class Rig:
 
     def create(self, name: str = "x", namespace: str = "default", **spec: Any) -> Object:
         resource = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
-        return self.hub.create(RESOURCE, resource)
+        return self.hub.create(MULTI_CLUSTER_RESOURCES, resource)
 
     def edit(self, name: str = "x", namespace: str = "default", **spec: Any) -> None:
         """Replace parts of the spec; a part that is None goes."""
         resource = self.resource(name, namespace)
         changed = {**resource["spec"], **spec}
         resource["spec"] = {key: part for key, part in changed.items() if part is not None}
-        self.hub.update(RESOURCE, resource)
+        self.hub.update(MULTI_CLUSTER_RESOURCES, resource)
 
     def annotate(self, key: str, value: str, name: str = "x") -> None:
-        self.hub.patch(RESOURCE, "default", name, {"metadata": {"annotations": {key: value}}})
+        self.hub.patch(
+            MULTI_CLUSTER_RESOURCES, "default", name, {"metadata": {"annotations": {key: value}}}
+        )
 
     def resource(self, name: str = "x", namespace: str = "default") -> Object:
-        found = self.hub.get(RESOURCE, namespace, name)
+        found = self.hub.get(MULTI_CLUSTER_RESOURCES, namespace, name)
         assert found is not None
         return found
 
     def exists(self, name: str = "x", namespace: str = "default") -> bool:
-        return self.hub.get(RESOURCE, namespace, name) is not None
+        return self.hub.get(MULTI_CLUSTER_RESOURCES, namespace, name) is not None
 
     def delete(self, name: str = "x", namespace: str = "default") -> None:
-        self.hub.delete(RESOURCE, namespace, name)
+        self.hub.delete(MULTI_CLUSTER_RESOURCES, namespace, name)
 
     async def reconcile(self, name: str = "x", namespace: str = "default") -> Result | None:
         request = Request("distributor", HUB, namespace, name)

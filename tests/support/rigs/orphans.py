@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
+from fleetbus.ownership import MULTI_CLUSTER_RESOURCES
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
-from fleetbus_distributor.render.spec import RESOURCE
 from support.rigs.distributor import CONFIG_MAP, Rig
 from support.stores.snapshot import Snapshot, Source
 
@@ -29,8 +29,8 @@ async def restored(rig: Rig) -> None:
     backup = copy.deepcopy(rig.resource())
     rig.edit(templates=[template("a"), template("b")])
     await rig.reconcile()
-    rig.hub.update(RESOURCE, {**rig.resource(), "spec": backup["spec"]})
-    rig.hub.update_status(RESOURCE, {**rig.resource(), "status": backup["status"]})
+    rig.hub.update(MULTI_CLUSTER_RESOURCES, {**rig.resource(), "spec": backup["spec"]})
+    rig.hub.update_status(MULTI_CLUSTER_RESOURCES, {**rig.resource(), "status": backup["status"]})
     rig.restart()
     await rig.reconcile()
 

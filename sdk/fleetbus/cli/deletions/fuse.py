@@ -15,12 +15,11 @@ from fleetbus.deletions.budget import WINDOW, DeletionBudget, allowance, objects
 from fleetbus.deletions.held import FLEET_BUDGET, Held, find_held
 from fleetbus.errors import ConfigError, KubeError, StoreError
 from fleetbus.kube.client import KubeClient, Object
-from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
+from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, MULTI_CLUSTER_RESOURCES
 from fleetbus.process import printer
 from fleetbus.process.access.store import StoreAccess
 from fleetbus.process.close_names import close_names
 
-RESOURCE: Final = "fleetbus.dev/v1alpha1/multiclusterresources"
 _HEAD: Final = ("NAMESPACE", "NAME", "OBJECTS", "CLUSTERS", "REASON", "PLAN")
 _NAMED: Final = 3
 
@@ -67,7 +66,7 @@ def _check(verb: str, names: Sequence[str]) -> None:
 
 
 async def _show(client: KubeClient, store: StoreAccess, output: str) -> int:
-    resources = await client.list(RESOURCE)
+    resources = await client.list(MULTI_CLUSTER_RESOURCES)
     held = find_held(resources)
     budget = {
         "used": await _used(store),
@@ -127,7 +126,7 @@ def _row(held: Held) -> list[str]:
 async def _confirm_named(client: KubeClient, names: Sequence[str]) -> int:
     resources = {
         f"{one['metadata']['namespace']}/{one['metadata']['name']}": one
-        for one in await client.list(RESOURCE)
+        for one in await client.list(MULTI_CLUSTER_RESOURCES)
     }
     confirmed = [await _confirm_one(client, name, resources) for name in names]
     return int(not all(confirmed))
@@ -149,7 +148,7 @@ async def _confirm_one(client: KubeClient, name: str, resources: Mapping[str, Ob
 async def _confirm(client: KubeClient, held: Held) -> bool:
     change = {"metadata": {"annotations": {CONFIRM_PRUNE_ANNOTATION: held.plan_hash}}}
     try:
-        await client.patch(RESOURCE, held.namespace, held.name, change)
+        await client.patch(MULTI_CLUSTER_RESOURCES, held.namespace, held.name, change)
     except KubeError as e:
         printer.note(f"fleetbus: {held} cannot be confirmed: {e}")
         return False
@@ -159,7 +158,11 @@ async def _confirm(client: KubeClient, held: Held) -> bool:
 
 
 async def _release(client: KubeClient, store: StoreAccess) -> int:
-    chosen = [one for one in find_held(await client.list(RESOURCE)) if one.reason == FLEET_BUDGET]
+    chosen = [
+        one
+        for one in find_held(await client.list(MULTI_CLUSTER_RESOURCES))
+        if one.reason == FLEET_BUDGET
+    ]
     confirmed = [await _confirm(client, one) for one in chosen]
     async with _budget(store) as budget:
         await budget.refill()

@@ -11,7 +11,7 @@ from fleetbus.cli.target import resolve_target
 from fleetbus.errors import ConfigError, Forbidden
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig, by_context, load_kube_config
-from fleetbus.process.settings import allow_loopback
+from fleetbus.process.loopback import allow_loopback
 
 
 class CallerClients:

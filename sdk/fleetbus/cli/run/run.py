@@ -19,10 +19,10 @@ from fleetbus.kube.connection.config import read_kube_config
 from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
+from fleetbus.process.loopback import allow_loopback
 from fleetbus.process.settings import (
     ProviderSettings,
     SharedSettings,
-    allow_loopback,
     load_settings,
     tell_unknown_settings,
 )

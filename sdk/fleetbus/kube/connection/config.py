@@ -20,8 +20,8 @@ from fleetbus.kube.connection.kubeconfig_entries import (
 from fleetbus.kube.connection.parameters import Access, Connection, pod_connection
 from fleetbus.kube.connection.typed_fields import TypedFields
 from fleetbus.process.file_errors import file_problem
+from fleetbus.process.loopback import allows_loopback
 from fleetbus.process.redact import without_secrets
-from fleetbus.process.settings import allows_loopback
 from fleetbus.process.waiting import wait_until_usable
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError, ConfigError
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.ownership import MULTI_CLUSTER_RESOURCES
 from fleetbus.process import printer
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings
@@ -35,7 +36,6 @@ from fleetbus_distributor.cli.plan_text import describe, print_plan
 from fleetbus_distributor.preview.dry_run_fleet import DryRunFleet
 from fleetbus_distributor.preview.preview import Preview, candidate_of, preview
 from fleetbus_distributor.preview.stores import PlannedBudget, PlannedVotes
-from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.shared_settings import with_shared
 
@@ -187,7 +187,7 @@ def _clusters(hub: KubeConfig) -> Clusters:
 
 
 async def _read(fleet: LiveFleet, namespace: str, name: str) -> Object:
-    found = await fleet.cluster(_hub_of(fleet)).live.get(RESOURCE, namespace, name)
+    found = await fleet.cluster(_hub_of(fleet)).live.get(MULTI_CLUSTER_RESOURCES, namespace, name)
     if found is None:
         raise UnknownName(f"there is no MultiClusterResource {namespace}/{name} on the hub")
     return found

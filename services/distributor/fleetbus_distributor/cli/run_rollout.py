@@ -14,9 +14,9 @@ from fleetbus.cli.table import render_table
 from fleetbus.cli.unknown import unknown
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import KubeClient, Object
+from fleetbus.ownership import MULTI_CLUSTER_RESOURCES
 from fleetbus.process import printer
 from fleetbus_distributor.errors import RolloutError
-from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.hub.rollout_state import (
     Phase,
     RolloutState,
@@ -25,9 +25,7 @@ from fleetbus_distributor.hub.rollout_state import (
     read_state,
     write_state,
 )
-from fleetbus_distributor.render.rollout_spec import to_duration
-from fleetbus_distributor.render.spec import RESOURCE
-from fleetbus_distributor.rollout.revisions import FIELDS, Revision, Revisions
+from fleetbus_distributor.rollout.history import FIELDS, Revision, read_history
 
 MANAGER: Final = "fleetbus-cli"
 _WAVES: Final = ("WAVE", "PHASE", "CLUSTERS", "READY", "GATES", "MESSAGE")
@@ -44,18 +42,18 @@ def run_status(name: str, namespace: str, *, output: str, wait: str, hub: Hub) -
     """
     until = time.monotonic() + _read_wait(wait).total_seconds()
 
-    async def show(client: KubeClient, document: Document) -> int:
-        state = _state_of(document)
+    async def show(client: KubeClient, resource: Object) -> int:
+        state = _state_of(resource)
         while state.phase is not Phase.COMPLETE and time.monotonic() < until:
             if state.phase is Phase.FAILED:
                 break
             await asyncio.sleep(_POLL.total_seconds())
-            document = await _read(client, name, namespace)
-            state = _state_of(document)
+            resource = await _read(client, name, namespace)
+            state = _state_of(resource)
         if output == "json":
             printer.json_text(render_json(write_state(state)))
         else:
-            printer.block(_render(document, state))
+            printer.block(_render(resource, state))
         is_late = bool(wait) and state.phase is not Phase.COMPLETE
         return int(is_late or state.phase is Phase.FAILED)
 
@@ -69,9 +67,9 @@ def run_history(name: str, namespace: str, *, output: str, hub: Hub) -> int:
         ConfigError: an argument is invalid, or the hub is not set.
     """
 
-    async def show(client: KubeClient, document: Document) -> int:
-        state = _state_of(document)
-        kept = await Revisions().history(client, document)
+    async def show(client: KubeClient, resource: Object) -> int:
+        state = _state_of(resource)
+        kept = await read_history(client, resource)
         rows = [_describe(one, _clusters_with(state, one.ref.name)) for one in kept]
         if output == "json":
             printer.json_text(render_json({"current": state.revision.number, "revisions": rows}))
@@ -89,15 +87,15 @@ def run_undo(name: str, namespace: str, *, to_revision: int, hub: Hub) -> int:
         ConfigError: there is no such revision, or the hub is not set.
     """
 
-    async def undo(client: KubeClient, document: Document) -> int:
-        state = _state_of(document)
-        kept = await Revisions().history(client, document)
+    async def undo(client: KubeClient, resource: Object) -> int:
+        state = _state_of(resource)
+        kept = await read_history(client, resource)
         chosen = _choose(kept, state, to_revision)
-        spec = cast("dict[str, Any]", document.resource["spec"])
+        spec = cast("dict[str, Any]", resource["spec"])
         rest = {key: part for key, part in spec.items() if key not in FIELDS}
-        edited = {**document.resource, "spec": {**rest, **chosen.fields}}
-        await client.update(RESOURCE, edited, field_manager=MANAGER)
-        printer.line(f"{_title(document)}: edited back to revision {chosen.ref.number}")
+        edited = {**resource, "spec": {**rest, **chosen.fields}}
+        await client.update(MULTI_CLUSTER_RESOURCES, edited, field_manager=MANAGER)
+        printer.line(f"{_title(resource)}: edited back to revision {chosen.ref.number}")
         if state.phase is Phase.PAUSED:
             printer.line("its rollout is paused: `fleetbus rollout resume` begins it")
         return 0
@@ -112,31 +110,35 @@ def set_paused(name: str, namespace: str, *, paused: bool, hub: Hub) -> int:
         ConfigError: it has none, or the hub is not set.
     """
 
-    async def edit(client: KubeClient, document: Document) -> int:
-        rollout: Any = document.resource["spec"].get("rollout")
+    async def edit(client: KubeClient, resource: Object) -> int:
+        rollout: Any = resource["spec"].get("rollout")
         if rollout is None:
-            raise ConfigError(f"{_title(document)} has no spec.rollout: {_ADVICE}")
+            raise ConfigError(f"{_title(resource)} has no spec.rollout: {_ADVICE}")
         done = "paused" if paused else "resumed"
         if bool(rollout.get("paused")) is paused:
-            printer.line(f"{_title(document)}: already {done}")
+            printer.line(f"{_title(resource)}: already {done}")
             return 0
-        metadata = document.metadata
+        metadata = resource["metadata"]
         # An edit that came meanwhile, one that removes spec.rollout say, must not be undone.
         patch = {
             "metadata": {"resourceVersion": metadata["resourceVersion"]},
             "spec": {"rollout": {"paused": paused}},
         }
         await client.patch(
-            RESOURCE, metadata["namespace"], metadata["name"], patch, field_manager=MANAGER
+            MULTI_CLUSTER_RESOURCES,
+            metadata["namespace"],
+            metadata["name"],
+            patch,
+            field_manager=MANAGER,
         )
-        printer.line(f"{_title(document)}: {done}")
+        printer.line(f"{_title(resource)}: {done}")
         return 0
 
     return _run(name, namespace, hub, edit)
 
 
 def _run(
-    name: str, namespace: str, hub: Hub, act: Callable[[KubeClient, Document], Awaitable[int]]
+    name: str, namespace: str, hub: Hub, act: Callable[[KubeClient, Object], Awaitable[int]]
 ) -> int:
     config = resolve_hub(hub)
 
@@ -151,51 +153,60 @@ def _run(
     return run_on_hub(main())
 
 
-async def _read(client: KubeClient, name: str, namespace: str) -> Document:
+async def _read(client: KubeClient, name: str, namespace: str) -> Object:
     before, slash, after = name.partition("/")
     if slash:
         namespace, name = before, after
     if not name or not namespace or "/" in name:
         raise ConfigError(f"{before}{slash}{after} is neither NAME nor NAMESPACE/NAME")
-    resource = await client.get(RESOURCE, namespace, name)
+    resource = await client.get(MULTI_CLUSTER_RESOURCES, namespace, name)
     if resource is None:
-        known = [str(one["metadata"]["name"]) for one in await client.list(RESOURCE, namespace)]
+        known = [
+            str(one["metadata"]["name"])
+            for one in await client.list(MULTI_CLUSTER_RESOURCES, namespace)
+        ]
         raise unknown(f"no MultiClusterResource {namespace}/{name}", name, known)
-    return Document(client, resource)
+    return resource
 
 
 def _read_wait(text: str) -> timedelta:
     if not text:
         return timedelta()
+
+    from fleetbus_distributor.render.rollout_spec import to_duration  # noqa: PLC0415 -- pydantic
+
     try:
         return to_duration(text)
     except ValueError as error:
         raise ConfigError(f"--wait {text!r}: {error}") from error
 
 
-def _state_of(document: Document) -> RolloutState:
-    state = read_state(document.status)
+def _state_of(resource: Object) -> RolloutState:
+    status: Object = resource.get("status") or {}
+    state = read_state(status)
     if state is not None:
         return state
-    if document.resource["spec"].get("rollout") is None:
-        raise ConfigError(f"{_title(document)} has no spec.rollout: {_ADVICE}")
-    conditions = cast("list[Object]", document.status.get("conditions") or [])
+    if resource["spec"].get("rollout") is None:
+        raise ConfigError(f"{_title(resource)} has no spec.rollout: {_ADVICE}")
+    conditions = cast("list[Object]", status.get("conditions") or [])
     why = [str(one.get("message")) for one in conditions if one.get("type") == "Ready"]
     raise RolloutError(
-        f"the distributor has not begun the rollout of {_title(document)}"
+        f"the distributor has not begun the rollout of {_title(resource)}"
         + (f": {why[0]}" if why else "; is it running?")
     )
 
 
-def _title(document: Document) -> str:
-    return f"{document.metadata['namespace']}/{document.metadata['name']}"
+def _title(resource: Object) -> str:
+    return f"{resource['metadata']['namespace']}/{resource['metadata']['name']}"
 
 
-def _render(document: Document, state: RolloutState) -> str:
-    lines = [f"{_title(document)}: revision {state.revision.number}, {state.phase}"]
+def _render(resource: Object, state: RolloutState) -> str:
+    lines = [f"{_title(resource)}: revision {state.revision.number}, {state.phase}"]
     if state.message:
         lines[0] += f": {printer.printable(state.message)}"
-    if not document.is_observed:
+    status: Object = resource.get("status") or {}
+    observed = status.get("observedGeneration")
+    if observed != resource["metadata"].get("generation", 0):
         lines.append("The spec was edited since; the distributor has not handled that yet.")
     lines += ["", render_table(_WAVES, [_wave_row(one, state) for one in state.waves])]
     groups: dict[int, list[str]] = {}

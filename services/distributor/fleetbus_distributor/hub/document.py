@@ -18,11 +18,11 @@ from fleetbus.errors import Conflict, Forbidden, KubeError
 from fleetbus.finalizers import has_finalizer, with_finalizer, without_finalizer
 from fleetbus.fleet.inventory_chunks import ChunkUnusable, Part, is_chunked, refs_of
 from fleetbus.kube.client import KubeClient
-from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, FINALIZER
+from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, FINALIZER, MULTI_CLUSTER_RESOURCES
 from fleetbus_distributor.errors import ChunkError
 from fleetbus_distributor.hub.chunks import STORED_WITHIN, ChunkStore, release, to_listed
 from fleetbus_distributor.hub.status import Status, is_changed
-from fleetbus_distributor.render.spec import API_VERSION, KIND, RESOURCE
+from fleetbus_distributor.render.spec import API_VERSION, KIND
 from fleetbus_distributor.render.template import Object
 
 log = structlog.get_logger()
@@ -138,7 +138,9 @@ class Document:
         intent = cast("Status", status.get("intent") or {})
         stored = await self._store_parts(status) if "parts" in intent else status
         body = {**self.resource, "status": stored}
-        self.resource = await self._client.update_status(RESOURCE, body, field_manager=MANAGER)
+        self.resource = await self._client.update_status(
+            MULTI_CLUSTER_RESOURCES, body, field_manager=MANAGER
+        )
         self._intent = intent if "parts" in intent else {}
         unused = before - {one.name for one in refs_of(stored)}
         await release(self._client, self.metadata["namespace"], sorted(unused))
@@ -187,7 +189,7 @@ class Document:
     async def _patch_metadata(self, change: Mapping[str, Any]) -> None:
         metadata = {"resourceVersion": self.metadata["resourceVersion"], **change}
         self.resource = await self._client.patch(
-            RESOURCE,
+            MULTI_CLUSTER_RESOURCES,
             self.metadata["namespace"],
             self.metadata["name"],
             {"metadata": metadata},

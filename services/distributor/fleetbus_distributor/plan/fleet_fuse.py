@@ -25,9 +25,9 @@ from fleetbus.deletions.budget import (
 )
 from fleetbus.errors import KubeError, StoreError
 from fleetbus.kube.client import KubeClient
+from fleetbus.ownership import MULTI_CLUSTER_RESOURCES
 from fleetbus_distributor.plan.intent import Mark, Owned
 from fleetbus_distributor.plan.plan import Facts, Hold, HoldReason, Plan, count, hold_automatic
-from fleetbus_distributor.render.spec import RESOURCE
 
 log = structlog.get_logger()
 
@@ -113,7 +113,7 @@ class FleetFuse:
         """Count the objects of all MultiClusterResources, only when the budget runs out."""
         now = self._now()
         if self._counted is None or self._counted[0] < now - _COUNTED_FOR:
-            found = await hub.list(RESOURCE)
+            found = await hub.list(MULTI_CLUSTER_RESOURCES)
             self._counted = (now, sum(objects_on_record(one.get("status") or {}) for one in found))
         return self._counted[1]
 

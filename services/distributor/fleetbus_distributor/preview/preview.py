@@ -16,14 +16,13 @@ from typing import Any, Final, cast
 from fleetbus.kube.client import Object
 from fleetbus.kube.merge_patch import merged
 from fleetbus.kube.requests import path_of
-from fleetbus.ownership import Owner, is_owned_by
+from fleetbus.ownership import MULTI_CLUSTER_RESOURCES, Owner, is_owned_by
 from fleetbus.reconcile import Request
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.preview.diff import diff
 from fleetbus_distributor.preview.dry_run_client import DryRunClient
 from fleetbus_distributor.preview.dry_run_fleet import DryRunFleet
 from fleetbus_distributor.preview.stores import AnyPace, NoNotes, PlannedBudget
-from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_distributor.render.template import ObjectRef
 from fleetbus_distributor.rollout.changes import RolloutChange
 from fleetbus_distributor.rollout.rollouts import ReadVote
@@ -125,9 +124,9 @@ async def candidate_of(hub: DryRunClient, document: Object) -> Object:
         KubeError: the hub refuses it.
     """
     metadata = document["metadata"]
-    live = await hub.get(RESOURCE, metadata["namespace"], metadata["name"])
+    live = await hub.get(MULTI_CLUSTER_RESOURCES, metadata["namespace"], metadata["name"])
     if live is None:
-        return await hub.create(RESOURCE, document, dry_run=True)
+        return await hub.create(MULTI_CLUSTER_RESOURCES, document, dry_run=True)
     marks = {
         name: merged(live["metadata"].get(name) or {}, metadata.get(name) or {})
         for name in ("labels", "annotations")
@@ -137,7 +136,7 @@ async def candidate_of(hub: DryRunClient, document: Object) -> Object:
         "metadata": {**live["metadata"], **marks},
         "spec": document.get("spec"),
     }
-    made = await hub.dry_update(RESOURCE, wanted)
+    made = await hub.dry_update(MULTI_CLUSTER_RESOURCES, wanted)
     generation = int(live["metadata"].get("generation", 0)) + (made["spec"] != live["spec"])
     return {**made, "metadata": {**made["metadata"], "generation": generation}}
 
@@ -164,7 +163,7 @@ async def preview(
     """
     metadata = resource["metadata"]
     namespace, name = str(metadata["namespace"]), str(metadata["name"])
-    path = path_of(RESOURCE, namespace, name)
+    path = path_of(MULTI_CLUSTER_RESOURCES, namespace, name)
     hub = fleet.client(fleet.hub)
     hub.place(path, resource)
     outcomes = _Outcomes()

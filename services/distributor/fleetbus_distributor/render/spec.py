@@ -22,7 +22,6 @@ from fleetbus_distributor.selectors import DNS_LABEL, ClusterName, LabelSelector
 
 API_VERSION = "fleetbus.dev/v1alpha1"
 KIND = "MultiClusterResource"
-RESOURCE = "fleetbus.dev/v1alpha1/multiclusterresources"
 CRD_NAME = "multiclusterresources.fleetbus.dev"
 CLUSTER_RESOURCE = "fleetbus.dev/v1alpha1/clusters"
 

@@ -13,12 +13,11 @@ import json
 import zlib
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import structlog
 
-from fleetbus.errors import AlreadyExists, Forbidden, KubeError
+from fleetbus.errors import AlreadyExists, KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus_distributor.errors import RolloutError, SpecError
@@ -27,31 +26,21 @@ from fleetbus_distributor.hub.document import MANAGER, Document
 from fleetbus_distributor.hub.rollout_state import RevisionRef
 from fleetbus_distributor.render.spec import API_VERSION, KIND, Spec, read_spec
 from fleetbus_distributor.render.template import Object
+from fleetbus_distributor.rollout.history import (
+    CHANGE_CAUSE,
+    FIELDS,
+    RESOURCE,
+    cause_in,
+    list_stored,
+    number_of,
+    unpack,
+)
 
 log = structlog.get_logger()
 
-RESOURCE: Final = "apps/v1/controllerrevisions"
-FIELDS: Final = ("template", "templates", "vars", "customize", "serviceAccountName")
-"""The fields of the spec that a revision has."""
-_MAX_BYTES: Final = 4 * 1024 * 1024
-"""Of the JSON of a revision that is read back; etcd bounds what was written."""
 _MAX_NAME: Final = 240
-CHANGE_CAUSE: Final = "kubernetes.io/change-cause"
-"""As `kubectl rollout history` shows it."""
 _MAX_CAUSE: Final = 250
 _CACHED: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Revision:
-    """A stored revision."""
-
-    ref: RevisionRef
-    created: str
-    fields: Mapping[str, Any]
-    """The part of the spec."""
-    cause: str = ""
-    """Why it was made, as its author said, or by which manager; "" of one by an older version."""
 
 
 def fields_of(resource: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,12 +81,12 @@ class Revisions:
         """
         fields = fields_of(document.resource)
         name = name_of(document, fields)
-        stored = await self._list(hub, document)
+        stored = await list_stored(hub, document.resource)
         found = next((one for one in stored if one["metadata"]["name"] == name), None)
         number = _number_for(name, current, found, stored)
         if found is None:
             await self._create(hub, _body(document, name, number, fields))
-        is_again = found is not None and _number(found) != number
+        is_again = found is not None and number_of(found) != number
         if found is not None and is_again:
             namespace = found["metadata"]["namespace"]
             change = {"revision": number, "metadata": {"annotations": _cause_of(document)}}
@@ -126,7 +115,7 @@ class Revisions:
             self._specs.move_to_end(key)
             return known
         found = await hub.get(RESOURCE, document.metadata["namespace"], ref.name)
-        fields = _unpack(found) if found else None
+        fields = unpack(found) if found else None
         if fields is None or name_of(document, fields) != ref.name:
             log.warning("revision_missing", revision=ref.name)
             return None
@@ -141,37 +130,17 @@ class Revisions:
             self._specs.popitem(last=False)
         return spec
 
-    async def history(self, hub: KubeClient, document: Document) -> list[Revision]:
-        """The stored revisions, oldest first; those that cannot be read are left out."""
-        found: list[Revision] = []
-        for one in await self._list(hub, document):
-            fields = _unpack(one)
-            if fields is not None:
-                ref = RevisionRef(_number(one), str(one["metadata"]["name"]))
-                created = str(one["metadata"].get("creationTimestamp", ""))
-                found.append(Revision(ref, created, fields, _cause_in(one["metadata"])))
-        return sorted(found, key=lambda one: one.ref)
-
     async def trim(
         self, hub: KubeClient, document: Document, limit: int, used: Collection[str]
     ) -> None:
         """Delete the oldest revisions beyond the limit, but none that a cluster has."""
-        stored = sorted(await self._list(hub, document), key=_number)
+        stored = sorted(await list_stored(hub, document.resource), key=number_of)
         spare = [one for one in stored if one["metadata"]["name"] not in used]
         for one in spare[: max(0, len(spare) - limit)]:
             metadata = one["metadata"]
             await hub.delete(
                 RESOURCE, metadata["namespace"], metadata["name"], uid=str(metadata["uid"])
             )
-
-    async def _list(self, hub: KubeClient, document: Document) -> list[Object]:
-        uid = str(document.metadata["uid"])
-        try:
-            return await hub.list(
-                RESOURCE, document.metadata["namespace"], label_selector=f"{OWNER_UID_LABEL}={uid}"
-            )
-        except Forbidden as error:
-            raise RolloutError(f"the revisions cannot be read: {error.message}") from error
 
 
 _FORBIDDEN: Final = 403
@@ -187,15 +156,11 @@ def _number_for(
     """The number of a revision: that on record, or, for one that is rolled out again, a new one."""
     if current is not None and current.name == name:
         return current.number
-    highest = max((_number(one) for one in stored), default=0)
+    highest = max((number_of(one) for one in stored), default=0)
     known = current.number if current else 0
-    if found is not None and _number(found) == highest > known:
+    if found is not None and number_of(found) == highest > known:
         return highest  # stored just before a crash
     return max(highest, known) + 1
-
-
-def _number(revision: Mapping[str, Any]) -> int:
-    return int(revision.get("revision") or 0)
 
 
 def _body(document: Document, name: str, number: int, fields: Mapping[str, Any]) -> Object:
@@ -227,7 +192,7 @@ def _body(document: Document, name: str, number: int, fields: Mapping[str, Any])
 def _cause_of(document: Document) -> dict[str, str]:
     """The annotation with the cause: that of the author, or the manager of the last edit."""
     metadata = document.metadata
-    cause = _cause_in(metadata)
+    cause = cause_in(metadata)
     if not cause:
         edits = [one for one in items(metadata.get("managedFields")) if not one.get("subresource")]
         edits = [one for one in edits if "f:spec" in tree(one.get("fieldsV1"))]
@@ -235,20 +200,3 @@ def _cause_of(document: Document) -> dict[str, str]:
         manager = text(last.get("manager"))
         cause = f"edited by {manager}" if manager else ""
     return {CHANGE_CAUSE: cut(cause, _MAX_CAUSE)} if cause else {}
-
-
-def _cause_in(metadata: Mapping[str, Any]) -> str:
-    return text(tree(metadata.get("annotations")).get(CHANGE_CAUSE))
-
-
-def _unpack(revision: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The fields in a ControllerRevision; None if it is not one of ours."""
-    data: Any = revision.get("data")
-    try:
-        packed = base64.b64decode(str(data["spec"]), validate=True)
-        # Bounded: somebody else may have written it.
-        content = zlib.decompressobj().decompress(packed, _MAX_BYTES)
-        fields: Any = json.loads(content)
-    except (KeyError, TypeError, ValueError, zlib.error, RecursionError):
-        return None
-    return cast("dict[str, Any]", fields) if isinstance(fields, dict) else None

@@ -20,7 +20,7 @@ from fleetbus.deletions.budget import DeletionBudget
 from fleetbus.errors import Conflict, NotEngaged, NotFound, StoreError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.impersonation import ServiceAccount
-from fleetbus.ownership import Owner, field_manager
+from fleetbus.ownership import MULTI_CLUSTER_RESOURCES, Owner, field_manager
 from fleetbus.reconcile import Request, Result
 from fleetbus_distributor.announce.announce import Announce
 from fleetbus_distributor.errors import ChunkError, IntentError, RolloutError, SpecError
@@ -38,7 +38,6 @@ from fleetbus_distributor.render.draft import Renderer
 from fleetbus_distributor.render.spec import (
     API_VERSION,
     KIND,
-    RESOURCE,
     DeletionPolicy,
     Policy,
     Spec,
@@ -153,7 +152,7 @@ class Distributor:
             return None
         hub = fleet.cluster(fleet.hub).live
         hub_id = await self._identity_of(hub)
-        resource = await hub.get(RESOURCE, request.namespace, request.name)
+        resource = await hub.get(MULTI_CLUSTER_RESOURCES, request.namespace, request.name)
         if resource is None:
             return None
         try:
