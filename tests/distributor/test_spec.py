@@ -88,7 +88,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"template": {}, "rollout": {"gates": [{"name": "quiet"}]}}, "quiet needs a period"),
     (
         {"template": {}, "rollout": {"gates": [{"name": "a", "timeout": "soon"}]}},
-        "gates[0].timeout: not a duration such as 30s",
+        "gates[0].timeout: 'soon' is not a duration such as",
     ),
     (
         {"template": {}, "rollout": {"gates": [{"name": "quiet", "period": 300}]}},

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fleetbus.bus.stream_reads import last_messages
-from fleetbus.history.states import PastStates
 from fleetbus.run.current import ObjectRef
 from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.prior import decode_prior_state
 from fleetbus_proto.subjects import PRIOR_STREAM, prior_subject
+from fleetbus_query_api.past.states import PastStates
 from support.eventually import eventually
 from support.rigs.projector import PODS, ProjectorRig
 from support.stores.recorded_past import pod

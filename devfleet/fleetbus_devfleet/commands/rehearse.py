@@ -52,8 +52,8 @@ def run_rehearse(
     The real distributor rolls it out, with faults on purpose; no cluster of the fleet is contacted.
     The exit status is 0 if it completed, or stopped at the broken clusters.
     """
-    from fleetbus.cli.events.events import parse_duration
     from fleetbus.errors import ConfigError
+    from fleetbus.process.durations import InvalidTime, parse_duration
     from fleetbus_devfleet.rehearsal.command import Request, run_rehearsal
     from fleetbus_devfleet.rehearsal.faults import Fault
 
@@ -65,8 +65,8 @@ def run_rehearse(
         votes[gate] = chosen
     try:
         limit = parse_duration(timeout)
-    except ConfigError as error:
-        raise ConfigError(f"--timeout {timeout!r} is not a duration such as 90s or 5m") from error
+    except InvalidTime as error:
+        raise ConfigError(f"--timeout {error}") from error
     request = Request(
         manifest=file,
         namespace=namespace,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -10,6 +9,7 @@ import yaml
 
 from fleetbus.errors import CaptureError
 from fleetbus.kube.json_fields import mapping
+from fleetbus.process.durations import InvalidTime, parse_duration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,8 +18,6 @@ JsonObject = dict[str, Any]
 RESOURCE: Final = "fleetbus.dev/v1alpha1/multiclusterresources"
 _KIND: Final = "MultiClusterResource"
 _API_VERSION: Final = "fleetbus.dev/v1alpha1"
-_DURATION: Final = re.compile(r"([0-9]+(?:[.][0-9]+)?)(ms|s|m|h)")
-_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 _DEFAULT_TIMEOUT: Final = "10m"
 _SHORTEST: Final = 5.0
 """Seconds; a loaded machine needs them to make anything healthy."""
@@ -124,10 +122,10 @@ def _gates(holder: JsonObject, place: str, speed: float, scaled: list[str]) -> J
 def _shortened(holder: JsonObject, place: str, speed: float, scaled: list[str]) -> JsonObject:
     changed = dict(holder)
     for name in ("timeout", "period"):
-        found = _DURATION.fullmatch(str(holder.get(name, "")))
-        if found is None:
+        try:
+            seconds = parse_duration(str(holder.get(name, ""))).total_seconds()
+        except InvalidTime:  # the server refuses it by name
             continue
-        seconds = float(found[1]) * _SECONDS[found[2]]
         shorter = min(seconds, max(seconds / speed, _SHORTEST))
         if shorter < seconds:
             changed[name] = f"{shorter:g}s"

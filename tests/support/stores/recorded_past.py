@@ -12,9 +12,9 @@ import orjson
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import StreamLimits, ensure_stream
-from fleetbus.history.states import PastStates
 from fleetbus_proto import codec, headers
 from fleetbus_proto.admission import subject_of
+from fleetbus_query_api.past.states import PastStates
 from support.eventually import eventually
 from support.stores.snapshot import Snapshot
 from support.wire.samples import MESSAGE_KEY

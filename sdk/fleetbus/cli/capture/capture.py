@@ -17,7 +17,7 @@ from fleetbus.cli.capture.file import check_place, write_capture
 from fleetbus.cli.capture.format import Header
 from fleetbus.cli.capture.gather import Gatherer, Selection, missing
 from fleetbus.cli.capture.redact import HiddenPath, Redactor
-from fleetbus.cli.events.events import parse_duration
+from fleetbus.cli.events.events import parse_since
 from fleetbus.cli.nats import connect_nats
 from fleetbus.cli.store import connect_store
 from fleetbus.cli.target import resolve_target
@@ -79,7 +79,7 @@ class CaptureOptions:
         paths = [HiddenPath.read(text) for text in redact]
         return cls(
             out=out,
-            since=parse_duration(since),
+            since=parse_since(since),
             clusters=clusters,
             resources=names,
             redactor=Redactor(env=not keep_values, values=redact_values, paths=paths),

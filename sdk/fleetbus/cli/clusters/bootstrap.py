@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
-
 from fleetbus.cli.clusters.join import label_pair
 from fleetbus.cli.documents import render_json, render_yaml
 from fleetbus.cli.hub import Hub, resolve_hub, run_on_hub
@@ -20,7 +18,7 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import read_kube_config
 from fleetbus.process import printer
 from fleetbus.process.clock import rfc3339
-from fleetbus.process.settings import Duration
+from fleetbus.process.durations import InvalidTime, parse_duration
 
 _SHOWN: Final = 6
 """So many resources are listed on one line."""
@@ -87,9 +85,9 @@ def _named(accounts: Sequence[str] | None) -> list[str] | None:
 
 def _duration(text: str) -> timedelta:
     try:
-        return TypeAdapter[timedelta](Duration).validate_python(text)
-    except ValidationError as e:
-        raise ConfigError(f"--lifetime {text!r} is not a duration like 24h") from e
+        return parse_duration(text)
+    except InvalidTime as e:
+        raise ConfigError(f"--lifetime {e}") from e
 
 
 def _for_tools(made: Enrolled) -> dict[str, Any]:

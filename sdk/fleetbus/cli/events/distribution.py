@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from nats.aio.msg import Msg
 
-from fleetbus.cli.events.events import open_messages, parse_duration, run_printer
+from fleetbus.cli.events.events import open_messages, parse_since, run_printer
 from fleetbus.cli.nats import connect_nats
 from fleetbus.errors import ConfigError
 from fleetbus.process import printer
@@ -67,7 +67,7 @@ class DistributionQuery:
         return cls(
             filter=distribution_filter(namespace=namespace, name=name, cluster=place),
             verb=verb,
-            start=datetime.now(UTC) - parse_duration(since) if since else None,
+            start=datetime.now(UTC) - parse_since(since) if since else None,
             follow=follow,
             output=output,
         )

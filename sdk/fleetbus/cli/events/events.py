@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -26,6 +25,7 @@ from fleetbus.kube.unwatched_types import how_to_watch
 from fleetbus.process import printer
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.clock import now_ms
+from fleetbus.process.durations import InvalidTime, parse_duration
 from fleetbus.process.logs import set_up_logs
 from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import InvalidName, MalformedMessage
@@ -33,8 +33,6 @@ from fleetbus_proto.events import Event
 from fleetbus_proto.resources import ResourceName, parse_resource_name
 from fleetbus_proto.subjects import STREAM, Verb, check_cluster, events_filter
 
-_DURATION: Final = re.compile(r"(\d+)([smhd])")
-_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _ROW: Final = "{:<13} {:<12} {:<9} {:<34} {:<16} {:<40} {}"
 
 
@@ -87,27 +85,22 @@ class EventQuery:
             cluster=cluster,
             plural=plural,
             verb=verb,
-            start=datetime.now(UTC) - parse_duration(since) if since else None,
+            start=datetime.now(UTC) - parse_since(since) if since else None,
             follow=follow,
             output=output,
         )
 
 
-def parse_duration(text: str) -> timedelta:
-    """Parse a duration such as `90s`, `10m`, `2h`, `1d`.
+def parse_since(text: str) -> timedelta:
+    """Parse the value of `--since`, such as `90s`, `10m`, `2h` or `1d`.
 
     Raises:
         ConfigError: it is invalid.
     """
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise ConfigError(f"--since {text!r} is not a duration such as 90s, 10m or 2h")
     try:
-        length = timedelta(**{_UNITS[found[2]]: int(found[1])})
-        _ = datetime.now(UTC) - length
-    except OverflowError:
-        raise ConfigError(f"--since {text!r} is longer ago than any time") from None
-    return length
+        return parse_duration(text)
+    except InvalidTime as e:
+        raise ConfigError(f"--since {e}") from e
 
 
 def show_events(query: EventQuery, nats_url: str | None) -> int:

@@ -22,7 +22,7 @@ from fleetbus.bus.durables import filters_for, is_running, read_registration
 from fleetbus.bus.jetstream import call_jetstream
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.cli.documents import render_json
-from fleetbus.cli.events.events import parse_duration
+from fleetbus.cli.events.events import parse_since
 from fleetbus.cli.events.explain_text import (
     is_unconcerned,
     is_unknown,
@@ -105,7 +105,7 @@ class ExplainQuery:
             namespace=namespace,
             name=last,
             controller=controller,
-            since=parse_duration(since),
+            since=parse_since(since),
             output=output,
         )
 

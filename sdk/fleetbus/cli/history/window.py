@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from fleetbus.history.times import parse_point
 from fleetbus.process import printer
+from fleetbus.process.durations import parse_point
 
 _NAMED: Final = 5
 _ROUNDING: Final = timedelta(seconds=1)

@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 from fleetbus.archive.lines import to_line
 from fleetbus.cli.capture.reading import Capture
 from fleetbus.cli.documents import render_yaml, without_managed_fields
-from fleetbus.cli.events.events import parse_duration
+from fleetbus.cli.events.events import parse_since
 from fleetbus.cli.events.history import read_events
 from fleetbus.cli.nats import connect_nats
 from fleetbus.cli.run.recordings import CapturedRecording, Recording
@@ -112,7 +112,7 @@ class ReplayOptions:
             files=files,
             capture=capture,
             modules=modules,
-            since=parse_duration(since) if since else None,
+            since=parse_since(since) if since else None,
             clusters=dict(map(_labelled, clusters)),
             resources=found,
             output=output,

@@ -16,6 +16,7 @@ from fleetbus.errors import ConfigError
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.ownership import MULTI_CLUSTER_RESOURCES
 from fleetbus.process import printer
+from fleetbus.process.durations import InvalidTime, parse_duration
 from fleetbus_distributor.errors import RolloutError
 from fleetbus_distributor.hub.rollout_state import (
     Phase,
@@ -172,13 +173,10 @@ async def _read(client: KubeClient, name: str, namespace: str) -> Object:
 def _read_wait(text: str) -> timedelta:
     if not text:
         return timedelta()
-
-    from fleetbus_distributor.render.rollout_spec import to_duration  # noqa: PLC0415 -- pydantic
-
     try:
-        return to_duration(text)
-    except ValueError as error:
-        raise ConfigError(f"--wait {text!r}: {error}") from error
+        return parse_duration(text)
+    except InvalidTime as error:
+        raise ConfigError(f"--wait {error}") from error
 
 
 def _state_of(resource: Object) -> RolloutState:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from fleetbus.process.durations import parse_duration
 from fleetbus_distributor.selectors import DNS_LABEL, ClusterName, LabelSelector, Strict
 
 HEALTH: Final = "health"
@@ -18,21 +19,13 @@ ALL: Final = "all"
 """The only wave of a rollout that names none."""
 REMAINING: Final = "remaining"
 """The last wave, of the clusters that no other one chooses."""
-_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
-_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 _PERCENT: Final = re.compile(r"([1-9][0-9]?|100)%")
 
 
-def to_duration(value: Any) -> timedelta:
-    """Read a duration of the spec.
-
-    Raises:
-        ValueError: it is none.
-    """
-    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
-        raise ValueError("not a duration such as 30s, 5m or 1h")
-    return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
+def _to_duration(value: Any) -> timedelta:
+    if not isinstance(value, str):
+        raise ValueError("not a duration such as 30s, 5m or 1h")  # noqa: TRY004 -- for pydantic
+    return parse_duration(value)
 
 
 def _to_limit(value: Any) -> Any:
@@ -42,7 +35,7 @@ def _to_limit(value: Any) -> Any:
     raise ValueError("neither a number from 1 on nor a percentage from 1% to 100%")
 
 
-Duration = Annotated[timedelta, BeforeValidator(to_duration)]
+Duration = Annotated[timedelta, BeforeValidator(_to_duration)]
 Limit = Annotated[int | str, BeforeValidator(_to_limit)]
 
 

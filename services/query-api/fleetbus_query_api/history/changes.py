@@ -15,10 +15,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from fleetbus.history.deletions import deletions_of_object, read_deletions
-from fleetbus.history.differences import NONE, Differences, compare_trees
-from fleetbus.history.states import Existence, PastState, PastStates
-from fleetbus.history.stored_events import ref_of
 from fleetbus.process.clock import rfc3339
 from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot import SnapshotReader
@@ -38,7 +34,11 @@ from fleetbus_query_api.history.distributed import (
 from fleetbus_query_api.history.parameters import ChangesParameters
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.objects.listing import describe_resource
+from fleetbus_query_api.past.deletions import deletions_of_object, read_deletions
+from fleetbus_query_api.past.differences import NONE, Differences, compare_trees
+from fleetbus_query_api.past.states import Existence, PastState, PastStates
 from fleetbus_query_api.past.steps import Step
+from fleetbus_query_api.past.stored_events import ref_of
 from fleetbus_query_api.past.window import Asked, Windows, render_window
 from fleetbus_query_api.relations.readable_types import ReadableTypes, TypeReader
 from fleetbus_query_api.requests.user import User
@@ -137,7 +137,7 @@ class FleetChanges:
         Raises:
             InvalidName: the name of the type is malformed.
             NotFoundProblem: no cluster has the type, or the user may list it in none.
-            HistoryError: a time is malformed, or they are in the wrong order.
+            InvalidTime, HistoryError: a time is malformed, or they are in the wrong order.
             OutsideWindow: the first one is before the window.
             UnavailableProblem: there is no connection to NATS.
             BusError: the stream cannot be read.

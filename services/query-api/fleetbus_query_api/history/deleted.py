@@ -10,8 +10,6 @@ from typing import Any, Final
 from fleetbus.archive import EventFilter
 from fleetbus.bus.connection import Bus, NoStream
 from fleetbus.bus.stream_reads import read_messages
-from fleetbus.history.deletions import is_deletion, read_deletions
-from fleetbus.history.stored_events import StoredEvent
 from fleetbus.process.clock import rfc3339
 from fleetbus.snapshot import Entry, SnapshotReader
 from fleetbus_proto.distribution import DistributionEvent, decode_distribution_event
@@ -31,6 +29,8 @@ from fleetbus_query_api.objects.listing import (
     read_selectors,
 )
 from fleetbus_query_api.operations.held_deletions import MULTI_CLUSTER_RESOURCES
+from fleetbus_query_api.past.deletions import is_deletion, read_deletions
+from fleetbus_query_api.past.stored_events import StoredEvent
 from fleetbus_query_api.past.window import Asked, Windows
 from fleetbus_query_api.requests.user import User
 from fleetbus_query_api.responses.render import (
@@ -97,7 +97,7 @@ class DeletedObjects:
 
         Raises:
             BadRequestProblem, InvalidName, InvalidSelector, NotFoundProblem: as of a list.
-            HistoryError: the time is malformed.
+            InvalidTime: the time is malformed.
             UnavailableProblem: there is no connection to NATS.
             BusError: the stream cannot be read.
         """

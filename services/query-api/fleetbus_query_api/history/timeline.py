@@ -12,9 +12,6 @@ import msgspec
 from fleetbus.archive import EventFilter
 from fleetbus.bus.stream_reads import read_last
 from fleetbus.errors import MalformedOwner
-from fleetbus.history.differences import NONE, Differences, compare_bodies
-from fleetbus.history.states import PastStates
-from fleetbus.history.stored_events import StoredEvent, read_event, subject_of
 from fleetbus.ownership import Owner, owner_of
 from fleetbus.process.clock import rfc3339
 from fleetbus.run.current import ObjectRef
@@ -27,6 +24,9 @@ from fleetbus_query_api.history.latest import Latest
 from fleetbus_query_api.history.parameters import TimelineParameters
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.objects.listing import ObjectListing, describe_resource, members_of
+from fleetbus_query_api.past.differences import NONE, Differences, compare_bodies
+from fleetbus_query_api.past.states import PastStates
+from fleetbus_query_api.past.stored_events import StoredEvent, read_event, subject_of
 from fleetbus_query_api.past.window import Asked, Windows
 from fleetbus_query_api.relations.owners import ObjectPath
 from fleetbus_query_api.requests.user import User
@@ -75,7 +75,7 @@ class Timelines:
             InvalidName: the resource name is malformed.
             NotFoundProblem: no such resource or cluster, or the user may not get the object; or
                 nothing at all is known of such an object.
-            HistoryError: the time is malformed.
+            InvalidTime: the time is malformed.
             UnavailableProblem: there is no connection to NATS.
             BusError: the stream cannot be read.
         """

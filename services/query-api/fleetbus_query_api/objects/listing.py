@@ -128,7 +128,7 @@ class ObjectListing:
         """Who finds the pages of a list: of the present, or as of a time.
 
         Raises:
-            HistoryError: the time is malformed, or outside the window.
+            InvalidTime, HistoryError: the time is malformed, or outside the window.
             UnavailableProblem: the past needs NATS, which is away.
             BusError: the stream cannot be read.
         """

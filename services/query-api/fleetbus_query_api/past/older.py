@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from fleetbus.archive import Archive, EventFilter, Hole
-from fleetbus.history.stored_events import StoredEvent
-from fleetbus.history.window import Gap
+from fleetbus_query_api.past.stored_events import StoredEvent
+from fleetbus_query_api.past.stream_window import Gap
 
 
 @dataclass(slots=True)

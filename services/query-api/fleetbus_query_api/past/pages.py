@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from fleetbus.history.deletions import read_deletions
-from fleetbus.history.states import Existence, PastState, PastStates
 from fleetbus.kube.selectors import FieldSelector
 from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot import Entry, InvalidToken, ListQuery, SnapshotReader
@@ -25,6 +23,8 @@ from fleetbus_proto.keys import split_object_key
 from fleetbus_query_api.fields.bodies import UnreadableBody, why_degraded
 from fleetbus_query_api.fields.selection import matches_entry
 from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.past.deletions import read_deletions
+from fleetbus_query_api.past.states import Existence, PastState, PastStates
 from fleetbus_query_api.past.steps import STEP_BYTES, Step
 from fleetbus_query_api.past.token import (
     PastPosition,

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from fleetbus.history.states import PastState
 from fleetbus.run.current import ObjectRef
+from fleetbus_query_api.past.states import PastState
 
 T = TypeVar("T")
 

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from fleetbus.archive import Archive
 from fleetbus.bus.connection import Bus
-from fleetbus.history.errors import HistoryError
-from fleetbus.history.times import parse_point
-from fleetbus.history.window import Gap, Window, find_gaps, read_window
 from fleetbus.process.clock import rfc3339
+from fleetbus.process.durations import parse_point
 from fleetbus.snapshot import SnapshotReader
+from fleetbus_query_api.errors import HistoryError
 from fleetbus_query_api.past.connection import HistoryConnection
 from fleetbus_query_api.past.older import OlderEvents
+from fleetbus_query_api.past.stream_window import Gap, Window, find_gaps, read_window
 
 _ARCHIVE_READS: Final = 2
 """Questions at a time that read whole chunks of the archive, of 64 MiB and more each (rule A8)."""
@@ -77,7 +77,7 @@ class Windows:
             text: as `parse_point` takes it.
 
         Raises:
-            HistoryError: it is malformed.
+            InvalidTime: it is malformed.
             OutsideWindow: it is before the window.
             UnavailableProblem: there is no connection to NATS.
             BusError: the stream cannot be read.
@@ -107,7 +107,7 @@ class Windows:
         """Where a period ends that begins at the time of a question; empty means now.
 
         Raises:
-            HistoryError: it is malformed, or before the beginning.
+            InvalidTime, HistoryError: it is malformed, or before the beginning.
         """
         if not text:
             return past.window.end

@@ -32,11 +32,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from fleetbus.errors import ArchiveError, BusError, FleetbusError, StoreError
-from fleetbus.history.errors import HistoryError, OutsideWindow
 from fleetbus.kube.selectors import InvalidSelector
+from fleetbus.process.durations import InvalidTime
 from fleetbus.snapshot import ExpiredToken, InvalidToken
 from fleetbus.store.foreign_keys import ForeignKeyError
 from fleetbus_proto.errors import InvalidName
+from fleetbus_query_api.errors import HistoryError, OutsideWindow
 from fleetbus_query_api.responses.render import json_response
 from fleetbus_query_api.responses.status import KUBE_PREFIX, render_status
 
@@ -158,7 +159,7 @@ class UnavailableProblem(Problem):
 
 _MEANINGS: Final[tuple[tuple[tuple[type[Exception], ...], type[Problem]], ...]] = (
     ((ExpiredToken, OutsideWindow), GoneProblem),
-    ((InvalidName, InvalidSelector, InvalidToken, HistoryError), BadRequestProblem),
+    ((InvalidName, InvalidSelector, InvalidToken, InvalidTime, HistoryError), BadRequestProblem),
     ((StoreError, BusError, ArchiveError), UnavailableProblem),
 )
 
@@ -173,6 +174,7 @@ def add_problem_handlers(app: FastAPI) -> None:
         InvalidSelector,
         InvalidToken,
         ExpiredToken,
+        InvalidTime,
         HistoryError,
         StoreError,
         BusError,

@@ -7,7 +7,7 @@ import time
 import msgspec
 import pytest
 
-from fleetbus.history.differences import COUNTED, MOST, compare_bodies, compare_trees
+from fleetbus_query_api.past.differences import COUNTED, MOST, compare_bodies, compare_trees
 
 
 def numbers(value: int, count: int = 500_000) -> bytes:

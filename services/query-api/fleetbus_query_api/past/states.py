@@ -25,14 +25,6 @@ import msgspec
 
 from fleetbus.bus.connection import Bus, NoStream
 from fleetbus.bus.stream_reads import last_messages, read_messages
-from fleetbus.history.refused import RefusedEvents
-from fleetbus.history.stored_events import (
-    StoredEvent,
-    order_of,
-    read_event,
-    ref_of,
-    subject_of,
-)
 from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_proto.admission import subject_of as event_subject_of
@@ -45,6 +37,14 @@ from fleetbus_proto.subjects import (
     prior_subject,
 )
 from fleetbus_proto.versions import version_key
+from fleetbus_query_api.past.refused import RefusedEvents
+from fleetbus_query_api.past.stored_events import (
+    StoredEvent,
+    order_of,
+    read_event,
+    ref_of,
+    subject_of,
+)
 
 _AT_A_TIME: Final = 8
 """Subjects that are read one by one, side by side."""

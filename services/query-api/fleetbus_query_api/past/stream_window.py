@@ -9,10 +9,10 @@ from typing import Final
 
 from fleetbus.bus.connection import Bus, NoStream
 from fleetbus.bus.jetstream import stream_info
-from fleetbus.history.errors import OutsideWindow
 from fleetbus.process.clock import rfc3339
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_proto.subjects import STREAM
+from fleetbus_query_api.errors import OutsideWindow
 
 _MS: Final = 1000
 

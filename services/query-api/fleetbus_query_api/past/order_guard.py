@@ -16,10 +16,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from fleetbus.history.stored_events import StoredEvent
 from fleetbus_proto.events import EpochEnd, Event, Rank
 from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import is_newer, version_key
+from fleetbus_query_api.past.stored_events import StoredEvent
 
 _NO_RANK: Final = Rank("", 0)
 

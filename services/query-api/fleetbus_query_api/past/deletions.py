@@ -8,10 +8,10 @@ from typing import Final
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.stream_reads import read_messages
-from fleetbus.history.stored_events import StoredEvent, read_event
 from fleetbus.run.current import ObjectRef
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import STREAM, Verb, deletions_filter, event_subject
+from fleetbus_query_api.past.stored_events import StoredEvent, read_event
 
 _MOST_CLUSTERS: Final = 4
 """Up to so many are read one by one; more of them all at once."""

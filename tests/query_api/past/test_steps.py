@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fleetbus.history.states import Existence, PastState
 from fleetbus.run.current import ObjectRef
+from fleetbus_query_api.past.states import Existence, PastState
 from fleetbus_query_api.past.steps import Step
 
 MIB = 1024**2

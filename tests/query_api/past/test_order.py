@@ -22,8 +22,8 @@ from support.stores.snapshot import Source
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from fleetbus.history.states import PastState
     from fleetbus.snapshot import CompletedEpoch
+    from fleetbus_query_api.past.states import PastState
     from support.stores.recorded_past import RecordedPast
 
 SEEDS = range(60) if FULL else (0, 1, 7, 47, 99, 117)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from fleetbus.history.states import PastStates
 from fleetbus.process.clock import rfc3339
 from fleetbus_query_api.past import pages as past_pages
 from fleetbus_query_api.past import steps
+from fleetbus_query_api.past.states import PastStates
 from fleetbus_query_api.past.token import PastPosition, write_past_token
 from support.stores.recorded_past import pod
 from support.stores.snapshot import Source

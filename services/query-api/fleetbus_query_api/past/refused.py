@@ -25,8 +25,6 @@ from typing import Final
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.stream_reads import StoredMessage, last_messages, read_messages
-from fleetbus.history.order_guard import StoredEnd, find_held
-from fleetbus.history.stored_events import StoredEvent, order_of, read_event, subject_of
 from fleetbus.process.clock import now_ms
 from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot.reads.past import CompletedRank
@@ -36,6 +34,8 @@ from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import EpochEnd, Event, Rank
 from fleetbus_proto.subjects import STREAM, Verb, epochs_subject
 from fleetbus_proto.versions import is_newer
+from fleetbus_query_api.past.order_guard import StoredEnd, find_held
+from fleetbus_query_api.past.stored_events import StoredEvent, order_of, read_event, subject_of
 
 _AT_A_TIME: Final = 8
 """Subjects that are read side by side."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
 from fleetbus.bus.jetstream import ensure_prior_states
-from fleetbus.history.states import Existence, PastState
 from fleetbus.run.current import ObjectRef
 from fleetbus_proto.admission import subject_of
 from fleetbus_proto.prior import PriorState, encode_prior_state
 from fleetbus_proto.subjects import prior_subject
+from fleetbus_query_api.past.states import Existence, PastState, created_at
 from support.stores.recorded_past import LIMITS, RecordedPast, pod
 from support.stores.snapshot import PODS, Source
 
@@ -151,3 +153,8 @@ async def test_a9_many_objects_of_many_clusters_are_read_together(past: Recorded
     assert all(one.is_present for one in found.values())
     assert found[ref("pod-3")].body == pod("pod-3", 1003)
     assert found[ref("pod-3", "us1")].body == pod("pod-3", 4)
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_creation_time_that_no_clock_can_show_is_unknown(text: str):
+    assert created_at(b'{"metadata":{"creationTimestamp":"%b"}}' % text.encode()) is None
