@@ -41,14 +41,19 @@ check: $(SYNCED) ## format, lint, types, layers, dependencies
 	for m in $(MEMBERS); do (cd $$m && $(RUN) --project $(CURDIR) deptry . >/dev/null 2>$(CURDIR)/.venv/deptry.log || { cat $(CURDIR)/.venv/deptry.log; exit 1; }); done
 	$(RUN) pyright
 
+EMULATOR := tests/emulator tests/conformance
 test: PYTEST := $(if $(STORE),FLEETBUS_DEV_STORE=$(STORE)) $(RUN) pytest
 # Among thousands of tests on real servers some wait in vain for a machine that is busy with the others. What
 # failed runs once more, alone, up to the first that fails again; both are in the output.
 test: ONCE_MORE = { test $$? -eq 1 && echo "make test: what failed, once more and alone:" && $(PYTEST) --last-failed --last-failed-no-failures=none --exitfirst; }
 # Without bytecode each run compiles every test anew, and each of its processes every module of ours: ten seconds.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: $(SYNCED) ## the whole default suite, on real servers; STORE=redis, or the path of a server, for another store than Valkey
-	$(PYTEST) -n auto --dist worksteal || $(ONCE_MORE)
+test: $(SYNCED) ## the default suite, on real servers; STORE=redis, or the path of a server, for another store than Valkey
+	$(PYTEST) -n auto --dist worksteal $(EMULATOR:%=--ignore=%) || $(ONCE_MORE)
+
+test-emulator: export PYTHONDONTWRITEBYTECODE :=
+test-emulator: $(SYNCED) ## the tests of the emulated API servers, and their conformance cases
+	$(RUN) pytest -n auto --dist worksteal $(EMULATOR)
 
 scenarios: $(SYNCED) ## the acceptance scenarios with the services' own timers, small and wide, and every other test that is too long for `make test`, or longer here
 	FLEETBUS_TEST_FULL=1 $(RUN) pytest -m 'full or longer' --timeout 600
@@ -56,8 +61,8 @@ scenarios: $(SYNCED) ## the acceptance scenarios with the services' own timers, 
 test-ui: $(SYNCED) ## the page in a headless Chromium (`apt-get install chromium`), with its measurements; SHOTS=1 writes docs/images anew
 	FLEETBUS_TEST_UI=1 FLEETBUS_TEST_SHOTS=$(SHOTS) $(RUN) pytest tests/query_api/page -s --timeout 300
 
-conformance: $(SYNCED) ## how faithful the emulated API servers are: cases, and probes of real ones
-	$(RUN) python tests/run.py conformance
+conformance: $(SYNCED) ## how faithful the emulated API servers are: cases, clients, and with PROBES=folder the answers of real ones
+	$(if $(PROBES),FLEETBUS_PROBES=$(PROBES)) $(RUN) python tests/run.py conformance
 
 bench: $(SYNCED) ## benchmarks; each figure beside a baseline of the same run; BENCH="watcher relist" for some
 	$(RUN) python tests/run.py bench $(BENCH)
@@ -102,4 +107,4 @@ format: $(SYNCED) ## let ruff mend what it can
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
 
-.PHONY: help install demo up down check test test-ui scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut faults-distributor faults-distributor-cut faults-watches faults-watches-cut e2e golden reference format
+.PHONY: help install demo up down check test test-emulator test-ui scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut faults-distributor faults-distributor-cut faults-watches faults-watches-cut e2e golden reference format

@@ -1,6 +1,7 @@
-"""Run the conformance cases and, where they are beside the checkout, the probes of real servers.
+"""Run the conformance cases and, where FLEETBUS_PROBES names them, the probes of real servers.
 
     make conformance
+    make conformance PROBES=../shared/kube-api/probes
 
 The probes ask what the cases ask, and compare with what two real servers answered. They run twice:
 against a cluster without controllers (custom resources and the protocol), and against one with
@@ -20,13 +21,14 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from itertools import repeat
 from pathlib import Path
 
 from support.api.conformance_server import TOKEN, emulated
 from support.processes.kubectls import ALL, GIVEN, kubectls
 
 ROOT = Path(__file__).parents[2]
-PROBES = ROOT.parent / "shared/kube-api/probes"
+PROBES = "FLEETBUS_PROBES"
 DIFFERENCES = ROOT / "docs/emulator.md"
 FORMS = {"without controllers": False, "with controllers": True}
 AGREES = "agrees"
@@ -76,7 +78,7 @@ def run_histories() -> int:
     return run_tests("histories", *places, **{SEEDS: os.environ.get(SEEDS, "2000")})[1]
 
 
-def run_probes(form: str) -> dict[str, str]:
+def run_probes(form: str, probes: Path) -> dict[str, str]:
     """Run the probes of a form: by name, AGREES (with one of the real servers) or what differs."""
     controllers = FORMS[form]
     with emulated(
@@ -86,7 +88,7 @@ def run_probes(form: str) -> dict[str, str]:
     ) as server:
         command = ["compare.py", server.url, "--token", TOKEN, "--compact", server.compaction or ""]
         command += [] if controllers else ["--no-core"]
-        done = run(command, PROBES, PYTHONDONTWRITEBYTECODE="1")
+        done = run(command, probes, PYTHONDONTWRITEBYTECODE="1")
     found = re.findall(r"(?m)^([\w-]+\.\w+) +(.*)$", done.stdout)
     assert found, done.stdout + done.stderr
     return {name: AGREES if f": {AGREES}" in text else text for name, text in found}
@@ -98,12 +100,12 @@ def listed_differences() -> dict[str, str]:
     return dict(rows)
 
 
-def compare() -> tuple[int, int, int]:
+def compare(probes: Path) -> tuple[int, int, int]:
     """Run the probes in all forms: how many agree, how many differ, how many of these wrongly."""
     listed, different = listed_differences(), set[str]()
     agree = differ = 0
     with ThreadPoolExecutor() as pool:
-        results = list(zip(FORMS, pool.map(run_probes, FORMS), strict=True))
+        results = list(zip(FORMS, pool.map(run_probes, FORMS, repeat(probes)), strict=True))
     for form, found in results:
         bad = {name: text for name, text in found.items() if text != AGREES}
         for name, text in bad.items():
@@ -125,8 +127,8 @@ def main() -> int:
     wrong = differ
     if REAL not in os.environ:  # clients' stories and histories are those of emulated clusters
         wrong += run_clients() + run_histories()
-    if PROBES.is_dir():
-        same, other, unlisted = compare()
+    if PROBES in os.environ:
+        same, other, unlisted = compare(Path(os.environ[PROBES]).resolve())
         agree, differ, wrong = agree + same, differ + other, wrong + unlisted
     print(f"{agree} agree, {differ} differ")
     return 1 if wrong else 0
