@@ -1,7 +1,7 @@
 """Run the conformance cases and, where FLEETBUS_PROBES names them, the probes of real servers.
 
     make conformance
-    make conformance PROBES=../shared/kube-api/probes
+    make conformance PROBES=FOLDER
 
 The probes ask what the cases ask, and compare with what two real servers answered. They run twice:
 against a cluster without controllers (custom resources and the protocol), and against one with
