@@ -6,6 +6,8 @@ import sys
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING
 
+import pytest
+
 from support.processes.following import Following, following
 from support.rigs.query_api import QueryApi, served
 from support.servers.plain_http import http_client
@@ -52,17 +54,18 @@ async def _changes_are_shown(api: QueryApi, running: Following) -> None:
     assert (status, said) == (130, "")
 
 
+@pytest.mark.parametrize("is_long", [False, True])
 async def test_t19_w_goes_on_after_the_api_was_restarted(
-    redis: Redis, valkey_url: str, tmp_path: Path
+    is_long: bool, redis: Redis, valkey_url: str, tmp_path: Path
 ):
     snapshot = Snapshot(redis)
     await snapshot.set_up()
     async with AsyncExitStack() as exits:
-        await _goes_on(valkey_url, tmp_path, snapshot, exits)
+        await _goes_on(valkey_url, tmp_path, snapshot, exits, is_long=is_long)
 
 
 async def _goes_on(
-    valkey_url: str, tmp_path: Path, snapshot: Snapshot, exits: AsyncExitStack
+    valkey_url: str, tmp_path: Path, snapshot: Snapshot, exits: AsyncExitStack, *, is_long: bool
 ) -> None:
     async with served(valkey_url, tmp_path) as url, http_client(url) as client:
         api = QueryApi(url, client, snapshot)
@@ -75,6 +78,8 @@ async def _goes_on(
         assert (await running.row())[1] == "a"
     (tmp_path / "query-api.port").unlink()
     await api.add("c1", PODS, "while-away")
+    if is_long:
+        await snapshot.forget_changes()
     async with served(valkey_url, tmp_path, port=int(url.rpartition(":")[2])):
         assert (await running.row())[:2] == ["c1", "while-away"]
         status, said = await running.end()

@@ -160,6 +160,51 @@ async def test_a5_nothing_is_lost_or_repeated_while_the_api_is_restarted(
     assert said.count("\n") == said.count("does not answer") == 1
 
 
+FORMS = {
+    "table": ("c1 prod a 0/0", "c1 prod b 0/0", "c1 prod d 0/0"),
+    "name": ("c1/pods/prod/a", "c1/pods/prod/b", "c1/pods/prod/d"),
+    "custom-columns=N:.metadata.name": ("a", "b", "d"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_a5_after_a_longer_outage_only_what_changed_is_shown(
+    form: str, redis: Redis, valkey_url: str, tmp_path: Path
+):
+    snapshot = Snapshot(redis)
+    await snapshot.set_up()
+    options = ("pods", "-w", "--no-headers", "--output-watch-events", "-o", form)
+    async with AsyncExitStack() as exits:
+        async with served(valkey_url, tmp_path) as url, http_client(url) as client:
+            api = QueryApi(url, client, snapshot)
+            await api.add_cluster("c1")
+            for name in ("a", "b", "same"):
+                await api.add("c1", PODS, name)
+            running = await exits.enter_async_context(
+                following(url, tmp_path, (FLEETBUS, "get", *options))
+            )
+            for _ in range(3):
+                assert (await running.row())[0] == "ADDED"
+            await api.add("c1", PODS, "watched")
+            assert (await running.row())[0] == "ADDED"
+        (tmp_path / "query-api.port").unlink()
+        await remove(api, "c1", "a")
+        await api.add("c1", PODS, "b", status={"phase": "Running"})
+        await api.add("c1", PODS, "d")
+        await snapshot.forget_changes()
+        async with served(valkey_url, tmp_path, port=int(url.rpartition(":")[2])):
+            shown = [await running.row() for _ in range(3)]
+            await api.add("c1", PODS, "after")
+            assert (await running.row())[0] == "ADDED"
+            status, said = await running.end()
+    gone, changed, new = FORMS[form]
+    words = {"DELETED": gone, "MODIFIED": changed, "ADDED": new}
+    assert sorted(row[0] for row in shown) == sorted(words)
+    for kind, *cells in shown:
+        assert " ".join(cells).startswith(words[kind])
+    assert (status, said.count("\n")) == (130, said.count("does not answer"))
+
+
 REFUSED = {
     ("pods,svc", "-w"): "one type, or one object",
     ("pod/a", "pod/b", "-w"): "one type, or one object",

@@ -188,6 +188,10 @@ class Snapshot:
         raw: Any = await self.redis.xrange(self.keys.feed(shard))
         return [(i.decode(), f[b"type"].decode(), f[b"key"].decode()) for i, f in raw]
 
+    async def forget_changes(self, shard: int = 0) -> None:
+        """Leave the feed only its last change, as many others would."""
+        await self.redis.xtrim(self.keys.feed(shard), maxlen=1, approximate=False)
+
     async def feed_generation(self, shard: int = 0) -> str | None:
         """The generation of the feed of a shard: when it changes, positions are void."""
         raw = cast("bytes | None", await self.redis.get(self.keys.feed_generation(shard)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -13,12 +14,16 @@ from fleetbus.cli.api_client import ApiClient, ApiFailed, Found, Item
 from fleetbus.cli.documents import render_json, without_managed_fields
 from fleetbus.cli.objects.arguments import Chosen
 from fleetbus.cli.objects.follow import (
-    ADDED,
     DELETED,
     SILENT_SECONDS,
+    ListAgain,
+    Place,
     Shown,
     Start,
+    digest_of,
     follow_events,
+    item_at,
+    persist,
     place_of,
     read_item,
 )
@@ -45,6 +50,9 @@ from fleetbus.process import printer
 _EVENT: Final = "Event"
 _TABLES: Final = "application/json;as=Table;v=v1;g=meta.k8s.io"
 _MARK: Final = "   (deleted)"
+_CELL_END: Final = "\0"
+_AGE: Final = re.compile(r"^(?:[0-9]+[smhdy])+$|(?<=\()(?:[0-9]+[smhdy])+(?= ago\)$)")
+_ANY_AGE: Final = "<unknown>"
 _ONE_TYPE: Final = "--watch follows one type, or one object"
 
 
@@ -83,9 +91,14 @@ def watch_objects(
             return 1
         printer.flush()
         patient = ApiClient(flags.resolve(), timeout_seconds=SILENT_SECONDS)
-        for kind, tree in follow_events(patient, query, start, accept=view.accept):
-            view.take(kind, tree)
-            printer.flush()
+        while True:
+            try:
+                for kind, tree in follow_events(patient, query, start, accept=view.accept):
+                    view.take(kind, tree)
+                    printer.flush()
+            except ListAgain:
+                start = persist(lambda: view.list_again(api))
+                printer.flush()
     except ApiFailed as e:
         _refuse_category(api, e, query.resource)
         printer.note(f"fleetbus: {e}")
@@ -130,6 +143,7 @@ class _View(ABC):
         self._watching = watching
         self._shown = Shown()
         self._query = ObjectQuery(resource="")
+        self._is_first = True
         self.count: int = 0
         """Of the objects at the beginning."""
 
@@ -143,6 +157,16 @@ class _View(ABC):
         with Progress(f"reading {query.resource}") as progress:
             return self._list(api, progress)
 
+    def list_again(self, api: ApiClient) -> Start:
+        """Print what has changed meanwhile; return where the watch goes on.
+
+        Raises:
+            ApiFailed: as `begin`.
+        """
+        self._is_first = False
+        with Progress(f"reading {self._query.resource} again") as progress:
+            return self._list(api, progress)
+
     @abstractmethod
     def _list(self, api: ApiClient, progress: Progress) -> Start: ...
 
@@ -152,6 +176,11 @@ class _View(ABC):
 
     def _is_asked(self, cluster: str) -> bool:
         return not self._query.clusters or cluster in self._query.clusters
+
+    def _seen_in_list(self, place: Place, state: str) -> str:
+        """Note an object of a list; return the type of its change, empty if it is not shown."""
+        seen = self._shown.list(place, state)
+        return "" if self._is_first and self._watching.is_only else seen
 
     def _mark(self, kind: str) -> str:
         return _MARK if kind == DELETED and not self._watching.has_events else ""
@@ -175,23 +204,33 @@ class _TableView(_View):
             api, self._query, is_wide=self._is_wide, show_labels=self._output.show_labels
         )
         self._is_namespaced = bool(table.resource["namespaced"])
-        self._table = self._printer(table.names)
+        if self._is_first:
+            self._table = self._printer(table.names)
         if printer.is_terminal():  # rows and progress would be written over each other
             progress.clear()
-        rows = self._noted(table, progress)
-        if self._watching.is_only:
-            for _ in rows:
-                pass
-        else:
-            self._table.print(self._row(ADDED, row) for row in rows)
+        listed: set[Place] = set()
+        self._table.print(
+            self._row(seen, row) for seen, row in self._changes(table, listed, progress)
+        )
+        for _, row in self._shown.drop_others(listed, table.incomplete):
+            self._table.print([self._row(DELETED, row.split(_CELL_END))], mark=self._mark(DELETED))
         warn_of_table(api, table, self._query, self.count)
         return Start(table.resource, str(table.end["resourceVersion"]))
 
-    def _noted(self, table: ServerTable, progress: Progress) -> Iterator[list[str]]:
+    def _changes(
+        self, table: ServerTable, listed: set[Place], progress: Progress
+    ) -> Iterator[tuple[str, list[str]]]:
         for row in table.rows(progress):
             self.count += 1
-            self._shown.note(table.place_of(row))
-            yield row
+            place = table.place_of(row)
+            listed.add(place)
+            if seen := self._seen_in_list(place, self._state_of(row)):
+                yield seen, row
+
+    def _state_of(self, row: Sequence[str]) -> str:
+        """The cells but for ages, which grow without a change."""
+        at = 3 if self._is_namespaced else 2
+        return _CELL_END.join([*row[:at], *(_AGE.sub(_ANY_AGE, cell) for cell in row[at:])])
 
     def take(self, kind: str, tree: dict[str, Any]) -> None:
         columns: Sequence[dict[str, Any]] = tree["columnDefinitions"]
@@ -205,8 +244,7 @@ class _TableView(_View):
             )
             namespace = text(found, "metadata", "namespace")
             place = cluster, namespace, text(found, "metadata", "name")
-            seen = self._shown.take(kind, place) if self._is_asked(cluster) else ""
-            if not seen:
+            if not self._is_asked(cluster):
                 continue
             cells = [
                 _render(cell)
@@ -216,7 +254,8 @@ class _TableView(_View):
             head = [cluster, namespace] if self._is_namespaced else [cluster]
             labels = [pairs(found, "metadata", "labels") or "<none>"]
             shown = [*head, *cells[is_fleet:], *(labels if self._output.show_labels else ())]
-            self._table.print([self._row(seen, shown)], mark=self._mark(seen))
+            if seen := self._shown.take(kind, place, self._state_of(shown)):
+                self._table.print([self._row(seen, shown)], mark=self._mark(seen))
 
 
 class _ObjectView(_View):
@@ -225,15 +264,17 @@ class _ObjectView(_View):
     _start = Start({}, "")
 
     def _list(self, api: ApiClient, progress: Progress) -> Start:
-        found = Found()
+        found, listed = Found(), set[Place]()
         for item in self._query.each(api, found):
             self.count += 1
             progress.show(f"{self.count:,} objects")
-            self._shown.note(place_of(item))
-            if not self._watching.is_only:
+            listed.add(place_of(item))
+            if seen := self._seen_in_list(place_of(item), digest_of(item)):
                 progress.clear()
                 self._start = Start(found.resource, found.version)
-                self._print(ADDED, item)
+                self._print(seen, item)
+        for place, _ in self._shown.drop_others(listed, found.incomplete):
+            self._print(DELETED, item_at(place))
         check_clusters(api, self._query, found)
         warn_of_gaps(found)
         self._start = Start(found.resource, found.version)
@@ -241,7 +282,9 @@ class _ObjectView(_View):
 
     def take(self, kind: str, tree: dict[str, Any]) -> None:
         item = read_item(tree, self._query)
-        if self._is_asked(item.cluster) and (seen := self._shown.take(kind, place_of(item))):
+        if not self._is_asked(item.cluster):
+            return
+        if seen := self._shown.take(kind, place_of(item), digest_of(item)):
             self._print(seen, item)
 
     @abstractmethod
