@@ -1,4 +1,4 @@
-"""README's install section, followed literally: on real control planes, or on emulated ones.
+"""docs/install.md, followed literally: on real control planes, or on emulated ones.
 
 Helm and kubectl are the real programs, and what they store is run by a kubelet of ours
 (`support.kubelet`); all of it in a network of its own. `stand_ins` says what is not real.
@@ -28,8 +28,8 @@ from typing import Any, Final
 
 from e2e.audited_rights import KINDS, compare
 from e2e.binaries import find_helm, find_programs
+from e2e.install_page import INSTALL_PAGE, Step, install_steps
 from e2e.planes import ADMIN_TOKEN, Plane
-from e2e.readme import README, Step, install_steps
 from e2e.stand_ins import write_stand_ins
 from fleetbus_devfleet.processes.children import Child
 from fleetbus_emulator.apiserver import Cluster, User, serve
@@ -42,7 +42,7 @@ from support.processes.programs import module
 NAMES: Final = ("hub", "eu1", "us1")
 PODS: Final = ("eu1", "us1")
 _STEP: Final = timedelta(minutes=10)
-"""Longer than README lets its own commands wait, each for itself."""
+"""Longer than the page lets its own commands wait, each for itself."""
 _SOON: Final = timedelta(minutes=1)
 _CONTROLLERS: Final = timedelta(seconds=3)
 """By then they have begun to replace pods, if an upgrade wants that."""
@@ -70,12 +70,12 @@ Check = Callable[["Installation"], Awaitable[None]]
 
 
 class StepError(Exception):
-    """A command of README failed, or did not do what README says."""
+    """A command of the page failed, or did not do what the page says."""
 
 
 @dataclass
 class Installation:
-    """The clusters, and a shell in which README is followed.
+    """The clusters, and a shell in which the page is followed.
 
     Attributes:
         kubeconfigs: of administrators, by cluster.
@@ -99,7 +99,7 @@ class Installation:
 
     @property
     def work(self) -> Path:
-        """Where README is followed: like a clone, and files are written to it."""
+        """Where the page is followed: like a clone, and files are written to it."""
         return self.folder / "work"
 
     def environment(self) -> dict[str, str]:
@@ -135,7 +135,7 @@ class Installation:
             self.seconds[step.name] = round(time.monotonic() - began, 1)
             print(f"--- {step.name}: {self.seconds[step.name]} s\n{self.output}", flush=True)
         if process.returncode:
-            raise StepError(f"step {step.name!r} of README failed:\n{self.output}")
+            raise StepError(f"step {step.name!r} of docs/install.md failed:\n{self.output}")
 
     async def ask(self, cluster: str, *arguments: str, text: str = "") -> str:
         """Run kubectl as an administrator of a cluster.
@@ -177,7 +177,7 @@ async def _stores(found: Installation) -> dict[str, str]:
 
 
 async def _pods_are_greeted(found: Installation) -> None:
-    """Pods of both clusters reach the controller; each by the watcher that README gave it.
+    """Pods of both clusters reach the controller; each by the watcher that the page gave it.
 
     A watcher, a controller and a subscriber more are no reason to restart NATS or Valkey.
     """
@@ -242,7 +242,7 @@ async def _kept(found: Installation) -> Json:
     return {one["metadata"]["uid"]: one.get("data") for one in (*pods, *mine)}
 
 
-async def _only_what_readme_says_is_left(found: Installation) -> None:
+async def _only_what_the_page_says_is_left(found: Installation) -> None:
     """Disks and a finished pod, and of the fleet nothing on the members."""
     in_release = ("get", _KINDS, "-n", "fleetbus")
     await eventually(lambda: _is_left(found, "hub", in_release, _LEFT), _SOON)
@@ -273,7 +273,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "upgrade": _pods_are_greeted,
     "subscriber": _subscriber_reads_its_subjects,
     "use": _fleet_works_and_an_upgrade_changes_nothing,
-    "remove": _only_what_readme_says_is_left,
+    "remove": _only_what_the_page_says_is_left,
 }
 
 
@@ -336,8 +336,8 @@ async def installation(folder: Path, *, emulated: bool) -> AsyncGenerator[Instal
 
 
 async def follow(found: Installation) -> list[str]:
-    """Follow README; what went wrong."""
-    for step in install_steps(README.read_text()):
+    """Follow docs/install.md; what went wrong."""
+    for step in install_steps(INSTALL_PAGE.read_text()):
         try:
             await found.take(step)
             if check := CHECKS.get(step.name):
@@ -348,7 +348,7 @@ async def follow(found: Installation) -> list[str]:
 
 
 async def run(*, emulated: bool, keep: Path | None) -> Json:
-    """Follow README on clusters of its own."""
+    """Follow docs/install.md on clusters of its own."""
     with scratch_folder("install") as folder:
         async with installation(folder, emulated=emulated) as found:
             failures = await follow(found)
@@ -366,7 +366,7 @@ def _keep_logs(folder: Path, keep: Path) -> None:
 
 
 def main() -> None:
-    """The command; exit status 1 if README did not work."""
+    """The command; exit status 1 if the page did not work."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--emulated", action="store_true")
     parser.add_argument("--result", type=Path, help="file for the result, as JSON")

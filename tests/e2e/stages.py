@@ -56,7 +56,7 @@ Json = dict[str, Any]
 
 
 async def run_install(folder: Path) -> Json:
-    """README's install section, followed literally (`e2e.install`)."""
+    """docs/install.md, followed literally (`e2e.install`)."""
     if reason := missing() or missing_store():
         return {"skipped": reason, "failures": []}
     log, result = ROOT / "reports/e2e-install.log", folder / "result.json"

@@ -1,4 +1,4 @@
-"""Programs for README's commands where there is no node and no registry.
+"""Programs for the commands of docs/install.md where there is no node and no registry.
 
 `docker`, and of `kubectl` the verbs that an API server passes on to a kubelet, `exec` and `logs`;
 the rest is kubectl's.

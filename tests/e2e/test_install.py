@@ -1,4 +1,4 @@
-"""README's install section on emulated clusters, as a part of `make scenarios`.
+"""docs/install.md on emulated clusters, as a part of `make scenarios`.
 
 `make e2e` follows it on real control planes.
 """

@@ -1,4 +1,4 @@
-"""The documents name only files that exist; the map of CONTRIBUTING.md also names every folder."""
+"""The documents name only files that exist, and the map names every package."""
 
 from __future__ import annotations
 
@@ -32,17 +32,35 @@ def test_every_relative_link_leads_somewhere(page: Path):
     assert broken == []
 
 
-def test_decisions_are_numbered_without_a_gap():
-    numbers = [int(path.name[:4]) for path in sorted((ROOT / "docs" / "decisions").glob("*.md"))]
-    assert numbers == list(range(1, len(numbers) + 1))
+SIZES = {"README.md": 10_000, "CONTRIBUTING.md": 8_000, "SECURITY.md": 3_000}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_front_page_is_short(name: str):
+    assert len((ROOT / name).read_bytes()) <= SIZES[name], "move the details to a page of docs/"
+
+
+def test_the_index_links_every_page():
+    docs = ROOT / "docs"
+    index = LINK.findall((docs / "README.md").read_text(encoding="utf-8"))
+    linked = {(docs / path).resolve() for path, _ in index if path}
+    pages = {path for path in docs.rglob("*.md") if path.parent.name != "decisions"}
+    assert pages - linked == {docs / "README.md"}
+
+
+def test_decisions_are_numbered_without_a_gap_and_listed():
+    folder = ROOT / "docs" / "decisions"
+    index = LINK.findall((folder / "README.md").read_text(encoding="utf-8"))
+    numbers = [int(path.name[:4]) for path in folder.glob("0*.md")]
+    assert sorted(numbers) == list(range(1, len(numbers) + 1))
+    assert [path for path, _ in index] == sorted(path.name for path in folder.glob("0*.md"))
 
 
 def _map_rows() -> list[tuple[str, list[str]]]:
     """Return the topic of each row of the map, and the paths that it names."""
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    section = page.split("## Where to change what", 1)[1].split("\n## ", 1)[0]
-    lines = [line.strip("| ") for line in section.splitlines() if line.startswith("| ")]
-    rows = [line.partition(" | ") for line in lines[1:] if not line.startswith("**")]
+    page = (ROOT / "docs" / "map.md").read_text(encoding="utf-8")
+    lines = [line.strip("| ") for line in page.splitlines() if line.startswith("| ")]
+    rows = [line.partition(" | ") for line in lines if not line.startswith("to change")]
     return [(about, re.findall(r"`([^`]+)`", columns)) for about, _, columns in rows]
 
 

@@ -340,7 +340,7 @@ async def test_w25_members_with_one_name_become_two_members(rig: PoolRig):
 
 
 async def test_w25_a_pool_and_a_watcher_of_one_cluster_may_have_one_name(rig: PoolRig):
-    """On one host, as README and `fleetbus join` print the commands."""
+    """On one host, as docs/devfleet.md and `fleetbus join` print the commands."""
     before = _losses()
     rig.start("host")
     await rig.shared("host")

@@ -1,4 +1,4 @@
-"""The commands and files of README's install section, in their order.
+"""The commands and files of docs/install.md, in their order.
 
 A block of code counts if `<!-- install: NAME -->` stands above it, and is a file if NAME is
 `file PATH`.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-README: Final = Path(__file__).parents[2] / "README.md"
+INSTALL_PAGE: Final = Path(__file__).parents[2] / "docs" / "install.md"
 _BLOCK: Final = re.compile(
     r"^<!-- install: (?P<name>.+?) -->\n```\w*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )

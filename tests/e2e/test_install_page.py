@@ -1,16 +1,16 @@
-"""README's install section can be followed by a program."""
+"""A program can follow docs/install.md."""
 
 from __future__ import annotations
 
 import yaml
 
 from e2e.install import CHECKS
-from e2e.readme import README, install_steps
+from e2e.install_page import INSTALL_PAGE, install_steps
 from support.api.rendered_chart import render
 
 
 def test_every_check_belongs_to_a_step_and_every_file_is_used():
-    steps = install_steps(README.read_text())
+    steps = install_steps(INSTALL_PAGE.read_text())
     assert set(CHECKS) <= {step.name for step in steps if not step.is_file}
     commands = "".join(step.text for step in steps if not step.is_file)
     for step in steps:
@@ -18,7 +18,7 @@ def test_every_check_belongs_to_a_step_and_every_file_is_used():
 
 
 def test_the_chart_accepts_the_values():
-    files = [one for one in install_steps(README.read_text()) if one.name == "values.yaml"]
+    files = [one for one in install_steps(INSTALL_PAGE.read_text()) if one.name == "values.yaml"]
     assert len(files) == 2
     for one in files:
         assert render(yaml.safe_load(one.text), name="fleetbus")
