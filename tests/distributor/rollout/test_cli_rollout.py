@@ -116,6 +116,40 @@ async def test_undo_is_an_edit_of_the_spec(rig: Rig, desk: Desk):
     assert value(rig, "t1") == "v2"
 
 
+async def test_a_revision_is_shown_with_what_it_changed_and_no_secret(rig: Rig, desk: Desk):
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": dict(CONFIG_MAP["metadata"])}
+    patch = {"op": "add", "path": "/stringData/b", "value": "canary-4"}
+    rig.create(
+        templates=[template("v1"), {**secret, "stringData": {"a": "canary-1"}}],
+        vars={"password": "canary-2", "gone": "x"},
+        placement=EVERYWHERE,
+        rollout={},
+    )
+    await rounds(rig)
+    rig.edit(
+        templates=[template("v2"), {**secret, "stringData": {"a": "canary-3"}}],
+        vars={"password": "canary-2"},
+        customize={"clusters": [{"name": "t1", "action": [patch]}]},
+    )
+    await rounds(rig)
+    status, first = await desk("history", "x", "--revision", "1")
+    assert status == 0
+    assert first.startswith("default/x: revision 1")
+    assert " k: v1\n" in first
+    assert first.endswith("No revision before it is kept.\n")
+    status, second = await desk("history", "x", "--revision", "2")
+    content, _, changed = second.partition("Since revision 1:\n")
+    assert " k: v2\n" in content
+    signs = [line.strip() for line in changed.splitlines() if line[:2] == "  " != line[2:4]]
+    assert signs == ["~ ConfigMap default/m", "~ Secret default/m", "~ vars", "+ customize"]
+    assert "      -  k: v1\n      +  k: v2\n" in changed
+    assert "      +  a: <redacted, changed>\n" in changed
+    shown = json.loads((await desk("history", "x", "--revision", "2", "-o", "json"))[1])
+    assert (shown["revision"], shown["since"], len(shown["changes"])) == (2, 1, 4)
+    assert shown["content"]["vars"] == {"password": "<redacted>"}
+    assert "canary-" not in f"{first}{second}{json.dumps(shown)}"
+
+
 async def test_pause_and_resume_edit_the_spec(rig: Rig, desk: Desk):
     await two_revisions(rig)
     assert (await desk("pause", "x", "-n", "default"))[1] == "default/x: paused\n"
@@ -140,14 +174,15 @@ async def test_bad_input_says_what_is_wrong(rig: Rig, desk: Desk):
         (("status", "plain"), 2, "default/plain has no spec.rollout: add `rollout: {}`"),
         (("pause", "plain"), 2, "default/plain has no spec.rollout"),
         (("undo", "plain"), 2, "default/plain has no spec.rollout"),
-        (("undo", "x", "--to-revision", "9"), 2, "revision 9 is not kept; kept beside the"),
+        (("undo", "x", "--to-revision", "9"), 2, "revision 9 is not kept; kept: 1, 2"),
+        (("history", "x", "--revision", "7"), 2, "revision 7 is not kept; kept: 1, 2"),
         (("undo", "x", "--to-revision", "2"), 2, "revision 2 is the newest one already"),
     ):
         assert (found := await desk(*words))[0] == status, words
         assert message in found[1], words
     for one in rig.hub.list(REVISIONS):
         rig.hub.delete(REVISIONS, "default", one["metadata"]["name"])
-    assert "revision 1 is not kept; kept beside the newest: none" in (await desk("undo", "x"))[1]
+    assert "revision 1 is not kept; kept: none" in (await desk("undo", "x"))[1]
 
 
 async def test_before_the_distributor_has_begun_it_says_so(rig: Rig, desk: Desk):

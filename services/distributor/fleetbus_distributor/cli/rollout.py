@@ -55,13 +55,27 @@ def history(
     name: Name,
     namespace: Namespace = "default",
     output: TableOrJson = "table",
+    revision: Annotated[
+        int,
+        typer.Option(
+            "--revision", help="Show its content, and what it changed.", min=0, show_default=False
+        ),
+    ] = 0,
     hub_kubeconfig: HubKubeconfig = None,
     hub_context: HubContext = "",
 ) -> None:
-    """Show the revisions that are kept."""
-    from fleetbus_distributor.cli.run_rollout import run_history  # noqa: PLC0415 -- import cost
+    """Show the revisions that are kept, or one of them and what it changed.
+
+    Values of Secrets, and of fields with names like `password`, are left out.
+    """
+    from fleetbus_distributor.cli.run_rollout import (  # noqa: PLC0415 -- import cost
+        run_history,
+        run_revision,
+    )
 
     hub = (hub_kubeconfig, hub_context)
+    if revision:
+        raise typer.Exit(run_revision(name, namespace, revision, output=output, hub=hub))
     raise typer.Exit(run_history(name, namespace, output=output, hub=hub))
 
 

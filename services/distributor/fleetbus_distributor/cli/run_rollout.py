@@ -81,6 +81,27 @@ def run_history(name: str, namespace: str, *, output: str, hub: Hub) -> int:
     return _run(name, namespace, hub, show)
 
 
+def run_revision(name: str, namespace: str, number: int, *, output: str, hub: Hub) -> int:
+    """Print the content of a revision, and what changed since the one before that is kept.
+
+    Raises:
+        ConfigError: there is no such revision, or the hub is not set.
+    """
+    from fleetbus_distributor.cli.revision_text import print_revision  # noqa: PLC0415 -- pydantic
+
+    async def show(client: KubeClient, resource: Object) -> int:
+        state = _state_of(resource)
+        kept = await read_history(client, resource)
+        chosen = _revision(kept, number)
+        earlier = [revision for revision in kept if revision.ref.number < number]
+        described = _describe(chosen, _clusters_with(state, chosen.ref.name))
+        before = earlier[-1] if earlier else None
+        print_revision(_title(resource), chosen, before, described, output=output)
+        return 0
+
+    return _run(name, namespace, hub, show)
+
+
 def run_undo(name: str, namespace: str, *, to_revision: int, hub: Hub) -> int:
     """Edit the spec back to an earlier revision.
 
@@ -278,8 +299,12 @@ def _choose(kept: Sequence[Revision], state: RolloutState, number: int) -> Revis
     wanted = number or state.previous or max((one.ref.number for one in others), default=0)
     if wanted == state.revision.number:
         raise ConfigError(f"revision {wanted} is the newest one already")
-    found = next((one for one in kept if one.ref.number == wanted), None)
-    if found is None:
-        numbers = ", ".join(str(one.ref.number) for one in others) or "none"
-        raise ConfigError(f"revision {wanted} is not kept; kept beside the newest: {numbers}")
-    return found
+    return _revision(kept, wanted)
+
+
+def _revision(kept: Sequence[Revision], number: int) -> Revision:
+    for revision in kept:
+        if revision.ref.number == number:
+            return revision
+    numbers = ", ".join(str(one.ref.number) for one in kept) or "none"
+    raise ConfigError(f"revision {number} is not kept; kept: {numbers}")

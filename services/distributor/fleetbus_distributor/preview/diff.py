@@ -23,24 +23,24 @@ _CONTEXT: Final = 3
 
 def diff(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """The lines of a unified diff of what a user writes; empty if only the ownership changes."""
-    old, new = _shown(before), _shown(after)
-    secrets = dict(_secrets(old))
-    hidden_old = _hide(old, {})
-    hidden_new = _hide(new, secrets)
-    lines = difflib.unified_diff(
-        render_yaml(hidden_old).splitlines(),
-        render_yaml(hidden_new).splitlines(),
-        lineterm="",
-        n=_CONTEXT,
-    )
+    old, new = without_server_fields(before), without_server_fields(after)
+    secrets = dict(secrets_in(old))
+    return diff_lines(hide(old, secrets), hide(new, dict(secrets_in(new)), secrets))
+
+
+def diff_lines(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The lines of a unified diff of two trees, as YAML; an empty tree has no lines."""
+    old, new = (render_yaml(tree).splitlines() if tree else [] for tree in (before, after))
+    lines = difflib.unified_diff(old, new, lineterm="", n=_CONTEXT)
     return list(lines)[2:]  # without the names of files
 
 
-def _shown(tree: Mapping[str, Any]) -> dict[str, Any]:
+def without_server_fields(tree: Mapping[str, Any]) -> dict[str, Any]:
     """An object without its status, and without what only the server sets."""
     metadata = {k: v for k, v in tree["metadata"].items() if k not in _SET_BY_SERVER}
-    if annotations := metadata.get("annotations"):
-        metadata["annotations"] = {k: v for k, v in annotations.items() if k != _LAST_APPLIED}
+    if isinstance(annotations := metadata.get("annotations"), dict):
+        every = cast("dict[str, Any]", annotations)
+        metadata["annotations"] = {k: v for k, v in every.items() if k != _LAST_APPLIED}
     body = {k: v for k, v in tree.items() if k not in ("status", "metadata")}
     return {
         "apiVersion": body.pop("apiVersion", ""),
@@ -50,15 +50,17 @@ def _shown(tree: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _hide(tree: dict[str, Any], before: Mapping[Path, str]) -> dict[str, Any]:
-    """An object with a mark in place of each secret value.
+def hide(
+    tree: Mapping[str, Any], secrets: Mapping[Path, str], before: Mapping[Path, str] | None = None
+) -> dict[str, Any]:
+    """A tree with a mark in place of each secret value.
 
     Args:
-        tree: the object.
-        before: the secret values that it had; a value that differs gets another mark.
+        tree: an object, or a part of a spec.
+        secrets: its secret values.
+        before: those that it had; a value that differs gets another mark.
     """
-    secrets = dict(_secrets(tree))
-    return cast("dict[str, Any]", _marked(tree, (), secrets, before))
+    return cast("dict[str, Any]", _marked(tree, (), secrets, before or {}))
 
 
 def _marked(value: Any, path: Path, secrets: Mapping[Path, str], before: Mapping[Path, str]) -> Any:
@@ -70,36 +72,45 @@ def _marked(value: Any, path: Path, secrets: Mapping[Path, str], before: Mapping
     if isinstance(value, list):
         items = cast("list[Any]", value)
         return [
-            _marked(one, (*path, _name_of(one, at)), secrets, before)
-            for at, one in enumerate(items)
+            _marked(one, (*path, name_of(one, at)), secrets, before) for at, one in enumerate(items)
         ]
     return value
 
 
-def _secrets(tree: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+def secrets_in(tree: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """Each secret value with its path: of Secrets all, else those of members with such names."""
     is_secret = tree.get("kind") == "Secret"
     for name, part in tree.items():
         is_data = is_secret and name in ("data", "stringData")
-        yield from _strings(part, (name,), "", is_secret=is_data)
+        yield from strings_in(part, (name,), "", is_secret=is_data)
 
 
-def _strings(value: Any, path: Path, called: str, *, is_secret: bool) -> Iterator[tuple[Path, str]]:
+def strings_in(
+    value: Any, path: Path, called: str, *, is_secret: bool
+) -> Iterator[tuple[Path, str]]:
+    """Each secret string below a member, with its path.
+
+    Args:
+        value: the member.
+        path: its path.
+        called: its name.
+        is_secret: whether all strings are, also those of members with other names.
+    """
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value)
         own = str(members.get("name", ""))
         for key, member in members.items():
             name = own if key == "value" else key
-            yield from _strings(member, (*path, key), name, is_secret=is_secret)
+            yield from strings_in(member, (*path, key), name, is_secret=is_secret)
     elif isinstance(value, list):
         for at, one in enumerate(cast("list[Any]", value)):
-            inner = (*path, _name_of(one, at))
-            yield from _strings(one, inner, called, is_secret=is_secret)
+            inner = (*path, name_of(one, at))
+            yield from strings_in(one, inner, called, is_secret=is_secret)
     elif is_secret or (isinstance(value, str) and SENSITIVE_NAME.search(called)):
         yield path, str(value)
 
 
-def _name_of(item: Any, at: int) -> str:
+def name_of(item: Any, at: int) -> str:
     """The name of an item of a list, by which it is recognised after it moved; else its place."""
     name = cast("dict[str, Any]", item).get("name") if isinstance(item, dict) else None
     return str(name) if isinstance(name, str) and name else str(at)
