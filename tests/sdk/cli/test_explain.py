@@ -8,20 +8,25 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import orjson
 import pytest
 from redis.asyncio import Redis
 
 import fleetbus
+from fleetbus.bus.connection import connected
+from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
 from fleetbus.cli.events.explain import ExplainQuery, explain_object, gather
 from fleetbus.cli.events.explain_text import is_unknown, render, with_summary
 from fleetbus.errors import ConfigError
 from fleetbus.intake.record import TOO_MANY, LastSeen, StoredRecord, mapped_requests
 from fleetbus.process.access.nats import NatsAccess
+from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
 from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy
 from fleetbus.workqueue.items import read_item
 from fleetbus_proto import keys
 from support.eventually import eventually
 from support.rigs.fleet import Rig
+from support.stores.snapshot import Snapshot, Source
 from support.stores.workqueue import RedisRig, named
 
 OpenRig = Callable[..., Awaitable[Rig]]
@@ -191,6 +196,71 @@ async def test_what_has_an_owner_mark_names_whose_runs_keep_it(open_rig: OpenRig
         in render(view)
     )
     assert "owner" not in render(await desk.explain(ask("default/free")))
+
+
+MESSAGE = "0 of 2 replicas are available: pod web-7d9-x: ImagePullBackOff: no such image"
+STATUS: View = {
+    "clusters": [
+        {"name": "a", "state": "Applied", "health": "Healthy"},
+        {
+            "name": "b",
+            "state": "Applied",
+            "health": "Degraded",
+            "unhealthy": {
+                "object": "Deployment default/web",
+                "reason": "ImagePullBackOff",
+                "message": MESSAGE,
+            },
+        },
+        {"name": "c", "state": "Failed", "reason": "Forbidden", "message": "no right"},
+        {"name": "d", "state": "Waiting", "unhealthy": "odd"},
+    ]
+}
+
+
+async def test_the_failing_pod_of_a_multi_cluster_resource_and_of_its_objects_is_named(
+    open_rig: OpenRig,
+) -> None:
+    rig = await open_rig("a", "b")
+    resource: View = {
+        "apiVersion": "fleetbus.dev/v1alpha1",
+        "kind": "MultiClusterResource",
+        "metadata": {"name": "x", "namespace": "default", "uid": "u"},
+        "status": STATUS,
+    }
+    kept = fleetbus.own({"metadata": {"name": "kept", "namespace": "default"}}, resource, "a")
+    async with connected(rig.shared.nats, name="test") as bus:
+        await ensure_stream(bus)
+        await ensure_bucket(bus)
+    snapshot = Snapshot(rig.redis)
+    await snapshot.set_up()
+    for cluster, group, plural, obj in (
+        ("a", "fleetbus.dev", "multiclusterresources", resource),
+        ("b", "core", "configmaps", kept),
+    ):
+        now = datetime.now(UTC).isoformat()
+        reported = ClusterRecord(name=cluster, connected=True, reported_at=now, last_answer=now)
+        await snapshot.writer.put_cluster(cluster, reported)
+        record = ResourceRecord(
+            group=group,
+            version="v1",
+            plural=plural,
+            state=ResourceState.SYNCED,
+            last_received=now,
+        )
+        await snapshot.writer.put_resource_state(cluster, record)
+        source = Source(cluster=cluster, group=group, resource=plural)
+        name = obj["metadata"]["name"]
+        await snapshot.apply(source.added(name, 1, namespace="default", body=orjson.dumps(obj)))
+    desk = Desk(rig)
+    line = f"in b: Degraded: Deployment default/web: {MESSAGE}"
+
+    whole = await desk.explain(ask("default/x", resource="mcr"))
+    assert [trouble["cluster"] for trouble in whole["troubles"]] == ["b", "c", "d"]
+    assert f"{line}; in c: Failed: Forbidden: no right; and 1 more" in render(whole)
+
+    part = await desk.explain(ask("default/kept", cluster="b"))
+    assert part["summary"] == line
 
 
 async def test_the_requests_that_a_map_named_are_explained_with_their_own_queue(

@@ -1,7 +1,8 @@
 """Runs `fleetbus explain`: gathers what the bus, the snapshot and the queues know of one object.
 
 It reads NATS and Redis directly, so it works while every service is down; without NATS it shows
-what Redis has. Of the object's content it shows nothing but the owner.
+what Redis has. Of the object's content it shows nothing but the owner, and of a
+MultiClusterResource what its status says of clusters that are not well.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from fleetbus.cli.events.explain_text import (
     with_summary,
 )
 from fleetbus.cli.events.history import read_events
+from fleetbus.cli.events.troubles import KIND as MULTI_CLUSTER_RESOURCE
+from fleetbus.cli.events.troubles import RESOURCE as MULTI_CLUSTER_RESOURCES
+from fleetbus.cli.events.troubles import read_troubles
 from fleetbus.cli.nats import connect_nats
 from fleetbus.cli.store import connect_store
 from fleetbus.cli.target import resolve_target
@@ -38,6 +42,7 @@ from fleetbus.cli.unknown import unknown, unknown_cluster
 from fleetbus.errors import BusError, ConfigError, MalformedOwner, StoreError
 from fleetbus.intake.last_runs import LastRuns
 from fleetbus.intake.record import StoredRecord, mapped_requests, read_stored
+from fleetbus.kube.json_fields import Tree, mapping
 from fleetbus.kube.resource_names import with_plural
 from fleetbus.ownership import owner_of
 from fleetbus.process import printer
@@ -176,6 +181,8 @@ class _Gatherer:
         """See `gather` above."""
         query = self._query
         resource = await self._resource()
+        tree = await self._tree(query.cluster, resource.key, query.namespace, query.name)
+        owner = self._owner(tree)
         view: View = {
             "cluster": query.cluster,
             "resource": resource.key,
@@ -185,7 +192,8 @@ class _Gatherer:
             "since": query.since.total_seconds(),
             "changes": await self._changes(resource),
             "snapshot": await self._snapshot(resource),
-            "owner": await self._owner(resource),
+            "owner": owner,
+            "troubles": await self._troubles(resource, tree, owner),
         }
         names = await self._controllers(resource)
         running = await asyncio.gather(*map(self._is_running, names))
@@ -258,14 +266,11 @@ class _Gatherer:
             "reason": fresh.reason,
         }
 
-    async def _owner(self, resource: Resource) -> View | None:
+    def _owner(self, tree: Tree) -> View | None:
         """Return the owner named by the owner mark: controllers run for it, not for this object."""
-        query = self._query
-        place = (query.cluster, resource.key, query.namespace, query.name)
-        body = await self._reader.body(*place)
         try:
-            owner = owner_of(orjson.loads(body)) if body else None
-        except (MalformedOwner, orjson.JSONDecodeError):
+            owner = owner_of(tree)
+        except MalformedOwner:
             return None
         if owner is None:
             return None
@@ -275,6 +280,23 @@ class _Gatherer:
             "namespace": owner.namespace,
             "name": owner.name,
         }
+
+    async def _troubles(self, resource: Resource, tree: Tree, owner: View | None) -> list[View]:
+        """Where the MultiClusterResource is not well: the object itself, or its owner."""
+        if resource.key == MULTI_CLUSTER_RESOURCES:
+            return read_troubles(tree)
+        if owner is None or owner["kind"] != MULTI_CLUSTER_RESOURCE:
+            return []
+        place = (owner["cluster"], MULTI_CLUSTER_RESOURCES, owner["namespace"], owner["name"])
+        return read_troubles(await self._tree(*place), self._query.cluster)
+
+    async def _tree(self, cluster: str, resource: str, namespace: str, name: str) -> Tree:
+        """The object as it is in the snapshot; empty if it is not there."""
+        body = await self._reader.body(cluster, resource, namespace, name)
+        try:
+            return mapping(orjson.loads(body)) if body else {}
+        except orjson.JSONDecodeError:
+            return {}
 
     # --- controllers ----------------------------------------------------------------------------
 

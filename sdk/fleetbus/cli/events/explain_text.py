@@ -22,6 +22,9 @@ _NEVER: Final = 86_400.0
 _UNCONCERNED: Final = "not concerned: excluded by a filter, or mapped to another request"
 _NO_OBJECT: Final = "no such object; check NAMESPACE/NAME"
 _NO_RUN: Final = "no run on record, and not in the queue"
+_TROUBLES: Final = 2
+"""In the summary."""
+_MAX_TROUBLES: Final = 20
 _ORDINALS: Final = {1: "st", 2: "nd", 3: "rd"}
 
 
@@ -48,12 +51,19 @@ def summarize(view: View) -> str:
         return "the last change is on the bus but not in the snapshot yet: is a reconciler running?"
     if is_unknown(view):
         return _NO_OBJECT
+    troubles = [describe_trouble(trouble) for trouble in view["troubles"]]
     open_ones = [one for one in view["controllers"] if not _is_done(one)]
-    if open_ones:
-        return "; ".join(f"{_name_of(one)}: {one['summary']}" for one in open_ones)
+    if troubles or open_ones:
+        waits = [f"{_name_of(one)}: {one['summary']}" for one in open_ones]
+        return "; ".join(_shorten(troubles) or waits)
     if view["controllers"]:
         return "nothing to do"
     return "no controller watches this resource"
+
+
+def _shorten(troubles: list[str]) -> list[str]:
+    more = len(troubles) - _TROUBLES
+    return [*troubles[:_TROUBLES], f"and {more} more"] if more > 0 else troubles
 
 
 def is_unknown(view: View) -> bool:
@@ -187,10 +197,19 @@ def render(view: View) -> str:
     blocks = [f"{view['resource']} {place} in {view['cluster']}", _changes(view), _snapshot(view)]
     if view["owner"]:
         blocks.append(_owner(view["owner"]))
+    if view["troubles"]:
+        blocks.append("\n".join(map(describe_trouble, view["troubles"][:_MAX_TROUBLES])))
     if others := [one["controller"] for one in view["controllers"] if is_unconcerned(one)]:
         blocks.append(f"controller {', '.join(others)}: {_UNCONCERNED}")
     blocks += [_controller(one) for one in view["controllers"] if not is_unconcerned(one)]
     return "\n\n".join([*blocks, f"summary: {printable(view['summary'])}"])
+
+
+def describe_trouble(trouble: View) -> str:
+    """Return where a MultiClusterResource is not well, and why."""
+    reason = trouble["reason"] if trouble["reason"] not in trouble["message"] else ""
+    parts = (trouble["state"], trouble["object"], reason, trouble["message"])
+    return printable(f"in {trouble['cluster']}: {': '.join(part for part in parts if part)}")
 
 
 def is_unconcerned(one: View) -> bool:

@@ -1,0 +1,48 @@
+"""Reads from the status of a MultiClusterResource where it is not well, and why.
+
+The distributor writes there which object of a cluster is not healthy, and which pod keeps it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from fleetbus.kube.json_fields import look, many, text
+
+RESOURCE: Final = "fleetbus.dev/multiclusterresources"
+KIND: Final = "MultiClusterResource"
+_FINE: Final = ("", "Healthy")
+_APPLIED: Final = "Applied"
+
+
+def read_troubles(resource: Mapping[str, Any], cluster: str = "") -> list[dict[str, str]]:
+    """The troubles of a MultiClusterResource, at most two in a cluster.
+
+    Args:
+        resource: the MultiClusterResource.
+        cluster: the only cluster that matters; empty for all.
+    """
+    entries = many(resource, "status", "clusters")
+    chosen = [entry for entry in entries if cluster in ("", text(entry, "name"))]
+    return [trouble for entry in chosen for trouble in _troubles(entry)]
+
+
+def _troubles(entry: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    name, state, health = text(entry, "name"), text(entry, "state"), text(entry, "health")
+    if state != _APPLIED:
+        yield {
+            "cluster": name,
+            "object": "",
+            "state": state,
+            "reason": text(entry, "reason"),
+            "message": text(entry, "message"),
+        }
+    if health not in _FINE and look(entry, "unhealthy"):
+        yield {
+            "cluster": name,
+            "object": text(entry, "unhealthy", "object"),
+            "state": health,
+            "reason": text(entry, "unhealthy", "reason"),
+            "message": text(entry, "unhealthy", "message"),
+        }
