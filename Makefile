@@ -103,8 +103,14 @@ golden: $(SYNCED) ## write the golden vectors of the wire contract anew
 reference: $(SYNCED) ## write docs/reference anew from the code
 	$(RUN) python tests/run.py reference
 
+docs: export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.tools/docs
+docs: | $(filter-out uv,$(UV)) ## the documentation as a site with search, in site/; any broken link or anchor fails
+	rm -rf site
+	$(UV) run -q --locked --only-group docs sphinx-build -q --fail-on-warning --keep-going --nitpicky docs site
+	cp site/README.html site/index.html
+
 format: $(SYNCED) ## let ruff mend what it can
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
 
-.PHONY: help install demo up down check test test-emulator test-ui scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut faults-distributor faults-distributor-cut faults-watches faults-watches-cut e2e golden reference format
+.PHONY: help install demo up down check test test-emulator test-ui scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut faults-distributor faults-distributor-cut faults-watches faults-watches-cut e2e golden reference docs format

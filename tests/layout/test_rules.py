@@ -18,7 +18,7 @@ _TEST: Final = re.compile(r"^\s*(?:async )?def test_(\w+)", re.MULTILINE)
 _DOCSTRING: Final = re.compile(r'"""(.*?)"""', re.DOTALL)
 _GUARDS: Final = re.compile(r"^Tests?: (.*)\.$", re.MULTILINE)
 _TEXTS: Final = (".md", ".py", ".lua", ".toml", ".yaml", ".yml", ".tpl", ".go", ".mjs", "Makefile")
-_FOREIGN: Final = ("reports", "uv.lock")
+_FOREIGN: Final = ("reports", "site", "uv.lock")
 _OUTSIDE: Final = re.compile(
     r"\b(?:SEMANTICS|DESIGN|ACCEPTANCE|COMPAT|FACTS|STYLE)\b|\b(?:PARTS|NUMBERS)(?:\.md| \d)"
     r"|\b[Ss]ections? \d|\.\./shared|/work/shared|\b[Ii]ssue \d|\bT\d{1,2}[.-]\d"

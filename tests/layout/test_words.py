@@ -17,7 +17,7 @@ _ENDINGS: Final = (
     *(".py", ".lua", ".md", ".toml", ".yaml", ".yml", ".tpl", ".go", ".mjs"),
     *(".js", ".css", ".html"),
 )
-_FOREIGN: Final = {"node_modules", "reports"}
+_FOREIGN: Final = {"node_modules", "reports", "site"}
 
 # A word in lower case is also found with a capital, with an ending (`owes`, `judged`), and as a
 # part of a snake_case name; one in capitals is the name of a class, found as it is.

@@ -12,7 +12,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PINNED = re.compile(r"uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+(\.\d+)*$")
-WRITES = {"packages", "id-token", "attestations"}
+WRITES = {"packages", "id-token", "attestations", "pages"}
 by_name = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 
 
