@@ -20,6 +20,7 @@ RUN --mount=type=cache,target=/uv-cache \
 COPY pyproject.toml uv.lock ./
 COPY proto proto
 COPY sdk sdk
+COPY cli cli
 COPY services services
 RUN --mount=type=cache,target=/uv-cache \
     uv sync --frozen --no-dev $PACKAGES --no-editable

@@ -7,7 +7,9 @@ export UV_SYSTEM_CERTS := 1
 # Python may not write bytecode itself.
 export UV_COMPILE_BYTECODE := 1
 
-MEMBERS := proto sdk services/watcher services/reconciler services/distributor services/query-api services/archiver emulator devfleet
+# The distributions that are not named like their package.
+MODULES := fleetbus-sdk=fleetbus,fleetbus=fleetbus_cli
+MEMBERS := proto sdk cli services/watcher services/reconciler services/distributor services/query-api services/archiver emulator devfleet
 UV := $(shell v=$$(uv --version 2>/dev/null | cut -d' ' -f2 || true); printf '0.9\n%s\n' "$$v" | sort -VC && echo uv || echo $(CURDIR)/.tools/bin/uv)
 RUN := $(UV) run --frozen --no-sync
 SYNCED := .venv/.synced
@@ -38,7 +40,7 @@ check: $(SYNCED) ## format, lint, types, layers, dependencies
 	$(RUN) ruff format --check
 	$(RUN) ruff check
 	$(RUN) lint-imports --no-logo
-	for m in $(MEMBERS); do (cd $$m && $(RUN) --project $(CURDIR) deptry . >/dev/null 2>$(CURDIR)/.venv/deptry.log || { cat $(CURDIR)/.venv/deptry.log; exit 1; }); done
+	for m in $(MEMBERS); do (cd $$m && $(RUN) --project $(CURDIR) deptry . --package-module-name-map $(MODULES) >/dev/null 2>$(CURDIR)/.venv/deptry.log || { cat $(CURDIR)/.venv/deptry.log; exit 1; }); done
 	$(RUN) pyright
 
 EMULATOR := tests/emulator tests/conformance

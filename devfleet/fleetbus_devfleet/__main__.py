@@ -11,9 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fleetbus.cli.capture.reading import Capture
 from fleetbus.errors import CaptureError
 from fleetbus.process import printer
+from fleetbus_cli.capture.reading import Capture
 from fleetbus_devfleet.stack.captured_clusters import MOST_WATCHERS, clusters_of
 from fleetbus_devfleet.stack.plan import Layout, PlanError, StackPlan, fleet_of
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
+from fleetbus.ownership import MULTI_CLUSTER_RESOURCES as RESOURCE
 from fleetbus_distributor.main import run as run_distributor
-from fleetbus_distributor.render.spec import RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
 from support.api.chart import crds
 from support.api.custom_resource_definitions import CRDS

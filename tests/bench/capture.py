@@ -25,14 +25,14 @@ from typing import Any
 import orjson
 
 from bench.rig.command import run_command
-from fleetbus.cli.capture.capture import CaptureOptions, capture
-from fleetbus.cli.capture.reading import Capture
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import read_kube_config
 from fleetbus.process.access.store import StoreAccess
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.store.connection import connect
+from fleetbus_cli.capture.capture import CaptureOptions, capture
+from fleetbus_cli.capture.reading import Capture
 from fleetbus_devfleet.captures.opening import open_capture
 from fleetbus_devfleet.processes.servers import valkey_server
 from fleetbus_emulator.apiserver import Cluster

@@ -19,13 +19,13 @@ import msgspec
 import orjson
 import pytest
 
-from fleetbus.cli.app import app
-from fleetbus.cli.capture.reading import Capture
-from fleetbus.cli.main import main
-from fleetbus.cli.unknown import UnknownName
 from fleetbus.errors import CaptureError, ConfigError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import read_kube_config
+from fleetbus_cli.app import app
+from fleetbus_cli.capture.reading import Capture
+from fleetbus_cli.main import main
+from fleetbus_cli.unknown import UnknownName
 from fleetbus_devfleet.captures.opening import Opened, open_capture, read_opened
 from fleetbus_devfleet.captures.prepare import Preparation
 from fleetbus_devfleet.rehearsal.faults import Fault, FaultKind

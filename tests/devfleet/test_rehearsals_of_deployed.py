@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fleetbus.cli.capture.reading import Capture
+from fleetbus_cli.capture.reading import Capture
 from fleetbus_devfleet.rehearsal.captured import CapturedResource
 from fleetbus_devfleet.rehearsal.manifest import read_manifest
 from support.wire import captures

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from fleetbus.cli.app import run_command_line
 from fleetbus.deletions.budget import DeletionBudget
+from fleetbus_cli.app import run_command_line
 from support.rigs.distributor import CONFIG_MAP, HUB, NOWHERE, Rig
 
 MAPS = "v1/configmaps"

@@ -15,8 +15,8 @@ from nats.aio.client import Client
 
 from fleetbus.bus.connection import connected
 from fleetbus.bus.jetstream import ensure_distribution
-from fleetbus.cli.app import run_command_line
 from fleetbus.process.cancellation import cancel_and_wait
+from fleetbus_cli.app import run_command_line
 from fleetbus_distributor.render.spec import API_VERSION, KIND
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.shared_settings import share_settings
@@ -61,7 +61,7 @@ class Desk:
             patch.chdir(self._folder)
             for name, value in self.environment.items():
                 patch.setenv(name, value)
-            patch.setattr("fleetbus.cli.app.entry_points", _only_plan)
+            patch.setattr("fleetbus_cli.app.entry_points", _only_plan)
             patch.setattr("sys.argv", ["fleetbus", "plan", *arguments])
             with pytest.raises(SystemExit) as ended:
                 run_command_line()

@@ -8,7 +8,6 @@ from pathlib import Path
 import orjson
 import pytest
 
-from fleetbus.cli.deletions.orphans import run_orphans
 from fleetbus.errors import ConfigError
 from fleetbus.fleet.orphans import NotAnOrphan, Orphan, delete_orphan, find_orphans
 from fleetbus.kube.client import KubeClient
@@ -18,6 +17,7 @@ from fleetbus.ownership import (
     PROTECT_ANNOTATION,
     owner_of,
 )
+from fleetbus_cli.deletions.orphans import run_orphans
 from support.processes.in_process_commands import given_back
 from support.rigs.distributor import HUB, Rig
 from support.rigs.orphans import MAPS, restored, show, template

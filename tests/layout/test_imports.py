@@ -11,6 +11,7 @@ import pytest
 PACKAGES = (
     "fleetbus_proto",
     "fleetbus",
+    "fleetbus_cli",
     "fleetbus_watcher",
     "fleetbus_reconciler",
     "fleetbus_distributor",

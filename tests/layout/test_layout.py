@@ -92,7 +92,7 @@ def test_no_test_folder_is_a_package():
 
 
 # The code of a README is a string, and a child of the reloader needs one line of plain Python.
-PROGRAMS_AS_TEXT = {"tests/proto/test_readme.py", "tests/sdk/cli/test_run.py"}
+PROGRAMS_AS_TEXT = {"tests/proto/test_readme.py", "tests/cli/test_run.py"}
 
 
 def _hands_over_text(tree: ast.AST) -> bool:

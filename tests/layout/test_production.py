@@ -69,5 +69,6 @@ def test_the_image_installs_these_packages_and_copies_no_others():
         "pyproject.toml uv.lock",
         "proto",
         "sdk",
+        "cli",
         "services",
     ]

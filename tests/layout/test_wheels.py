@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetbus.cli import app
+from fleetbus_cli import app
 from support.processes.programs import find_uv
 
 ROOT = Path(__file__).parents[2]

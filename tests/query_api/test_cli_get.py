@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from fleetbus.cli import api_client
-from fleetbus.cli.app import app
 from fleetbus.errors import ConfigError
 from fleetbus.snapshot import ResourceState
+from fleetbus_cli import api_client
+from fleetbus_cli.app import app
 from support.rigs.query_api import Ended
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from fleetbus.cli import kubectl
-from fleetbus.cli.app import app
 from fleetbus.process import printer
+from fleetbus_cli import kubectl
+from fleetbus_cli.app import app
 from support.rigs.query_api import Ended
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ import pytest
 import trustme
 import yaml
 
-from fleetbus.cli.kubeconfig.contexts import Contexts, write_contexts
-from fleetbus.cli.kubeconfig.credential import print_credential
-from fleetbus.cli.target import ApiFlags
 from fleetbus.errors import ConfigError
+from fleetbus_cli.kubeconfig.contexts import Contexts, write_contexts
+from fleetbus_cli.kubeconfig.credential import print_credential
+from fleetbus_cli.target import ApiFlags
 from support.processes.kubectls import chosen, kubectls
 from support.rigs.secured_api import grant, rule, secured_api
 

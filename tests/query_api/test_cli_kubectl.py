@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from fleetbus.cli.kubectl import main
+from fleetbus_cli.kubectl import main
 from support.rigs.query_api import Ended
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trustme
 
-from fleetbus.cli.app import app
+from fleetbus_cli.app import app
 from support.rigs.query_api import served
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ import pytest
 import trustme
 import yaml
 
-from fleetbus.cli.api_client import ApiClient, ApiFailed
-from fleetbus.cli.api_token import find_token
-from fleetbus.cli.app import app
-from fleetbus.cli.target import ApiFlags, Target
 from fleetbus.errors import ConfigError
+from fleetbus_cli.api_client import ApiClient, ApiFailed
+from fleetbus_cli.api_token import find_token
+from fleetbus_cli.app import app
+from fleetbus_cli.target import ApiFlags, Target
 from support.rigs.secured_api import grant, rule, secured_api
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 PODS = "core/pods"
-_PLUGIN = (sys.executable, "-m", "fleetbus.cli.kubectl")
+_PLUGIN = (sys.executable, "-m", "fleetbus_cli.kubectl")
 
 
 def started(url: str, home: Path, *arguments: str) -> AbstractAsyncContextManager[Following]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fleetbus.cli.table import render_table, warn_incomplete
 from fleetbus.process.human_time import render_age, render_duration
+from fleetbus_cli.table import render_table, warn_incomplete
 
 Tree = dict[str, Any]
 

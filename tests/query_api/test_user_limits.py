@@ -11,8 +11,8 @@ import httpx
 import pytest
 from prometheus_client import REGISTRY
 
-from fleetbus.cli import api_client
-from fleetbus.cli.target import Target
+from fleetbus_cli import api_client
+from fleetbus_cli.target import Target
 from fleetbus_query_api.limits import token_buckets
 from fleetbus_query_api.limits.user_limits import UserLimits
 from fleetbus_query_api.responses.render import json_response
@@ -176,7 +176,7 @@ async def test_a8_the_command_line_asks_again_when_it_may(
 
     sleep = time.sleep
     monkeypatch.setattr(api_client, "_PAGE", 1)
-    monkeypatch.setattr("fleetbus.cli.api_client.time.sleep", wait)
+    monkeypatch.setattr("fleetbus_cli.api_client.time.sleep", wait)
     (folder := tmp_path / "limited").mkdir()
     settings: dict[str, Any] = {"user_requests_per_second": 25, "user_request_burst": 1}
     async with served(valkey_url, folder, **settings) as url:

@@ -16,9 +16,7 @@ import pytest
 from aiohttp import web
 from prometheus_client import REGISTRY
 
-from fleetbus.clusters.bootstrap.enroll import enroll
-from fleetbus.clusters.bootstrap.options import BootstrapOptions
-from fleetbus.clusters.bootstrap.tokens import access_data
+from fleetbus.clusters.account_tokens import access_data
 from fleetbus.clusters.member_rights import NAMESPACE, WATCHER, WRITER
 from fleetbus.clusters.providers.cluster import ClusterProvider
 from fleetbus.clusters.registry import Clusters
@@ -26,6 +24,8 @@ from fleetbus.errors import Unauthorized
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig, read_kube_config
 from fleetbus.process.access.tokens import read_expiry
+from fleetbus_cli.bootstrap.enroll import enroll
+from fleetbus_cli.bootstrap.options import BootstrapOptions
 from fleetbus_emulator.apiserver import Fail, User
 from fleetbus_reconciler.fleet_status import token_renewal
 from fleetbus_reconciler.fleet_status.token_renewal import TokenRenewal

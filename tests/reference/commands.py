@@ -15,8 +15,8 @@ from unittest import mock
 import typer
 from typer.core import TyperGroup
 
-from fleetbus.cli import kubectl
-from fleetbus.cli.app import app
+from fleetbus_cli import kubectl
+from fleetbus_cli.app import app
 from reference.tables import code, table
 
 _INTRO: Final = """\

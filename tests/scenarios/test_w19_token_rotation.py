@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from fleetbus.cli.clusters.clusters import show_clusters
-from fleetbus.cli.target import ApiFlags
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.ownership import MULTI_CLUSTER_RESOURCES
 from fleetbus.reconcile import Request, Result
+from fleetbus_cli.clusters.clusters import show_clusters
+from fleetbus_cli.target import ApiFlags
 from fleetbus_distributor.main import run as run_distributor
 from fleetbus_distributor.render.spec import CLUSTER_RESOURCE
 from fleetbus_distributor.settings import DistributorSettings

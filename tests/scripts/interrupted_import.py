@@ -21,6 +21,6 @@ class CtrlC:
 if __name__ == "__main__":
     sys.meta_path.insert(0, CtrlC(sys.argv[1]))
     sys.argv = ["fleetbus", "dev", "status", "--dir", "/nonexistent"]
-    from fleetbus.cli.main import main
+    from fleetbus_cli.main import main
 
     main()

@@ -6,7 +6,7 @@ import ssl
 import sys
 from typing import Any
 
-from fleetbus.cli.light_imports import spare_imports
+from fleetbus_cli.light_imports import spare_imports
 
 if __name__ == "__main__":
     spare_imports()

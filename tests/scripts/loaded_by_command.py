@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from fleetbus.cli.main import main
+from fleetbus_cli.main import main
 
 _HEAVY = {
     *("aiohttp", "asyncio", "fastapi", "kubernetes_asyncio", "msgspec", "nats", "opentelemetry"),

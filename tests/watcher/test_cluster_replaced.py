@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from fleetbus.cli.clusters.accept import accept_cluster
 from fleetbus.errors import NotAccepted
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.sessions import KUBE_SYSTEM
 from fleetbus.process.clock import now_ms
 from fleetbus.watchers.cluster_consent import consent, read_refused
+from fleetbus_cli.clusters.accept import accept_cluster
 from fleetbus_proto.admission import is_too_far_ahead
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.keys import kv_accepted, kv_epoch, kv_incarnation

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
     from pathlib import Path
 
-    from fleetbus.cli.capture.format import CapturedObject
-    from fleetbus.cli.capture.reading import Capture
+    from fleetbus_cli.capture.format import CapturedObject
+    from fleetbus_cli.capture.reading import Capture
 
 JsonObject = dict[str, Any]
 _CHUNK: Final = 256 * 1024

@@ -21,8 +21,8 @@ from fleetbus_proto.resources import CORE, Resource
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from fleetbus.cli.capture.format import CapturedObject, CapturedResource
-    from fleetbus.cli.capture.reading import Capture
+    from fleetbus_cli.capture.format import CapturedObject, CapturedResource
+    from fleetbus_cli.capture.reading import Capture
 
 JsonObject = dict[str, Any]
 DEFINITIONS: Final = "apiextensions.k8s.io/customresourcedefinitions"

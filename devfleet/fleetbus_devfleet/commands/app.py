@@ -100,7 +100,7 @@ def up(
 
     If it runs already, say so and what is not ready.
     """
-    from fleetbus.cli.mro_config import create_mro_config
+    from fleetbus_cli.mro_config import create_mro_config
     from fleetbus_devfleet.commands import lifecycle, report
 
     layout = Layout(root=folder.absolute())
@@ -145,7 +145,7 @@ def _check_capture(capture: Path, *, clusters: int | None, objects: int) -> None
     Raises:
         CaptureError: it cannot be opened as a fleet.
     """
-    from fleetbus.cli.capture.reading import Capture
+    from fleetbus_cli.capture.reading import Capture
     from fleetbus_devfleet.stack.captured_clusters import clusters_of
 
     if clusters is not None or objects:

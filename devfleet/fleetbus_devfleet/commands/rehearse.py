@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fleetbus.cli.options import NatsUrl, RedisUrl, output_option
+from fleetbus_cli.options import NatsUrl, RedisUrl, output_option
 
 rehearse = typer.Typer(name="rehearse", invoke_without_command=True, subcommand_metavar="")
 

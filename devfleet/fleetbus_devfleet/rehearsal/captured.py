@@ -14,7 +14,7 @@ import orjson
 from fleetbus.kube.json_fields import many, mapping, text
 
 if TYPE_CHECKING:
-    from fleetbus.cli.capture.reading import Capture
+    from fleetbus_cli.capture.reading import Capture
     from fleetbus_devfleet.rehearsal.manifest import Manifest
 
 JsonObject = dict[str, Any]

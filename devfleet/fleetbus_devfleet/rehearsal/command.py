@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from fleetbus.cli.capture.capture import CaptureOptions, capture
-from fleetbus.cli.capture.reading import Capture
-from fleetbus.cli.target import resolve_target
 from fleetbus.errors import FleetbusError
 from fleetbus.process import printer
 from fleetbus.process.logs import set_up_logs
+from fleetbus_cli.capture.capture import CaptureOptions, capture
+from fleetbus_cli.capture.reading import Capture
+from fleetbus_cli.target import resolve_target
 from fleetbus_devfleet.processes.children import ChildError
 from fleetbus_devfleet.processes.servers import ServerMissingError
 from fleetbus_devfleet.rehearsal.manifest import read_manifest

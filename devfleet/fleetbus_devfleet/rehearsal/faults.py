@@ -12,9 +12,9 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self
 
-from fleetbus.cli.unknown import unknown_cluster
 from fleetbus.errors import ConfigError
 from fleetbus.kube.resource_names import with_plural
+from fleetbus_cli.unknown import unknown_cluster
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import parse_resource_name
 

@@ -10,14 +10,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from fleetbus.bus.connection import Bus, connected
-from fleetbus.cli.capture.reading import Capture
-from fleetbus.cli.unknown import unknown
 from fleetbus.errors import CaptureError, Conflict, FleetbusError, KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import read_kube_config
 from fleetbus.kube.resource_names import built_in_plurals
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.process.access.nats import NatsAccess
+from fleetbus_cli.capture.reading import Capture
+from fleetbus_cli.unknown import unknown
 from fleetbus_devfleet.captures.opening import read_opened
 from fleetbus_devfleet.rehearsal.captured import CapturedResource
 from fleetbus_devfleet.rehearsal.injection import DISTRIBUTOR, Injection

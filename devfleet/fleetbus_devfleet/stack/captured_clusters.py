@@ -8,7 +8,7 @@ from fleetbus.errors import CaptureError
 from fleetbus_devfleet.stack.plan import ClusterPlan
 
 if TYPE_CHECKING:
-    from fleetbus.cli.capture.reading import Capture
+    from fleetbus_cli.capture.reading import Capture
 
 
 MOST_WATCHERS: Final = 8

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 
-from fleetbus.clusters.bootstrap.options import RELEASE
 from fleetbus.clusters.leaving import NAMESPACE
 from fleetbus.clusters.membership import JOINED_LABEL, KUBECONFIG_LABELS
 from fleetbus.errors import NotFound
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import read_kube_config
+from fleetbus_cli.bootstrap.options import RELEASE
 from fleetbus_devfleet.stack.plan import PlanError
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Self
 
 import aiohttp
 
-from fleetbus.cli.capture.reading import Capture
 from fleetbus.errors import KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import read_kube_config, server_of
+from fleetbus_cli.capture.reading import Capture
 from fleetbus_devfleet.captures.opening import open_capture
 from fleetbus_devfleet.processes.children import Child, ChildError, stop_children
 from fleetbus_devfleet.processes.patience import Patience

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
-from fleetbus.cli.app import run_command_line
+from fleetbus_cli.app import run_command_line
 from fleetbus_distributor.rollout.history import RESOURCE as REVISIONS
 from support.rigs.distributor import CONFIG_MAP, HUB, Rig
 from support.rigs.rollout import deployment
@@ -198,7 +198,7 @@ def test_without_the_package_the_command_line_says_what_to_install(
     def nothing(group: str) -> EntryPoints:
         return entry_points(group=f"nothing of {group}")
 
-    monkeypatch.setattr("fleetbus.cli.app.entry_points", nothing)
+    monkeypatch.setattr("fleetbus_cli.app.entry_points", nothing)
     monkeypatch.setattr(sys, "argv", ["fleetbus", "rollout", "status", "x"])
     with pytest.raises(SystemExit) as ended:
         run_command_line()

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from fleetbus.cli.api_client import ApiClient, ApiFailed
-from fleetbus.cli.app import app
-from fleetbus.cli.history import restore
-from fleetbus.cli.history.deleted import Deleted, read_deleted
-from fleetbus.cli.history.window import note_window, warn_undetermined
-from fleetbus.cli.objects.query import ObjectQuery
-from fleetbus.cli.unknown import UnknownName
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import KubeClient
 from fleetbus.process.clock import rfc3339
+from fleetbus_cli.api_client import ApiClient, ApiFailed
+from fleetbus_cli.app import app
+from fleetbus_cli.history import restore
+from fleetbus_cli.history.deleted import Deleted, read_deleted
+from fleetbus_cli.history.window import note_window, warn_undetermined
+from fleetbus_cli.objects.query import ObjectQuery
+from fleetbus_cli.unknown import UnknownName
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_proto.events import Incarnation
 from support.rigs.query_api import Ended

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fleetbus.cli.api_client import USER_AGENT
+from fleetbus_cli.api_client import USER_AGENT
 
 if TYPE_CHECKING:
     from support.rigs.query_api import QueryApi

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fleetbus.cli.kubectl import main
+from fleetbus_cli.kubectl import main
 from support.rigs.membership import CLUSTERS
 from support.rigs.query_api import Ended
 from support.rigs.secured_api import OWN_TOKEN

@@ -10,10 +10,10 @@ from urllib.parse import quote
 import pytest
 import typer.main
 
-from fleetbus.cli.app import app
 from fleetbus.reconcile import Request
 from fleetbus.workqueue import Add
 from fleetbus.workqueue.redis import RedisQueue
+from fleetbus_cli.app import app
 from support.processes.chromium import needs_chromium
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fleetbus.cli.app import app
 from fleetbus.errors import ConfigError
+from fleetbus_cli.app import app
 from support.eventually import eventually
 from support.hostile.chaos_proxy import chaos_link
 from support.rigs.query_api import Ended

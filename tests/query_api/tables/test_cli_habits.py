@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fleetbus.cli.app import app
-from fleetbus.cli.objects import table_output
-from fleetbus.cli.objects.arguments import Chosen, parse_objects
 from fleetbus.errors import ConfigError
 from fleetbus.kube.jsonpath import InvalidJsonPath
 from fleetbus.snapshot import Definition, ResourceRecord, ResourceState
+from fleetbus_cli.app import app
+from fleetbus_cli.objects import table_output
+from fleetbus_cli.objects.arguments import Chosen, parse_objects
 from fleetbus_proto.events import PrinterColumn
 from support.rigs.query_api import Ended
 

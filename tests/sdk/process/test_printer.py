@@ -13,10 +13,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetbus.cli.documents import render_json, render_yaml
 from fleetbus.process import printer
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.printer import block, json_text, line, note, print_traceback, value
+from fleetbus_cli.documents import render_json, render_yaml
 
 OBEYED = "\x00\x07\x08\x1b\x7f\x85\x9b\r\u200b\u202e\u2066\u2028\ufeff\U000e0041"
 TEXTS = st.text(st.sampled_from(OBEYED) | st.characters(exclude_categories=["Cs"])) | st.text(

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from fleetbus.cli.capture.file import write_capture
-from fleetbus.cli.capture.format import (
+from fleetbus_cli.capture.file import write_capture
+from fleetbus_cli.capture.format import (
     CapturedCluster,
     CapturedObject,
     CapturedResource,

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from fleetbus.cli.clusters.audit import audit_cluster
-from fleetbus.cli.unknown import UnknownName
 from fleetbus.process.settings import load_settings
 from fleetbus.watchers.resync import request_audit
+from fleetbus_cli.clusters.audit import audit_cluster
+from fleetbus_cli.unknown import UnknownName
 from fleetbus_emulator.apiserver import CutAnswer, Delay, Expire, Fail
 from fleetbus_proto.events import AuditPage
 from fleetbus_proto.keys import kv_audit

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fleetbus.cli.options import HubContext, HubKubeconfig, NatsUrl, RedisUrl, TableOrJson
+from fleetbus_cli.options import HubContext, HubKubeconfig, NatsUrl, RedisUrl, TableOrJson
 
 plan_app = typer.Typer()
 """Without a name, so that its command becomes one of `fleetbus`."""

@@ -11,12 +11,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from fleetbus.cli.documents import render_json
-from fleetbus.cli.hub import Hub, resolve_hub, run_on_hub
-from fleetbus.cli.nats import connect_nats
-from fleetbus.cli.store import connect_store
-from fleetbus.cli.target import resolve_target
-from fleetbus.cli.unknown import UnknownName
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.providers.build import build_provider
 from fleetbus.clusters.providers.cluster import ClusterProvider
@@ -31,6 +25,12 @@ from fleetbus.process.settings import SharedSettings, load_settings
 from fleetbus.snapshot.accepted import AcceptedClusters
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.shards import find_shards
+from fleetbus_cli.documents import render_json
+from fleetbus_cli.hub import Hub, resolve_hub, run_on_hub
+from fleetbus_cli.nats import connect_nats
+from fleetbus_cli.store import connect_store
+from fleetbus_cli.target import resolve_target
+from fleetbus_cli.unknown import UnknownName
 from fleetbus_distributor.cli.manifests import read_manifests
 from fleetbus_distributor.cli.plan_text import describe, print_plan
 from fleetbus_distributor.preview.dry_run_fleet import DryRunFleet

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fleetbus.cli.documents import render_json, render_yaml
 from fleetbus.process import printer
+from fleetbus_cli.documents import render_json, render_yaml
 from fleetbus_distributor.hub.rollout_state import named
 from fleetbus_distributor.preview.revision_diff import PartChange, diff_fields, show_fields
 from fleetbus_distributor.rollout.history import Revision

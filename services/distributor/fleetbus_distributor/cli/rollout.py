@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fleetbus.cli.options import HubContext, HubKubeconfig, TableOrJson
+from fleetbus_cli.options import HubContext, HubKubeconfig, TableOrJson
 
 app = typer.Typer(
     name="rollout",

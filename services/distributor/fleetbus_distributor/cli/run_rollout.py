@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, cast
 
-from fleetbus.cli.documents import render_json
-from fleetbus.cli.hub import Hub, resolve_hub, run_on_hub
-from fleetbus.cli.table import render_table
-from fleetbus.cli.unknown import unknown
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.ownership import MULTI_CLUSTER_RESOURCES
 from fleetbus.process import printer
 from fleetbus.process.durations import InvalidTime, parse_duration
+from fleetbus_cli.documents import render_json
+from fleetbus_cli.hub import Hub, resolve_hub, run_on_hub
+from fleetbus_cli.table import render_table
+from fleetbus_cli.unknown import unknown
 from fleetbus_distributor.errors import RolloutError
 from fleetbus_distributor.hub.rollout_state import (
     Phase,

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias, cast
 
-from fleetbus.cli.documents import render_yaml
+from fleetbus_cli.documents import render_yaml
 from fleetbus_distributor.targets.target import SENSITIVE_NAME
 
 Path: TypeAlias = tuple[str, ...]

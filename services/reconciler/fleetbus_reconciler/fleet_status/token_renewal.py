@@ -23,7 +23,7 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from fleetbus.clusters.access import checked, read_kubeconfig
-from fleetbus.clusters.bootstrap.tokens import RenewableSecret, request_token
+from fleetbus.clusters.account_tokens import RenewableSecret, request_token
 from fleetbus.clusters.membership import KUBECONFIG_LABELS
 from fleetbus.clusters.providers.cluster import SECRETS
 from fleetbus.clusters.registry import Clusters

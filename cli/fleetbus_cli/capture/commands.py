@@ -1,0 +1,81 @@
+"""Arguments of `fleetbus capture`."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated
+
+import typer
+
+from fleetbus_cli.options import NatsUrl, RedisUrl
+
+
+def capture(
+    out: Annotated[
+        pathlib.Path,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="The file to write, like fleet.capture.gz."
+        ),
+    ],
+    since: Annotated[
+        str,
+        typer.Option(
+            "--since", help="Also the events of this last period, like 10m, 2h or 1d; 0s for none."
+        ),
+    ] = "30m",
+    cluster: Annotated[
+        list[str] | None,
+        typer.Option("--cluster", metavar="NAME", help="Only this cluster; may be repeated."),
+    ] = None,
+    resource: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--resource",
+            "-r",
+            metavar="RESOURCE",
+            help="Only this resource, like pods, po or apps/v1/deployments; may be repeated."
+            " Definitions and namespaces are captured with it.",
+        ),
+    ] = None,
+    redact: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--redact",
+            metavar="[GROUP/PLURAL:]PATH",
+            help="Hide what is at this path, like core/configmaps:data[password] or"
+            " spec.containers[*].args; may be repeated.",
+        ),
+    ] = None,
+    redact_values: Annotated[
+        bool, typer.Option("--redact-values", help="Hide the data of ConfigMaps, too.")
+    ] = False,
+    keep_values: Annotated[
+        bool,
+        typer.Option(
+            "--keep-values",
+            help="Keep the values of environment variables and long annotations; those of Secrets"
+            " are never captured.",
+        ),
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+    nats_url: NatsUrl = None,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Write the fleet and its latest events to a file.
+
+    It is made to be shared: values of Secrets and of environment variables are hidden.
+    `fleetbus replay`, `fleetbus dev up --from` and `fleetbus rehearse --from` open it.
+    """
+    from fleetbus_cli.capture.capture import CaptureOptions, run_capture  # noqa: PLC0415 -- import cost
+
+    options = CaptureOptions.read(
+        out=out,
+        since=since,
+        clusters=cluster or [],
+        resources=resource or [],
+        redact=redact or [],
+        redact_values=redact_values,
+        keep_values=keep_values,
+        force=force,
+    )
+    raise typer.Exit(run_capture(options, nats_url=nats_url, redis_url=redis_url))

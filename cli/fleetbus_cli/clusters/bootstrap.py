@@ -1,0 +1,165 @@
+"""Runs `fleetbus join --bootstrap`: limited accounts there, their kubeconfigs on the hub."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from fleetbus.errors import ConfigError
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.connection.config import read_kube_config
+from fleetbus.process import printer
+from fleetbus.process.clock import rfc3339
+from fleetbus.process.durations import InvalidTime, parse_duration
+from fleetbus_cli.bootstrap.enroll import Enrolled, enroll
+from fleetbus_cli.bootstrap.options import RELEASE, BootstrapOptions, HubPlaces
+from fleetbus_cli.bootstrap.selection import SECRETS
+from fleetbus_cli.clusters.join import label_pair
+from fleetbus_cli.documents import render_json, render_yaml
+from fleetbus_cli.hub import Hub, resolve_hub, run_on_hub
+
+_SHOWN: Final = 6
+"""So many resources are listed on one line."""
+
+
+def bootstrap_cluster(
+    name: str,
+    file: pathlib.Path,
+    *,
+    context: str,
+    labels: Sequence[str],
+    insecure: bool,
+    http: bool,
+    check: bool,
+    hub: Hub,
+    namespace: str,
+    watch: Sequence[str] | None = None,
+    write: Sequence[str] | None = None,
+    impersonate: Sequence[str] | None = None,
+    read_only: bool = False,
+    pool: bool | None = None,
+    server: str = "",
+    lifetime: str = "24h",
+    release_namespace: str = RELEASE,
+    output: str = "text",
+) -> int:
+    """Join a cluster with limited accounts; return the exit status.
+
+    Raises:
+        ConfigError: an option is invalid, or the cluster cannot join.
+    """
+    if output not in _RENDER:
+        raise ConfigError(f"--output {output!r} is not one of {', '.join(_RENDER)}")
+    for option, value in (("--write", write), ("--impersonate", impersonate)):
+        if value and read_only:
+            raise ConfigError(f"{option} and --read-only contradict each other")
+    options = BootstrapOptions(
+        places=HubPlaces(namespace, release_namespace),
+        watched=watch or None,
+        written=[] if read_only else write or None,
+        impersonated=[] if read_only else _named(impersonate),
+        pool=pool,
+        server=server,
+        lifetime=_duration(lifetime),
+        labels=dict(map(label_pair, labels)),
+        insecure=insecure,
+        http=http,
+        check=check,
+    )
+    admin, hub_config = read_kube_config(file, context), resolve_hub(hub)
+
+    async def main() -> int:
+        async with KubeClient(hub_config) as client:
+            printer.block(_RENDER[output](await enroll(client, name, admin, options)))
+        return 0
+
+    return run_on_hub(main())
+
+
+def _named(accounts: Sequence[str] | None) -> list[str] | None:
+    """None without any option, so that what an earlier join chose is kept; '' is none at all."""
+    return [one for one in accounts if one] if accounts else None
+
+
+def _duration(text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except InvalidTime as e:
+        raise ConfigError(f"--lifetime {e}") from e
+
+
+def _for_tools(made: Enrolled) -> dict[str, Any]:
+    access = made.access
+    return {
+        "cluster": access.cluster,
+        "uid": made.uid,
+        "watchedResources": list(map(str, access.watched)),
+        "writtenResources": list(map(str, access.written)),
+        "impersonatedAccounts": list(map(str, access.impersonated)),
+        "onCluster": list(map(str, made.on_member)),
+        "onHub": list(made.on_hub),
+        "tokensExpire": rfc3339(made.expires, timespec="seconds"),
+        "values": _values(made),
+    }
+
+
+def _values(made: Enrolled) -> dict[str, Any]:
+    """The chart's values for the cluster's own watcher; empty for the pool."""
+    if not made.watcher_secret:
+        return {}
+    watch: dict[str, Any] = {"resources": list(map(str, made.access.watched))}
+    if any(resource.key == SECRETS for resource in made.access.watched):
+        watch["secrets"] = True
+    entry = {
+        "name": made.access.cluster,
+        "kubeconfigSecret": {"name": made.watcher_secret},
+        "watch": watch,
+    }
+    return {"watchers": {"clusters": [entry]}}
+
+
+def _for_people(made: Enrolled) -> str:
+    access = made.access
+    name = access.cluster
+    expires = rfc3339(made.expires, timespec="seconds")
+    lines = [
+        f"cluster {name} joined the fleet",
+        f"  watched: {_listed(list(map(str, access.watched)))}",
+        f"  written: {_listed(list(map(str, access.written)))}",
+        f"  impersonated: {_listed(list(map(str, access.impersonated)))}",
+        f"  made on {name}: {', '.join(map(str, made.on_member))}",
+        f"  written to the hub: {', '.join(made.on_hub)}",
+        f"  tokens expire at {expires}; the projector renews them after half of their life",
+    ]
+    lines += _watcher_steps(made) if made.watcher_secret else ["the pool watches it from now on"]
+    lines.append(f"fleetbus unjoin {name} --file FILE removes all of this again; its objects stay")
+    return "\n".join(lines)
+
+
+def _watcher_steps(made: Enrolled) -> list[str]:
+    name = made.access.cluster
+    secret = next(one for one in made.on_hub if one.endswith(f"/{made.watcher_secret}"))
+    namespace = secret.removeprefix("Secret ").partition("/")[0]
+    read = f"kubectl get secret -n {namespace} {made.watcher_secret}"
+    return [
+        "add this entry to the values of the chart, beside those that are there;",
+        "only then the watcher's token is renewed:",
+        render_yaml(_values(made)).rstrip(),
+        "or run its watcher yourself, with FLEETBUS_NATS_URL set; this copy of its token expires:",
+        f"  {read} -o jsonpath='{{.data.kubeconfig}}' | base64 -d > {name}.kubeconfig",
+        f"  fleetbus-watcher --cluster {name} --kubeconfig {name}.kubeconfig",
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown or "nothing"
+
+
+_RENDER: Final[dict[str, Callable[[Enrolled], str]]] = {
+    "text": _for_people,
+    "json": lambda made: render_json(_for_tools(made)),
+    "yaml": lambda made: render_yaml(_for_tools(made)).rstrip(),
+}

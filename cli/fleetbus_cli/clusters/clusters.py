@@ -1,0 +1,127 @@
+"""Runs `fleetbus clusters`: prints the clusters of the fleet."""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fleetbus.kube.json_fields import pairs
+from fleetbus.process import printer
+from fleetbus.process.human_time import render_duration
+from fleetbus_cli.api_client import ApiClient, ApiFailed
+from fleetbus_cli.documents import render_json
+from fleetbus_cli.table import render_table
+from fleetbus_cli.target import ApiFlags
+
+_HEAD: Final = (
+    *("NAME", "HUB", "CONNECTED", "VERSION", "RESOURCES", "LAST ANSWER", "REASON", "LABELS"),
+)
+_RESOURCES: Final = ("RESOURCE", "APIVERSION", "OBJECTS", "STATE", "REASON")
+_LABEL: Final = 14
+"""Characters of the names of details."""
+_ANSWERED_WITHIN_SECONDS: Final = 30
+
+
+def show_clusters(output: str, flags: ApiFlags) -> int:
+    """Print the clusters of the fleet; return the exit status.
+
+    Raises:
+        ConfigError: no query API address is set.
+    """
+    api = ApiClient(flags.resolve())
+    try:
+        answer = api.get("/fleet/v1/clusters")
+    except ApiFailed as e:
+        printer.note(f"fleetbus: {e}")
+        return 1
+    if output == "json":
+        printer.json_text(render_json(answer))
+        return 0
+    freshness: Mapping[str, Any] = answer["freshness"]
+    printer.block(
+        render_table(_HEAD, [_row(item, freshness[item["name"]]) for item in answer["items"]])
+    )
+    if not answer["items"]:
+        printer.note("No clusters in the fleet.")
+    return 0
+
+
+def show_cluster(name: str, output: str, flags: ApiFlags) -> int:
+    """Print one cluster and its resources; return the exit status.
+
+    Raises:
+        ConfigError: no query API address is set.
+    """
+    api = ApiClient(flags.resolve())
+    try:
+        found = api.get(f"/fleet/v1/clusters/{urllib.parse.quote(name, safe='')}")
+    except ApiFailed as e:
+        printer.note(f"fleetbus: {e}")
+        return 1
+    if output == "json":
+        printer.json_text(render_json(found))
+        return 0
+    for label, value in _details(found, found["freshness"][found["name"]]):
+        printer.line(f"{label + ':':<{_LABEL}}{value or '-'}")
+    if found["resources"]:
+        printer.line()
+        printer.block(render_table(_RESOURCES, list(map(_resource_row, found["resources"]))))
+    return 0
+
+
+def _details(cluster: Mapping[str, Any], known: Mapping[str, Any]) -> list[tuple[str, str]]:
+    age = known["ageSeconds"]
+    return [
+        ("Name", cluster["name"]),
+        ("Hub", "yes" if cluster["hub"] else "no"),
+        ("Connected", _connected(cluster, age)),
+        ("Reason", _reason(known["reason"], cluster["message"])),
+        ("Last answer", "never" if age is None else f"{render_duration(age)} ago"),
+        ("Version", cluster["serverVersion"]),
+        ("Platform", cluster["platform"]),
+        ("Address", cluster["host"]),
+        ("Provider", cluster["provider"]),
+        ("Joined", cluster["joinedAt"]),
+        ("Labels", pairs(cluster, "labels")),
+        ("Resources", f"{cluster['completeResourceCount']} of {cluster['resourceCount']} complete"),
+    ]
+
+
+def _resource_row(known: Mapping[str, Any]) -> list[str]:
+    group, version = known["group"], known["version"]
+    objects = known["objects"]
+    return [
+        known["plural"],
+        version if group == "core" else f"{group}/{version}",
+        "-" if objects is None else str(objects),
+        known["state"],
+        known["reason"] or "-",
+    ]
+
+
+def _row(cluster: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
+    age = known["ageSeconds"]
+    return [
+        cluster["name"],
+        "yes" if cluster["hub"] else "no",
+        _connected(cluster, age),
+        cluster["serverVersion"] or "<unknown>",
+        f"{cluster['completeResourceCount']}/{cluster['resourceCount']}",
+        "never" if age is None else f"{render_duration(age)} ago",
+        _reason(known["reason"], cluster["message"]),
+        pairs(cluster, "labels"),
+    ]
+
+
+def _reason(freshness: str, message: str) -> str:
+    """Combine the reason for staleness with the watcher's message, which is often the same."""
+    found = [freshness, "" if message == freshness else message]
+    return "; ".join(filter(None, found)) or "-"
+
+
+def _connected(cluster: Mapping[str, Any], age: float | None) -> str:
+    """Show `unknown` if the watcher's last report is too old to rely on (rule A4)."""
+    if cluster["connected"] and (age is None or age > _ANSWERED_WITHIN_SECONDS):
+        return "unknown"
+    return "yes" if cluster["connected"] else "no"

@@ -1,0 +1,158 @@
+"""Runs `fleetbus orphans`: finds orphans in snapshot and hub, and deletes them live."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.providers.build import build_provider
+from fleetbus.clusters.providers.cluster import ClusterProvider
+from fleetbus.clusters.registry import Clusters
+from fleetbus.errors import ConfigError, FleetbusError, NotEngaged
+from fleetbus.fleet.orphans import Orphan, delete_orphan, find_orphans
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.process import printer
+from fleetbus.process.access.store import StoreAccess
+from fleetbus.process.logs import set_up_logs
+from fleetbus.process.settings import SharedSettings, load_settings
+from fleetbus.snapshot.accepted import AcceptedClusters
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.snapshot.shards import find_shards
+from fleetbus_cli.documents import render_json
+from fleetbus_cli.hub import Hub, resolve_hub, run_on_hub
+from fleetbus_cli.store import connect_store
+from fleetbus_cli.table import render_table
+from fleetbus_cli.target import resolve_target
+
+_HEAD: Final = ("CLUSTER", "KIND", "NAMESPACE", "NAME", "OWNER", "UID")
+_CLUSTERS_TIMEOUT: Final = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Connections:
+    hub: KubeClient
+    clusters: Clusters
+    reader: SnapshotReader
+
+
+def run_orphans(words: Sequence[str], *, output: str, hub: Hub, redis_url: str | None) -> int:
+    """Show or delete orphans; return the exit status.
+
+    Raises:
+        ConfigError: an argument is invalid, or the hub or Redis is not set.
+    """
+    verb, *uids = words or ["show"]
+    if verb not in {"show", "delete"} or bool(uids) != (verb == "delete"):
+        raise ConfigError(
+            "use `fleetbus orphans` to list them, `fleetbus orphans delete UID...` to delete some"
+        )
+    set_up_logs("text", "warning")
+    config = resolve_hub(hub)
+    store = resolve_target(redis_url=redis_url).require_store()
+
+    async def main() -> int:
+        async with _connect(config, store) as connections:
+            names = [record.name for record in await connections.reader.clusters()]
+            found = await find_orphans(connections.reader, connections.hub, names)
+            return await _delete(connections, found, uids) if uids else _show(found, output)
+
+    return run_on_hub(main())
+
+
+@asynccontextmanager
+async def _connect(config: KubeConfig, store: StoreAccess) -> AsyncGenerator[_Connections]:
+    redis = await connect_store(store)
+    clusters = _clusters(config)
+    reader = SnapshotReader(redis, await find_shards(redis))
+    clusters.verify_identities(AcceptedClusters(reader))
+    try:
+        async with KubeClient(config) as hub:
+            yield _Connections(hub=hub, clusters=clusters, reader=reader)
+    finally:
+        await clusters.aclose()
+        await redis.aclose()
+
+
+def _clusters(hub: KubeConfig) -> Clusters:
+    """Build the registry from FLEETBUS_PROVIDERS; by default from the Clusters of the hub."""
+    if not os.environ.get("FLEETBUS_PROVIDERS"):
+        return Clusters([ClusterProvider(hub)])
+    settings = load_settings(SharedSettings)
+    name = settings.hub_cluster
+    info = ClusterInfo(name=name, hub=True, provider="hub", config=hub) if name else None
+    return Clusters([build_provider(one, hub) for one in settings.providers], hub=info)
+
+
+def _show(found: Sequence[Orphan], output: str) -> int:
+    if output == "json":
+        printer.json_text(render_json({"orphans": [_describe(one) for one in found]}))
+    elif not found:
+        printer.line("No orphans found.")
+    else:
+        rows = [
+            [one.cluster, one.kind, one.namespace, one.name, _owner_of(one), one.uid]
+            for one in found
+        ]
+        printer.block(render_table(_HEAD, rows))
+        printer.block(
+            "\nA MultiClusterResource that renders an orphan adopts it again;"
+            " `fleetbus orphans delete UID` deletes it."
+        )
+    return 0
+
+
+def _owner_of(orphan: Orphan) -> str:
+    return f"{orphan.owner.namespace}/{orphan.owner.name}"
+
+
+def _describe(orphan: Orphan) -> Mapping[str, Any]:
+    owner = orphan.owner
+    return {
+        "cluster": orphan.cluster,
+        "resource": str(orphan.resource),
+        "kind": orphan.kind,
+        "namespace": orphan.namespace,
+        "name": orphan.name,
+        "uid": orphan.uid,
+        "owner": {"namespace": owner.namespace, "name": owner.name, "uid": owner.uid},
+    }
+
+
+async def _delete(connections: _Connections, found: Sequence[Orphan], uids: Sequence[str]) -> int:
+    by_uid = {one.uid: one for one in found}
+    following = asyncio.create_task(connections.clusters.run(), name="clusters")
+    try:
+        async with asyncio.timeout(_CLUSTERS_TIMEOUT.total_seconds()):
+            await connections.clusters.known()
+        deleted = [await _delete_one(connections, by_uid.get(uid), uid) for uid in uids]
+    except TimeoutError:
+        printer.note("fleetbus: the clusters of the fleet are not known yet")
+        return 1
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    return int(not all(deleted))
+
+
+async def _delete_one(connections: _Connections, orphan: Orphan | None, uid: str) -> bool:
+    if orphan is None:
+        printer.note(f"fleetbus: no orphan has UID {uid!r}")
+        return False
+    try:
+        info = connections.clusters.get(orphan.cluster)
+        if info is not None and info.suspended:
+            raise NotEngaged(f"cluster {orphan.cluster!r} is suspended")
+        client = connections.clusters.client(orphan.cluster)
+        was_there = await delete_orphan(orphan, client=client, hub=connections.hub)
+    except FleetbusError as e:
+        printer.note(f"fleetbus: cannot delete {orphan}: {e}")
+        return False
+    printer.line(f"{'deleted' if was_there else 'already gone:'} {orphan}")
+    return True

@@ -1,0 +1,92 @@
+"""Checks of the clusters, by what the snapshot knows of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.snapshot.records import (
+    ANSWERED_WITHIN,
+    ClusterRecord,
+    ResourceRecord,
+    ResourceState,
+)
+from fleetbus_cli.doctor.findings import Finding, error, ok, warning
+from fleetbus_proto.resources import Resource
+
+_NAMED: Final = 3
+_FORGOTTEN: Final = timedelta(minutes=5)
+"""The projector waits 90 s before it forgets what no watcher reports any more (rule P6)."""
+
+Watched = dict[str, list[Resource]]
+"""By cluster, the resources that its watchers report."""
+
+
+async def watched_resources(reader: SnapshotReader) -> Watched:
+    """Read what is watched in each cluster of the fleet.
+
+    Raises:
+        redis.exceptions.RedisError: no shard answers.
+    """
+    known = await reader.available_clusters()
+    return {
+        record.name: [
+            Resource(one.group, one.version, one.plural)
+            for one in await reader.resources(record.name)
+        ]
+        for record in known.records
+    }
+
+
+async def check_clusters(reader: SnapshotReader) -> AsyncIterator[Finding]:
+    """Check every cluster of the fleet.
+
+    Raises:
+        redis.exceptions.RedisError: no shard answers.
+    """
+    known = await reader.available_clusters()
+    if not known.records and not known.away:
+        yield warning("clusters", "the fleet has no clusters", "add one with `fleetbus join`")
+    for record in sorted(known.records, key=lambda record: record.name):
+        for finding in _cluster(record, await reader.resources(record.name)):
+            yield finding
+
+
+def _cluster(record: ClusterRecord, resources: Sequence[ResourceRecord]) -> Iterator[Finding]:
+    about = f"cluster {record.name}"
+    for entry in record.invalid[:_NAMED]:
+        yield warning(about, f"its watch spec has an invalid entry: {entry}", "correct the entry")
+    for setting in record.overridden[:_NAMED]:
+        advice = "remove one of the two, or make them equal"
+        yield warning(about, f"its watch spec replaces a setting of its watcher: {setting}", advice)
+    if silent := record.why_silent(datetime.now(UTC)):
+        advice = f"is a watcher of {record.name} running, and does its API server answer?"
+        yield error(about, silent, advice)
+        return
+    unsynced = [one for one in resources if one.state is not ResourceState.SYNCED]
+    dropped = [one for one in unsynced if _is_dropped(one, datetime.now(UTC))]
+    for one in dropped:
+        yield ok(about, f"{one.key} is not watched any more, and is forgotten soon")
+    bad = [one for one in unsynced if one not in dropped]
+    for one in bad[:_NAMED]:
+        advice = "look into the watcher's log; a missing right is in the message"
+        yield warning(about, f"{one.key} is {one.state}: {one.reason or 'not listed yet'}", advice)
+    if len(bad) > _NAMED:
+        more = f"and {len(bad) - _NAMED} more resources are not synced"
+        yield warning(about, more, f"see `fleetbus clusters` and `fleetbus describe {record.name}`")
+    if not bad:
+        yield ok(about, f"answers; {len(resources) - len(dropped)} resources are synced")
+
+
+def _is_dropped(resource: ResourceRecord, now: datetime) -> bool:
+    """Whether watchers stopped reporting it a while ago; their reports name all that they watch.
+
+    The last report may be of a watcher that had lost its right before it was replaced.
+    """
+    reported = [scope.reported_at for scope in resource.scopes.values()]
+    if not all(reported):
+        return False
+    last = max((datetime.fromisoformat(at) for at in reported), default=now)
+    return ANSWERED_WITHIN < now - last < _FORGOTTEN

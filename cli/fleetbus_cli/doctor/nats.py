@@ -1,0 +1,131 @@
+"""Checks of NATS: the server, the stream, the bucket, and who reads the stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from fleetbus.bus.connection import Bus
+from fleetbus.bus.durables import (
+    PROJECTOR,
+    consumer_info,
+    durables_of,
+    is_read,
+    registered_controllers,
+)
+from fleetbus.bus.jetstream import Misconfigured, check_bucket, check_stream, stream_info
+from fleetbus.process.human_time import render_duration
+from fleetbus_cli.doctor.findings import Finding, as_warning, error, ok, warning
+from fleetbus_proto.keys import KV_BUCKET
+from fleetbus_proto.subjects import STREAM
+
+_SHORT: Final = timedelta(hours=1)
+_FULL: Final = 0.9
+_BEHIND: Final = 10_000
+
+
+async def check_nats(bus: Bus, *, is_dev: bool = False) -> AsyncIterator[Finding]:
+    """Check what a connection to NATS can show; needs the rights of an administrator.
+
+    Args:
+        bus: the connection.
+        is_dev: on a dev fleet a controller that does not run was only tried, and is no error.
+
+    Raises:
+        BusError: JetStream does not answer, or not to this user.
+    """
+    version = bus.nc.connected_server_version
+    yield ok("nats", f"nats-server {version.major}.{version.minor}.{version.patch}")
+    missing: list[str] = []
+    for about, name, check in (
+        ("stream", STREAM, check_stream),
+        ("bucket", f"KV_{KV_BUCKET}", check_bucket),
+    ):
+        info = await stream_info(bus, name)
+        if info is None:
+            advice = "start the projector (`fleetbus-reconciler`), which creates it"
+            yield error(about, f"{name} does not exist", advice)
+            missing.append(name)
+            continue
+        yield _configuration(about, name, check, info)
+        for finding in _servers(about, info):
+            yield finding
+        yield _room(about, name, info)
+    if not missing:
+        async for finding in _readers(bus, is_dev=is_dev):
+            yield finding
+
+
+def _configuration(about: str, name: str, check: Any, info: Mapping[str, Any]) -> Finding:
+    try:
+        check(info["config"])
+    except Misconfigured as e:
+        advice = "set it back with `nats stream edit`; the projector refuses to start otherwise"
+        return error(about, str(e), advice)
+    return ok(about, f"{name} is configured as it must be")
+
+
+def _servers(about: str, info: Mapping[str, Any]) -> list[Finding]:
+    """The servers of a NATS cluster that hold a copy."""
+    cluster: Mapping[str, Any] = info.get("cluster") or {}
+    if info["config"].get("num_replicas", 1) > 1 and not cluster.get("leader"):
+        advice = "start the servers of the NATS cluster: a majority has to run"
+        return [error(about, "it has no leader, so nothing can be stored", advice)]
+    copies: list[dict[str, Any]] = cluster.get("replicas") or []
+    return [
+        warning(
+            about,
+            f"its copy on {one['name']} is {'away' if one.get('offline') else 'behind'}",
+            "check that server; another one that fails stops the bus",
+        )
+        for one in copies
+        if one.get("offline") or not one.get("current")
+    ]
+
+
+def _room(about: str, name: str, info: Mapping[str, Any]) -> Finding:
+    config, state = info["config"], info["state"]
+    used, most = int(state["bytes"]), int(config["max_bytes"])
+    share = f"{used / 2**20:,.0f} of {most / 2**20:,.0f} MiB"
+    if used < _FULL * most:
+        return ok(about, f"{name} uses {share}")
+    if config["discard"] == "new":
+        advice = "find who fills it with `nats stream subjects`; it refuses writes when it is full"
+        return error(about, f"{name} is nearly full: {share}", advice)
+    # At its limit it drops the oldest events, which is as it should be if they are old enough.
+    window = datetime.fromisoformat(state["last_ts"]) - datetime.fromisoformat(state["first_ts"])
+    if window >= _SHORT:
+        return ok(about, f"{name} holds the events of {render_duration(window.total_seconds())}")
+    return warning(
+        about,
+        f"{name} holds the events of only {render_duration(window.total_seconds())}: {share}",
+        "raise FLEETBUS_RECONCILER_STREAM_MAX_BYTES, and edit the stream with `nats stream edit`:"
+        " whoever is down for longer has to list everything again",
+    )
+
+
+async def _readers(bus: Bus, *, is_dev: bool) -> AsyncIterator[Finding]:
+    advice = "start the projector (`fleetbus-reconciler`)"
+    info = await consumer_info(bus, PROJECTOR)
+    if info is None:
+        yield error("projector", f"its durable {PROJECTOR} does not exist", advice)
+    else:
+        yield await _reader(bus, info, "projector", advice)
+    for name in await registered_controllers(bus):
+        advice = f"start a process of {name}, or `fleetbus queue forget {name}` if it is gone"
+        for durable in durables_of(name):
+            if info := await consumer_info(bus, durable):
+                finding = await _reader(bus, info, f"controller {name}", advice)
+                yield as_warning(finding) if is_dev else finding
+
+
+async def _reader(bus: Bus, info: Mapping[str, Any], about: str, advice: str) -> Finding:
+    durable = str(info["name"])
+    waiting = int(info["num_pending"]) + int(info["num_ack_pending"])
+    if not await is_read(bus, [durable]):
+        return error(about, f"nobody reads its durable {durable}; {waiting} messages wait", advice)
+    if waiting > _BEHIND:
+        hint = 'see docs/performance.md, "When to scale what"'
+        return warning(about, f"{waiting} messages wait in its durable {durable}", hint)
+    return ok(about, f"its durable {durable} is read; {waiting} messages wait")

@@ -1,0 +1,173 @@
+"""Runs `fleetbus run`: builds the settings of this machine and hosts the controllers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+from collections.abc import Sequence
+
+import structlog
+
+from fleetbus.controller.controller import Controller
+from fleetbus.controller.load import load_controllers, local_files
+from fleetbus.errors import ConfigError
+from fleetbus.kube.connection.config import contexts as contexts_of
+from fleetbus.kube.connection.config import read_kube_config
+from fleetbus.process.health import Health
+from fleetbus.process.lifecycle import run_service, run_until_stopped
+from fleetbus.process.logs import set_up_logs
+from fleetbus.process.loopback import allow_loopback
+from fleetbus.process.settings import (
+    ProviderSettings,
+    SharedSettings,
+    load_settings,
+    tell_unknown_settings,
+)
+from fleetbus.worker.connections import connect
+from fleetbus.worker.host import check_controllers, run_controllers
+from fleetbus_cli.run.reload import ParentPipe, is_child
+from fleetbus_cli.target import Target, resolve_target
+
+log = structlog.get_logger()
+
+
+def run_modules(
+    modules: Sequence[str],
+    *,
+    kubeconfigs: Sequence[pathlib.Path],
+    contexts: Sequence[str],
+    folder: pathlib.Path | None = None,
+    nats_url: str | None,
+    redis_url: str | None,
+    log_level: str,
+) -> int:
+    """Run controllers until interrupted, or until the parent process is gone.
+
+    Returns:
+        The exit status.
+    """
+    parent = ParentPipe() if is_child() else None
+
+    async def main() -> None:
+        set_up_logs("text", log_level)
+        tell_unknown_settings()
+        target = resolve_target(nats_url=nats_url, redis_url=redis_url, folder=folder)
+        settings = run_settings(target, kubeconfigs, contexts, is_fleet_named=folder is not None)
+        controllers = load_and_report(modules, parent, target)
+        loops = {"parent": parent.wait_parent_gone()} if parent else {}
+        await run_until_stopped(run=_host(controllers, settings), **loops)
+
+    return run_service("fleetbus run", main, is_command=True)
+
+
+def load_and_report(
+    modules: Sequence[str], parent: ParentPipe | None, target: Target
+) -> list[Controller]:
+    """Load the controllers, and report to the parent the files whose change needs a restart.
+
+    Raises:
+        ConfigError: a module cannot be imported, or a controller is incomplete.
+    """
+    # A restarted `fleetbus dev` fleet has new addresses.
+    fleet = [target.state_file] if target.state_file else []
+    try:
+        controllers = load_controllers(list(modules))
+        check_controllers(controllers)
+    except ConfigError as e:
+        if parent:
+            named = [str(pathlib.Path(name)) for name in modules if name.endswith(".py")]
+            parent.report([*local_files(e), *named, *fleet], is_loaded=False)
+        raise
+    if parent:
+        parent.report([*local_files(), *fleet], is_loaded=True)
+    return controllers
+
+
+def run_settings(
+    target: Target,
+    kubeconfigs: Sequence[pathlib.Path],
+    contexts: Sequence[str],
+    *,
+    needs_bus: bool = True,
+    is_fleet_named: bool = False,
+) -> SharedSettings:
+    """Build the settings of this machine.
+
+    Args:
+        target: the addresses, and the dev fleet if one was found.
+        kubeconfigs: the values of --kubeconfig.
+        contexts: use only these contexts.
+        needs_bus: whether NATS and Redis are needed.
+        is_fleet_named: whether --dir names the dev fleet; it then wins over FLEETBUS_PROVIDERS.
+
+    Raises:
+        ConfigError: a setting is missing, or a kubeconfig has no cluster.
+    """
+    options: dict[str, object] = {}
+    if kubeconfigs or contexts or not target.hub:
+        options["providers"] = _providers(target, kubeconfigs, contexts)
+    elif is_fleet_named or not os.environ.get("FLEETBUS_PROVIDERS"):
+        # A dev fleet: its Cluster objects have the labels and name the hub.
+        allow_loopback()
+        options = {
+            "providers": [ProviderSettings(type="cluster")],
+            "hub_kubeconfig": pathlib.Path(target.kubeconfig),
+            "hub_context": target.hub,
+            "hub_cluster": target.hub,
+        }
+    if needs_bus:
+        options |= {
+            "nats_url": target.require("nats_url"),
+            "redis_url": target.require("redis_url"),
+        }
+        # Empty where the address comes without: the environment's belong to another server.
+        options |= {f"nats_{name}": value or "" for name, value in target.nats_values.items()}
+        options |= {f"redis_{name}": value or "" for name, value in target.redis_values.items()}
+    return load_settings(SharedSettings, **options)
+
+
+def _providers(
+    target: Target, kubeconfigs: Sequence[pathlib.Path], contexts: Sequence[str]
+) -> list[ProviderSettings] | None:
+    """Make a provider of the kubeconfigs; None leaves it to FLEETBUS_PROVIDERS."""
+    if not kubeconfigs and os.environ.get("FLEETBUS_PROVIDERS"):
+        if contexts:
+            raise ConfigError("--contexts needs --kubeconfig FILE: FLEETBUS_PROVIDERS is set")
+        return None
+    if not kubeconfigs:
+        found = target.kubeconfig or os.environ.get("KUBECONFIG")
+        if not found:
+            raise ConfigError(
+                f"no clusters: no dev fleet runs in {pathlib.Path.cwd()} or a parent folder;"
+                " start one with `fleetbus dev up`, give --kubeconfig FILE, or set KUBECONFIG"
+            )
+        kubeconfigs = [pathlib.Path(found)]
+    _check_kubeconfigs(kubeconfigs, contexts)
+    options: dict[str, object] = {"paths": [str(path) for path in kubeconfigs]}
+    if contexts:
+        options["contexts"] = list(contexts)
+    return [ProviderSettings.model_validate({"type": "kubeconfig", **options})]
+
+
+def _check_kubeconfigs(paths: Sequence[pathlib.Path], contexts: Sequence[str]) -> None:
+    """Require a cluster: without one, a process would take requests it cannot handle."""
+    for path in paths:
+        if not path.exists():
+            raise ConfigError(f"{path}: no such file; `fleetbus dev up` starts a fleet here")
+    if any(path.is_dir() for path in paths):
+        return  # the provider watches a folder: files may be added later
+    found = {name for path in paths for name in contexts_of(read_kube_config(path))}
+    if missing := sorted(set(contexts) - found):
+        known = ", ".join(sorted(found)) or "none"
+        raise ConfigError(f"no kubeconfig has the context {missing[0]!r}; known: {known}")
+    if not found:
+        raise ConfigError(f"{paths[0]}: the kubeconfig has no contexts")
+
+
+async def _host(controllers: Sequence[Controller], settings: SharedSettings) -> None:
+    health = Health()
+    async with connect(settings, name="fleetbus-run") as connections, asyncio.TaskGroup() as group:
+        group.create_task(connections.clusters.run(), name="clusters")
+        group.create_task(run_controllers(controllers, connections, health), name="controllers")
+        log.info("controllers_started", controllers=[c.name for c in controllers])

@@ -1,5 +1,0 @@
-"""Bootstrapping a member: from an administrator's access to two limited accounts.
-
-`enroll` joins a cluster with them, `remove` takes them away again; `tokens` makes and renews their
-tokens. The administrator's kubeconfig is only used, never stored and never shown.
-"""
