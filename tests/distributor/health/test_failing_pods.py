@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from distributor.health.test_hostile_objects import OBJECTS
 from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus_distributor.health.pod_failures import creation_failure, pod_failure
+from fleetbus_distributor.health.pod_failures import creation_failure, pod_failure, refused_creation
 from fleetbus_distributor.rounds.failing_pods import LOOK_AGAIN, FailingPods
 from fleetbus_proto.keys import SnapshotKeys
 from support.rigs.distributor import Object, Rig
@@ -114,7 +114,9 @@ def test_a_megabyte_in_a_reason_or_message_is_cut():
 @given(obj=OBJECTS)
 @settings(max_examples=200, deadline=None)
 def test_any_pod_and_any_replica_set_are_read(obj: dict[str, Any]):
-    for failure in (pod_failure([obj, {}]), creation_failure(obj)):
+    event: Any = {**obj, "involvedObject": {"uid": "u"}, "reason": "FailedCreate"}
+    refused = refused_creation([obj, event], "u")
+    for failure in (pod_failure([obj, {}]), creation_failure(obj), refused):
         if failure is not None:
             assert len(orjson.dumps([failure.reason, failure.message])) < 20_000
 
@@ -199,7 +201,7 @@ async def test_a_quota_is_named_by_the_replica_set(rig: Rig):
     assert message.startswith("0 of 1 replicas are updated: ReplicaSet web-7d9: FailedCreate: pods")
 
 
-@pytest.mark.parametrize(
+OTHERS = pytest.mark.parametrize(
     ("kind", "version", "status"),
     [
         ("StatefulSet", "apps/v1", {}),
@@ -207,9 +209,10 @@ async def test_a_quota_is_named_by_the_replica_set(rig: Rig):
         ("Job", "batch/v1", {}),
     ],
 )
-async def test_other_workloads_own_their_pods(
-    rig: Rig, kind: str, version: str, status: dict[str, Any]
-):
+
+
+async def start(rig: Rig, kind: str, version: str, status: dict[str, Any]) -> Object:
+    """Distribute a workload whose pods do not come, and return it."""
     watch_pods(rig)
     made: Object = {**deployment("nginx:nope"), "kind": kind, "apiVersion": version}
     if kind != "StatefulSet":
@@ -225,10 +228,46 @@ async def test_other_workloads_own_their_pods(
     live = rig.get("t1", resource, "web")
     seen = {"observedGeneration": live["metadata"]["generation"]} if kind != "Job" else {}
     rig.clusters["t1"].update_status(resource, {**live, "status": {**status, **seen}})
+    return live
+
+
+@OTHERS
+async def test_other_workloads_own_their_pods(
+    rig: Rig, kind: str, version: str, status: dict[str, Any]
+):
+    live = await start(rig, kind, version, status)
     failing = owned("web-0", live["metadata"]["uid"], kind, status=waiting("ErrImagePull", "no"))
     await show(rig, "t1", "core", "pods", failing)
     await rig.repair("t1")
     assert "pod web-0: ErrImagePull: no" in rig.entry("t1")["unhealthy"]["message"]
+
+
+def about(live: Object, number: int, reason: str, message: str, minute: int) -> Object:
+    metadata = {"name": f"web.{number}", "namespace": "default", "uid": f"uid-event-{number}"}
+    involved = {"kind": live["kind"], "name": "web", "uid": live["metadata"]["uid"]}
+    time = f"2026-01-01T00:{minute:02}:00Z"
+    event = {"reason": reason, "message": message, "lastTimestamp": time}
+    return {"metadata": metadata, "involvedObject": involved, **event}
+
+
+@OTHERS
+async def test_refused_pods_of_other_workloads_are_named_by_events(
+    rig: Rig, kind: str, version: str, status: dict[str, Any]
+):
+    live = await start(rig, kind, version, status)
+    made = about(live, 1, "SuccessfulCreate", "created pod web-1", 1)
+    refused = about(live, 2, "FailedCreate", f"Error creating: {FULL}", 2)
+    other = about({**live, "metadata": {"uid": "other"}}, 3, "Odd", "of another", 3)
+    odd: Object = {"metadata": {"name": "odd", "uid": "odd"}, "involvedObject": [], "series": 1}
+    await show(rig, "t1", "core", "events", made, refused, other, odd)
+    await rig.repair("t1")
+    unhealthy = rig.entry("t1")["unhealthy"]
+    assert unhealthy["reason"] == "FailedCreate"
+    assert f": {kind} web: FailedCreate: Error creating: pods " in unhealthy["message"]
+    over = about(live, 4, "SuccessfulCreate", "created pod web-2", 4)
+    await show(rig, "t1", "core", "events", made, refused, over)
+    await rig.repair("t1")
+    assert "FailedCreate" not in rig.entry("t1")["unhealthy"]["message"]
 
 
 async def test_a_store_that_is_away_and_odd_pods_change_nothing(rig: Rig):

@@ -24,6 +24,7 @@ from fleetbus_distributor.health.fields import (
 _MAX_REASON: Final = 60
 _MAX_MESSAGE: Final = 250
 _CONTAINERS: Final = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+_REFUSED: Final = "FailedCreate"
 _CRASHED: Final = "CrashLoopBackOff"
 
 
@@ -56,6 +57,29 @@ def creation_failure(owner: Tree) -> Failure | None:
     return _failure(
         f"{owner.get('kind', 'ReplicaSet')} {_name(owner)}", reason, failed.get("message")
     )
+
+
+def refused_creation(events: Iterable[Tree], uid: str) -> Failure | None:
+    """Why the pods of a StatefulSet, DaemonSet or Job cannot be created: only its Events say so.
+
+    Args:
+        events: Kubernetes Events of its namespace.
+        uid: its UID.
+    """
+    own = [event for event in events if tree(event.get("involvedObject")).get("uid") == uid]
+    absent: Tree = {}
+    last = max(own, key=_time_of, default=absent)
+    if text(last.get("reason")) != _REFUSED:
+        return None  # there is none, or something has happened since
+    about = tree(last.get("involvedObject"))
+    named = f"{text(about.get('kind'))} {text(about.get('name'))}"
+    return _failure(named, _REFUSED, last.get("message"))
+
+
+def _time_of(event: Tree) -> str:
+    series = tree(event.get("series"))
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return next((text(time) for time in times if text(time)), "")
 
 
 def _failures(pod: Tree) -> Iterator[Failure]:

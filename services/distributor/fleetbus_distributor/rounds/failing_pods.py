@@ -1,7 +1,7 @@
 """Adds to the health of a cluster why the pods of its first unhealthy workload fail (rule D21).
 
-Pods and ReplicaSets are found in the snapshot by their owners, so no cluster is asked. Where they
-are not watched nothing is added.
+Pods and ReplicaSets are found in the snapshot by their owners, and Events by their namespace, so no
+cluster is asked. Where they are not watched nothing is added.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from fleetbus.snapshot.reads.query import ListQuery
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_distributor.health.fields import Tree, text, tree
 from fleetbus_distributor.health.health import HealthState
-from fleetbus_distributor.health.pod_failures import Failure, creation_failure, pod_failure
+from fleetbus_distributor.health.pod_failures import (
+    Failure,
+    creation_failure,
+    pod_failure,
+    refused_creation,
+)
 from fleetbus_distributor.plan.intent import Owned
 from fleetbus_distributor.targets.outcome import ClusterOutcome, earliest
 
@@ -39,6 +44,9 @@ _WORKLOADS: Final = frozenset(
         ("batch", "Job"),
     }
 )
+_MAX_EVENTS: Final = 1000
+"""Of a namespace, whose Events are not found by their object."""
+_WITHOUT_CONDITION: Final = ("StatefulSet", "DaemonSet", "Job")
 _MAX_DIGITS: Final = 9
 _REVISION: Final = "deployment.kubernetes.io/revision"
 _UNSTARTED: Final = "Suspended", "Paused"
@@ -89,7 +97,8 @@ class FailingPods:
 
     async def _failure_of(self, cluster: str, workload: Owned) -> Failure | None:
         if workload.ref.kind != "Deployment":
-            return pod_failure(await self._owned(cluster, "core/pods", workload.uid, _MAX_PODS))
+            pods = await self._owned(cluster, "core/pods", workload.uid, _MAX_PODS)
+            return pod_failure(pods) or await self._refusal_of(cluster, workload)
         sets = await self._owned(cluster, "apps/replicasets", workload.uid, _MAX_REPLICA_SETS)
         for replica_set in sorted(sets, key=_revision_of, reverse=True):
             uid = text(tree(replica_set.get("metadata")).get("uid"))
@@ -99,10 +108,26 @@ class FailingPods:
                 return failure
         return None
 
+    async def _refusal_of(self, cluster: str, workload: Owned) -> Failure | None:
+        """Why its pods are refused, where Events are watched: no condition says so."""
+        if workload.ref.kind not in _WITHOUT_CONDITION or not workload.uid:
+            return None
+        query = ListQuery(
+            clusters=[cluster],
+            resource="core/events",
+            namespace=workload.ref.namespace,
+            limit=_MAX_EVENTS,
+            count=False,
+        )
+        return refused_creation(await self._list(query), workload.uid)
+
     async def _owned(self, cluster: str, resource: str, uid: str, most: int) -> Sequence[Tree]:
         if not uid:
             return ()
         query = ListQuery(clusters=[cluster], resource=resource, owner=uid, limit=most, count=False)
+        return await self._list(query)
+
+    async def _list(self, query: ListQuery) -> Sequence[Tree]:
         page = await self._reader.list(query)
         trees: list[Any] = [read_tree(entry.body) for entry in page.entries if entry.body]
         return [tree(each) for each in trees]
