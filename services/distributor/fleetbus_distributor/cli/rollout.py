@@ -64,7 +64,7 @@ def history(
     hub_kubeconfig: HubKubeconfig = None,
     hub_context: HubContext = "",
 ) -> None:
-    """Show the revisions that are kept, or one of them and what it changed.
+    """Show the kept revisions, or what one of them changed.
 
     Values of Secrets, and of fields with names like `password`, are left out.
     """
