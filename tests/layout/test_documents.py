@@ -40,6 +40,18 @@ def test_a_front_page_is_short(name: str):
     assert len((ROOT / name).read_bytes()) <= SIZES[name], "move the details to a page of docs/"
 
 
+def test_the_changelog_says_in_short_what_the_first_release_is():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest = text.split("\n## ")[1]
+    assert len(newest.encode()) <= 12_000, "work the changes into the text, by area"
+
+
+def test_a_fragment_of_the_changelog_is_named_for_its_kind():
+    names = [path.name for path in (ROOT / "changelog.d").iterdir() if path.name != "README.md"]
+    kinds = "added|changed|removed|fixed|security"
+    assert [name for name in names if not re.fullmatch(rf"[\w-]+\.(?:{kinds})\.md", name)] == []
+
+
 def test_the_index_links_every_page():
     docs = ROOT / "docs"
     index = LINK.findall((docs / "README.md").read_text(encoding="utf-8"))
