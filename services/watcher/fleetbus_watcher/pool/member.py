@@ -104,6 +104,8 @@ class PoolMember:
         self._beat = 0
         # Since we joined, or came back from a pause in which others may have replaced us.
         self._renewals = 0
+        # Whether the work for our clusters has begun: joined, but for the next turn, is not ready.
+        self._has_joined = False
         self._read_at: float | None = None
         self._is_reachable = True
         self._woken = asyncio.Event()
@@ -116,7 +118,7 @@ class PoolMember:
         """Why this member has not joined yet; empty when it has."""
         if not self._clusters.is_known:
             return "the providers have not reported their clusters yet"
-        return "" if self._may_claim else "the members of the pool are not known yet"
+        return "" if self._has_joined else "the members of the pool are not known yet"
 
     def unsettled(self) -> str:
         """Name the clusters whose first sync is not over; empty for none."""
@@ -310,6 +312,7 @@ class PoolMember:
         clusters = self._pool_clusters()
         assigned = self._assign(sorted(clusters), self._active())
         claims = [n for n in clusters if self._do(clusters[n], self._step(n, assigned))]
+        self._has_joined = self._may_claim
         await run_group(**{name: self._claim(name) for name in claims})
         await self._drop_gone(clusters)
 
