@@ -95,7 +95,7 @@ _BODIES: Final = (
 
 
 class Answer(NamedTuple):
-    """What came back: status 0 if the server closed the connection without an answer."""
+    """The answer; status 0 if the server closed the connection without an answer."""
 
     status: int
     headers: bytes
