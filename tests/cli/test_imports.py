@@ -45,6 +45,7 @@ ALLOWED: dict[str, list[str]] = {
     "rollout --help": ["fleetbus_distributor"],
     "rollout status web": [*HUB, "fleetbus_distributor"],
     "rollout history web": [*HUB, "fleetbus_distributor"],
+    "rollout history web --revision 2": [*HUB, "fleetbus_distributor", "pydantic"],  # of a number
     "fuse show": [*HUB, "redis"],
     "events": [*BUS],
     "queue": [*BUS, "redis"],

@@ -85,7 +85,7 @@ def _name_of(one: View) -> str:
         return str(one["controller"])
     request = one["request"]
     place = "/".join(part for part in (request["namespace"], request["name"]) if part)
-    return printable(f"{one['controller']} for {place} in {request['cluster']}")
+    return f"{one['controller']} for {place} in {request['cluster']}"
 
 
 def _describe(one: View, snapshot: View, *, is_mapped: bool) -> str:
@@ -198,7 +198,8 @@ def render(view: View) -> str:
     if view["owner"]:
         blocks.append(_owner(view["owner"]))
     if view["troubles"]:
-        blocks.append("\n".join(map(describe_trouble, view["troubles"][:_MAX_TROUBLES])))
+        lines = map(describe_trouble, view["troubles"][:_MAX_TROUBLES])
+        blocks.append("\n".join(map(printable, lines)))
     if others := [one["controller"] for one in view["controllers"] if is_unconcerned(one)]:
         blocks.append(f"controller {', '.join(others)}: {_UNCONCERNED}")
     blocks += [_controller(one) for one in view["controllers"] if not is_unconcerned(one)]
@@ -209,7 +210,7 @@ def describe_trouble(trouble: View) -> str:
     """Return where a MultiClusterResource is not well, and why."""
     reason = trouble["reason"] if trouble["reason"] not in trouble["message"] else ""
     parts = (trouble["state"], trouble["object"], reason, trouble["message"])
-    return printable(f"in {trouble['cluster']}: {': '.join(part for part in parts if part)}")
+    return f"in {trouble['cluster']}: {': '.join(part for part in parts if part)}"
 
 
 def is_unconcerned(one: View) -> bool:
@@ -255,7 +256,7 @@ def _owner(owner: View) -> str:
 
 
 def _controller(one: View) -> str:
-    lines = [f"controller {_name_of(one)}: {printable(one['summary'])}"]
+    lines = [printable(f"controller {_name_of(one)}: {one['summary']}")]
     if one.get("moreRequests"):
         lines.append("  the object triggers more requests than are recorded; see `fleetbus queue`")
     if one["reconciled"]:

@@ -87,7 +87,7 @@ def run_revision(name: str, namespace: str, number: int, *, output: str, hub: Hu
     Raises:
         ConfigError: there is no such revision, or the hub is not set.
     """
-    from fleetbus_distributor.cli.revision_text import print_revision  # noqa: PLC0415 -- pydantic
+    from fleetbus_distributor.cli.revision_text import print_revision  # noqa: PLC0415 -- cost
 
     async def show(client: KubeClient, resource: Object) -> int:
         state = _state_of(resource)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias, cast
 
 from fleetbus_cli.documents import render_yaml
-from fleetbus_distributor.targets.target import SENSITIVE_NAME
+from fleetbus_distributor.targets.sensitive_names import SENSITIVE_NAME
 
 Path: TypeAlias = tuple[str, ...]
 

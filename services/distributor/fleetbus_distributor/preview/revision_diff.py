@@ -16,7 +16,7 @@ from fleetbus_distributor.preview.diff import (
     strings_in,
     without_server_fields,
 )
-from fleetbus_distributor.targets.target import SENSITIVE_NAME
+from fleetbus_distributor.targets.sensitive_names import SENSITIVE_NAME
 
 _KIND: Final = "Secret"
 _OF_SECRETS: Final = ("data", "stringData")

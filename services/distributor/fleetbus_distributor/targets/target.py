@@ -38,6 +38,7 @@ from fleetbus_distributor.targets.limits import ClusterLimits
 from fleetbus_distributor.targets.missing_right import missing_right
 from fleetbus_distributor.targets.outcome import State
 from fleetbus_distributor.targets.seen import SeenOnTargets
+from fleetbus_distributor.targets.sensitive_names import SENSITIVE_NAME
 
 AT_ONCE: Final = timedelta(milliseconds=100)
 SOON: Final = timedelta(seconds=1)
@@ -61,9 +62,6 @@ _MAX_MANAGERS = 3
 _MAX_CONFLICT = 500
 """Characters of fields and managers: the remedy after them must not be cut off."""
 _HIDDEN: Final = "<redacted>"
-SENSITIVE_NAME: Final = re.compile(
-    r"pass(word|wd)?|secret|token|credential|api_?key|private", re.IGNORECASE
-)
 _QUOTED_VALUE: Final = re.compile(r"(Invalid|Unsupported|Duplicate|Required) value: .*", re.DOTALL)
 _NOT_OF_ITS_TYPE: Final = "failed to create typed patch object"
 """So begins the 500 of an API server to an object whose fields are not those of its type."""

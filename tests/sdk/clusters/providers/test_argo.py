@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-import yaml
 
 from fleetbus.clusters.providers.secrets import SecretsProvider
 from fleetbus.clusters.registry import Clusters
 from fleetbus.kube.connection.config import KubeConfig, connect
-from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_emulator.apiserver import Cluster
 from support.eventually import eventually
 from support.rigs.hub_providers import ARGO, OURS, following, kubeconfig, secret, telling
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-
-@pytest.fixture
-def hub() -> Cluster:
-    return Cluster("hub")
-
-
-@pytest.fixture
-async def access(hub: Cluster) -> AsyncGenerator[KubeConfig]:
-    async with serve([hub]) as servers:
-        yield KubeConfig(yaml.safe_dump(servers.kubeconfig()))
 
 
 async def test_cluster_secrets_of_argo_cd_are_clusters(hub: Cluster, access: KubeConfig):

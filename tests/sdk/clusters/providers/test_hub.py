@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-import yaml
 
 from fleetbus.clusters.providers.build import build_provider
 from fleetbus.clusters.providers.cluster_api import ClusterApiProvider
@@ -16,7 +15,7 @@ from fleetbus.clusters.providers.secrets import SecretsProvider
 from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.config import KubeConfig, connect
 from fleetbus.process.settings import ProviderSettings
-from fleetbus_emulator.apiserver import Cluster, serve
+from fleetbus_emulator.apiserver import Cluster
 from support.api.custom_resource_definitions import CRDS, definition
 from support.client_go.kubeconfigs import PLUGIN, V1
 from support.rigs.hub_providers import (
@@ -27,21 +26,6 @@ from support.rigs.hub_providers import (
     servers_of,
     telling,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-
-@pytest.fixture
-def hub() -> Cluster:
-    return Cluster("hub")
-
-
-@pytest.fixture
-async def access(hub: Cluster) -> AsyncGenerator[KubeConfig]:
-    async with serve([hub]) as servers:
-        yield KubeConfig(yaml.safe_dump(servers.kubeconfig()))
-
 
 # --- secrets --------------------------------------------------------------------------------------
 
