@@ -117,10 +117,11 @@ async def test_d25_a_cluster_that_cannot_be_asked_is_an_error(rig: Rig, desk: De
     ("text", "message"),
     [
         ("", "there is no MultiClusterResource in it"),
-        ("a: [", "not valid YAML"),
+        ("a: [", "invalid YAML at line"),
         ("- 1", "document 1: not an object"),
         ("kind: Pod\napiVersion: v1", "Pod of v1 is no MultiClusterResource"),
         (f"kind: {KIND}\napiVersion: {API_VERSION}", "metadata.name is missing"),
+        (f"kind: {KIND}\napiVersion: {API_VERSION}\nmetadata: {{name: 7}}", "is not a string"),
     ],
 )
 async def test_d25_bad_input_is_one_line(
@@ -132,6 +133,27 @@ async def test_d25_bad_input_is_one_line(
     assert status == 2
     assert message in err
     assert err.count("\n") == 1
+
+
+async def test_d25_keys_and_values_of_yaml_are_those_of_kubectl(
+    rig: Rig, desk: Desk, tmp_path: pathlib.Path
+):
+    path = tmp_path / "odd.yaml"
+    path.write_text(
+        f"apiVersion: {API_VERSION}\nkind: {KIND}\nmetadata: {{name: m, namespace: default}}\n"
+        "spec:\n  template:\n    apiVersion: v1\n    kind: ConfigMap\n"
+        "    metadata: {name: m, namespace: default, annotations: {since: 2026-01-02}}\n"
+        "    data: {yes: 'no', 1: '007', at: 12:30}\n"
+        "  placement: {clusters: [{name: t1}]}\n"
+    )
+    rig.create(template=CONFIG_MAP, placement=BOTH)
+    await rig.reconcile()
+    status, out, err = await desk("-f", str(path), "-o", "json")
+    assert (status, err) == (2, "")
+    (made,) = json.loads(out)["plans"][0]["clusters"][0]["objects"]
+    diff = "\n".join(made["diff"])
+    for line in ("'1': '007'", "'true': 'no'", "at: '12:30'", "since: '2026-01-02'"):
+        assert line in diff
 
 
 async def test_d25_unknown_names_and_what_the_hub_refuses(desk: Desk):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import yaml
-
 from fleetbus.errors import CaptureError
 from fleetbus.kube.json_fields import mapping
+from fleetbus.kube.manifest_yaml import read_documents
 from fleetbus.process.durations import InvalidTime, parse_duration
+from fleetbus.process.file_errors import file_problem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,11 +70,11 @@ def read_manifest(path: Path, namespace: str, *, speed: float) -> Manifest:
         CaptureError: the file cannot be read, is invalid YAML, or holds something else.
     """
     try:
-        documents = [one for one in yaml.safe_load_all(path.read_text(encoding="utf-8")) if one]
-    except OSError as e:
-        raise CaptureError(f"{path}: {e.strerror}") from e
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as e:
-        raise CaptureError(f"{path}: invalid YAML: {' '.join(str(e).split())}") from e
+        documents = read_documents(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as e:
+        raise CaptureError(f"{path}: cannot be read: {file_problem(e)}") from e
+    except ValueError as e:
+        raise CaptureError(f"{path}: {e}") from e
     if len(documents) != 1:
         raise CaptureError(f"{path}: has {len(documents)} documents, not one {_KIND}")
     document = mapping(documents[0])

@@ -6,10 +6,9 @@ import pathlib
 import sys
 from typing import Any, cast
 
-import yaml
-
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import Object
+from fleetbus.kube.manifest_yaml import read_documents
 from fleetbus.process.file_errors import file_problem
 from fleetbus_distributor.render.spec import API_VERSION, KIND
 
@@ -26,13 +25,12 @@ def read_manifests(file: pathlib.Path, namespace: str) -> list[Object]:
     """
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-        found: list[Any] = [one for one in yaml.safe_load_all(text) if one is not None]
-    except (OSError, ValueError) as e:
+    except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"{file}: cannot be read: {file_problem(e)}") from e
-    except yaml.YAMLError as e:
-        mark = getattr(e, "problem_mark", None)
-        at = f", line {mark.line + 1}" if mark is not None else ""
-        raise ConfigError(f"{file}{at}: not valid YAML") from e
+    try:
+        found = read_documents(text)
+    except ValueError as e:
+        raise ConfigError(f"{file}: {e}") from e
     if not found:
         raise ConfigError(f"{file}: there is no {KIND} in it")
     return [_checked(one, f"{file}, document {n}", namespace) for n, one in enumerate(found, 1)]
@@ -49,4 +47,7 @@ def _checked(found: Any, where: str, namespace: str) -> Object:
     if not isinstance(metadata, dict) or not cast("Object", metadata).get("name"):
         raise ConfigError(f"{where}: metadata.name is missing")
     known = cast("Object", metadata)
+    for field in ("name", "namespace"):
+        if not isinstance(known.get(field) or "", str):
+            raise ConfigError(f"{where}: metadata.{field} is not a string: quote it")
     return {**document, "metadata": {**known, "namespace": known.get("namespace") or namespace}}

@@ -1,0 +1,104 @@
+"""Reads the YAML of manifests by way of JSON, with the same result as kubectl.
+
+PyYAML alone would read a date as a date, 12:30 as a number, and `1e3`, `y` and `n` as strings; and
+it keeps keys such as `yes` and `1` as they are, which JSON cannot have.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Final, cast
+
+import yaml
+
+_TAG: Final = "tag:yaml.org,2002:"
+_REPLACED: Final = tuple(_TAG + kind for kind in ("timestamp", "bool", "int", "float"))
+_BOOL: Final = re.compile(
+    r"(?:y|Y|yes|Yes|YES|on|On|ON|true|True|TRUE|n|N|no|No|NO|off|Off|OFF|false|False|FALSE)\Z"
+)
+_INT: Final = re.compile(
+    r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o[0-7_]+|0[0-7_]*|[1-9][0-9_]*)\Z", re.ASCII
+)
+_FLOAT: Final = re.compile(
+    r"(?:[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z",
+    re.ASCII,
+)
+_INT64: Final = range(-(2**63), 2**64)
+"""Of the integers that JSON keeps exactly; others become floats."""
+
+
+_SafeLoader: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_SafeLoader):
+    """A safe loader with the scalars of Go's YAML."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _REPLACED]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _construct_bool(_loader: Any, node: Any) -> bool:
+    return str(node.value).lower() in ("y", "yes", "on", "true")
+
+
+for _tag, _pattern, _first in (
+    ("bool", _BOOL, "yYnNtTfFoO"),
+    ("int", _INT, "-+0123456789"),
+    ("float", _FLOAT, "-+0123456789."),
+):
+    _Loader.add_implicit_resolver(_TAG + _tag, _pattern, list(_first))
+_Loader.add_constructor(_TAG + "bool", _construct_bool)
+
+
+def read_documents(text: str) -> list[object]:
+    """Parse the documents of a manifest, without empty ones.
+
+    Raises:
+        ValueError: it is invalid, or cannot be written as JSON; the message does not quote values.
+    """
+    try:
+        found = list(yaml.load_all(text, Loader=_Loader))
+        return [_as_json(one) for one in found if one is not None]
+    except yaml.YAMLError as e:
+        mark = getattr(e, "problem_mark", None)
+        raise ValueError(f"invalid YAML{f' at line {mark.line + 1}' if mark else ''}") from e
+    except RecursionError as e:
+        raise ValueError("invalid YAML: nested too deeply, or in itself") from e
+
+
+def _as_json(value: Any) -> object:
+    match value:
+        case dict():
+            items = cast("dict[Any, Any]", value).items()
+            return {_key(key): _as_json(item) for key, item in items}
+        case list():
+            return [_as_json(item) for item in cast("list[Any]", value)]
+        case float() if not math.isfinite(value):
+            raise ValueError("not a value of JSON: .inf or .nan")
+        case float() if value.is_integer() and int(value) in _INT64:
+            return int(value)
+        case bool() | str() | float() | None:
+            return value
+        case int():
+            return value if value in _INT64 else float(value)
+        case _:
+            raise ValueError(f"not a value of JSON: a YAML {type(value).__name__}")
+
+
+def _key(key: object) -> str:
+    """The key as a string: JSON has no other."""
+    match key:
+        case str():
+            return key
+        case bool():
+            return "true" if key else "false"
+        case int():
+            return str(key)
+        case float():
+            return f"{key:g}"
+        case _:
+            raise ValueError(f"not a key of JSON: a YAML {type(key).__name__}")

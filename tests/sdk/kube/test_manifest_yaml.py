@@ -1,0 +1,48 @@
+"""Manifests read as kubectl 1.33 reads them: each document was applied with it."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from fleetbus.kube.manifest_yaml import read_documents
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{yes: 1, n: 2, 3: 4, 1.5: 5, '': 6}", {"true": 1, "false": 2, "3": 4, "1.5": 5, "": 6}),
+        ("[y, No, on, 'off', yEs]", [True, False, True, "off", "yEs"]),
+        ("[2026-01-02, 2026-01-02T15:04:05Z, 12:30, 1:2:3]", None),
+        ("[007, 0o17, 0x1f, 0b11, 1_000, 08, +5, -0]", [7, 15, 31, 3, 1000, 8, 5, 0]),
+        ("[1e3, 1.5e-1, .5, 5., 1.0, 1e, e3]", [1000, 0.15, 0.5, 5, 1, "1e", "e3"]),
+        ("[18446744073709551615, 18446744073709551616]", [2**64 - 1, 2.0**64]),
+        ("[~, null, '', !!str 5, !!int '5']", [None, None, "", "5", 5]),
+        ("|\n  a: b\n   c\n", "a: b\n c\n"),
+        ("{a: &x {yes: 1}, b: *x, c: {<<: *x, d: 2}}", ...),
+    ],
+)
+def test_scalars_and_keys_are_those_of_kubectl(text: str, expected: object):
+    (found,) = read_documents(text)
+
+    if expected is None:
+        expected = text[1:-1].split(", ")  # each of them as it stands there
+    if expected is ...:
+        inner = {"true": 1}
+        expected = {"a": inner, "b": inner, "c": {"true": 1, "d": 2}}
+    assert found == expected
+    assert orjson.loads(orjson.dumps(found)) == found
+    assert repr(found) == repr(expected)  # True is 1, but for this
+
+
+def test_empty_documents_are_left_out():
+    assert read_documents("---\n---\na: 1\n---\n# nothing\n---\n{}\n") == [{"a": 1}, {}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: [", "{[1]: 2}", "{~: 1}", "[.inf]", "[!!binary aGk=]", "[!!set {a}]", "&a [*a]", "!x 1"],
+)
+def test_what_json_cannot_have_is_a_value_error(text: str):
+    with pytest.raises(ValueError, match=r"YAML|JSON"):
+        read_documents(text)
