@@ -140,7 +140,7 @@ async def test_d25_keys_and_values_of_yaml_are_those_of_kubectl(
 ):
     path = tmp_path / "odd.yaml"
     path.write_text(
-        f"apiVersion: {API_VERSION}\nkind: {KIND}\nmetadata: {{name: m, namespace: default}}\n"
+        f"apiVersion: {API_VERSION}\nkind: {KIND}\nmetadata: {{name: x, namespace: default}}\n"
         "spec:\n  template:\n    apiVersion: v1\n    kind: ConfigMap\n"
         "    metadata: {name: m, namespace: default, annotations: {since: 2026-01-02}}\n"
         "    data: {yes: 'no', 1: '007', at: 12:30}\n"

@@ -32,7 +32,18 @@ _SafeLoader: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_SafeLoader):
-    """A safe loader with the scalars of Go's YAML."""
+    """A safe loader with the scalars of Go's YAML, and strings as keys."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """Make each key a string at once: of `1` and `yes` a dict would keep only one."""
+        if not isinstance(node, yaml.MappingNode):
+            return super().construct_mapping(node, deep=deep)  # which refuses it
+        self.flatten_mapping(node)
+        pairs = cast("list[tuple[Any, Any]]", node.value)
+        return {
+            _key(self.construct_object(key, deep=True)): self.construct_object(value, deep=deep)
+            for key, value in pairs
+        }
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -73,8 +84,7 @@ def read_documents(text: str) -> list[object]:
 def _as_json(value: Any) -> object:
     match value:
         case dict():
-            items = cast("dict[Any, Any]", value).items()
-            return {_key(key): _as_json(item) for key, item in items}
+            return {key: _as_json(item) for key, item in cast("dict[str, Any]", value).items()}
         case list():
             return [_as_json(item) for item in cast("list[Any]", value)]
         case float() if not math.isfinite(value):

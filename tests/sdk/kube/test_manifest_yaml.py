@@ -11,7 +11,7 @@ from fleetbus.kube.manifest_yaml import read_documents
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("{yes: 1, n: 2, 3: 4, 1.5: 5, '': 6}", {"true": 1, "false": 2, "3": 4, "1.5": 5, "": 6}),
+        ("{yes: 1, n: 2, 1: 3, 0: 4, 1.5: 5}", {"true": 1, "false": 2, "1": 3, "0": 4, "1.5": 5}),
         ("[y, No, on, 'off', yEs]", [True, False, True, "off", "yEs"]),
         ("[2026-01-02, 2026-01-02T15:04:05Z, 12:30, 1:2:3]", None),
         ("[007, 0o17, 0x1f, 0b11, 1_000, 08, +5, -0]", [7, 15, 31, 3, 1000, 8, 5, 0]),
