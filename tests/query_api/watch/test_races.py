@@ -156,7 +156,32 @@ def test_a5_what_is_listed_has_no_version_beyond_the_events_that_are_held_back()
     assert listed.take(state(9).entry).counter == 5
     assert listed.take(state(2, "old").entry).counter == 2
     assert listed.late == {("eu1", "prod", "web"): 9}
-    assert listed.shown() == {("eu1", "prod", "web"): Shown.MAYBE}
+    assert listed.shown() == {("eu1", "prod", "web"): Shown.YES}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        (["added"], ["MODIFIED web@6"]),
+        (["added", "modified"], ["MODIFIED web@7"]),
+        (["added", "deleted", "added"], ["DELETED web@7", "ADDED web@8"]),
+    ],
+)
+def test_a5_what_a_list_has_shown_is_not_added_again(kinds: list[str], expected: list[str]):
+    """Its rows are read after its version, so the events of what they show may be still to come."""
+    *skipped, last = [change(version, kind) for version, kind in enumerate(kinds, 6)]
+    one, listed, settler = subscription(), Listed(["eu1"], 5), Settler()
+    one.hold()
+    listed.begin(5)
+    listed.take(state(6).entry)
+    one.skip_listed(["eu1"], listed.version, listed.late)
+    one.flush(shown=listed.shown(), since=listed.version)
+    for each in skipped:
+        settler.skip(each)
+    found = settler.settle(last, state(last.version))
+    assert found is not None
+    one.offer(found, Shown.YES if found.existed else Shown.NO, is_match=True)
+    assert shown(one) == expected
 
 
 def test_a8_what_was_held_back_counts_until_it_is_shown():

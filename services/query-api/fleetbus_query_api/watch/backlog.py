@@ -37,8 +37,8 @@ class Listed:
         return entry._replace(counter=min(entry.counter, self._known))
 
     def shown(self) -> dict[Key, Shown]:
-        """Whether the client knows objects of which an event follows, maybe older than the list."""
-        return dict.fromkeys(self.late, Shown.MAYBE)
+        """The objects that the client knows and of which an event follows."""
+        return dict.fromkeys(self.late, Shown.YES)
 
 
 class Missed:

@@ -49,7 +49,8 @@ class Event:
         is_live: whether it still exists.
         existed: whether it did before, for those who got all events before.
         began: the version of the first change that it is made of: earlier ones were skipped.
-        is_other: whether what existed was deleted meanwhile, and this is another object.
+        is_other: whether what existed, or a list has shown, was deleted meanwhile, and this is
+            another object.
         lines: encoded for clients, by encoder and type.
     """
 
@@ -173,7 +174,7 @@ class Settler:
         existed, began = before.existed, before.began
         if state is None:
             return make_bare(key, change.version, existed=existed, began=began)
-        is_other = is_live and existed and before.was_deleted
+        is_other = is_live and before.was_deleted
         return Event(change.version, state, existed=existed, began=began, is_other=is_other)
 
     def left(self) -> Iterator[tuple[Key, bool]]:
