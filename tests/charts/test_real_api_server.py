@@ -128,8 +128,8 @@ def test_it_accepts_all_objects_and_upgrades_and_refuses_with_words(kubectl: Kub
         objects = [one for one in render(values) if one["kind"] not in OF_OPERATORS]
         objects.sort(key=lambda one: FIRST.get(one["kind"], 2))
         text = "\n---\n".join(map(json.dumps, objects))
-        # The size of a volume cannot be changed.
-        kubectl.run("delete", "statefulsets", "--all", "-n", NAMESPACE)
+        # The size of a volume and the users of a pod cannot be changed.
+        kubectl.run("delete", "statefulsets,pods", "--all", "-n", NAMESPACE)
         status, said = kubectl.run(
             *("apply", "--server-side", "--force-conflicts", "--validate=strict", "-f", "-"),
             text=text,
