@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fleetbus_cli.capture.reading import Capture
-from fleetbus_devfleet.rehearsal.captured import CapturedResource
+from fleetbus_devfleet.rehearsal.captured import CapturedResource, missing_types
 from fleetbus_devfleet.rehearsal.manifest import read_manifest
 from support.wire import captures
 
@@ -63,9 +63,27 @@ def test_what_the_copies_cannot_show_is_a_note():
     assert "it was suspended when it was captured" in suspended.notes()[0]
     hidden = CapturedResource(_resource({"placement": {}}))
     assert "hides templates that may be Secrets" in hidden.notes()[0]
-    status = {"clusters": [{"name": "eu1", "state": "Conflict"}]}
-    (note,) = CapturedResource(_resource(_SPEC, status=status)).notes()
-    assert "a conflict in eu1" in note
+    for state, reason in (("Conflict", "FieldConflict"), ("Drifted", "Drifted")):
+        status = {"clusters": [{"name": "eu1", "state": state, "reason": reason}]}
+        (note,) = CapturedResource(_resource(_SPEC, status=status)).notes()
+        assert "others have changed fields in eu1" in note
+    # The copies have the marks of owners, so this conflict is in the report.
+    status = {"clusters": [{"name": "eu1", "state": "Conflict", "reason": "NotOurs"}]}
+    assert CapturedResource(_resource(_SPEC, status=status)).notes() == []
+
+
+def test_types_that_were_not_captured_are_notes(tmp_path: Path):
+    path = tmp_path / "mcr.json"
+    path.write_text(json.dumps(_resource(_SPEC)))
+    manifest = read_manifest(path, "default", speed=1)
+    clusters: dict[str, dict[str, str]] = {"hub": {}, "eu1": {}}
+    pods = captures.write(tmp_path / "c.gz", clusters, kinds={"v1/pods": "Pod"})
+    first, second = missing_types(Capture.open(pods), manifest)
+    assert "no MultiClusterResources, so this is a first deployment" in first
+    assert "no objects of ConfigMap, so each of them counts as created" in second
+    kinds = {_MCR: "MultiClusterResource", "v1/configmaps": "ConfigMap"}
+    full = captures.write(tmp_path / "c.gz", clusters, kinds=kinds)
+    assert missing_types(Capture.open(full), manifest) == []
 
 
 @pytest.mark.full

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import orjson
 
 from fleetbus.kube.json_fields import many, mapping, text
+from fleetbus_proto.resources import CORE
 
 if TYPE_CHECKING:
     from fleetbus_cli.capture.reading import Capture
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 JsonObject = dict[str, Any]
 _KEY = "fleetbus.dev/multiclusterresources"
 _COMPLETE = "Complete"
-_CONFLICT = "Conflict"
+_TAKEN_OVER = frozenset({"FieldConflict", "Drifted"})
+"""Reasons of a cluster that depend on the owners of fields, which a capture lacks."""
 _COUNTED = "so each of its objects counts as changed"
 
 
@@ -62,6 +64,32 @@ class CapturedResource:
     def notes(self) -> list[str]:
         """Describe what the copies cannot show, for people."""
         clusters = many(self.resource, "status", "clusters")
-        names = [text(one, "name") for one in clusters if text(one, "state") == _CONFLICT]
-        owned = f"a conflict in {', '.join(names)}: a capture lacks the owners of fields"
-        return [*([self.why_unsettled] if self.why_unsettled else []), *([owned] if names else [])]
+        names = [text(one, "name") for one in clusters if text(one, "reason") in _TAKEN_OVER]
+        taken = (
+            f"others have changed fields in {', '.join(names)}: a capture lacks the owners of"
+            " fields, so the copies take these over before the edit, uncounted; `fleetbus plan -f"
+            " FILE` shows the conflicts of the fleet itself"
+        )
+        return [*([self.why_unsettled] if self.why_unsettled else []), *([taken] if names else [])]
+
+
+def missing_types(capture: Capture, manifest: Manifest) -> list[str]:
+    """Describe which types the capture lacks that the rehearsal begins with, for people."""
+    captured = [one for cluster in capture.header.clusters for one in cluster.resources]
+    kinds = {(one.group, one.kind) for one in captured}
+    notes: list[str] = []
+    if _KEY not in {one.resource.key for one in captured}:
+        notes.append(
+            "the capture has no MultiClusterResources, so this is a first deployment:"
+            " `fleetbus capture -r multiclusterresources` adds them"
+        )
+    templates = [(text(one, "apiVersion"), text(one, "kind")) for one in manifest.templates]
+    missing = {
+        kind
+        for api_version, kind in templates
+        if (api_version.rpartition("/")[0] or CORE, kind) not in kinds
+    }
+    if missing:
+        listed = ", ".join(sorted(missing))
+        notes.append(f"the capture has no objects of {listed}, so each of them counts as created")
+    return notes

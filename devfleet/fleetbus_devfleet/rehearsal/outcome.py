@@ -244,7 +244,9 @@ def _failure(
     if not unexpected:
         return ""
     first = unexpected[0]
-    why = first.message or first.health or first.reason
+    wave = next((one for one in waves if first.name in one.clusters), None)
+    gate = wave.message if wave and wave.phase == _FAILED else ""
+    why = first.message or gate or first.health or first.reason
     return f"{first.name} is {first.state}{f': {why}' if why else ''}"
 
 

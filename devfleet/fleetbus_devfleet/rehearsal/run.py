@@ -19,7 +19,7 @@ from fleetbus.process.access.nats import NatsAccess
 from fleetbus_cli.capture.reading import Capture
 from fleetbus_cli.unknown import unknown
 from fleetbus_devfleet.captures.opening import read_opened
-from fleetbus_devfleet.rehearsal.captured import CapturedResource
+from fleetbus_devfleet.rehearsal.captured import CapturedResource, missing_types
 from fleetbus_devfleet.rehearsal.injection import DISTRIBUTOR, Injection
 from fleetbus_devfleet.rehearsal.manifest import RESOURCE
 from fleetbus_devfleet.rehearsal.outcome import (
@@ -149,6 +149,7 @@ def _notes(script: Script) -> list[str]:
             "the capture hides values of environment variables, so objects that set them count as"
             " changed: `fleetbus capture --keep-values` for an exact rehearsal"
         )
+    notes += missing_types(script.capture, script.manifest)
     stale = [one.name for one in script.capture.header.clusters if one.silent]
     if stale:
         notes.append(f"the state of {', '.join(stale)} was out of date when it was captured")

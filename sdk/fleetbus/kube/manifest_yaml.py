@@ -37,7 +37,7 @@ class _Loader(_SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         """Make each key a string at once: of `1` and `yes` a dict would keep only one."""
         if not isinstance(node, yaml.MappingNode):
-            return super().construct_mapping(node, deep=deep)  # which refuses it
+            return cast("object", super().construct_mapping(node, deep=deep))  # which refuses it
         self.flatten_mapping(node)
         pairs = cast("list[tuple[Any, Any]]", node.value)
         return {
