@@ -16,6 +16,7 @@ from fleetbus.watchers.spec import WatchSpec, encode_spec
 from fleetbus_proto.events import Heartbeat, WatchSet
 from fleetbus_proto.keys import KV_BUCKET, kv_watch_spec
 from fleetbus_proto.subjects import Verb
+from fleetbus_watcher.settings import Selection
 from support.eventually import eventually
 from support.rigs.watcher import CONFIG_MAPS, Rig
 
@@ -223,3 +224,20 @@ async def test_w6_w5_two_selections_of_one_resource_are_two_scopes_with_their_ow
 
 async def _has_left(rig: Rig, name: str) -> bool:
     return any(event.left_selection and event.name == name for event in await rig.events())
+
+
+async def test_p6_an_entry_beside_everything_narrows_its_type_and_no_other(rig: Rig):
+    for namespace in ("default", "kube-system"):
+        for gvr in (CONFIG_MAPS, "v1/services"):
+            spec = {"spec": {"ports": [{"port": 80}]}} if gvr == "v1/services" else {}
+            rig.cluster.create(gvr, {"metadata": {"name": "a"}, **spec}, namespace)
+    narrowed = Selection(resource=CONFIG_MAPS, fieldSelector="metadata.namespace!=kube-system")
+    rig.start(resources=(narrowed, Selection(resource="*")))
+
+    await eventually(lambda: rig.ends("configmaps"))
+    await eventually(lambda: rig.ends("services"))
+
+    assert {event.namespace for event in await rig.events("configmaps")} == {"default"}
+    namespaces = {event.namespace for event in await rig.events("services")}
+    assert namespaces >= {"default", "kube-system"}
+    assert len(rig.requests("list")) == 1

@@ -66,6 +66,8 @@ async def select(
 ) -> SelectionResult:
     """Resolve the selections; discovery must have been refreshed before.
 
+    `*` leaves out each resource that an entry names: so an entry may narrow what is watched of it.
+
     Args:
         discovery: what the API server serves.
         selections: the entries of the watch spec.
@@ -77,10 +79,12 @@ async def select(
     """
     selected = SelectionResult(denied=frozenset(deny) if secrets else frozenset({*deny, SECRETS}))
     for selection in selections:
-        if selection.resource == ALL:
-            _add(selected, _all_of(await discovery.resources(), selected.denied), selection)
-        else:
+        if selection.resource != ALL:
             await _add_named(selected, discovery, selection, secrets=secrets)
+    left_out = selected.denied | {resource for resource, _ in selected.resources}
+    for selection in selections:
+        if selection.resource == ALL:
+            _add(selected, _all_of(await discovery.resources(), left_out), selection)
     # Last: an unknown name may have refreshed the discovery.
     selected.served = frozenset(api.resource.key for api in await discovery.resources())
     selected.in_doubt = frozenset(name.rpartition("/")[0] for name in discovery.failed)

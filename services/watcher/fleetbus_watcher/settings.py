@@ -29,7 +29,7 @@ from fleetbus_watcher.transform.rules import Rule, RulesFromFile
 from fleetbus_watcher.transform.transform import transform_of
 
 ALL = "*"
-"""Every resource that discovery returns, except the deny list."""
+"""Every resource that discovery returns and no other entry names, except the deny list."""
 DEDICATED = "fleetbus.dev/watcher"
 """The label of a cluster that has its own watcher, with the value `dedicated`."""
 
