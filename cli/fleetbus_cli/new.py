@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from fleetbus.bus.durable_names import RESERVED_NAMES
 from fleetbus.errors import ConfigError
 from fleetbus.process import printer
 
@@ -54,7 +55,6 @@ def new(
 
 
 def _check_name(name: str) -> None:
-    from fleetbus.bus.durables import RESERVED_NAMES  # noqa: PLC0415 -- import cost
     from fleetbus.controller.controller import Controller  # noqa: PLC0415 -- import cost
 
     Controller(name)

@@ -14,7 +14,8 @@ from prometheus_client import REGISTRY
 
 from fleetbus.archive import EventFilter, open_archive
 from fleetbus.archive.names import read_name
-from fleetbus.bus.durables import ARCHIVER, consumer_info
+from fleetbus.bus.durable_names import ARCHIVER
+from fleetbus.bus.durables import consumer_info
 from fleetbus_archiver import metrics
 from fleetbus_proto.subjects import event_subject
 from support.eventually import eventually

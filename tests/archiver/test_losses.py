@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from fleetbus.archive import Hole, Reason
-from fleetbus.bus.durables import ARCHIVER
+from fleetbus.bus.durable_names import ARCHIVER
 from fleetbus.bus.jetstream import StreamLimits, stream_info
 from fleetbus_archiver.position import Position
 from fleetbus_archiver.segments import Held, Segment, divide, times_of

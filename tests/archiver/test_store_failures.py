@@ -12,7 +12,8 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from fleetbus.archive import open_archive
-from fleetbus.bus.durables import ARCHIVER, consumer_info
+from fleetbus.bus.durable_names import ARCHIVER
+from fleetbus.bus.durables import consumer_info
 from fleetbus.errors import ArchiveError
 from support.eventually import eventually
 from support.rigs.archive import SOURCE, ArchiveRig

@@ -31,7 +31,8 @@ from fleetbus.archive.filter import key_of
 from fleetbus.archive.lines import read_line, to_archive_line
 from fleetbus.archive.names import ChunkName, stream_id
 from fleetbus.bus.connection import connected
-from fleetbus.bus.durables import ARCHIVER, consumer_info, ensure_archiver
+from fleetbus.bus.durable_names import ARCHIVER
+from fleetbus.bus.durables import consumer_info, ensure_archiver
 from fleetbus.bus.jetstream import StreamLimits, ensure_stream, stream_info
 from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_emulator.scratch import scratch_folder

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fleetbus.bus.connection import connected
-from fleetbus.bus.durables import ARCHIVER, consumer_info, ensure_archiver
+from fleetbus.bus.durable_names import ARCHIVER
+from fleetbus.bus.durables import consumer_info, ensure_archiver
 from fleetbus.bus.jetstream import ensure_stream
 from fleetbus.process.health import Health
 from fleetbus.process.settings import SharedSettings, load_settings

@@ -18,6 +18,7 @@ DEVFLEET = ["fleetbus_devfleet", "fleetbus_emulator"]
 """Of the emulator only the names of clusters and files."""
 HUB = ["aiohttp", "asyncio", "msgspec", "structlog", "yaml"]
 BUS = ["asyncio", "msgspec", "nats", "structlog"]
+STORE = ["asyncio", "msgspec", "redis", "structlog"]
 PLUGINS = ["fleetbus_devfleet", "fleetbus_distributor", "fleetbus_emulator"]
 ALLOWED: dict[str, list[str]] = {
     "--version": PLUGINS,
@@ -48,7 +49,10 @@ ALLOWED: dict[str, list[str]] = {
     "rollout history web --revision 2": [*HUB, "fleetbus_distributor", "pydantic"],  # of a number
     "fuse show": [*HUB, "redis"],
     "events": [*BUS],
-    "queue": [*BUS, "redis"],
+    "queue": [*STORE],
+    "queue retry web": [*STORE],
+    "explain eu1 pods prod/web": [*BUS, "redis"],
+    "restore pods web": [*HUB],
 }
 """The heavy modules that a command may import; nothing answers those that ask somebody."""
 NOWHERE = "127.0.0.1:1"

@@ -10,7 +10,8 @@ from prometheus_client import REGISTRY
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from fleetbus.bus.durables import ARCHIVER, ARCHIVER_MAX_ACK_PENDING, consumer_info
+from fleetbus.bus.durable_names import ARCHIVER
+from fleetbus.bus.durables import ARCHIVER_MAX_ACK_PENDING, consumer_info
 from fleetbus.bus.jetstream import call_jetstream, stream_info
 from fleetbus.snapshot.records import ResourceState
 from fleetbus_proto import headers

@@ -14,7 +14,8 @@ from structlog.testing import capture_logs
 
 from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.consume import PartlyHandled
-from fleetbus.bus.durables import PROJECTOR, BoundDurable
+from fleetbus.bus.durable_names import PROJECTOR
+from fleetbus.bus.durables import BoundDurable
 from fleetbus.snapshot.offsets.by_shard import ByShard
 from fleetbus.snapshot.offsets.checkpoint import OffsetCheckpoint
 from fleetbus.snapshot.offsets.checkpoint_store import Beside

@@ -13,7 +13,8 @@ import pytest
 
 from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.consume import Consumer
-from fleetbus.bus.durables import PROJECTOR, BoundDurable, ensure_consumer
+from fleetbus.bus.durable_names import PROJECTOR
+from fleetbus.bus.durables import BoundDurable, ensure_consumer
 from fleetbus.bus.jetstream import ensure_stream
 from fleetbus.snapshot.offsets.checkpoint import Loss, OffsetCheckpoint
 from fleetbus.snapshot.offsets.checkpoint_store import Beside, CheckpointStore, Offset

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.connection import NoAnswer
 from fleetbus.bus.consume import Consumer
+from fleetbus.bus.durable_names import PROJECTOR
 from fleetbus.bus.durables import (
-    PROJECTOR,
     BoundDurable,
     apply_registration,
     consumer_info,

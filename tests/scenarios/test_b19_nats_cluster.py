@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from fleetbus.bus.connection import Bus, connected
-from fleetbus.bus.durables import PROJECTOR
+from fleetbus.bus.durable_names import PROJECTOR
 from fleetbus.controller.controller import Controller
 from fleetbus.errors import BusError
 from fleetbus.fleet.fleet import Fleet

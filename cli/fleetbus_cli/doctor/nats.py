@@ -7,13 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from fleetbus.bus.connection import Bus
-from fleetbus.bus.durables import (
-    PROJECTOR,
-    consumer_info,
-    durables_of,
-    is_read,
-    registered_controllers,
-)
+from fleetbus.bus.durable_names import PROJECTOR
+from fleetbus.bus.durables import consumer_info, durables_of, is_read, registered_controllers
 from fleetbus.bus.jetstream import Misconfigured, check_bucket, check_stream, stream_info
 from fleetbus.process.human_time import render_duration
 from fleetbus_cli.doctor.findings import Finding, as_warning, error, ok, warning

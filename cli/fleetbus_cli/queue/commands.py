@@ -40,11 +40,6 @@ def queue(
     nats_url: NatsUrl = None,
 ) -> None:
     """Show workqueues; retry, release or forget what is in them."""
-    from fleetbus_cli.queue.forget import forget  # noqa: PLC0415 -- import cost
-    from fleetbus_cli.queue.release import release_items  # noqa: PLC0415 -- import cost
-    from fleetbus_cli.queue.retry import retry_items  # noqa: PLC0415 -- import cost
-    from fleetbus_cli.queue.show import show_queues  # noqa: PLC0415 -- import cost
-
     first, *rest = words or [""]
     if limit is not None and first in {"", "retry", "release", "forget"}:
         raise ConfigError(
@@ -53,11 +48,19 @@ def queue(
     if limit is not None and not 1 <= limit <= _MOST:
         raise ConfigError(f"--limit {limit} is not between 1 and {_MOST}")
     if first == "forget":
+        from fleetbus_cli.queue.forget import forget  # noqa: PLC0415 -- import cost
+
         raise typer.Exit(forget(rest, nats_url=nats_url, redis_url=redis_url))
     if first == "retry":
+        from fleetbus_cli.queue.retry import retry_items  # noqa: PLC0415 -- import cost
+
         raise typer.Exit(retry_items(rest, every=every, redis_url=redis_url))
     if first == "release":
+        from fleetbus_cli.queue.release import release_items  # noqa: PLC0415 -- import cost
+
         raise typer.Exit(release_items(rest, every=every, redis_url=redis_url))
+    from fleetbus_cli.queue.show import show_queues  # noqa: PLC0415 -- import cost
+
     raise typer.Exit(
         show_queues(first, extra=rest, every=every, limit=limit, output=output, redis_url=redis_url)
     )

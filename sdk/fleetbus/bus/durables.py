@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from fleetbus.bus.connection import Bus
+from fleetbus.bus.durable_names import ARCHIVER, PROJECTOR
 from fleetbus.bus.jetstream import ApiError, call_jetstream, check_echo
 from fleetbus.bus.key_value import DECODE_ERRORS, KeyValue
 from fleetbus.errors import BusError
@@ -25,9 +26,6 @@ from fleetbus_proto.subjects import EVENTS_ALL, STREAM, STREAM_SUBJECTS, events_
 
 log = structlog.get_logger()
 
-PROJECTOR: Final = "projector"
-ARCHIVER: Final = "archiver"
-RESERVED_NAMES: Final = frozenset({PROJECTOR, ARCHIVER})
 _NO_CONSUMER: Final = 10014
 _CHECKS: Final = 5
 _CHECK_EVERY: Final = timedelta(milliseconds=100)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from fleetbus.kube.connection.config import KubeConfig
 from fleetbus_proto.subjects import check_cluster
+
+if TYPE_CHECKING:
+    from fleetbus.kube.connection.config import KubeConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

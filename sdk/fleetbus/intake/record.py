@@ -14,14 +14,13 @@ import re
 import secrets
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from fleetbus.controller.controller import Controller
 from fleetbus.intake.last_runs import LastRuns
 from fleetbus.process.cancellation import cancellable
 from fleetbus.reconcile import Request
@@ -32,6 +31,9 @@ from fleetbus.workqueue.queue import QueuePolicy, decode_trigger, encode_trigger
 from fleetbus.workqueue.scripts import NO_ROWS, Ending, Rows, Transitions
 from fleetbus_proto import keys
 from fleetbus_proto.versions import is_comparable, version_key
+
+if TYPE_CHECKING:
+    from fleetbus.controller.controller import Controller
 
 log = structlog.get_logger()
 

@@ -19,7 +19,8 @@ import structlog
 
 from fleetbus.bus.buffer import Delivery, FairBuffer
 from fleetbus.bus.consume import Consumer
-from fleetbus.bus.durables import RESERVED_NAMES, BoundDurable, filters_for
+from fleetbus.bus.durable_names import RESERVED_NAMES
+from fleetbus.bus.durables import BoundDurable, filters_for
 from fleetbus.bus.rejected import RejectedMessages
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.controller.controller import Controller

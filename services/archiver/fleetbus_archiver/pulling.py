@@ -19,7 +19,7 @@ import nats.errors
 from nats.aio.msg import Msg
 
 from fleetbus.bus.connection import Bus
-from fleetbus.bus.durables import ARCHIVER
+from fleetbus.bus.durable_names import ARCHIVER
 from fleetbus.errors import BusError
 from fleetbus.process.cancellation import cancellable
 from fleetbus_proto.subjects import STREAM

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from fleetbus.bus.connection import Bus
-from fleetbus.bus.durables import ARCHIVER, consumer_info
+from fleetbus.bus.durable_names import ARCHIVER
+from fleetbus.bus.durables import consumer_info
 from fleetbus.bus.jetstream import stream_info
 from fleetbus.errors import BusError
 from fleetbus_proto.subjects import STREAM

@@ -13,7 +13,8 @@ from redis.exceptions import RedisError
 
 from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.consume import Consumer, PartlyHandled
-from fleetbus.bus.durables import PROJECTOR, BoundDurable
+from fleetbus.bus.durable_names import PROJECTOR
+from fleetbus.bus.durables import BoundDurable
 from fleetbus.bus.jetstream import StreamLimits
 from fleetbus.bus.window import Window, open_window
 from fleetbus.clusters.providers.build import hub_config

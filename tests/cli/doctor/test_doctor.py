@@ -13,7 +13,8 @@ import orjson
 import pytest
 
 from fleetbus.bus.connection import Bus, connected
-from fleetbus.bus.durables import PROJECTOR, apply_registration, ensure_consumer, register
+from fleetbus.bus.durable_names import PROJECTOR
+from fleetbus.bus.durables import apply_registration, ensure_consumer, register
 from fleetbus.bus.jetstream import StreamLimits, call_jetstream, ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.process.clock import rfc3339

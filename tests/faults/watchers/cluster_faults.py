@@ -16,7 +16,7 @@ from faults.rig.fleet import Fleet
 from faults.watchers.faults import FAULTS, Fault, Scene
 from faults.watchers.losses import LOSSES
 from fleetbus.bus.connection import connected
-from fleetbus.bus.durables import PROJECTOR
+from fleetbus.bus.durable_names import PROJECTOR
 from fleetbus.errors import BusError
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import STREAM

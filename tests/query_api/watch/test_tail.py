@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from fleetbus.bus.durables import PROJECTOR
+from fleetbus.bus.durable_names import PROJECTOR
 from fleetbus.errors import StoreError
 from fleetbus.snapshot import SnapshotWriter
 from fleetbus.snapshot.offsets.checkpoint_store import Beside, CheckpointStore

@@ -14,8 +14,8 @@ import pytest
 from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.consume import Consumer
+from fleetbus.bus.durable_names import PROJECTOR
 from fleetbus.bus.durables import (
-    PROJECTOR,
     Registration,
     apply_registration,
     consumer_info,

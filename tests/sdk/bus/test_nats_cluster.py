@@ -14,7 +14,8 @@ from fleetbus.bus.acks import Ack
 from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.consume import Consumer
-from fleetbus.bus.durables import PROJECTOR, consumer_info, ensure_consumer
+from fleetbus.bus.durable_names import PROJECTOR
+from fleetbus.bus.durables import consumer_info, ensure_consumer
 from fleetbus.bus.jetstream import Misconfigured, StreamLimits, ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.window import open_window

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fleetbus.bus.durables import PROJECTOR
+from fleetbus.bus.durable_names import PROJECTOR
 from fleetbus.errors import StoreFull
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.ownership import OWNER_UID_LABEL

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fleetbus.bus.durables import PROJECTOR
+from fleetbus.bus.durable_names import PROJECTOR
 from fleetbus.snapshot import ListQuery, SnapshotWriter
 from fleetbus.snapshot.offsets.checkpoint_store import Beside, CheckpointStore
 from fleetbus.snapshot.reads.changed import Change

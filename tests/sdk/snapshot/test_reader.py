@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from fleetbus.bus.durables import PROJECTOR
+from fleetbus.bus.durable_names import PROJECTOR
 from fleetbus.errors import StoreError
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.snapshot import (

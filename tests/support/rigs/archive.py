@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from fleetbus.archive import Access, EventFilter, Hole, StoredEvent, open_archive
 from fleetbus.bus.connection import Bus, connected
-from fleetbus.bus.durables import ARCHIVER, ARCHIVER_MAX_ACK_PENDING, consumer_info, ensure_consumer
+from fleetbus.bus.durable_names import ARCHIVER
+from fleetbus.bus.durables import ARCHIVER_MAX_ACK_PENDING, consumer_info, ensure_consumer
 from fleetbus.bus.jetstream import StreamLimits, ensure_stream
 from fleetbus.process.health import Health
 from fleetbus.process.settings import SharedSettings

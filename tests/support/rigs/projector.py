@@ -15,7 +15,8 @@ from nats.aio.msg import Msg
 from redis.asyncio import Redis
 
 from fleetbus.bus.connection import Bus, connected
-from fleetbus.bus.durables import PROJECTOR, consumer_info
+from fleetbus.bus.durable_names import PROJECTOR
+from fleetbus.bus.durables import consumer_info
 from fleetbus.bus.jetstream import stream_info
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.clusters.info import ClusterInfo

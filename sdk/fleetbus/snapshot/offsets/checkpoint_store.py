@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from redis.exceptions import RedisError
 
-from fleetbus.bus.durables import PROJECTOR
+from fleetbus.bus.durable_names import PROJECTOR
 from fleetbus.snapshot.scripts import register, script_text
 from fleetbus.snapshot.shards import check_generation
 from fleetbus_proto.keys import SnapshotKeys, queue_checkpoint, queue_replay_claim

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from fleetbus.bus.durables import PROJECTOR
+from fleetbus.bus.durable_names import PROJECTOR
 from fleetbus.snapshot.offsets.checkpoint_store import Beside, CheckpointStore
 
 if TYPE_CHECKING:

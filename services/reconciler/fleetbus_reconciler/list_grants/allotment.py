@@ -19,7 +19,8 @@ from datetime import timedelta
 from typing import Final
 
 from fleetbus.bus.connection import Bus
-from fleetbus.bus.durables import PROJECTOR, consumer_info
+from fleetbus.bus.durable_names import PROJECTOR
+from fleetbus.bus.durables import consumer_info
 from fleetbus.bus.jetstream import stream_info
 from fleetbus_reconciler.settings import ReconcilerSettings
 

@@ -13,8 +13,8 @@ from prometheus_client import Gauge
 from redis.exceptions import RedisError
 
 from fleetbus.bus.connection import Bus
+from fleetbus.bus.durable_names import PROJECTOR
 from fleetbus.bus.durables import (
-    PROJECTOR,
     apply_registration,
     ensure_archiver,
     ensure_consumer,

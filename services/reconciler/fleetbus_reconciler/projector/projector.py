@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from fleetbus.bus.buffer import Delivery
-from fleetbus.bus.durables import PROJECTOR
+from fleetbus.bus.durable_names import PROJECTOR
 from fleetbus.bus.rejected import RejectedMessages
 from fleetbus.clusters.registry import Clusters
 from fleetbus.process import metrics
