@@ -30,6 +30,8 @@ from datetime import timedelta
 from typing import Any, Final, cast
 
 _SHOWN: Final = 1000
+_LONGEST_REASON: Final = 100
+"""Characters; a server may send any amount of text."""
 _MAX_RETRY_AFTER_SECONDS: Final = 3600.0
 """A longer `Retry-After` is cut to this."""
 
@@ -222,7 +224,7 @@ def from_status(
     code: int, status: dict[str, Any], *, retry_after: float | None = None
 ) -> KubeError:
     """The error for a Kubernetes Status object that came with this HTTP code."""
-    reason = str(status.get("reason") or "")
+    reason = str(status.get("reason") or "")[:_LONGEST_REASON]
     message = str(status.get("message") or f"the API server answered {code}")
     details: object = status.get("details")
     known = cast("dict[str, Any]", details) if isinstance(details, dict) else None

@@ -20,6 +20,8 @@ from typing import Any, Final, TypeAlias, cast
 
 import orjson
 
+from fleetbus.kube.keyed_items import ItemsByKey, read_key
+
 Tree: TypeAlias = dict[str, Any]
 
 _IDENTITY: Final = frozenset({"apiVersion", "kind"})
@@ -122,7 +124,10 @@ def _content(tree: Mapping[str, Any]) -> Tree:
 
 
 def _dump(value: Any) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:  # deeper than 254, or an integer beyond 64 bits
+        return json.dumps(value, sort_keys=True).encode()
 
 
 def _members(value: Any) -> Tree:
@@ -136,17 +141,17 @@ def _owned_keys(owned: Tree | None, name: str) -> set[str]:
 
 def _applied_fields(live: Mapping[str, Any], manager: str, api_version: str) -> Tree | None:
     """The fields of our entry; None without one, or if an apply would renew its version."""
-    metadata = cast("Tree", live.get("metadata") or {})
-    for entry in cast("list[Tree]", metadata.get("managedFields") or []):
+    entries = _members(live.get("metadata")).get("managedFields")
+    for entry in map(_members, cast("list[Any]", entries) if isinstance(entries, list) else ()):
         is_ours = entry.get("manager") == manager and entry.get("operation") == "Apply"
         if is_ours and not entry.get("subresource"):
             is_current = entry.get("apiVersion") == api_version
-            return cast("Tree", entry.get("fieldsV1") or {}) if is_current else None
+            return _members(entry.get("fieldsV1")) if is_current else None
     return None
 
 
 def _same(owned: Tree, wanted: Any, live: Any) -> bool:
-    parts = {key: tree for key, tree in owned.items() if key != "."}
+    parts = {key: _members(tree) for key, tree in owned.items() if key != "."}
     if parts and all(key.startswith("f:") for key in parts):
         return _same_members(parts, wanted, live)
     if parts and all(key.startswith("k:") for key in parts):
@@ -167,42 +172,39 @@ def _same_members(parts: Tree, wanted: Any, live: Any) -> bool:
 
 
 def _same_items(parts: Tree, wanted: Any, live: Any) -> bool:
-    """Whether all items are there, in our order: the order of variables or rules may matter."""
+    """Whether all items are there, in our order: the order of variables or rules may matter.
+
+    The work grows with the items, not with their square: a list of thousands must stall nobody.
+    """
     if not isinstance(wanted, list) or not isinstance(live, list):
         return False
-    ours, theirs = cast("list[Any]", wanted), cast("list[Any]", live)
+    ours, theirs = ItemsByKey(cast("list[Any]", wanted)), ItemsByKey(cast("list[Any]", live))
     if len(ours) != len(parts):
         return False
     places: dict[int, int] = {}
     for text, tree in parts.items():
-        key = cast("Tree", json.loads(text[2:]))
+        if not (key := read_key(text)):
+            return False
         # Members of the key may come from defaults, as the protocol of a port does.
-        mine = _places(ours, {k: v for k, v in key.items() if f"f:{k}" in tree}, key)
-        there = _places(theirs, key, key)
+        required = {name for name in key if f"f:{name}" in tree}
+        mine, there = ours.places(key, required), theirs.places(key, key.keys())
         if len(mine) != 1 or len(there) != 1:
             return False
-        if not _same(tree, ours[mine[0]], theirs[there[0]]):
+        if not _same(tree, wanted[mine[0]], live[there[0]]):
             return False
         places[mine[0]] = there[0]
     order = [places[number] for number in sorted(places)]
     return len(order) == len(ours) and order == sorted(order)
 
 
-def _places(items: list[Any], required: Tree, key: Tree) -> list[int]:
-    """Where items have the members of a key; those that are not required may be absent."""
-    return [
-        number
-        for number, item in enumerate(items)
-        if isinstance(item, dict)
-        and all(name in item for name in required)
-        and all(cast("Tree", item).get(name, value) == value for name, value in key.items())
-    ]
-
-
 def _same_set(parts: Tree, wanted: Any, live: Any) -> bool:
     if not isinstance(wanted, list) or not isinstance(live, list):
         return False
-    values = [json.loads(text[2:]) for text in parts]
-    ours, theirs = cast("list[Any]", wanted), cast("list[Any]", live)
-    is_ours = len(ours) == len(values) and all(value in ours for value in values)
+    ours = list(map(_dump, cast("list[Any]", wanted)))
+    theirs = map(_dump, cast("list[Any]", live))
+    try:
+        values = {_dump(json.loads(text[2:])) for text in parts}
+    except ValueError:
+        return False
+    is_ours = len(ours) == len(values) and set(ours) == values
     return is_ours and [value for value in theirs if value in values] == ours

@@ -36,6 +36,7 @@ from fleetbus.kube.responses import (
     error_from_response,
     is_object_not_found,
     parse_object,
+    parse_written,
     read_response,
     require_deletion,
     require_name,
@@ -310,7 +311,7 @@ class KubeClient:
         call = Call(method, path, query, orjson.dumps(body), content_type)
         answer = await self.request(call)
         with name_cluster_in_errors(self.cluster):
-            return parse_object(answer)
+            return parse_written(answer)
 
     # --- the server ---------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ MIB: Final = 1024 * 1024
 RESPONSE_LIMIT: Final = 16 * MIB
 """Of one decompressed response: an object has 1.5 MiB at most, discovery a few."""
 _ERROR_LIMIT: Final = 1 * MIB
+_LONGEST_ID: Final = 253
 _NO_SUCH_PATH: Final = (404, 405)
 
 
@@ -37,6 +38,29 @@ def parse_object(response: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", found)
 
 
+def parse_written(response: bytes) -> dict[str, Any]:
+    """Parse the object that a write has made.
+
+    Raises:
+        Unreachable: it is something else, so it is not from an API server.
+    """
+    found = parse_object(response)
+    _require_ids(found)
+    return found
+
+
+def _require_ids(found: dict[str, Any]) -> None:
+    """Refuse UIDs and versions that no server gives: they are recorded, and records have an end."""
+    metadata = found.get("metadata")
+    members = cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {}
+    for member in ("uid", "resourceVersion"):
+        value = members.get(member, "")
+        if not isinstance(value, str) or len(value) > _LONGEST_ID:
+            raise errors.Unreachable(
+                0, "Unreachable", f"metadata.{member} of the response is not one of an API server"
+            )
+
+
 def require_name(found: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the object of a response if it has this name.
 
@@ -46,6 +70,7 @@ def require_name(found: dict[str, Any], name: str) -> dict[str, Any]:
     metadata = found.get("metadata")
     if not isinstance(metadata, dict) or cast("dict[str, Any]", metadata).get("name") != name:
         raise errors.Unreachable(0, "Unreachable", f"the response is not the object {name!r}")
+    _require_ids(found)
     return found
 
 

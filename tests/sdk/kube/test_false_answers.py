@@ -126,6 +126,21 @@ async def test_a_200_that_holds_something_else_is_no_answer(server: Server, body
             await call
 
 
+@pytest.mark.parametrize("member", ["uid", "resourceVersion"])
+@pytest.mark.parametrize("value", [7, None, ["u"], "u" * 1000])
+async def test_an_id_that_no_server_gives_is_no_answer(server: Server, member: str, value: Any):
+    """The UID of a member's object is recorded in a status that is shared with all others."""
+    obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", member: value}}
+    server.answer = (200, JSON, json.dumps(obj))
+    for call in (
+        server.client.get(MAPS, "n", "x"),
+        server.client.apply(MAPS, obj, field_manager="m"),
+        server.client.create(MAPS, obj),
+    ):
+        with pytest.raises(Unreachable):
+            await call
+
+
 @pytest.mark.parametrize(
     "body",
     [

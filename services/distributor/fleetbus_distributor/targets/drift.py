@@ -15,17 +15,20 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from fleetbus.errors import Conflict
 from fleetbus.kube.applied import digest, facts_of
 from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL
+from fleetbus_distributor.health.fields import items, text
 from fleetbus_distributor.render.template import Object
 from fleetbus_distributor.targets.drift_report import Drift
 from fleetbus_distributor.targets.outcome import ObjectOutcome
 
 _UPDATED_BY: Final = re.compile(r'conflict with "[^"]*" using ')
 _HELD_BY: Final = re.compile(r'conflict with "([^"]*)"(?:.* at (\S+))?')
+MAX_CAUSES: Final = 20
+"""Of those that are shown; a server may name any number."""
 _AUTOSCALED: Final = ".spec.replicas"
 _WINDOW: Final = timedelta(minutes=10)
 _MAX_CORRECTIONS: Final = 5
@@ -38,7 +41,7 @@ KEEPS_CHANGING: Final = "KeepsChanging"
 
 def is_hand_made(error: Conflict, live: Mapping[str, Any], manager: str) -> bool:
     """Whether all fields in conflict were ours and were changed by plain updates."""
-    causes = _conflicts(error)
+    causes = conflicts(error)
     was_ours = was_applied(live, manager)
     return was_ours and bool(causes) and all(map(_is_by_hand, causes))
 
@@ -48,7 +51,7 @@ def is_free_to_adopt(error: Conflict, live: Mapping[str, Any], manager: str) -> 
 
     Policy Adopt takes those fields; fields that another manager applies stay in conflict.
     """
-    causes = _conflicts(error)
+    causes = conflicts(error)
     is_new = not was_applied(live, manager)
     return is_new and bool(causes) and all(_is_mark(one) or _is_update(one) for one in causes)
 
@@ -56,35 +59,36 @@ def is_free_to_adopt(error: Conflict, live: Mapping[str, Any], manager: str) -> 
 def fields_in_conflict(error: Conflict) -> list[Drift]:
     """The fields that others hold, each with its manager, and the time if the server tells."""
     found: list[Drift] = []
-    for cause in _conflicts(error):
-        match = _HELD_BY.match(cause.get("message", ""))
+    for cause in conflicts(error)[:MAX_CAUSES]:
+        match = _HELD_BY.match(text(cause.get("message")))
         manager, when = match.groups("") if match else ("", "")
-        found.append(Drift(cause.get("field", ""), manager, when))
+        found.append(Drift(text(cause.get("field")), manager, when))
     return found
 
 
-def _conflicts(error: Conflict) -> list[dict[str, str]]:
-    causes = cast("list[dict[str, str]]", error.details.get("causes") or [])
+def conflicts(error: Conflict) -> list[dict[str, Any]]:
+    """The causes that name a field of another manager."""
+    causes = items(error.details.get("causes"))
     return [one for one in causes if one.get("reason") == "FieldManagerConflict"]
 
 
-def _is_by_hand(cause: Mapping[str, str]) -> bool:
+def _is_by_hand(cause: Mapping[str, Any]) -> bool:
     return _is_update(cause) and cause.get("field") != _AUTOSCALED
 
 
-def _is_update(cause: Mapping[str, str]) -> bool:
-    return _UPDATED_BY.match(cause.get("message", "")) is not None
+def _is_update(cause: Mapping[str, Any]) -> bool:
+    return _UPDATED_BY.match(text(cause.get("message"))) is not None
 
 
-def _is_mark(cause: Mapping[str, str]) -> bool:
-    field = cause.get("field", "")
+def _is_mark(cause: Mapping[str, Any]) -> bool:
+    field = text(cause.get("field"))
     return field.endswith((f".{OWNER_UID_LABEL}", f".{OWNER_ANNOTATION}"))
 
 
 def was_applied(live: Mapping[str, Any], manager: str) -> bool:
     """Whether a manager has applied an object before."""
-    entries = cast("list[dict[str, str]]", live["metadata"].get("managedFields") or [])
-    return any(one["manager"] == manager and one["operation"] == "Apply" for one in entries)
+    entries = items(live["metadata"].get("managedFields"))
+    return any(one.get("manager") == manager and one.get("operation") == "Apply" for one in entries)
 
 
 @dataclass(slots=True)
@@ -136,13 +140,13 @@ class Corrections:
             manager: our field manager.
             is_same: whether the object had it before; else the first write is no correction.
         """
-        key, text = _key(cluster, live), digest(wanted)
+        key, configuration = _key(cluster, live), digest(wanted)
         known = self._objects.get(key)
-        is_first = known is None or known.wanted != text
+        is_first = known is None or known.wanted != configuration
         times: deque[float] = deque() if known is None or is_first else known.times
         if is_same or not is_first:
             times.append(self._now())
-        self._objects[key] = _Corrected(text, times, facts_of(wanted, live, manager))
+        self._objects[key] = _Corrected(configuration, times, facts_of(wanted, live, manager))
         self._objects.move_to_end(key)
         if len(self._objects) > _MOST_OBJECTS:
             self._objects.popitem(last=False)

@@ -7,17 +7,23 @@ unless it owns nothing else.
 
 from __future__ import annotations
 
-import json
+import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeGuard, cast
 
 from fleetbus.kube.applied import is_identical
+from fleetbus.kube.keyed_items import FieldsByKey
+from fleetbus_distributor.health.fields import cut, items, text, tree
 from fleetbus_distributor.render.template import Object
 
 _NAMED: Final = 3
 _UNOWNED: Final = frozenset({"apiVersion", "kind", "status"})
 _METADATA: Final = ("labels", "annotations")
+_MAX_HOLDERS: Final = 20
+"""The last ones; an API server keeps ten that update, and those that apply are few."""
+_MAX_PATH: Final = 300
+"""Characters of a field: one long name would be repeated for everything below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +112,18 @@ def describe_corrections(found: Sequence[tuple[str, Sequence[Drift]]]) -> str:
 
 
 def _others(live: Object, manager: str) -> list[_Holder]:
-    entries = cast("list[dict[str, Any]]", live["metadata"].get("managedFields") or [])
-    return [
+    entries: Any = live["metadata"].get("managedFields")
+    others = (
         _Holder(
             str(one.get("manager")),
             str(one.get("time", "")),
             str(one.get("operation", "")),
-            one.get("fieldsV1") or {},
+            tree(one.get("fieldsV1")),
         )
-        for one in entries
+        for one in items(entries)
         if one.get("manager") != manager and not one.get("subresource")
-    ]
+    )
+    return heapq.nlargest(_MAX_HOLDERS, others, key=lambda one: one.time)
 
 
 def _compare(
@@ -125,39 +132,34 @@ def _compare(
     if _is_map(wanted) and _is_map(made) and _is_map(live):
         for key, value in wanted.items():
             inner = _within(holders, f"f:{key}")
-            shown = f"{path}.{key}" if key.replace("-", "").isalnum() else f'{path}["{key}"]'
+            step = f".{key}" if key.replace("-", "").isalnum() else f'["{key}"]'
+            shown = cut(path + step, _MAX_PATH)
             if key in live:
                 yield from _compare(value, made.get(key), live[key], inner, shown)
             elif made.get(key) not in (None, {}, []):
                 yield Drift(shown, is_removed=True)
     elif _is_keyed(wanted) and _is_list(made) and _is_list(live):
+        after, before = _by_name(made), _by_name(live)
+        fields = [(one, FieldsByKey(one.fields)) for one in holders]
         for item in cast("list[Object]", wanted):
-            yield from _compare_item(item, made, live, holders, path)
+            name = item["name"]
+            shown = cut(f'{path}[name="{name}"]', _MAX_PATH)
+            if (found := before.get(name)) is None:
+                yield Drift(shown, is_removed=True)
+                continue
+            inner = [replace(one, fields=part) for one, every in fields for part in every.of(found)]
+            yield from _compare(item, after.get(name), found, inner, shown)
     elif not is_identical(made, live):
         last = max(holders, key=lambda one: one.time, default=None)
         yield Drift(path, last.manager, last.time) if last else Drift(path)
 
 
-def _compare_item(
-    item: Object, made: list[Any], live: list[Any], holders: Sequence[_Holder], path: str
-) -> Iterator[Drift]:
-    shown = f'{path}[name="{item["name"]}"]'
-    after, before = _named(made, item["name"]), _named(live, item["name"])
-    if before is None:
-        yield Drift(shown, is_removed=True)
-        return
-    inner = [
-        replace(one, fields=cast("Mapping[str, Any]", tree))
-        for one in holders
-        for key, tree in one.fields.items()
-        if key.startswith("k:") and json.loads(key[2:]).items() <= before.items()
-    ]
-    yield from _compare(item, after, before, inner, shown)
-
-
-def _named(items: list[Any], name: str) -> Object | None:
-    maps = [cast("Object", one) for one in items if isinstance(one, dict)]
-    return next((one for one in maps if one.get("name") == name), None)
+def _by_name(found: list[Any]) -> dict[str, Object]:
+    """The items of a list by their names, of which the first counts."""
+    named: dict[str, Object] = {}
+    for one in items(found):
+        named.setdefault(text(one.get("name")), one)
+    return named
 
 
 def _is_map(value: Any) -> TypeGuard[Object]:
@@ -170,11 +172,11 @@ def _is_list(value: Any) -> TypeGuard[list[Any]]:
 
 def _is_keyed(wanted: Any) -> bool:
     """Whether a list has items that are identified by their names."""
-    items = cast("list[Any]", wanted) if isinstance(wanted, list) else []
-    return bool(items) and all(
-        isinstance(one, dict) and isinstance(cast("Object", one).get("name"), str) for one in items
+    every = cast("list[Any]", wanted) if isinstance(wanted, list) else []
+    return bool(every) and all(
+        isinstance(one, dict) and isinstance(cast("Object", one).get("name"), str) for one in every
     )
 
 
 def _within(holders: Sequence[_Holder], key: str) -> list[_Holder]:
-    return [replace(one, fields=one.fields[key]) for one in holders if key in one.fields]
+    return [replace(one, fields=tree(one.fields[key])) for one in holders if key in one.fields]

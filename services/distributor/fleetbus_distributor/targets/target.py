@@ -30,10 +30,11 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.discovery import ApiResource
 from fleetbus.ownership import PAUSE_ANNOTATION, Owner
 from fleetbus_distributor.health.cluster_health import NO_RULES, StatusRules
+from fleetbus_distributor.health.fields import cut, items
 from fleetbus_distributor.plan.intent import Key, Owned
 from fleetbus_distributor.render.spec import Policy
 from fleetbus_distributor.render.template import Object, ObjectRef
-from fleetbus_distributor.targets.drift import Corrections
+from fleetbus_distributor.targets.drift import MAX_CAUSES, Corrections, conflicts
 from fleetbus_distributor.targets.limits import ClusterLimits
 from fleetbus_distributor.targets.missing_right import missing_right
 from fleetbus_distributor.targets.outcome import State
@@ -69,6 +70,10 @@ _QUOTED_BY_MERGE: Final = re.compile(r": expected (.+?), got &[^\n]*")
 """Server-side apply quotes a value of another type: `.data.a: expected string, got &value…`."""
 _MIN_LENGTH: Final = 3
 """Shorter strings occur in every sentence."""
+_MAX_READ: Final = 4096
+"""Characters of a message: patterns and values are looked for in every place of it."""
+_MARK: Final = "\0"
+"""Stands for a value while others are looked for, which must not be found in `<redacted>`."""
 
 
 @dataclass(slots=True)
@@ -164,18 +169,21 @@ def to_finding(error: KubeError, obj: Object, what: str) -> Finding:
 
 def _conflict(error: Conflict, message: str, obj: Object, what: str) -> Finding:
     """A field of another manager is a conflict; a lost race is only repeated."""
-    causes: list[dict[str, Any]] = error.details.get("causes") or []
-    fields = [cause for cause in causes if cause.get("reason") == "FieldManagerConflict"]
+    fields = conflicts(error)
     if not fields:
         return Finding(State.WAITING, "Changed", message, SOON)
-    named = [f"{one.get('field', '')}: {one.get('message', '')}" for one in fields]
+    named = [f"{one.get('field', '')}: {one.get('message', '')}" for one in fields[:MAX_CAUSES]]
     shown = redact_secrets("; ".join(named), obj)[:_MAX_CONFLICT]
     return Finding(State.CONFLICT, "FieldConflict", f"{what}: {shown}; {_remedy(fields)}", RARELY)
 
 
 def _remedy(causes: Sequence[Mapping[str, Any]]) -> str:
     """The two ways out of a conflict, of which the author has to choose one."""
-    found = {name for cause in causes for name in _MANAGER.findall(str(cause.get("message")))}
+    found = {
+        name
+        for cause in causes[:MAX_CAUSES]
+        for name in _MANAGER.findall(str(cause.get("message"))[:_MAX_READ])
+    }
     managers = ", ".join(sorted(found)[:_MAX_MANAGERS]) or "the other manager"
     fields, them = ("the field", "it") if len(causes) == 1 else ("these fields", "them")
     return (
@@ -185,7 +193,7 @@ def _remedy(causes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _forbidden(error: Forbidden, message: str) -> Finding:
-    causes: list[dict[str, Any]] = error.details.get("causes") or []
+    causes = items(error.details.get("causes"))
     if any(cause.get("reason") == "NamespaceTerminating" for cause in causes):
         return Finding(State.WAITING, "NamespaceTerminating", message, LATER)
     if _NO_ACCOUNT in error.message:
@@ -201,12 +209,15 @@ def redact_secrets(message: str, obj: Mapping[str, Any]) -> str:
     """
     if obj.get("kind") == "Secret" and not (obj.get("data") or obj.get("stringData")):
         return _HIDDEN
-    cleaned = _QUOTED_BY_MERGE.sub(r": expected \1", message)
+    cleaned = _QUOTED_BY_MERGE.sub(r": expected \1", message[:_MAX_READ])
     for value in sorted(_secrets_of(obj), key=len, reverse=True):
-        cleaned = cleaned.replace(value, _HIDDEN)
+        cleaned = cleaned.replace(value, _MARK)
     if obj.get("kind") == "Secret":
-        cleaned = _QUOTED_VALUE.sub(rf"\1 value: {_HIDDEN}", cleaned)
-    return cleaned if len(cleaned) <= MAX_MESSAGE else f"{cleaned[: MAX_MESSAGE - 1]}…"
+        cleaned = _QUOTED_VALUE.sub(rf"\1 value: {_MARK}", cleaned)
+    if len(message) > _MAX_READ and len(cleaned) <= MAX_MESSAGE:
+        return _HIDDEN  # its end may be the beginning of a value
+    cleaned = cleaned.replace(_MARK, _HIDDEN)
+    return cut(cleaned, MAX_MESSAGE)
 
 
 def _secrets_of(obj: Mapping[str, Any]) -> set[str]:
