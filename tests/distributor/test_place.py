@@ -1,3 +1,4 @@
+import time
 from typing import Any
 
 import pytest
@@ -81,3 +82,14 @@ def test_all_requirements_must_hold():
     )
     assert matches(selector, {"tier": "prod", "region": "eu"})
     assert not matches(selector, {"tier": "prod"})
+
+
+def test_d15_a_selector_of_thousands_of_values_is_compared_at_once():
+    """It is done in the event loop of all rounds: it took six seconds."""
+    values = [f"v{at}" for at in range(50_000)]
+    expressions = [{"key": "zone", "operator": "NotIn", "values": values}] * 2
+    placement = Placement.model_validate({"clusterSelector": {"matchExpressions": expressions}})
+    members = [Member(f"c{at}", {"zone": "z"}) for at in range(1000)]
+    began = time.process_time()
+    assert len(place(placement, members, "").targets) == 1000
+    assert time.process_time() - began < 1

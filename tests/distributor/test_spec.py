@@ -114,3 +114,29 @@ def test_an_explicit_null_value_is_a_value():
     actions = [{"op": "add", "path": "/a", "value": None}, {"op": "remove", "path": "/a"}]
     spec = read(customize={"clusters": [{"name": "a", "action": actions}]})
     assert [action.has_value for action in spec.customize.clusters[0].action] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ({"placement": {"clusters": [{"name": "A"}] * 1000}}, "spec: 980 more problems"),
+        ({"vars": {f"1{at}": 1 for at in range(100)}}, "spec: 80 more problems"),
+        (
+            {
+                "placement": {
+                    "clusterSelector": {
+                        "matchExpressions": [{"key": "k", "operator": "Exists"}] * 101
+                    }
+                }
+            },
+            "at most 100 items",
+        ),
+    ],
+)
+def test_d15_many_problems_and_many_expressions_are_refused_in_few_words(
+    spec: dict[str, Any], problem: str
+):
+    with pytest.raises(SpecError) as refused:
+        read_spec({"spec": {"template": {}, **spec}})
+    assert problem in str(refused.value)
+    assert len(refused.value.problems) <= 21

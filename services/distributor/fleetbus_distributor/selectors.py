@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import cached_property
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -35,6 +36,11 @@ class Requirement(Strict):
     operator: Operator
     values: list[str] = Field(default_factory=list)
 
+    @cached_property
+    def value_set(self) -> frozenset[str]:
+        """The values: there may be thousands, and each cluster is compared with them."""
+        return frozenset(self.values)
+
     @model_validator(mode="after")
     def _values_fit(self) -> Self:
         needs_values = self.operator in (Operator.IN, Operator.NOT_IN)
@@ -49,7 +55,7 @@ class LabelSelector(Strict):
     """A Kubernetes label selector; an empty one selects everything."""
 
     match_labels: dict[str, str] = Field(default_factory=dict[str, str])
-    match_expressions: list[Requirement] = Field(default_factory=list[Requirement])
+    match_expressions: list[Requirement] = Field(default_factory=list[Requirement], max_length=100)
 
 
 class ClusterName(Strict):

@@ -69,9 +69,9 @@ def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
     value = labels.get(requirement.key)
     match requirement.operator:
         case Operator.IN:
-            return value is not None and value in requirement.values
+            return value is not None and value in requirement.value_set
         case Operator.NOT_IN:
-            return value is None or value not in requirement.values
+            return value is None or value not in requirement.value_set
         case Operator.EXISTS:
             return value is not None
         case Operator.DOES_NOT_EXIST:

@@ -25,6 +25,7 @@ KIND = "MultiClusterResource"
 CRD_NAME = "multiclusterresources.fleetbus.dev"
 CLUSTER_RESOURCE = "fleetbus.dev/v1alpha1/clusters"
 
+_MAX_PROBLEMS = 20
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
@@ -97,7 +98,9 @@ class ClusterCustomize(Strict):
 class Customize(Strict):
     """The differences between clusters."""
 
-    clusters: list[ClusterCustomize] = Field(default_factory=list[ClusterCustomize])
+    clusters: list[ClusterCustomize] = Field(
+        default_factory=list[ClusterCustomize], max_length=1000
+    )
 
 
 class ConflictPolicy(StrEnum):
@@ -214,13 +217,20 @@ def read_spec(resource: dict[str, Any]) -> Spec:
         raise SpecError(_problems(error)) from error
     bad_names = [name for name in spec.vars if not _VARIABLE.fullmatch(name)]
     if bad_names:
-        raise SpecError([f"spec.vars: {name!r} is not a variable name" for name in bad_names])
+        named = [f"spec.vars: {name!r} is not a variable name" for name in bad_names]
+        raise SpecError(named[:_MAX_PROBLEMS] + _more(len(named)))
     return spec
 
 
 def _problems(error: ValidationError) -> list[str]:
     details = error.errors(include_url=False, include_input=False, include_context=False)
-    return [f"{_path(detail['loc'])}: {_reason(detail['msg'])}" for detail in details]
+    named = [f"{_path(one['loc'])}: {_reason(one['msg'])}" for one in details[:_MAX_PROBLEMS]]
+    return named + _more(len(details))
+
+
+def _more(count: int) -> list[str]:
+    """The sentence about problems that are not named."""
+    return [f"spec: {count - _MAX_PROBLEMS} more problems"] if count > _MAX_PROBLEMS else []
 
 
 def _path(location: tuple[int | str, ...]) -> str:
