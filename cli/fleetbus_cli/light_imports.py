@@ -1,13 +1,8 @@
 """Spares commands imports of the libraries that no command has a use for.
 
-A person waits for each: for rich, which structlog imports for tracebacks; for OpenTelemetry, which
-redis-py imports for metrics; for aiohttp, which nats-py imports for websockets; and for the
-certificates of the machine, which aiohttp reads when it is imported. Together they take a quarter
-of a second of CPU.
-
-The first two count as not installed while the library that asks for them is imported. Aiohttp is
-imported by the first websocket, and the certificates are read by the first connection without a TLS
-context of ours.
+A person waits for each, a tenth of a second of CPU: for rich, which structlog imports for
+tracebacks, and for aiohttp, which nats-py imports for websockets. Both count as not installed while
+the library that asks for them is imported; the first websocket imports aiohttp.
 """
 
 from __future__ import annotations
@@ -57,10 +52,6 @@ def _load_structlog(plain: Loader, module: ModuleType) -> None:
     _load_without("rich", plain, module)
 
 
-def _load_redis(plain: Loader, module: ModuleType) -> None:
-    _load_without("opentelemetry", plain, module)
-
-
 def _load_nats(plain: Loader, module: ModuleType) -> None:
     _load_without("aiohttp", plain, module)
     transport: Any = module
@@ -90,24 +81,8 @@ class _Late:
         return getattr(import_module(self._name), attribute)
 
 
-def _load_aiohttp(plain: Loader, module: ModuleType) -> None:
-    import ssl  # noqa: PLC0415 -- import cost
-
-    from fleetbus_cli.late_certificates import postpone  # noqa: PLC0415 -- import cost
-
-    load = ssl.SSLContext.load_default_certs
-    ssl.SSLContext.load_default_certs = postpone
-    try:
-        plain.exec_module(module)
-    finally:
-        ssl.SSLContext.load_default_certs = load
-
-
 _LOADS: Final = {
-    "aiohttp.connector": _load_aiohttp,
     "nats.aio.transport": _load_nats,
-    "redis.observability.metrics": _load_redis,
-    "redis.observability.providers": _load_redis,
     "structlog.dev": _load_structlog,
     "structlog.tracebacks": _load_structlog,
 }
