@@ -8,7 +8,6 @@ import pathlib
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import Annotated, Any, Final, Self, TypeVar
 
 import structlog
@@ -18,6 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from fleetbus.errors import ConfigError
 from fleetbus.process.access.nats import NatsAccess, nats_access
 from fleetbus.process.access.store import StoreAccess, store_access
+from fleetbus.process.close_names import close_names
 from fleetbus.process.durations import parse_duration
 from fleetbus.process.logs import LogFormat, LogLevel
 
@@ -247,7 +247,7 @@ def tell_unknown_settings(*kinds: type[BaseSettings]) -> None:
     own = dict.fromkeys(unknown_settings(*kinds) if kinds else [], "")
     shared = {_variable(SharedSettings, name) for name in SharedSettings.model_fields}
     others = unknown_settings(SharedSettings)
-    meant = {name: get_close_matches(name, shared, n=1, cutoff=_ALIKE) for name in others}
+    meant = {name: close_names(name, shared, cutoff=_ALIKE) for name in others}
     for name, known in (own | {name: near[0] for name, near in meant.items() if near}).items():
         log.warning("setting_unknown", name=name, **({"did_you_mean": known} if known else {}))
 

@@ -10,19 +10,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fleetbus_query_api.kube.objects.forms import WholeObjects
 from fleetbus_query_api.watch import subscription, timers
 from support.eventually import eventually
 from support.rigs.query_api import QueryApi, served
 from support.rigs.secured_api import RBAC, SecuredApi, grant, rule, secured_api
-from support.rigs.watch_client import watching
+from support.rigs.watch_client import WatchClient, watching
 from support.servers.plain_http import http_client
 from support.stores.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
     from pathlib import Path
 
     from redis.asyncio import Redis
+
+    from fleetbus.snapshot import Entry
 
 PODS = "core/pods"
 EU1 = "/kube/eu1/api/v1/pods"
@@ -95,6 +98,31 @@ async def test_a8_a_client_that_does_not_read_is_cut_and_the_others_are_not(
         assert rest.count(b'"type":"ADDED"') < 300
         assert b'"code":410' in rest[-1000:]
         writer.close()
+
+
+async def test_a8_an_event_is_encoded_once_for_all_headers_that_mean_one_form(
+    api: QueryApi, monkeypatch: pytest.MonkeyPatch
+):
+    original, encoded = WholeObjects.answer, list[str]()
+
+    def answer(self: WholeObjects, entries: Sequence[Entry]) -> bytes:
+        encoded.extend(entry.name for entry in entries)
+        return original(self, entries)
+
+    monkeypatch.setattr(WholeObjects, "answer", answer)
+    await api.add_cluster("eu1", PODS)
+    since = await version_of(api)
+    async with AsyncExitStack() as exits:
+        watches: list[WatchClient] = []
+        for at in range(8):
+            headers = {"Accept": f"application/x-{at}, application/json;q=0.{at}"}
+            client = await exits.enter_async_context(http_client(api.url, headers=headers))
+            watch = watching(client, EU1, resourceVersion=since, includeObject="Object")
+            watches.append(await exits.enter_async_context(watch))
+        await api.add("eu1", PODS, "web")
+        for watch in watches:
+            await watch.has("ADDED web")
+    assert encoded == ["web"]
 
 
 async def test_a6_watches_end_at_once_when_the_process_stops(

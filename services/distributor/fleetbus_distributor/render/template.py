@@ -14,10 +14,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from itertools import islice
 from typing import Any, TypeAlias, cast
 
+from fleetbus.process.close_names import close_names
 from fleetbus_distributor.errors import RenderError
 from fleetbus_distributor.render.spec import Spec
 from fleetbus_distributor.render.work import MAX_DEPTH, Work
@@ -30,8 +30,6 @@ _LABELS = "cluster.labels."
 _VARS = "vars."
 _COMPARED = 100
 """So many names are compared with a misspelt one: it is done for each cluster."""
-_MAX_COMPARED = 64
-"""Characters: the time to compare two names is the product of their lengths."""
 _MAX_SHOWN = 200
 _Path: TypeAlias = "str | tuple[_Path, str]"
 """A field for messages: the path of its parent, and the rest. It is joined only if there is
@@ -191,10 +189,7 @@ def _look_up(expression: str, context: Context, path: _Path) -> Any:
 
 def _similar(name: str, names: Iterable[str]) -> str:
     """The name that was probably meant, for a message; empty if none is alike."""
-    if len(name) > _MAX_COMPARED:
-        return ""
-    short = (each for each in names if len(each) <= _MAX_COMPARED)
-    near = get_close_matches(name, islice(short, _COMPARED), n=1)
+    near = close_names(name, islice(names, _COMPARED))
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

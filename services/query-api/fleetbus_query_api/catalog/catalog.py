@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from difflib import get_close_matches
 from itertools import chain
 from typing import Final, TypeVar
 
 from fleetbus.kube.resource_names import CATEGORIES, names_of
 from fleetbus.kube.unwatched_types import how_to_watch
+from fleetbus.process.close_names import close_names
 from fleetbus.snapshot import Definition, ResourceType, SnapshotReader, StoreEmpty
 from fleetbus_proto.resources import CORE, ResourceName, parse_resource_name
 from fleetbus_query_api.responses.problem import NotFoundProblem
@@ -27,8 +27,6 @@ _RATIO: Final = 20
 _SOON: Final = 0.02
 _LONGEST: Final = timedelta(seconds=10)
 """For how long an older state of a large fleet is used while a newer one is read."""
-_MAX_COMPARED: Final = 100
-"""Characters of a name that are compared with others."""
 _MAX_NAMED: Final = 12
 """Resources that an error lists; a cluster may have hundreds."""
 
@@ -184,7 +182,8 @@ class KnownFleet:
 
     def _suggestion(self, text: str) -> str:
         names = {known.name for known in self.resources} | {r.plural for r in self.resources}
-        near = get_close_matches(text[:_MAX_COMPARED], names, n=1)
+        likely = sorted(names, key=lambda name: name[:1] != text[:1].lower())
+        near = close_names(text, likely)
         return f"did you mean {near[0]!r}?" if near else ""
 
     def _watched_names(self) -> str:

@@ -79,9 +79,8 @@ class WholeObjects:
 class MetadataOnly:
     """The metadata of the objects (PartialObjectMetadata)."""
 
-    key = "metadata"
-
     def __init__(self, of: ObjectBytes, version: str) -> None:
+        self.key = ("metadata", version)
         self._of = of
         self._version = version
 

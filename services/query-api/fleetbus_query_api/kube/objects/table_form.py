@@ -33,7 +33,7 @@ class TableRows:
         self, columns: Sequence[Column], of: ObjectBytes, *, include: str, version: str
     ) -> None:
         # Clusters define custom types differently, and not everybody sees all of them (rule A2).
-        self.key = ("table", *columns)
+        self.key = ("table", version, include, *columns)
         self._columns = columns
         self._of = of
         self._include = include

@@ -34,11 +34,9 @@ class WatchEvents:
 
     def __init__(self, form: Form, asked: KubeRequest) -> None:
         self._form = form
-        # Equal for all watches of a resource whose lines are the same.
-        self.key = (
-            *(form.key, asked.accept, asked.path.version),
-            *(asked.parameters.include_object, asked.is_fleet),
-        )
+        # Equal for all watches of a resource whose lines are the same. The Accept header is not in
+        # it: there are any number of those, and few forms that are chosen by them.
+        self.key = (form.key, asked.path.version, asked.path.subresource, asked.is_fleet)
 
     def event(self, what: str, entry: Entry) -> bytes:
         """An event of an object."""
