@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 EU1 = Source()
 FLEET = "fleetbus.dev/v1alpha1"
+DISTRIBUTED = "fleetbus.dev/multiclusterresources"
 TIMELINE = "/fleet/v1/timeline/eu1/pods/prod/web"
 
 
@@ -187,6 +188,46 @@ async def test_a1_whoever_may_get_the_owner_sees_what_was_done_for_it(
         "distributor-targets: eu1/team/all",
         "the message of team/all",
     }
+
+
+async def test_a1_a_members_multiclusterresource_shows_nothing_of_the_hubs_namesake(
+    api: SecuredApi, redis: Redis, bus: Bus
+):
+    """A request of distributor-targets names the cluster, but an object of the hub."""
+    fleet = QueryApi(api.url, api.client, api.snapshot)
+    await fleet.add_cluster("eu1", DISTRIBUTED)
+    past = RecordedPast(bus, api.snapshot)
+    source = Source(group="fleetbus.dev", resource="multiclusterresources")
+    since = rfc3339(await past.record(source.added("old", 1, namespace="team")))
+    await past.record(source.deleted("old", 2, namespace="team"))
+    await fleet.add("eu1", DISTRIBUTED, "all", namespace="team")
+    await end_run(redis, "distributor", "hub", "team", "all")
+    await end_run(redis, "distributor-targets", "eu1", "team", "all", DISTRIBUTED)
+    await report(bus, "eu1", DistributionVerb.FAILED, "MultiClusterResource team/all")
+    await report(bus, "eu1", DistributionVerb.DELETED, "MultiClusterResource team/old")
+    grant(api.members["eu1"], "anna", rule("get list", "fleetbus.dev", "multiclusterresources"))
+    token = api.user("anna")
+    plural = "multiclusterresources.fleetbus.dev"
+    for path in (
+        f"/fleet/v1/timeline/eu1/{plural}/team/all",
+        f"/fleet/v1/changes?resource={plural}&since={since}",
+        f"/fleet/v1/deleted/{plural}",
+        f"/fleet/v1/resources/{plural}",
+        f"/fleet/v1/objects/eu1/{plural}/team/all",
+        f"/fleet/v1/owners/eu1/{plural}/team/all",
+        f"/fleet/v1/children/eu1/{plural}/team/all",
+        "/fleet/v1/where?name=all",
+        "/fleet/v1/held-deletions",
+        "/kube/-/apis/fleetbus.dev/v1/multiclusterresources",
+        "/kube/eu1/apis/fleetbus.dev/v1/namespaces/team/multiclusterresources/all",
+    ):
+        answer = await api.get(token, path)
+        assert answer.status_code in (200, 403, 404), (path, answer.text)
+        assert "distributor" not in answer.text, path
+        assert "the message of" not in answer.text, path
+        assert '"hub"' not in answer.text, path
+    own = await api.get(token, f"/fleet/v1/timeline/eu1/{plural}/team/all")
+    assert own.status_code == 200, own.text
 
 
 async def test_a1_only_the_rights_on_the_hub_show_which_object_of_it_deleted_another(
