@@ -18,6 +18,7 @@ import pytest
 
 from fleetbus.errors import from_status
 from fleetbus.kube.client import KubeClient
+from fleetbus_distributor.preview.diff import diff_lines
 from fleetbus_distributor.targets.drift_report import find_drift
 from fleetbus_distributor.targets.target import MAX_MESSAGE, redact_secrets
 from support.rigs.distributor import CONFIG_MAP, Object, Rig
@@ -212,3 +213,14 @@ def test_d14_of_a_long_message_no_beginning_of_a_value_is_shown(shift: int):
     secret = {"kind": "Secret", "stringData": {"a": value}}
     shown = redact_secrets(" " * shift + value * 1000, secret)
     assert "hunter2" not in shown
+
+
+@pytest.mark.parametrize(("count", "is_whole"), [(1500, False), (20_000, True)])
+def test_s11_a_plan_of_an_object_of_equal_lines_does_not_hang(count: int, is_whole: bool):
+    """A member's object of 100 kB held up the plan of the whole fleet for minutes."""
+    before: Object = {"spec": [f"v{at % 101}" for at in range(count)]}
+    after: Object = {"spec": [f"v{at * 7 % 101}" for at in range(count)]}
+    began = time.process_time()
+    lines = diff_lines(before, after)
+    assert time.process_time() - began < 5
+    assert (len(lines) == 2 * (count + 1)) is is_whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias, cast
 
@@ -19,6 +20,8 @@ _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _HIDDEN: Final = "<redacted>"
 _CHANGED: Final = "<redacted, changed>"
 _CONTEXT: Final = 3
+_MOST_WORK: Final = 1_000_000_000
+"""A few seconds."""
 
 
 def diff(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -31,8 +34,21 @@ def diff(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 def diff_lines(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """The lines of a unified diff of two trees, as YAML; an empty tree has no lines."""
     old, new = (render_yaml(tree).splitlines() if tree else [] for tree in (before, after))
+    if not _is_cheap(old, new):
+        return [*(f"-{line}" for line in old), *(f"+{line}" for line in new)]
     lines = difflib.unified_diff(old, new, lineterm="", n=_CONTEXT)
     return list(lines)[2:]  # without the names of files
+
+
+def _is_cheap(old: list[str], new: list[str]) -> bool:
+    """Whether two texts can be compared line by line within seconds.
+
+    Where the same lines occur again and again, it takes the cube of their number.
+    """
+    counts, others = Counter(old), Counter(new)
+    popular = len(new) // 100 + 1  # difflib skips what occurs more often in a long text
+    pairs = sum(counts[line] * count for line, count in others.items() if count <= popular)
+    return pairs * min(len(old), len(new)) <= _MOST_WORK
 
 
 def without_server_fields(tree: Mapping[str, Any]) -> dict[str, Any]:
