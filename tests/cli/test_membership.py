@@ -37,8 +37,12 @@ def test_t20_a_joined_cluster_has_a_secret_and_a_cluster(
     status, out, err = join(call, fleet, "-l", "region=eu", "-l", "tier=gold")
     assert (status, err) == (0, "")
     assert out.startswith("cluster eu1 joined the fleet\n  fleetbus-watcher --cluster eu1 ")
-    assert "fleetbus get pods -c eu1" in out
-    assert "fleetbus unjoin eu1" in out
+    commands = [
+        line.split("   ")[0].split()[1:] for line in out.splitlines() if "  fleetbus " in line
+    ]
+    assert commands[1:] == [["get", "pods", "--cluster", "eu1"], ["unjoin", "eu1"]]
+    for command in commands:
+        assert call(*command, "--help")[0] == 0, f"the CLI has no {command}"
     cluster = hub.get(CLUSTERS, None, "eu1")
     assert cluster is not None
     assert cluster["metadata"]["labels"] == {"region": "eu", "tier": "gold"}

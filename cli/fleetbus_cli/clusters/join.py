@@ -64,12 +64,15 @@ def join_cluster(
 
 
 def _next_steps(name: str, watcher: str) -> str:
-    return (
-        f"  {watcher}\n"
-        f"                                  watches it, with FLEETBUS_NATS_URL set\n"
-        f"  fleetbus clusters               shows whether its watcher is connected\n"
-        f"  fleetbus get pods -c {name:<10} shows what runs there\n"
-        f"  fleetbus unjoin {name:<15} removes it again; its objects stay"
+    steps = (
+        ("fleetbus clusters", "shows whether its watcher is connected"),
+        (f"fleetbus get pods --cluster {name}", "shows what runs there"),
+        (f"fleetbus unjoin {name}", "removes it again; its objects stay"),
+    )
+    width = max(len(command) for command, _ in steps)
+    lines = [f"  {command:<{width}}   {effect}" for command, effect in steps]
+    return "\n".join(
+        [f"  {watcher}", f"  {'':<{width}}   watches it, with FLEETBUS_NATS_URL set", *lines]
     )
 
 

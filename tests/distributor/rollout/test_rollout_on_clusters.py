@@ -288,3 +288,15 @@ async def test_d17_a_template_that_fails_on_one_cluster_stops_its_wave(rig: Rig)
     rig.fleet.join("t1", zone="b")
     await rounds(rig)
     assert values(rig) == {"t1": "b", "t2": "a", "t4": "a"}
+
+
+async def test_d17_a_cut_message_of_a_gate_ends_in_an_ellipsis(rig: Rig):
+    await on_v1(rig)
+    theirs = {"data": {"k": "theirs"}}
+    rig.clusters["t1"].patch(MAPS, "default", "m", theirs, manager=f"manager-{100 * 'x'}")
+    rig.edit(template=config_map("v2"), policy={"drift": "Report"})
+    await rounds(rig)
+    assert rig.states()["t1"] == "Conflict/FieldConflict"
+    (gate,) = rollout(rig)["waves"][0]["gates"]
+    assert "conflict with" in gate["message"]
+    assert gate["message"].endswith("…")

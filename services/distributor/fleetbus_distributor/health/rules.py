@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from fleetbus_distributor.health.fields import Tree, number, tree
+from fleetbus_distributor.health.fields import Tree, cut, number, tree
 from fleetbus_distributor.health.paths import ABSENT, parse_path, read_path
 from fleetbus_distributor.health.result import HEALTHY, NOT_OBSERVED, Health, degraded, progressing
 from fleetbus_distributor.selectors import Strict
@@ -106,7 +106,7 @@ class Check(Strict):
             return f"{self.path} is at least {self.at_least}"
         wanted = self.in_ if self.in_ is not None else [self.equals]
         shown = " or ".join(str(one) for one in wanted)
-        return f"{self.path} is {shown[:_MAX_SHOWN]}"
+        return f"{self.path} is {cut(shown, _MAX_SHOWN)}"
 
 
 def _is_same(found: Any, wanted: Any) -> bool:

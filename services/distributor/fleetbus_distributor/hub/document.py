@@ -20,6 +20,7 @@ from fleetbus.fleet.inventory_chunks import ChunkUnusable, Part, is_chunked, ref
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, FINALIZER, MULTI_CLUSTER_RESOURCES
 from fleetbus_distributor.errors import ChunkError
+from fleetbus_distributor.health.fields import cut
 from fleetbus_distributor.hub.chunks import STORED_WITHIN, ChunkStore, release, to_listed
 from fleetbus_distributor.hub.status import Status, is_changed
 from fleetbus_distributor.render.spec import API_VERSION, KIND
@@ -221,7 +222,7 @@ class Document:
                 "resourceVersion": self.metadata["resourceVersion"],
             },
             "reason": event.reason,
-            "message": event.message[:_EVENT_MESSAGE_LIMIT],
+            "message": cut(event.message, _EVENT_MESSAGE_LIMIT),
             "type": "Warning" if event.is_warning else "Normal",
             "source": {"component": MANAGER},
             "firstTimestamp": now,

@@ -21,7 +21,7 @@ import structlog
 from fleetbus.errors import FleetbusError
 from fleetbus.kube.client import KubeClient
 from fleetbus_distributor.fleet_view import TargetClients
-from fleetbus_distributor.health.fields import items, number, text, tree
+from fleetbus_distributor.health.fields import cut, items, number, text, tree
 from fleetbus_distributor.hub.rollout_state import GateState
 from fleetbus_distributor.plan.intent import Inventory
 from fleetbus_distributor.rollout.advance import Finding
@@ -85,7 +85,7 @@ async def look(
         for key, text in sorted(trouble.found.items())
         if _short(key) not in seen.get(name, "").split()
     ]
-    shown = f"last trouble: {news[0]}"[:_MAX_SHOWN] if news else ""
+    shown = cut(f"last trouble: {news[0]}", _MAX_SHOWN) if news else ""
     return Finding(GateState.PENDING, shown, digests, is_news=bool(news))
 
 

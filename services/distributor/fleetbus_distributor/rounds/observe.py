@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fleetbus_distributor.health.fields import cut
 from fleetbus_distributor.hub.rollout_state import AWAY
 from fleetbus_distributor.render.draft import Draft
 from fleetbus_distributor.rollout.rollouts import Observation, Progress
@@ -29,7 +30,7 @@ def observe_outcomes(
         for one in every
         if one.name in draft.revisions
     }
-    found |= {name: Observation(one.message[:_MAX_WHY]) for name, one in draft.problems.items()}
+    found |= {name: Observation(cut(one.message, _MAX_WHY)) for name, one in draft.problems.items()}
     looked_at = {one.name for one in every}
     held = {name for name in progress.step.scene.held if name not in looked_at}
     held |= {one.name for one in every if one.state is State.HELD}
@@ -39,9 +40,9 @@ def observe_outcomes(
 def _why_not(outcome: ClusterOutcome, revision: str) -> str:
     """Why a cluster is not ready; "" if everything is applied there, and healthy."""
     if outcome.state is State.UNREACHABLE:
-        return f"{AWAY}{outcome.message}"[:_MAX_WHY]
+        return cut(f"{AWAY}{outcome.message}", _MAX_WHY)
     if outcome.state not in (State.APPLIED, State.DRIFTED):
-        return f"{outcome.state}: {outcome.message}"[:_MAX_WHY]
+        return cut(f"{outcome.state}: {outcome.message}", _MAX_WHY)
     if outcome.revision != revision:
         return "not everything is applied"
-    return outcome.unhealthy[:_MAX_WHY]
+    return cut(outcome.unhealthy, _MAX_WHY)

@@ -173,7 +173,7 @@ def _conflict(error: Conflict, message: str, obj: Object, what: str) -> Finding:
     if not fields:
         return Finding(State.WAITING, "Changed", message, SOON)
     named = [f"{one.get('field', '')}: {one.get('message', '')}" for one in fields[:MAX_CAUSES]]
-    shown = redact_secrets("; ".join(named), obj)[:_MAX_CONFLICT]
+    shown = cut(redact_secrets("; ".join(named), obj), _MAX_CONFLICT)
     return Finding(State.CONFLICT, "FieldConflict", f"{what}: {shown}; {_remedy(fields)}", RARELY)
 
 
