@@ -244,7 +244,7 @@ class ApiClient:
         path: str,
         query: Mapping[str, str | Sequence[str]] | None = None,
         accept: str = "",
-    ) -> Iterator[bytes]:
+    ) -> Generator[bytes]:
         """Get a path, line by line.
 
         Args:

@@ -20,6 +20,7 @@ from fleetbus.process.human_time import render_duration
 from fleetbus.snapshot import ResourceState
 from fleetbus_cli import api_client
 from fleetbus_cli.app import app
+from fleetbus_query_api.tables.builtin import BUILTIN
 from support.rigs.query_api import Ended
 
 if TYPE_CHECKING:
@@ -317,3 +318,40 @@ async def test_the_command_line_ends_with_the_status(api: QueryApi, tmp_path: Pa
     unknown = await asyncio.to_thread(start, "get", "pods", "-o", "xml")
     assert unknown.returncode == 2
     assert len(unknown.stderr.splitlines()) == 1
+
+
+async def test_every_built_in_type_has_rows_names_and_wide_rows(api: QueryApi, run: Run):
+    await api.add_cluster("c1", *BUILTIN)
+    for key in BUILTIN:
+        await api.add("c1", key, "x")
+    keys = [key.split("/") for key in BUILTIN]
+    types = [plural if group == "core" else f"{plural}.{group}" for group, plural in keys]
+
+    for output in ("table", "wide", "name"):
+        ended = await run("get", ",".join(types), "-o", output)
+        assert (ended.status, ended.err) == (0, "")
+        lines = [line for line in ended.out.splitlines() if line.startswith("c1")]
+        assert len(lines) == len(types)
+    assert all(line.endswith("/x") for line in lines)
+
+
+async def test_events_have_the_columns_of_kubectl(api: QueryApi, run: Run):
+    await api.add_cluster("c1", "core/events")
+    about = {"kind": "Pod", "namespace": "prod", "name": "web"}
+    event: dict[str, Any] = {
+        "type": "Warning",
+        "reason": "BackOff",
+        "message": "no",
+        "involvedObject": about,
+    }
+    await api.add("c1", "core/events", "web.1", **event)
+
+    rows = (await run("get", "events")).rows
+    wide = (await run("get", "events", "-o", "wide")).rows
+    names = (await run("get", "events", "-o", "name")).out
+
+    assert " ".join(rows[0]) == "CLUSTER NAMESPACE LAST SEEN TYPE REASON OBJECT MESSAGE"
+    assert rows[1][-4:] == ["Warning", "BackOff", "pod/web", "no"]
+    assert wide[0][-1] == "NAME"
+    assert wide[1][-1] == "web.1"
+    assert names == "c1/events/prod/web.1\n"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PODS = "core/pods"
 _PLUGIN = (sys.executable, "-m", "fleetbus_cli.kubectl")
+_FLEETBUS = (sys.executable, "-m", "fleetbus_cli.main")
 
 
 def started(url: str, home: Path, *arguments: str) -> AbstractAsyncContextManager[Following]:
@@ -32,6 +33,18 @@ async def test_t19_w_shows_a_row_for_each_change_of_every_cluster(api: QueryApi,
     await api.add("c1", PODS, "a", status={"phase": "Pending"}, labels={"app": "web"})
     async with started(api.url, tmp_path, "list", "pods", "-w", "-l", "app=web") as running:
         await _changes_are_shown(api, running)
+
+
+async def test_w_follows_events_whose_names_are_not_shown(api: QueryApi, tmp_path: Path):
+    await api.add_cluster("c1", "core/events")
+    await api.add("c1", "core/events", "a", type="Warning", reason="First")
+    async with following(api.url, tmp_path, (*_FLEETBUS, "get", "events", "-w")) as running:
+        assert (await running.row())[-1] == "MESSAGE"
+        assert "First" in await running.row()
+        await api.add("c1", "core/events", "b", type="Warning", reason="Second")
+        assert "Second" in await running.row()
+        await api.add("c1", "core/events", "a", type="Warning", reason="Third")
+        assert "Third" in await running.row()
 
 
 async def _changes_are_shown(api: QueryApi, running: Following) -> None:

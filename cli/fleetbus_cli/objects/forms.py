@@ -127,7 +127,7 @@ class _Table(Form):
         def prefixed() -> Iterator[list[str]]:
             for row in _chain(first, rows):
                 row[at] = prefix + row[at]
-                yield row
+                yield table.cells(row)
 
         if printer.is_terminal():  # rows and progress would be written over each other
             progress.clear()

@@ -19,7 +19,7 @@ class ServerTable:
         freshness: of each cluster.
         incomplete: the clusters whose part may be incomplete or stale.
         end: the last line, once all rows are read.
-        name_column: where the column with the names of the objects is.
+        name_column: where a row has the name of its object, be it shown or not.
     """
 
     def __init__(
@@ -35,12 +35,23 @@ class ServerTable:
         asked |= {"showLabels": "true"} if show_labels else {}
         self._lines = api.lines(query.path, asked)
         head = _read(next(self._lines, b""))
-        self.columns: Sequence[Mapping[str, Any]] = head["columns"]
+        if (at := _name_column(head)) is None:  # of Events only a wide table has it
+            self._lines.close()
+            self._lines = api.lines(query.path, {**asked, "wide": "true"})
+            head = _read(next(self._lines, b""))
+            if (at := _name_column(head)) is None:
+                raise ApiFailed("the query API answers a table without names")
+        self.name_column = at
+        self._shown = [
+            number
+            for number, column in enumerate(head["columns"])
+            if is_wide or not column["priority"]
+        ]
+        self.columns: Sequence[Mapping[str, Any]] = [head["columns"][at] for at in self._shown]
         self.resource: Mapping[str, Any] = head["resource"]
         self.freshness: Mapping[str, Any] = head["freshness"]
         self.incomplete: Sequence[str] = head["incomplete"]
         self.end: Mapping[str, Any] = {}
-        self.name_column = [column["format"] for column in self.columns].index("name")
 
     @property
     def names(self) -> list[str]:
@@ -51,6 +62,10 @@ class ServerTable:
         """The cluster, namespace and name of the object in a row."""
         name = row[self.name_column].removesuffix(" (default)")  # of a StorageClass
         return row[0], row[1] if self.resource["namespaced"] else "", name
+
+    def cells(self, row: Sequence[str]) -> list[str]:
+        """The cells of a row that are shown."""
+        return [row[at] for at in self._shown]
 
     def rows(self, progress: Progress) -> Iterator[list[str]]:
         """Read the rows.
@@ -71,6 +86,16 @@ class ServerTable:
             self.end = last["end"]
             return
         raise ApiFailed(f"the answer of the query API was cut off after {count} rows; try again")
+
+
+def _name_column(head: Mapping[str, Any]) -> int | None:
+    """Find the names: by the format, which a type of Kubernetes lacks, or by the title."""
+    columns: Sequence[Mapping[str, Any]] = head["columns"]
+    for field in ("format", "name"):
+        for at, column in enumerate(columns):
+            if str(column[field]).lower() == "name":
+                return at
+    return None
 
 
 def _read(line: bytes) -> dict[str, Any]:

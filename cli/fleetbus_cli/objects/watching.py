@@ -224,8 +224,9 @@ class _TableView(_View):
             self.count += 1
             place = table.place_of(row)
             listed.add(place)
-            if seen := self._seen_in_list(place, self._state_of(row)):
-                yield seen, row
+            cells = table.cells(row)
+            if seen := self._seen_in_list(place, self._state_of(cells)):
+                yield seen, cells
 
     def _state_of(self, row: Sequence[str]) -> str:
         """The cells but for ages, which grow without a change."""
