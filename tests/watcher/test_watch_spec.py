@@ -241,3 +241,14 @@ async def test_p6_an_entry_beside_everything_narrows_its_type_and_no_other(rig: 
     namespaces = {event.namespace for event in await rig.events("services")}
     assert namespaces >= {"default", "kube-system"}
     assert len(rig.requests("list")) == 1
+    # Else what a wider entry had brought into the snapshot would stay there.
+    await eventually(lambda: leaves_out(rig, "core/configmaps"))
+
+
+async def leaves_out(rig: Rig, resource: str) -> bool:
+    """Whether the watcher reports that it watches all of the others, but not of this one."""
+    beat = await last(rig)
+    watch_set = beat.watch_set if beat else None
+    if watch_set is None:
+        return False
+    return watch_set.may_hold("core/services", "") and not watch_set.may_hold(resource, "")

@@ -52,7 +52,7 @@ class SelectionResult:
     served: frozenset[str] = frozenset()
     """All resources that the server serves, watched or not, as group/plural."""
     denied: frozenset[str] = frozenset()
-    """Resources that `*` leaves out, as group/plural."""
+    """Resources that `*` leaves out, as group/plural; those with entries of their own, too."""
     watch_set: WatchSet | None = None
     """The configuration beside `resources` and `refused`; None if that is not certain (P6)."""
 
@@ -81,10 +81,10 @@ async def select(
     for selection in selections:
         if selection.resource != ALL:
             await _add_named(selected, discovery, selection, secrets=secrets)
-    left_out = selected.denied | {resource for resource, _ in selected.resources}
+    selected.denied |= {resource for resource, _ in selected.resources}
     for selection in selections:
         if selection.resource == ALL:
-            _add(selected, _all_of(await discovery.resources(), left_out), selection)
+            _add(selected, _all_of(await discovery.resources(), selected.denied), selection)
     # Last: an unknown name may have refreshed the discovery.
     selected.served = frozenset(api.resource.key for api in await discovery.resources())
     selected.in_doubt = frozenset(name.rpartition("/")[0] for name in discovery.failed)
