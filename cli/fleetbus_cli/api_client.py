@@ -99,6 +99,7 @@ class Found:
         resource: group, plural, kind, namespaced and versions of the listed resource.
         freshness: of each cluster, from the last page.
         incomplete: the clusters whose part may be incomplete or stale, on any page.
+        undetermined: objects of the past of which it is unknown what they were.
         is_cut: whether there are more objects than the limit.
     """
 
@@ -106,6 +107,7 @@ class Found:
     resource: Mapping[str, Any] = field(default_factory=dict[str, Any])
     freshness: dict[str, Any] = field(default_factory=dict[str, Any])
     incomplete: list[str] = field(default_factory=list[str])
+    undetermined: list[Mapping[str, str]] = field(default_factory=list[Mapping[str, str]])
     is_cut: bool = False
     version: str = ""
     """Of the whole snapshot, before the first object was read: a watch goes on from there."""
@@ -325,6 +327,7 @@ def _add(found: Found, page: Mapping[str, Any]) -> str:
     found.version = found.version or str(page["resourceVersion"])
     found.freshness |= page["freshness"]
     found.incomplete += [name for name in page["incomplete"] if name not in found.incomplete]
+    found.undetermined += page.get("undetermined", ())
     return str(page["continue"])
 
 

@@ -12,6 +12,8 @@ from fleetbus.process.printer import printable
 _GAP: Final = "   "
 _NAMED: Final = 5
 """How many clusters one warning names."""
+_MOST_UNDETERMINED: Final = 100
+"""Objects that an answer names because it is unknown what they were."""
 
 
 _NOT_WATCHED: Final = "not watched there"
@@ -66,6 +68,27 @@ def warn_incomplete(
             continue
         verb = "are" if len(names) > 1 else "is"
         printer.note(f"warning: {shown}{more} {verb} incomplete: {why}")
+
+
+def warn_undetermined(objects: Sequence[Mapping[str, str]]) -> None:
+    """Say in one line that it is unknown what objects were, and from when on it is known."""
+    if not objects:
+        return
+    one = objects[0]
+    name = "/".join(filter(None, (one["namespace"], one["name"])))
+    # A query API of an earlier release says neither the type nor the time.
+    what = " ".join(filter(None, (one["cluster"], one.get("resource"), name)))
+    if len(objects) == 1:
+        printer.note(f"warning: unknown then: {what}: {one['reason']}")
+        return
+    count = (
+        f"{_MOST_UNDETERMINED} objects or more"
+        if len(objects) >= _MOST_UNDETERMINED
+        else f"{len(objects)} objects"
+    )
+    latest = max(each.get("knownFrom", "") for each in objects)
+    from_when = f"; their past is known from {latest}" if latest else ""
+    printer.note(f"warning: unknown then: {count}, such as {what}{from_when}")
 
 
 def _describe_reason(known: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -43,14 +43,3 @@ def note_beginning(answer: Mapping[str, Any], asked: str) -> None:
     if parse_point(asked, now=now) < since - _ROUNDING:
         begin = answer["since"][:19]
         printer.note(f"note: nothing is known of the time before {begin}Z")
-
-
-def warn_undetermined(objects: Sequence[Mapping[str, str]]) -> None:
-    """Name objects of which it is unknown what they were."""
-    for one in objects[:_NAMED]:
-        name = "/".join(filter(None, (one["namespace"], one["name"])))
-        # A query API of an earlier release does not say the type.
-        what = " ".join(filter(None, (one["cluster"], one.get("resource"), name)))
-        printer.note(f"warning: unknown then: {what}: {one['reason']}")
-    if len(objects) > _NAMED:
-        printer.note(f"warning: and {len(objects) - _NAMED} more or so")

@@ -23,7 +23,7 @@ from fleetbus_cli.objects.server_table import ServerTable
 from fleetbus_cli.objects.table_output import print_rows
 from fleetbus_cli.objects.templates import CustomColumn, list_of, parse_columns, with_cluster
 from fleetbus_cli.progress import Progress
-from fleetbus_cli.table import resource_prefix, warn_incomplete
+from fleetbus_cli.table import resource_prefix, warn_incomplete, warn_undetermined
 from fleetbus_cli.unknown import require_clusters
 
 
@@ -241,6 +241,7 @@ def warn_of_table(api: ApiClient, table: ServerTable, query: ObjectQuery, count:
     known = Found(freshness=dict(table.freshness))
     check_clusters(api, query, known)
     warn_incomplete(table.freshness, table.incomplete, named=query.clusters)
+    warn_undetermined(table.end.get("undetermined", ()))
     for cluster, undecided in table.end.get("undecided", {}).items():
         printer.note(
             f"warning: {cluster}: {undecided} objects without a body, which may match, are left out"

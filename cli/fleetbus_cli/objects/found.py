@@ -8,7 +8,7 @@ from typing import Any
 from fleetbus.process import printer
 from fleetbus_cli.api_client import Found, Item
 from fleetbus_cli.documents import render_json, render_yaml, without_managed_fields
-from fleetbus_cli.table import warn_incomplete
+from fleetbus_cli.table import warn_incomplete, warn_undetermined
 
 
 def hide_managed_fields(found: Found) -> None:
@@ -23,6 +23,7 @@ def hide_managed_fields(found: Found) -> None:
 def warn_of_gaps(found: Found) -> None:
     """Warn on stderr of stale clusters, missing bodies and a list that was cut."""
     warn_incomplete(found.freshness, found.incomplete)
+    warn_undetermined(found.undetermined)
     for item in found.items:
         if item.degraded:
             where = "/".join(filter(None, (item.cluster, item.namespace, item.name)))

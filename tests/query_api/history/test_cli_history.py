@@ -16,8 +16,9 @@ from fleetbus_cli.api_client import ApiClient, ApiFailed
 from fleetbus_cli.app import app
 from fleetbus_cli.history import restore
 from fleetbus_cli.history.deleted import Deleted, read_deleted
-from fleetbus_cli.history.window import note_window, warn_undetermined
+from fleetbus_cli.history.window import note_window
 from fleetbus_cli.objects.query import ObjectQuery
+from fleetbus_cli.table import warn_undetermined
 from fleetbus_cli.unknown import UnknownName
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_proto.events import Incarnation
@@ -183,13 +184,50 @@ async def test_diff_refuses_unknown_types_and_clusters(run: Run):
         await run("diff", "a/b/c/d")
 
 
-def test_what_was_unknown_then_is_named_with_its_type(capsys: pytest.CaptureFixture[str]):
+def test_a9_what_was_unknown_then_takes_one_line(capsys: pytest.CaptureFixture[str]):
+    """On a new fleet `fleetbus diff --since 10m` named each object."""
     one = {"cluster": "eu1", "namespace": "prod", "name": "web", "reason": "x"}
-    warn_undetermined([{**one, "resource": "apps/deployments"}, one])
-    assert capsys.readouterr().err.splitlines() == [
-        "warning: unknown then: eu1 apps/deployments prod/web: x",
-        "warning: unknown then: eu1 prod/web: x",
+    later = {**one, "name": "b", "knownFrom": "2026-01-02T15:04:05.000002Z"}
+    named = {**one, "resource": "apps/deployments", "knownFrom": "2026-01-02T15:04:05.000001Z"}
+    warnings = {
+        "eu1 apps/deployments prod/web: x": [named],
+        "eu1 prod/web: x": [one],
+        "2 objects, such as eu1 prod/web": [one, one],
+        "2 objects, such as eu1 apps/deployments prod/web;"
+        " their past is known from 2026-01-02T15:04:05.000002Z": [named, later],
+        "100 objects or more, such as eu1 prod/web": [one] * 100,
+    }
+    for what, objects in warnings.items():
+        warn_undetermined(objects)
+        assert capsys.readouterr().err == f"warning: unknown then: {what}\n"
+    warn_undetermined([])
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("diff", "cm", "--since"), ("get", "cm", "--as-of")])
+@pytest.mark.parametrize("form", ["table", "name", "yaml", "custom-columns=N:.metadata.name"])
+async def test_a9_what_a_list_has_shown_first_is_unknown_before(
+    past_api: PastApi, run: Run, words: tuple[str, ...], form: str
+):
+    """A list as of a time before it was empty without a warning."""
+    if words[0] == "diff" and form != "table":
+        pytest.skip("has one form")
+    await past_api.add_cluster("eu1", "core/configmaps")
+    source = Source(cluster="eu1", resource="configmaps")
+    start = await past_api.past.record(source.added("first", 1, body=body("first", 1)))
+    listed = [
+        source.listed(f"cm-{number}", 10 + number, body=body(f"cm-{number}", 10))
+        for number in range(120)
     ]
+    await past_api.past.record(*listed)
+    output = () if form == "table" else ("-o", form)
+    found = await run(*words, rfc3339(start), *output)
+    warnings = [line for line in found.err.splitlines() if "unknown then" in line]
+    assert len(warnings) == 1
+    assert "100 objects or more, such as eu1 core/configmaps prod/cm-" in warnings[0]
+    known_from = warnings[0].rpartition(" ")[2]
+    again = await run(*words, known_from, *output)
+    assert "unknown then" not in again.err
 
 
 @pytest.mark.usefixtures("eu1")

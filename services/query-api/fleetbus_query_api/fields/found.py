@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fleetbus.kube.selectors import FieldSelector
-from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot import ListQuery, Page
 from fleetbus_query_api.fields.order import SortKey
+from fleetbus_query_api.fields.undetermined import Undetermined
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Found:
 
     page: Page
     undecided: Mapping[str, int]
-    undetermined: Sequence[tuple[ObjectRef, str]] = ()
+    undetermined: Undetermined = field(default_factory=Undetermined)
 
 
 class Pages(Protocol):
@@ -39,17 +39,3 @@ class Pages(Protocol):
     async def members(self, query: ListQuery) -> dict[str, Any]:
         """More members of an answer with such pages."""
         ...
-
-
-def render_undetermined(found: Sequence[tuple[ObjectRef, str]]) -> list[dict[str, str]]:
-    """Render the objects whose past state is unknown."""
-    return [
-        {
-            "cluster": ref.cluster,
-            "resource": ref.resource,
-            "namespace": ref.namespace,
-            "name": ref.name,
-            "reason": reason,
-        }
-        for ref, reason in found
-    ]

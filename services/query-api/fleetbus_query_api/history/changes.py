@@ -20,7 +20,7 @@ from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot import SnapshotReader
 from fleetbus_query_api.access.authorise import Access
 from fleetbus_query_api.fields.bodies import UnreadableBody, decode
-from fleetbus_query_api.fields.found import render_undetermined
+from fleetbus_query_api.fields.undetermined import Undetermined, UndeterminedObject
 from fleetbus_query_api.fields.variants import reduce_tree
 from fleetbus_query_api.history.distributed import (
     ReportFilter,
@@ -36,7 +36,7 @@ from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.objects.listing import describe_resource
 from fleetbus_query_api.past.deletions import deletions_of_object, read_deletions
 from fleetbus_query_api.past.differences import NONE, Differences, compare_trees
-from fleetbus_query_api.past.states import Existence, PastState, PastStates
+from fleetbus_query_api.past.states import PastState, PastStates
 from fleetbus_query_api.past.steps import Step
 from fleetbus_query_api.past.stored_events import ref_of
 from fleetbus_query_api.past.window import Asked, Windows, render_window
@@ -53,8 +53,6 @@ _MAX_GROUPS: Final = 5_000
 """Different changes that are shown; further ones are counted as objects only."""
 _AT_A_TIME: Final = 2
 """Questions whose objects are compared side by side, of all users: each holds a step in memory."""
-_MAX_UNDETERMINED: Final = 100
-"""Objects that are named because their state is unknown."""
 _MODIFIED: Final = "modified"
 UNREADABLE: Final = Differences((), more=1)
 """Of a body that cannot be decoded: something has changed."""
@@ -100,7 +98,7 @@ class _Compared:
     groups: dict[_Kind, _Group] = field(default_factory=dict[_Kind, _Group])
     count: int = 0
     owned: int = 0
-    undetermined: list[tuple[ObjectRef, str]] = field(default_factory=list[tuple[ObjectRef, str]])
+    undetermined: Undetermined = field(default_factory=Undetermined)
     is_cut: bool = False
 
 
@@ -174,7 +172,7 @@ class FleetChanges:
                 "ownedObjects": found.owned,
                 "groupCount": len(groups),
                 "truncated": found.is_cut or len(groups) > len(shown),
-                "undetermined": render_undetermined(found.undetermined),
+                "undetermined": found.undetermined.render(),
                 "window": render_window(past.window),
                 **render_freshness(freshness),
             }
@@ -324,11 +322,10 @@ def _take(
         after: its state at the end.
         is_complete: also if another object owns it.
     """
-    unknown = next((one for one in (before, after) if one.existence is Existence.UNKNOWN), None)
-    if unknown is not None:
-        if len(found.undetermined) < _MAX_UNDETERMINED:
-            found.undetermined.append((ref, unknown.reason))
-        return
+    for state in (before, after):
+        if state.known_from is not None:
+            found.undetermined.add([UndeterminedObject(ref, state.reason, state.known_from)])
+            return
     if not before.is_present and not after.is_present:
         return
     change, differences = _compare(ref.resource, before, after)

@@ -23,7 +23,7 @@ from fleetbus_query_api.catalog.readable import (
     ReadableResources,
     Selection,
 )
-from fleetbus_query_api.fields.found import Found, Pages, render_undetermined
+from fleetbus_query_api.fields.found import Found, Pages
 from fleetbus_query_api.fields.kubernetes_names import translate_fields
 from fleetbus_query_api.fields.order import SortKey, parse_paths, parse_sort
 from fleetbus_query_api.fields.pages import MAX_PAGE_BYTES, FieldPage, FieldPages
@@ -228,7 +228,7 @@ def read_selectors(fields: str, labels: str) -> tuple[FieldSelector, LabelSelect
 async def past_members(pages: Pages, query: ListQuery, found: Found) -> dict[str, Any]:
     """The members of an answer about the past; none if it is about the present."""
     more = await pages.members(query)
-    return more | ({"undetermined": render_undetermined(found.undetermined)} if more else {})
+    return more | ({"undetermined": found.undetermined.render()} if more else {})
 
 
 def members_of(readable: Readable) -> list[str]:

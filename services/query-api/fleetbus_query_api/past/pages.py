@@ -22,9 +22,10 @@ from fleetbus.snapshot.reads.paging import Position, write_token
 from fleetbus_proto.keys import split_object_key
 from fleetbus_query_api.fields.bodies import UnreadableBody, why_degraded
 from fleetbus_query_api.fields.selection import matches_entry
+from fleetbus_query_api.fields.undetermined import Undetermined, UndeterminedObject
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.past.deletions import read_deletions
-from fleetbus_query_api.past.states import Existence, PastState, PastStates
+from fleetbus_query_api.past.states import PastState, PastStates
 from fleetbus_query_api.past.steps import STEP_BYTES, Step
 from fleetbus_query_api.past.token import (
     PastPosition,
@@ -49,8 +50,6 @@ _PORTIONS: Final = 20
 """Parts of the fleet at most, whose deletions are read one after the other."""
 _MAX_DELETED: Final = 200_000
 """Names of deleted objects that a page has to sort."""
-_MAX_UNDETERMINED: Final = 100
-"""Objects per page that are named because their state is unknown."""
 
 
 class _Place(NamedTuple):
@@ -75,7 +74,7 @@ class PastPage:
     at: datetime
     entries: list[Entry] = field(default_factory=list[Entry])
     undecided: dict[str, int] = field(default_factory=dict[str, int])
-    undetermined: list[tuple[ObjectRef, str]] = field(default_factory=list[tuple[ObjectRef, str]])
+    undetermined: Undetermined = field(default_factory=Undetermined)
     continue_token: str = ""
     last: _Place | None = None
     """The last candidate that was looked at."""
@@ -258,9 +257,8 @@ def _take(
 ) -> None:
     """Add an object to a page, if it existed and matches."""
     page.read += 1
-    if state.existence is Existence.UNKNOWN:
-        if len(page.undetermined) < _MAX_UNDETERMINED:
-            page.undetermined.append((ref, state.reason))
+    if state.known_from is not None:
+        page.undetermined.add([UndeterminedObject(ref, state.reason, state.known_from)])
         return
     if not state.is_present:
         return

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -50,6 +50,8 @@ _AT_A_TIME: Final = 8
 """Subjects that are read one by one, side by side."""
 _MOST_HIDDEN: Final = 10_000
 """Events of one verb that are read because the last one of them may hide another."""
+_TICK: Final = timedelta(microseconds=1)
+"""A state includes the events that were stored before its time."""
 _MOST_MALFORMED: Final = 1_000
 """Events that are passed over before the first valid one."""
 
@@ -71,6 +73,7 @@ class PastState:
         body: its JSON; empty without one, see `degraded`.
         reason: why its existence, or its body, is unknown.
         since: when the event was stored that brought this state; None if it is not on the stream.
+        known_from: from then on it is known what the object was; None if it is known at the time.
         event: that event.
     """
 
@@ -78,6 +81,7 @@ class PastState:
     body: bytes = b""
     reason: str = ""
     since: datetime | None = None
+    known_from: datetime | None = None
     event: Event | None = None
 
     @property
@@ -259,7 +263,11 @@ def state_of(stored: StoredEvent) -> PastState:
     if event.verb is Verb.DELETED:
         return PastState(Existence.ABSENT, since=stored.stored_at, event=event)
     return PastState(
-        Existence.PRESENT, event.object or b"", event.degraded, stored.stored_at, event
+        Existence.PRESENT,
+        event.object or b"",
+        event.degraded,
+        stored.stored_at,
+        event=event,
     )
 
 
@@ -299,7 +307,7 @@ def _before(first: StoredEvent | None, time: datetime) -> PastState:
         return PastState(Existence.PRESENT, event.object or b"", reason, event=event)
     how = "seen by a list" if event.verb is Verb.LISTED else "changed"
     reason = f"{how} at {event.observed_at[:19]}Z; its state before is older than the stream"
-    return PastState(Existence.UNKNOWN, reason=reason)
+    return PastState(Existence.UNKNOWN, reason=reason, known_from=first.stored_at + _TICK)
 
 
 def _precedes(prior: PriorState, event: Event) -> bool:

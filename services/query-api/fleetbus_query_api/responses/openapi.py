@@ -106,6 +106,8 @@ class UndeterminedModel(AnswerModel):
     namespace: str
     name: str
     reason: str
+    knownFrom: str  # noqa: N815 -- as in the answer
+    """From then on it is known what the object was."""
 
 
 class ListModel(FreshAnswerModel):

@@ -19,12 +19,12 @@ from fleetbus.errors import FleetbusError
 from fleetbus.kube.json_fields import Tree, pairs
 from fleetbus.kube.selectors import FieldSelector, LabelSelector
 from fleetbus.kube.trees import read_tree
-from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot import Entry, ListQuery
 from fleetbus_query_api.catalog.readable import Selection
-from fleetbus_query_api.fields.found import Found, Pages, render_undetermined
+from fleetbus_query_api.fields.found import Found, Pages
 from fleetbus_query_api.fields.kubernetes_names import translate_fields
 from fleetbus_query_api.fields.order import SortKey, parse_sort
+from fleetbus_query_api.fields.undetermined import Undetermined
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.objects.listing import (
     ObjectListing,
@@ -124,7 +124,7 @@ class TableListing:
     ) -> AsyncGenerator[bytes]:
         yield _encode(head) + b"\n"
         undecided: dict[str, int] = {}
-        undetermined: list[tuple[ObjectRef, str]] = []
+        undetermined = Undetermined()
         version = found.page.counter
         while True:
             # One object by its name is a get, which knows of no others.
@@ -133,7 +133,7 @@ class TableListing:
                 yield lines
             for cluster, count in found.undecided.items():  # each page counts all that it looked at
                 undecided[cluster] = max(undecided.get(cluster, 0), count)
-            undetermined += found.undetermined[: _NAMED - len(undetermined)]
+            undetermined.add(found.undetermined)
             token = found.page.continue_token
             if not token or chosen.limit == rows.count:
                 break
@@ -151,8 +151,8 @@ class TableListing:
             "undecided": undecided,
             "degraded": rows.degraded,
         }
-        if undetermined:
-            end["undetermined"] = render_undetermined(undetermined)
+        if unknown := undetermined.render():
+            end["undetermined"] = unknown
         yield _encode({"end": end}) + b"\n"
 
     async def _render(

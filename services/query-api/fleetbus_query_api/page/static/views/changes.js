@@ -113,8 +113,9 @@ function interest(group) {
 
 function undetermined(list) {
   if (!list.length) return null;
+  const latest = list.map((one) => one.knownFrom).sort().at(-1);
   const rows = list.map((one) => h("li", {}, `${one.cluster} ${one.resource} ${titleOf(one.namespace, one.name)}: ${one.reason}`));
-  return h("details", { class: "freshness" }, h("summary", {}, badge("not known", "warn"), ` whether ${list.length >= MOST_UNDETERMINED ? `${MOST_UNDETERMINED} objects or more` : plural(list.length, "object")} changed`), h("ul", {}, rows));
+  return h("details", { class: "freshness" }, h("summary", {}, badge("not known", "warn"), ` whether ${list.length >= MOST_UNDETERMINED ? `${MOST_UNDETERMINED} objects or more` : plural(list.length, "object")} changed; all is known from ${clock(latest)} on`), h("ul", {}, rows));
 }
 
 function groupItem(found, asked) {
