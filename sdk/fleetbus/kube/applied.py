@@ -204,7 +204,7 @@ def _same_set(parts: Tree, wanted: Any, live: Any) -> bool:
     theirs = map(_dump, cast("list[Any]", live))
     try:
         values = {_dump(json.loads(text[2:])) for text in parts}
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     is_ours = len(ours) == len(values) and set(ours) == values
     return is_ours and [value for value in theirs if value in values] == ours

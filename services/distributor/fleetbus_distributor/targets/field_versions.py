@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from fleetbus.errors import KubeError
 from fleetbus.kube.discovery import ApiResource
+from fleetbus_distributor.health.fields import items, tree
 from fleetbus_distributor.render.template import Object
 from fleetbus_distributor.targets.target import UNDECLARED, Target
 
@@ -23,11 +24,12 @@ def is_outdated(error: KubeError, live: Mapping[str, Any], api_version: str) -> 
     """Whether a refusal may come from managedFields of another version of the same group."""
     if UNDECLARED not in error.message:
         return False
-    return any(_differs(one, api_version) for one in _entries(live))
+    return any(_differs(one, api_version) for one in entries_of(live))
 
 
-def _entries(live: Mapping[str, Any]) -> list[Entry]:
-    return cast("list[Entry]", live["metadata"].get("managedFields") or [])
+def entries_of(live: Mapping[str, Any]) -> list[Entry]:
+    """The managedFields of an object."""
+    return items(live["metadata"].get("managedFields"))
 
 
 def _differs(entry: Entry, api_version: str) -> bool:
@@ -43,7 +45,7 @@ def to_version(entries: list[Entry], api_version: str) -> list[Entry]:
         entry: Entry = (
             {**one, "apiVersion": api_version} if _differs(one, api_version) else dict(one)
         )
-        key = (*(entry.get(name, "") for name in _SAME), entry.get("apiVersion", ""))
+        key = (*(str(entry.get(name, "")) for name in _SAME), str(entry.get("apiVersion", "")))
         before = moved.get(key)
         if before is not None:
             entry["fieldsV1"] = _unite(_fields_of(before), _fields_of(entry))
@@ -52,13 +54,13 @@ def to_version(entries: list[Entry], api_version: str) -> list[Entry]:
 
 
 def _fields_of(entry: Entry) -> Entry:
-    return cast("Entry", entry.get("fieldsV1") or {})
+    return tree(entry.get("fieldsV1"))
 
 
 def _unite(first: Entry, second: Entry) -> Entry:
     united = dict(first)
     for name, part in second.items():
-        united[name] = _unite(united.get(name) or {}, part or {})
+        united[name] = _unite(tree(united.get(name)), tree(part))
     return united
 
 
@@ -74,7 +76,7 @@ async def move_fields(target: Target, api: ApiResource, live: Object, api_versio
         "metadata": {
             "uid": metadata["uid"],
             "resourceVersion": metadata["resourceVersion"],
-            "managedFields": to_version(_entries(live), api_version),
+            "managedFields": to_version(entries_of(live), api_version),
         }
     }
     namespace = metadata.get("namespace", "") if api.namespaced else ""

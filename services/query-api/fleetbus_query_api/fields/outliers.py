@@ -157,7 +157,7 @@ class FieldOutliers:
                 ]
 
                 def add(one: tuple[bytes, Entry]) -> None:
-                    _add(outliers[one[0]], query.resource, one[1])
+                    add_object(outliers[one[0]], query.resource, one[1])
 
                 await self._slices.run(add, entries)
                 rest = rest[len(rows) :]
@@ -220,7 +220,8 @@ class _Names:
         return first, total
 
 
-def _add(outlier: Outlier, resource: str, entry: Entry) -> None:
+def add_object(outlier: Outlier, resource: str, entry: Entry) -> None:
+    """Add an object to the variants of its name; one that cannot be read is left out."""
     try:
         tree = decode(body_of(entry))
         owner = _owner(tree)

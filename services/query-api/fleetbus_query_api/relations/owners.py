@@ -104,7 +104,7 @@ class Relations:
         entry, known, freshness = await self._find(user, path)
         fleet = await self._catalog.fleet()
         items: list[dict[str, Any]] = []
-        queue = list(_references(entry, known, 1))
+        queue = list(references_of(entry, known, 1))
         seen: set[tuple[str, str]] = set()
         while queue and len(items) < _MAX_OWNERS:
             reference = queue.pop(0)
@@ -114,7 +114,7 @@ class Relations:
             of, owner = await self._read(user, fleet, reference)
             items.append(_render_owner(reference, of if owner else None))
             if owner is not None and of is not None and reference.depth < _MAX_DEPTH:
-                queue += _references(owner, of, reference.depth + 1)
+                queue += references_of(owner, of, reference.depth + 1)
         return msgspec.json.encode({"items": items, "hasMore": bool(queue), **freshness})
 
     async def _find(
@@ -206,7 +206,7 @@ class Relations:
         return [render_found(one, inside) for one in found]
 
 
-def _references(entry: Entry, known: KnownResource, depth: int) -> Iterator[_Reference]:
+def references_of(entry: Entry, known: KnownResource, depth: int) -> Iterator[_Reference]:
     """The owners that an object names: in its own cluster, and by the mark in any."""
     try:
         tree = _map_of(decode(body_of(entry)))

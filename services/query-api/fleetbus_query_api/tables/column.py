@@ -40,7 +40,7 @@ class Column:
         format: of OpenAPI; `name` for the column that names the object.
         description: one sentence; may be empty.
         priority: 0 is always shown, more only with `-o wide`.
-        cell: renders the cell of an object; never raises, whatever the object has.
+        cell: renders the cell of an object; may raise for one that no API server would store.
         in_list: makes `cell` for those objects of a list that are of one cluster, where a cell
             depends on the others; None where it does not.
     """
@@ -56,7 +56,10 @@ class Column:
     def render(self, tree: Tree, budget: PathBudget) -> Cell:
         """The cell of an object; `TOO_COSTLY` if it takes more steps than there are."""
         del budget  # the work of built-in columns does not depend on what somebody has declared
-        return self.cell(tree)
+        try:
+            return self.cell(tree)
+        except Exception:  # noqa: BLE001 -- one object would end the table of all clusters
+            return UNKNOWN
 
     def definition(self) -> dict[str, str | int]:
         """The column without its cells, as answers have it."""
