@@ -171,7 +171,17 @@ CHANGES: dict[str, Any] = {
     "ownedObjects": 0,
     "groupCount": 1,
     "truncated": False,
-    "undetermined": [],
+    "undetermined": [
+        {
+            "cluster": "eu1",
+            "resource": "core/configmaps",
+            "namespace": "prod",
+            "name": name,
+            "reason": "seen by a list",
+            "knownFrom": f"2026-01-01T{hour}:00:00Z",
+        }
+        for name, hour in (("a", 10), ("b", 11), ("c", 10))
+    ],
     "window": {"from": "2026-01-01T00:00:00Z", "gaps": []},
     "groups": [
         {
@@ -224,4 +234,18 @@ async def test_changes_show_what_the_distributor_did(api: QueryApi, page: Page):
     assert "Deployment shop/web.spec.x by kubectl-edit" in text
     assert "and 2 more objects" in text
     assert "and 2 earlier reports" in text
+    assert "whether 3 objects changed; all is known from" in text
     assert await page.evaluate("window.broken ?? null") is None
+
+
+async def test_a1_rollouts_shows_no_members_multiclusterresource_as_one_of_the_hub(
+    api: QueryApi, page: Page
+):
+    """Whoever sees no hub was shown those of all members."""
+    await api.add_cluster("eu1", MCR)
+    await api.add("eu1", MCR, "namesake", namespace="prod")
+    await page.open(f"{api.url}/rollouts")
+    await page.until(shows("The hub has no MultiClusterResource that you may list."))
+    assert "namesake" not in await page.text()
+    await page.open(f"{api.url}/rollouts?namespace=prod&name=namesake")
+    await page.until(shows("The hub has no such MultiClusterResource"))

@@ -13,13 +13,14 @@ export function openRollouts(main, context) {
   const { params, signal } = context;
   const [namespace, name] = [params.get("namespace") ?? "", params.get("name") ?? ""];
   const place = h("div", {}, h("p", { role: "status" }, "Asking …"));
-  let hubs = null;
+  let hubs = [];
   fill(main, h("h1", { class: name ? "" : "unseen" }, name ? titleOf(namespace, name) : "Rollouts"), place);
   if (name) context.setTitle(titleOf(namespace, name));
   repeat(place, EVERY, signal, async (signal) => {
-    hubs ??= (await get("/fleet/v1/clusters", {}, { signal })).items.filter((one) => one.hub).map((one) => one.name);
+    if (!hubs.length) hubs = (await get("/fleet/v1/clusters", {}, { signal })).items.filter((one) => one.hub).map((one) => one.name);
     const question = { namespace, name, limit: MOST, cluster: hubs.join(",") };
-    const answer = await get(`/fleet/v1/resources/${RESOURCE}`, question, { signal });
+    // Without a hub the question would be about all clusters, and a member's object is not the hub's.
+    const answer = hubs.length ? await get(`/fleet/v1/resources/${RESOURCE}`, question, { signal }) : { items: [] };
     const items = answer.items.filter((item) => item.object);
     if (name) drawOne(place, items, answer);
     else drawAll(place, items, answer);
@@ -31,7 +32,7 @@ function drawAll(place, items, answer) {
   const rows = items.map((item) => resourceRow(item.object));
   fill(
     place,
-    freshnessLine(answer),
+    answer.freshness ? freshnessLine(answer) : null,
     rows.length ? table("MultiClusterResources", ["MultiClusterResource", "Ready", "State", "Rollout", "Waves", "Age"], rows) : noneYet(),
     commands(commandOf(["fleetbus", "get", "mcr"], [["-o", "wide"]])),
   );
@@ -70,7 +71,7 @@ function waveDots(waves) {
 function drawOne(place, items, answer) {
   const [item] = items;
   if (!item) {
-    fill(place, emptyHint("The hub has no such MultiClusterResource, or you may not list it.", link("/rollouts", {}, {}, "All MultiClusterResources")), freshnessLine(answer));
+    fill(place, emptyHint("The hub has no such MultiClusterResource, or you may not list it.", link("/rollouts", {}, {}, "All MultiClusterResources")), answer.freshness ? freshnessLine(answer) : null);
     return;
   }
   const { metadata, status = {} } = item.object;
