@@ -76,7 +76,7 @@ def test_where_members_decide_the_query_api_knows_the_providers():
 def test_every_command_is_in_the_image():
     dockerfile = (ROOT / "Dockerfile").read_text()
     scripts: set[str] = {"python"}
-    for path in [ROOT / "sdk/pyproject.toml", *ROOT.glob("services/*/pyproject.toml")]:
+    for path in [ROOT / "cli/pyproject.toml", *ROOT.glob("services/*/pyproject.toml")]:
         project = tomllib.loads(path.read_text())["project"]
         assert f"--package {project['name']}" in dockerfile
         scripts |= set(project.get("scripts", {}))
