@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from fleetbus.clusters.fields import labels_of
 from fleetbus.clusters.member_rights import (
     NAMESPACE,
     WATCHER,
@@ -20,6 +19,7 @@ from fleetbus.clusters.member_rights import (
 from fleetbus.clusters.membership import JOINED_LABEL
 from fleetbus.kube.client import Object
 from fleetbus.kube.impersonation import ServiceAccount
+from fleetbus.kube.json_fields import labels
 from fleetbus_proto.resources import Resource
 
 HUB_LABEL: Final = "fleetbus.dev/joined-by-hub"
@@ -136,7 +136,7 @@ def member_objects(access: MemberAccess) -> dict[Place, Object]:
 
 def is_ours(obj: Object, hub_uid: str) -> bool:
     """Whether a join of this hub made the object."""
-    return labels_of(obj).get(HUB_LABEL) == hub_uid
+    return labels(obj).get(HUB_LABEL) == hub_uid
 
 
 def _role(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fleetbus.clusters.account_tokens import renewal_marks
-from fleetbus.clusters.fields import labels_of, map_of, text_of
 from fleetbus.clusters.leaving import drop_record
 from fleetbus.clusters.member_rights import WATCHER, WRITER
 from fleetbus.clusters.membership import (
@@ -26,6 +25,7 @@ from fleetbus.clusters.providers.cluster import (
 from fleetbus.errors import Forbidden, KubeError
 from fleetbus.kube.access_reviews import Right, missing_rights
 from fleetbus.kube.client import KubeClient, Object
+from fleetbus.kube.json_fields import labels, mapping, string
 from fleetbus_cli.bootstrap.accounts import MemberAccess
 from fleetbus_cli.bootstrap.member import MANAGER, half_done
 from fleetbus_cli.bootstrap.options import BootstrapOptions, HubPlaces
@@ -92,15 +92,15 @@ class HubObjects:
         if self.cluster is None:
             return False
         key, value = DEDICATED
-        return labels_of(self.cluster).get(key) != value
+        return labels(self.cluster).get(key) != value
 
     @property
     def _spec(self) -> dict[str, Any]:
-        return map_of((self.cluster or {}).get("spec"))
+        return mapping(self.cluster, "spec")
 
     def _annotation(self, key: str) -> str:
-        metadata = map_of((self.cluster or {}).get("metadata"))
-        return text_of(map_of(metadata.get("annotations")).get(key))
+        metadata = mapping(self.cluster, "metadata")
+        return string(metadata, "annotations", key)
 
     async def require_rights(self, hub: KubeClient, *, pool: bool) -> None:
         """Make sure that the caller can write to the hub, before anything is changed.
@@ -113,7 +113,7 @@ class HubObjects:
         places = [self.secret] if pool else [self.secret, self.watcher_secret]
         for place in places:
             found = self.secrets.get(place)
-            if found is not None and labels_of(found).get(JOINED_LABEL) != self.name:
+            if found is not None and labels(found).get(JOINED_LABEL) != self.name:
                 raise NotPossible(f"Secret {'/'.join(place)} exists and was not written by a join")
         wanted = [
             Right("patch" if place in self.secrets else "create", secrets, *place)
@@ -213,7 +213,7 @@ class HubObjects:
 
     async def _drop_watcher_secret(self, hub: KubeClient) -> None:
         found = self.secrets.get(self.watcher_secret)
-        if found is not None and labels_of(found).get(JOINED_LABEL) == self.name:
+        if found is not None and labels(found).get(JOINED_LABEL) == self.name:
             await hub.delete(SECRETS, *self.watcher_secret, uid=found["metadata"]["uid"])
 
 

@@ -6,13 +6,13 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from fleetbus.clusters.fields import labels_of
 from fleetbus.clusters.member_rights import NAMESPACE, WATCHER, WRITER
 from fleetbus.clusters.membership import JOINED_LABEL, NotPossible
 from fleetbus.errors import ConfigError, Forbidden, KubeError, NotFound
 from fleetbus.kube.access_reviews import Right, missing_rights
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.discovery import ApiResource
+from fleetbus.kube.json_fields import labels
 from fleetbus_cli.bootstrap.accounts import (
     HUB_LABEL,
     IMPERSONATOR,
@@ -186,7 +186,7 @@ async def require_removal_rights(member: KubeClient, found: Iterable[Place]) -> 
 
 def joined_as(found: Mapping[Place, Object]) -> set[str]:
     """The names in the fleet for which these objects were made."""
-    return {labels_of(obj).get(JOINED_LABEL, "") for obj in found.values()}
+    return {labels(obj).get(JOINED_LABEL, "") for obj in found.values()}
 
 
 def half_done(why: str, done: Iterable[Place | str], verb: str = "made") -> HalfDone:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from fleetbus.clusters.fields import map_of
 from fleetbus.clusters.membership import NotJoined, NotPossible, unjoin
 from fleetbus.clusters.providers.cluster import CLUSTERS, recorded_uid
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.kube.json_fields import mapping
 from fleetbus_cli.bootstrap.accounts import PLACES, Place
 from fleetbus_cli.bootstrap.hub_objects import WRITTEN
 from fleetbus_cli.bootstrap.member import (
@@ -85,7 +85,7 @@ async def is_bootstrapped(hub: KubeClient, name: str) -> bool:
         KubeError: the hub refused, or did not answer.
     """
     cluster = await hub.get(CLUSTERS, "", name) or {}
-    return WRITTEN in map_of(map_of(cluster.get("metadata")).get("annotations"))
+    return WRITTEN in mapping(cluster, "metadata", "annotations")
 
 
 def removal_commands() -> list[str]:

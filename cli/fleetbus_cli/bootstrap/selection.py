@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from fleetbus.clusters.fields import map_of, text_of
 from fleetbus.clusters.membership import NotPossible
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.discovery import ApiResource
+from fleetbus.kube.json_fields import string
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource, parse_resource_name
 
@@ -33,7 +33,7 @@ async def resolve_watched(member: KubeClient, names: Iterable[Any]) -> tuple[Res
     """
     found: dict[str, Resource] = {}
     for entry in names:
-        text = entry if isinstance(entry, str) else text_of(map_of(entry).get("resource"))
+        text = entry if isinstance(entry, str) else string(entry, "resource")
         if text == ALL:
             served = await member.discovery.resources()
             meant = [api.resource for api in served if _is_in_all(api)]

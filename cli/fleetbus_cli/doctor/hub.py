@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Seque
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fleetbus.clusters.fields import map_of, text_of
 from fleetbus.clusters.providers.cluster import CLUSTERS, SECRETS
 from fleetbus.errors import ConfigError, Forbidden, KubeError
 from fleetbus.kube.access_reviews import Right, missing_rights
 from fleetbus.kube.client import KubeClient
+from fleetbus.kube.json_fields import mapping, string
 from fleetbus.process.access.tokens import read_subject
 from fleetbus_cli.doctor.findings import Finding, error, ok, warning
 from fleetbus_cli.doctor.members import missing_findings
@@ -132,7 +132,7 @@ async def check_components(hub: KubeClient, namespaces: Collection[str]) -> Asyn
 
 
 def _component(metadata: Any) -> Component:
-    kind = text_of(map_of(metadata.get("labels")).get(_KIND))
+    kind = string(metadata, "labels", _KIND)
     return Component(kind, str(metadata["namespace"]), str(metadata["name"]))
 
 
@@ -207,9 +207,9 @@ async def check_versions(hub: KubeClient) -> AsyncIterator[Finding]:
         return
     versions: dict[str, list[str]] = {}
     for one in found:
-        metadata, status = map_of(one["metadata"]), map_of(one.get("status"))
+        metadata, status = mapping(one["metadata"]), mapping(one, "status")
         name = f"{metadata['namespace']}/{metadata['name']}"
-        version = text_of(map_of(metadata.get("labels")).get(_VERSION)) or "unknown"
+        version = string(metadata, "labels", _VERSION) or "unknown"
         versions.setdefault(version, []).append(name)
         wanted, ready = int(one["spec"].get("replicas", 1)), int(status.get("readyReplicas") or 0)
         if ready < wanted:

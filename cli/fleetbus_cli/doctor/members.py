@@ -13,7 +13,6 @@ import orjson
 
 from fleetbus.clusters.access import Access, SecretReader, read_kubeconfig, read_member
 from fleetbus.clusters.account_tokens import LIFETIME
-from fleetbus.clusters.fields import map_of, text_of
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.member_rights import (
     NAMESPACE,
@@ -33,6 +32,7 @@ from fleetbus.kube.access_reviews import Right, missing_rights, rights_of
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.impersonation import ServiceAccount
+from fleetbus.kube.json_fields import mapping, string
 from fleetbus.kube.requests import Call
 from fleetbus.kube.resource_names import with_plural
 from fleetbus_cli.bootstrap.hub_objects import IMPERSONATED, WRITTEN
@@ -169,8 +169,8 @@ def _accounts(text: str) -> list[ServiceAccount]:
 
 
 def _annotations(thing: Object | None) -> dict[str, str]:
-    found = map_of(map_of((thing or {}).get("metadata")).get("annotations"))
-    return {str(name): text_of(value) for name, value in found.items()}
+    found = mapping(thing, "metadata", "annotations")
+    return {str(name): string(value) for name, value in found.items()}
 
 
 def _place_of_watcher(cluster: Object) -> Place:

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import orjson
 
 from fleetbus.bus.addresses import split_addresses
-from fleetbus.clusters.fields import map_of
 from fleetbus.errors import CredentialsError, StoreError
+from fleetbus.kube.json_fields import mapping
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.access.secret_files import TlsFiles
 from fleetbus.process.access.store import StoreAccess
@@ -103,7 +103,7 @@ async def _certificate(place: Place, tls: TlsFiles, *, is_nats: bool) -> bytes:
     reader, writer = await asyncio.open_connection(host, port, ssl=None if is_nats else context)
     try:
         if is_nats:
-            info = map_of(orjson.loads((await reader.readline()).removeprefix(_INFO)))
+            info = mapping(orjson.loads((await reader.readline()).removeprefix(_INFO)))
             if not (info.get("tls_required") or info.get("tls_available")):
                 return b""
             await writer.start_tls(context, server_hostname=host)

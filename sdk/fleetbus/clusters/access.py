@@ -15,12 +15,12 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from fleetbus.clusters.fields import map_of, text_of
 from fleetbus.clusters.mirror import Mirror, Objects, Place
 from fleetbus.errors import ConfigError, KubeError
 from fleetbus.kube.client import Object
 from fleetbus.kube.connection.backoff import ApiBackoff
 from fleetbus.kube.connection.config import KubeConfig, Renew, check_access, read_upload
+from fleetbus.kube.json_fields import mapping, string
 
 log = structlog.get_logger()
 
@@ -55,7 +55,7 @@ class SecretReader:
         config, problem = self._read("/".join(place), secret)
         if config is not None:
             config = replace(config, renew=Renewal(partial(self._read_anew, place)))
-        self._known[place] = (map_of(secret.get("metadata")), (config, problem))
+        self._known[place] = (mapping(secret, "metadata"), (config, problem))
         return config, problem
 
     async def _read_anew(self, place: Place) -> KubeConfig | None:
@@ -106,7 +106,7 @@ class Renewal:
 
 
 def _is_same(known: Object, secret: Object) -> bool:
-    now = map_of(secret.get("metadata"))
+    now = mapping(secret, "metadata")
     version = now.get("resourceVersion")
     return bool(version) and (known.get("uid"), known.get("resourceVersion")) == (
         now.get("uid"),
@@ -160,7 +160,7 @@ def checked(access: Access) -> Access:
 
 def read_text(name: str, secret: Object, key: str) -> tuple[str, str]:
     """The string under a key of a Secret, or the reason why there is none."""
-    encoded = text_of(map_of(secret.get("data")).get(key))
+    encoded = string(secret, "data", key)
     if not encoded:
         return "", f"Secret {name} has no data key {key!r}"
     try:

@@ -15,12 +15,12 @@ from typing import Any, Final
 import orjson
 
 from fleetbus.clusters.access import kubeconfig_of, read_text
-from fleetbus.clusters.fields import map_of, maps_of, text_of
 from fleetbus.clusters.member_rights import NAMESPACE
 from fleetbus.clusters.membership import JOINED_LABEL
 from fleetbus.errors import ConfigError, KubeError
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.connection.config import KubeConfig, cluster_fields
+from fleetbus.kube.json_fields import many, mapping, string
 from fleetbus.kube.requests import Call, path_of
 from fleetbus.process.access.tokens import is_bearer_token, read_expiry, read_lifetime
 
@@ -53,7 +53,7 @@ async def request_token(client: KubeClient, account: str, lifetime: timedelta) -
     path = path_of("v1/serviceaccounts", NAMESPACE, account) + "/token"
     answer = await client.request(Call("POST", path, body=orjson.dumps(body)))
     try:
-        token = text_of(map_of(map_of(orjson.loads(answer)).get("status")).get("token"))
+        token = string(orjson.loads(answer), "status", "token")
     except orjson.JSONDecodeError:
         token = ""
     # The member is not trusted: a line end would break the header of each later request.
@@ -74,9 +74,9 @@ def limited_server(admin: KubeConfig, server: str, *, insecure: bool) -> dict[st
         ConfigError: the kubeconfig is incomplete, or its CA file cannot be read.
     """
     fields = cluster_fields(admin)
-    found = {"server": server or text_of(fields.get("server"))}
+    found = {"server": server or string(fields, "server")}
     for name in ("tls-server-name", "proxy-url"):
-        if value := text_of(fields.get(name)):
+        if value := string(fields, name):
             found[name] = value
     if insecure:
         return found
@@ -91,9 +91,9 @@ def limited_server(admin: KubeConfig, server: str, *, insecure: bool) -> dict[st
 
 
 def _authority(admin: KubeConfig, fields: dict[str, Any]) -> str:
-    if data := text_of(fields.get("certificate-authority-data")):
+    if data := string(fields, "certificate-authority-data"):
         return data
-    if not (file := text_of(fields.get("certificate-authority"))):
+    if not (file := string(fields, "certificate-authority")):
         return ""
     path = Path(admin.source).expanduser().absolute().parent / Path(file).expanduser()
     try:
@@ -121,13 +121,13 @@ class RenewableSecret:
     """
 
     def __init__(self, secret: Object) -> None:
-        metadata = map_of(secret.get("metadata"))
-        marks = map_of(metadata.get("annotations"))
+        metadata = mapping(secret, "metadata")
+        marks = mapping(metadata, "annotations")
         self.namespace, self.name = str(metadata["namespace"]), str(metadata["name"])
         self.resource_version = str(metadata.get("resourceVersion") or "")
-        self.cluster = text_of(map_of(metadata.get("labels")).get(JOINED_LABEL))
-        self.account = text_of(marks.get(ACCOUNT))
-        self.lifetime = _lifetime(text_of(marks.get(LIFETIME)))
+        self.cluster = string(metadata, "labels", JOINED_LABEL)
+        self.account = string(marks, ACCOUNT)
+        self.lifetime = _lifetime(string(marks, LIFETIME))
         self._document = read_text(self.name, secret, _KEY)[0]
         token = _token(self._document)
         self.expiry = read_expiry(token) or 0.0
@@ -174,8 +174,8 @@ def _lifetime(text: str) -> timedelta:
 def _token(document: str) -> str:
     """The token in a kubeconfig that a join wrote; empty in any other."""
     try:
-        users = maps_of(map_of(orjson.loads(document)).get("users"))
+        users = many(mapping(orjson.loads(document)), "users")
     except orjson.JSONDecodeError:
         return ""
-    found = [text_of(map_of(user.get("user")).get("token")) for user in users]
+    found = [string(user, "user", "token") for user in users]
     return found[0] if len(found) == 1 else ""

@@ -8,12 +8,12 @@ from contextlib import aclosing, asynccontextmanager
 
 import structlog
 
-from fleetbus.clusters.fields import map_of, text_of
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.errors import ConfigError, KubeError
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.connection.backoff import ApiBackoff
 from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.kube.json_fields import mapping, string
 from fleetbus.kube.list_watch.reflect import (
     ObjectChange,
     ObjectList,
@@ -89,8 +89,8 @@ class Mirror:
 
 def key_of(obj: Object) -> tuple[str, str]:
     """Namespace, empty at cluster scope, and name."""
-    metadata = map_of(obj.get("metadata"))
-    return text_of(metadata.get("namespace")), text_of(metadata.get("name"))
+    metadata = mapping(obj, "metadata")
+    return string(metadata, "namespace"), string(metadata, "name")
 
 
 async def discover_on_hub(hub: KubeConfig | None, name: str) -> AsyncGenerator[Resource | None]:

@@ -1,4 +1,4 @@
-"""Reads fields of a JSON tree; a missing field or one of another type reads as empty."""
+"""Reads fields of an untrusted JSON tree; a missing field or one of another type is empty."""
 
 from __future__ import annotations
 
@@ -19,29 +19,41 @@ def look(tree: object, *path: str) -> Any:
 
 
 def text(tree: object, *path: str) -> str:
-    """Return the value at a path as a string; empty if there is none."""
-    found = look(tree, *path)
-    return "" if found is None else str(found)
+    """Return the value at a path, whatever its type, as a string; empty if there is none."""
+    value = look(tree, *path)
+    return "" if value is None else str(value)
+
+
+def string(tree: object, *path: str) -> str:
+    """Return the string at a path; empty if there is none, or something else."""
+    value = look(tree, *path)
+    return value if isinstance(value, str) else ""
 
 
 def number(tree: object, *path: str) -> int:
     """Return the integer at a path; 0 if there is none."""
-    found = look(tree, *path)
-    return found if isinstance(found, int) else 0
+    value = look(tree, *path)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 def mapping(tree: object, *path: str) -> Tree:
     """Return the mapping at a path; an empty one if there is none."""
-    found = look(tree, *path)
-    return cast("Tree", found) if isinstance(found, dict) else {}
+    value = look(tree, *path)
+    return cast("Tree", value) if isinstance(value, dict) else {}
 
 
 def many(tree: object, *path: str) -> Sequence[Tree]:
     """Return the mappings in the list at a path."""
-    found = look(tree, *path)
-    if not isinstance(found, list):
+    value = look(tree, *path)
+    if not isinstance(value, list):
         return ()
-    return [cast("Tree", item) for item in cast("list[object]", found) if isinstance(item, dict)]
+    return [cast("Tree", item) for item in cast("list[object]", value) if isinstance(item, dict)]
+
+
+def labels(obj: object) -> dict[str, str]:
+    """Return the labels of an object."""
+    every = mapping(obj, "metadata", "labels")
+    return {name: value for name, value in every.items() if isinstance(value, str)}
 
 
 def pairs(tree: object, *path: str) -> str:
@@ -51,5 +63,5 @@ def pairs(tree: object, *path: str) -> str:
 
 def condition(tree: object, kind: str) -> Tree:
     """Return the condition of a type from an object's status; empty if there is none."""
-    found = [c for c in many(tree, "status", "conditions") if c.get("type") == kind]
-    return found[0] if found else {}
+    conditions = [c for c in many(tree, "status", "conditions") if c.get("type") == kind]
+    return conditions[0] if conditions else {}

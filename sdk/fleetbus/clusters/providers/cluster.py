@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from fleetbus.clusters.access import Access, SecretReader, checked, read_kubeconfig
-from fleetbus.clusters.fields import labels_of, map_of, text_of
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.mirror import Objects, SkippedEntries, read_entries, watch_hub
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import Object
 from fleetbus.kube.connection.config import KubeConfig, server_of
+from fleetbus.kube.json_fields import labels, mapping, string
 from fleetbus.kube.list_watch.reflect import WatchTarget
 from fleetbus_proto.resources import parse_resource
 
@@ -86,11 +86,11 @@ def infos_of(
 
 
 def _info(name: str, cluster: Object, secrets: Objects, kubeconfigs: SecretReader) -> ClusterInfo:
-    spec = map_of(cluster.get("spec"))
+    spec = mapping(cluster, "spec")
     config, problem = _access(spec, secrets, kubeconfigs)
     return ClusterInfo(
         name=name,
-        labels=labels_of(cluster),
+        labels=labels(cluster),
         provider="cluster",
         config=config,
         problem=problem,
@@ -103,9 +103,9 @@ def _info(name: str, cluster: Object, secrets: Objects, kubeconfigs: SecretReade
 
 def recorded_uid(cluster: Object) -> str:
     """The UID of kube-system that is recorded on a Cluster; empty if there is none."""
-    annotations = map_of(map_of(cluster.get("metadata")).get("annotations"))
+    annotations = mapping(cluster, "metadata", "annotations")
     # The annotation is from the join; consent to another cluster changes only the status.
-    return text_of(map_of(cluster.get("status")).get("uid")) or text_of(annotations.get(JOINED_UID))
+    return string(cluster, "status", "uid") or string(annotations, JOINED_UID)
 
 
 def _entries(found: object) -> list[Any]:
@@ -116,7 +116,7 @@ def _entries(found: object) -> list[Any]:
 
 
 def _access(spec: dict[str, Any], secrets: Objects, kubeconfigs: SecretReader) -> Access:
-    reference = map_of(spec.get("kubeconfigSecretRef"))
+    reference = mapping(spec, "kubeconfigSecretRef")
     place = (str(reference.get("namespace") or ""), str(reference.get("name") or ""))
     secret = secrets.get(place)
     if secret is None:

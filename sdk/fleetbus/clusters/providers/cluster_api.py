@@ -12,7 +12,6 @@ from functools import partial
 from typing import Final
 
 from fleetbus.clusters.access import SecretReader, read_member
-from fleetbus.clusters.fields import labels_of, map_of, maps_of
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.mirror import (
     Objects,
@@ -24,6 +23,7 @@ from fleetbus.clusters.mirror import (
 )
 from fleetbus.kube.client import Object
 from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.kube.json_fields import labels, many, mapping
 from fleetbus.kube.list_watch.reflect import WatchTarget
 from fleetbus_proto.resources import Resource, parse_resource
 
@@ -86,7 +86,7 @@ class ClusterApiProvider:
             config, problem = self._kubeconfigs.read(secret_place, secret)
         return ClusterInfo(
             name=name if self._namespace else f"{namespace}-{name}",
-            labels=labels_of(cluster),
+            labels=labels(cluster),
             provider=self.name,
             config=config,
             problem=problem,
@@ -95,10 +95,10 @@ class ClusterApiProvider:
 
 def _is_initialized(cluster: Object) -> bool:
     """Whether the control plane was ever initialized, as v1beta2 or v1beta1 report it."""
-    status = map_of(cluster.get("status"))
-    if map_of(status.get("initialization")).get("controlPlaneInitialized") is True:
+    status = mapping(cluster, "status")
+    if mapping(status, "initialization").get("controlPlaneInitialized") is True:
         return True
     return any(
         condition.get("type") == "ControlPlaneInitialized" and condition.get("status") == "True"
-        for condition in maps_of(status.get("conditions"))
+        for condition in many(status, "conditions")
     )

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleetbus.clusters.access import Access, SecretReader, checked, kubeconfig_of, read_member
-from fleetbus.clusters.fields import labels_of, map_of, maps_of
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.mirror import (
     Objects,
@@ -27,6 +26,7 @@ from fleetbus.clusters.mirror import (
 )
 from fleetbus.kube.client import Object
 from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.kube.json_fields import labels, many, mapping
 from fleetbus.kube.list_watch.reflect import WatchTarget
 from fleetbus_proto.resources import Resource, parse_resource
 
@@ -111,7 +111,7 @@ class ClusterInventoryProvider:
             config, problem = None, f"{_HEALTHY} is {status or 'not reported'}{said}"
         return ClusterInfo(
             name=name if self._namespace else f"{namespace}-{name}",
-            labels=labels_of(profile),
+            labels=labels(profile),
             provider=self.name,
             config=config,
             problem=problem,
@@ -121,7 +121,7 @@ class ClusterInventoryProvider:
         of_profile = [
             (found, secret)
             for found, secret in sorted(secrets.items())
-            if labels_of(secret).get(_PROFILE_LABEL) == place[1]
+            if labels(secret).get(_PROFILE_LABEL) == place[1]
         ]
         # The profile's own namespace first: others may have a profile of the same name.
         of_profile.sort(key=lambda entry: entry[0][0] != place[0])
@@ -130,12 +130,12 @@ class ClusterInventoryProvider:
         return self._from_plugin("/".join(place), profile)
 
     def _from_plugin(self, said: str, profile: Object) -> Access:
-        status = map_of(profile.get("status"))
+        status = mapping(profile, "status")
         # The field was renamed while the API was alpha.
-        offered = maps_of(status.get("accessProviders") or status.get("credentialProviders"))
+        offered = many(status.get("accessProviders") or status.get("credentialProviders"))
         for entry in offered:
             plugin = self._plugins.get(str(entry.get("name")))
-            if plugin is not None and (cluster := map_of(entry.get("cluster"))):
+            if plugin is not None and (cluster := mapping(entry, "cluster")):
                 return _with_plugin(f"ClusterProfile {said}", cluster, plugin)
         names = ", ".join(str(entry.get("name")) for entry in offered) or "none"
         return None, (
@@ -166,7 +166,7 @@ def _absolute(plugin: Plugin) -> object:
 
 def _condition(profile: Object) -> tuple[str, str]:
     """The status of the condition, empty if it is missing, and its message."""
-    for condition in maps_of(map_of(profile.get("status")).get("conditions")):
+    for condition in many(profile, "status", "conditions"):
         if condition.get("type") == _HEALTHY:
             said = str(condition.get("message") or condition.get("reason") or "")
             return str(condition.get("status")), f": {said}" if said else ""

@@ -32,7 +32,6 @@ from typing import Annotated, Any, cast
 import structlog
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from fleetbus.clusters.fields import map_of, text_of
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.mirror import SkippedEntries
 from fleetbus.clusters.providers.file_watch import watch_files
@@ -41,6 +40,7 @@ from fleetbus.clusters.providers.kubeconfig_files import KubeconfigFiles
 from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.config import KubeConfig, check_access, expand_home
 from fleetbus.kube.connection.yaml_document import parse_yaml
+from fleetbus.kube.json_fields import mapping, string
 from fleetbus.process.file_errors import file_problem
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
@@ -208,7 +208,7 @@ def _raw_entries(path: pathlib.Path) -> list[Any]:
 
 
 def _entry(path: pathlib.Path, number: int, raw: object) -> _Entry | _Broken:
-    fields = map_of(raw)
+    fields = mapping(raw)
     try:
         if "metadata" in fields:
             return _OperatorEntry.model_validate(raw).metadata.to_entry()
@@ -216,14 +216,14 @@ def _entry(path: pathlib.Path, number: int, raw: object) -> _Entry | _Broken:
     except ValidationError as e:
         first = e.errors()[0]
         field = ".".join(str(part) for part in ("clusters", number, *first["loc"]))
-        name = fields.get("name") or map_of(fields.get("metadata")).get("clusterName")
+        name = fields.get("name") or mapping(fields, "metadata").get("clusterName")
         problem = f"{path}: {field}: {first['msg']}"
         return _Broken(f"{path}: clusters.{number}", _usable_name(name), problem)
 
 
 def _usable_name(name: object) -> str:
     try:
-        return check_cluster(text_of(name))
+        return check_cluster(string(name))
     except InvalidName:
         return ""
 

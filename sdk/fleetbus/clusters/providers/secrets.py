@@ -23,7 +23,6 @@ from fleetbus.clusters.access import (
     read_member,
     read_text,
 )
-from fleetbus.clusters.fields import labels_of, map_of
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.mirror import Objects, Place, SkippedEntries, read_entries, watch_hub
 from fleetbus.clusters.providers.kubeconfig import cluster_name
@@ -31,6 +30,7 @@ from fleetbus.errors import ConfigError
 from fleetbus.kube.client import Object
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.connection.typed_fields import TypedFields
+from fleetbus.kube.json_fields import labels, mapping
 from fleetbus.kube.list_watch.reflect import WatchTarget
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import check_cluster
@@ -94,7 +94,7 @@ class SecretsProvider:
         config, problem = self._kubeconfigs.read(place, secret)
         return ClusterInfo(
             name=_name_of(place[1], secret),
-            labels={n: v for n, v in labels_of(secret).items() if n not in MARKERS},
+            labels={n: v for n, v in labels(secret).items() if n not in MARKERS},
             provider=self.name,
             config=config,
             problem=problem,
@@ -102,7 +102,7 @@ class SecretsProvider:
 
 
 def _is_of_argo(secret: Object) -> bool:
-    return labels_of(secret).get(ARGO_LABEL) == MARKERS[ARGO_LABEL]
+    return labels(secret).get(ARGO_LABEL) == MARKERS[ARGO_LABEL]
 
 
 def _name_of(name: str, secret: Object) -> str:
@@ -113,7 +113,7 @@ def _name_of(name: str, secret: Object) -> str:
 
 
 def _read_access(said: str, secret: Object, *, key: str) -> Access:
-    if _is_of_argo(secret) and key not in map_of(secret.get("data")):
+    if _is_of_argo(secret) and key not in mapping(secret, "data"):
         return _read_argo(said, secret)
     return read_member(said, secret, key=key)
 
@@ -161,7 +161,7 @@ def _argo_kubeconfig(where: str, secret: Object) -> str:
     for name in _REFUSED:
         if fields.raw(name):
             raise fields.error(name, "is not allowed")
-    if map_of(secret.get("data")).get("namespaces"):
+    if mapping(secret, "data").get("namespaces"):
         raise ConfigError(
             f"{where}: data key 'namespaces' limits Argo CD to some namespaces, and this provider"
             " has no such limit; name them in spec.resources of a Cluster instead"
@@ -189,7 +189,7 @@ def _argo_config(where: str, secret: Object, *, is_optional: bool) -> TypedField
     Raises:
         ConfigError: it is malformed or missing.
     """
-    if is_optional and not map_of(secret.get("data")).get("config"):
+    if is_optional and not mapping(secret, "data").get("config"):
         return TypedFields({}, f"{where}: config")
     try:
         config: object = orjson.loads(_argo_text(where, secret, "config"))
