@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +19,7 @@ from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.reconcile import Request
 from fleetbus.run.current import ObjectRef, Run, Version, running
 from fleetbus.snapshot.records import ResourceState
-from support.rigs.one_cluster import PODS, Rig, a_pod, fleet_of, one_cluster
+from support.rigs.one_cluster import PODS, Rig, a_pod, fleet_of
 from support.stores.snapshot import Source
 
 REQUEST = Request("copier", "eu1", "prod", "web")
@@ -27,12 +27,6 @@ REQUEST = Request("copier", "eu1", "prod", "web")
 
 def ref(name: str) -> ObjectRef:
     return ObjectRef("eu1", "core/pods", "prod", name)
-
-
-@pytest.fixture
-async def rig(redis: Redis, tmp_path: pathlib.Path) -> AsyncGenerator[Rig]:
-    async with one_cluster(redis, tmp_path) as made:
-        yield made
 
 
 def a_run(**options: Any) -> Run:

@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import AsyncGenerator
 from typing import Any
 
-import orjson
 import pytest
-from redis.asyncio import Redis
 
 import fleetbus
 from fleetbus import Conflict, Invalid, Request
 from fleetbus.finalizers import finalizers_of, has_finalizer, with_finalizer, without_finalizer
 from fleetbus.run.current import ObjectRef, Run, running
 from fleetbus.testing import controller_test
-from support.rigs.one_cluster import PODS, Rig, a_pod, one_cluster
-from support.stores.snapshot import Source
+from support.rigs.one_cluster import PODS, Rig, a_pod
 
 MAPS = "v1/configmaps"
 MINE, OTHER = "example.com/mine", "example.com/other"
 REF = ObjectRef("eu1", "core/pods", "prod", "web")
 
 
-@pytest.fixture
-async def rig(redis: Redis, tmp_path: pathlib.Path) -> AsyncGenerator[Rig]:
-    async with one_cluster(redis, tmp_path) as made:
-        yield made
-
-
 def create(rig: Rig, *finalizers: str) -> dict[str, Any]:
     return rig.server.create(PODS, a_pod("web", finalizers=list(finalizers)), "prod")
-
-
-async def show(rig: Rig, **hidden: Any) -> dict[str, Any]:
-    """Bring the snapshot up to date, as a watcher would; it may hide something."""
-    obj = stored(rig)
-    assert obj is not None
-    metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"} | hidden
-    version, uid = metadata["resourceVersion"], metadata["uid"]
-    body = orjson.dumps({**obj, "metadata": metadata})
-    await rig.snapshot.apply(Source().modified("web", version, uid=uid, body=body))
-    found = await rig.cluster.get(PODS, "prod", "web")
-    assert found is not None
-    return found
 
 
 def stored(rig: Rig) -> dict[str, Any] | None:
@@ -78,7 +54,7 @@ def test_the_finalizers_of_others_keep_their_order_and_the_object_is_not_changed
 
 async def test_a_finalizer_is_added_beside_others_and_only_once(rig: Rig) -> None:
     create(rig, OTHER)
-    obj, before = await show(rig), writes(rig)
+    obj, before = await rig.show(), writes(rig)
     answer = await rig.cluster.add_finalizer(PODS, obj, MINE)
     assert on_server(rig) == finalizers_of(answer) == [OTHER, MINE]
     assert fleetbus.has_finalizer(answer, MINE)
@@ -92,16 +68,16 @@ async def test_r5_a_run_remembers_its_finalizers(rig: Rig) -> None:
     create(rig)
     run = Run(Request("copier", "eu1", "prod", "web"))
     with running(run):
-        answer = await rig.cluster.add_finalizer(PODS, await show(rig), MINE)
+        answer = await rig.cluster.add_finalizer(PODS, await rig.show(), MINE)
         assert run.writes[REF].resource_version == answer["metadata"]["resourceVersion"]
-        assert await show(rig) == answer | {"metadata": (await show(rig))["metadata"]}
+        assert await rig.show() == answer | {"metadata": (await rig.show())["metadata"]}
         await rig.cluster.remove_finalizer(PODS, answer, MINE)
         assert run.writes[REF].resource_version != answer["metadata"]["resourceVersion"]
 
 
 async def test_a_finalizer_that_the_watcher_hides_is_not_lost(rig: Rig) -> None:
     create(rig, OTHER)
-    obj = await show(rig, finalizers=None)
+    obj = await rig.show(finalizers=None)
     assert finalizers_of(obj) == []
     answer = await rig.cluster.add_finalizer(PODS, obj, MINE)
     assert on_server(rig) == [OTHER, MINE]
@@ -115,7 +91,7 @@ async def test_r4_a_finalizer_that_somebody_adds_meanwhile_is_not_lost(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, has_mine: bool
 ) -> None:
     create(rig, *([MINE] if has_mine else []))
-    obj, live = await show(rig), rig.cluster.live
+    obj, live = await rig.show(), rig.cluster.live
     get = live.get
 
     async def get_then_change(*args: Any) -> Any:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 
 import fleetbus
 from fleetbus.kube.list_watch.listing import read_map
@@ -15,7 +12,7 @@ from fleetbus.kube.requests import Call
 from fleetbus.kube.trees import read_tree
 from fleetbus_watcher.transform.rules import Rule
 from fleetbus_watcher.transform.transform import transform_of
-from support.rigs.one_cluster import PODS, Rig, one_cluster
+from support.rigs.one_cluster import PODS, Rig
 from support.stores.snapshot import Source
 
 SECRETS = "v1/secrets"
@@ -32,15 +29,12 @@ HIDES_ENV = (Rule(resource="core/pods", drop=("spec.containers[*].env",)),)
 
 
 @pytest.fixture
-async def rig(redis: Redis, tmp_path: pathlib.Path) -> AsyncGenerator[Rig]:
-    async with one_cluster(redis, tmp_path) as made:
-        meta = {"name": "web", "annotations": {**HIDDEN, "team": "a"}}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": POD}
-        made.server.create(PODS, pod, "prod")
-        data = {"password": PASSWORD, "user": "YQ=="}
-        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data}
-        made.server.create(SECRETS, secret, "prod")
-        yield made
+def rig(rig: Rig) -> Rig:
+    metadata = {"name": "web", "annotations": {**HIDDEN, "team": "a"}}
+    rig.server.create(PODS, {"metadata": metadata, "spec": POD}, "prod")
+    data = {"password": PASSWORD, "user": "YQ=="}
+    rig.server.create(SECRETS, {"metadata": metadata, "data": data}, "prod")
+    return rig
 
 
 async def show(

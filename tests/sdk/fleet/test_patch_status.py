@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import AsyncGenerator
-from typing import Any
-
-import orjson
 import pytest
-from redis.asyncio import Redis
 
 import fleetbus
 from fleetbus import Conflict, IncompleteObject, Invalid, NotFound, Request
 from fleetbus.run.current import ObjectRef, Run, running
 from fleetbus.testing import controller_test
-from support.rigs.one_cluster import PODS, Rig, a_pod, one_cluster
-from support.stores.snapshot import Source
+from support.rigs.one_cluster import PODS, Rig, a_pod
 
 DEPLOYMENTS = "apps/v1/deployments"
 REF = ObjectRef("eu1", "core/pods", "prod", "web")
 
 
 @pytest.fixture
-async def rig(redis: Redis, tmp_path: pathlib.Path) -> AsyncGenerator[Rig]:
-    async with one_cluster(redis, tmp_path) as made:
-        made.server.create(PODS, a_pod("web", labels={"app": "a"}), "prod")
-        yield made
-
-
-async def show(rig: Rig) -> dict[str, Any]:
-    obj = await rig.cluster.live.get(PODS, "prod", "web")
-    assert obj is not None
-    metadata = obj["metadata"]
-    version, uid = metadata["resourceVersion"], metadata["uid"]
-    body = orjson.dumps(obj)
-    await rig.snapshot.apply(Source().modified("web", version, uid=uid, body=body))
-    return obj
+def rig(rig: Rig) -> Rig:
+    rig.server.create(PODS, a_pod("web", labels={"app": "a"}), "prod")
+    return rig
 
 
 def writes(rig: Rig) -> list[tuple[str, str]]:
@@ -43,7 +25,7 @@ def writes(rig: Rig) -> list[tuple[str, str]]:
 
 
 async def test_fields_are_merged_into_the_status_and_nothing_else_changes(rig: Rig) -> None:
-    before = await show(rig)
+    before = await rig.show()
     made = await rig.cluster.patch_status(PODS, "prod", "web", {"message": "hi", "reason": "x"})
     assert (made["status"]["message"], made["status"]["reason"]) == ("hi", "x")
     made = await rig.cluster.patch_status(PODS, "prod", "web", {"reason": None})
@@ -54,13 +36,13 @@ async def test_fields_are_merged_into_the_status_and_nothing_else_changes(rig: R
 
 
 async def test_r5_r10_a_run_remembers_the_patch_and_does_not_send_it_again(rig: Rig) -> None:
-    await show(rig)
+    await rig.show()
     before = len(writes(rig))
     first = Run(Request("copier", "eu1", "prod", "web"))
     with running(first):
         made = await rig.cluster.patch_status(PODS, "prod", "web", {"message": "hi"})
         assert first.writes[REF].resource_version == made["metadata"]["resourceVersion"]
-    await show(rig)
+    await rig.show()
     again = Run(first.request)
     again.recall(first.note())
     with running(again):
@@ -75,10 +57,10 @@ async def test_r5_r10_a_run_remembers_the_patch_and_does_not_send_it_again(rig: 
 async def test_r4_the_status_of_another_object_or_version_is_left_alone(
     rig: Rig, expected: dict[str, str]
 ) -> None:
-    before = await show(rig)
+    before = await rig.show()
     with pytest.raises(Conflict):
         await rig.cluster.patch_status(PODS, "prod", "web", {"message": "hi"}, **expected)
-    assert await show(rig) == before
+    assert await rig.show() == before
 
 
 async def test_what_cannot_be_written_is_refused(rig: Rig) -> None:

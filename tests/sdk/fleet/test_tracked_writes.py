@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import pathlib
-from collections.abc import AsyncGenerator
 from typing import Any
 
-import orjson
 import pytest
 from prometheus_client import REGISTRY
-from redis.asyncio import Redis
 
 from fleetbus.errors import Conflict, Invalid, LeaseLostError, NotFound
 from fleetbus.reconcile import Request
 from fleetbus.run.current import Run, running
-from support.rigs.one_cluster import PODS, Rig, a_pod, one_cluster
+from support.rigs.one_cluster import PODS, Rig, a_pod
 from support.stores.snapshot import Source
 
 REQUEST = Request("copier", "eu1", "prod", "web")
 
 
 @pytest.fixture
-async def rig(redis: Redis, tmp_path: pathlib.Path) -> AsyncGenerator[Rig]:
-    async with one_cluster(redis, tmp_path) as made:
-        made.server.create(PODS, a_pod("web", labels={"app": "a"}), "prod")
-        yield made
-
-
-async def show(rig: Rig, name: str = "web") -> dict[str, Any]:
-    """Bring the snapshot up to date with one object, as a watcher would."""
-    obj = await rig.cluster.live.get(PODS, "prod", name)
-    assert obj is not None
-    metadata = obj["metadata"]
-    trimmed = {**obj, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}}
-    body = orjson.dumps(trimmed)
-    version, uid = metadata["resourceVersion"], metadata["uid"]
-    await rig.snapshot.apply(Source().modified(name, version, uid=uid, body=body))
-    return trimmed
+def rig(rig: Rig) -> Rig:
+    rig.server.create(PODS, a_pod("web", labels={"app": "a"}), "prod")
+    return rig
 
 
 def writes(rig: Rig) -> int:
@@ -56,7 +39,7 @@ def unsent() -> float:
 
 
 async def test_r10_an_update_that_changes_nothing_is_not_sent(rig: Rig) -> None:
-    await show(rig)
+    await rig.show()
     before, skipped = writes(rig), unsent()
     with running(Run(REQUEST)):
         obj = await rig.cluster.get(PODS, "prod", "web")
@@ -81,11 +64,11 @@ async def test_r10_what_gave_the_version_that_still_holds_is_not_sent_again(
             PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}, force=True
         )
 
-    await show(rig)
+    await rig.show()
     run, before = Run(REQUEST), writes(rig)
     with running(run):
         await write("x")
-    await show(rig)
+    await rig.show()
     for _ in range(3):  # for as long as runs go on asking for it
         run = next_run(run)
         with running(run):
@@ -96,13 +79,13 @@ async def test_r10_what_gave_the_version_that_still_holds_is_not_sent_again(
     assert writes(rig) == before + 2
     # Somebody else writes: the version is another, so it is sent again.
     await rig.cluster.live.patch(PODS, "prod", "web", {"metadata": {"labels": {"team": "z"}}})
-    await show(rig)
+    await rig.show()
     with running(next_run(run)):
         assert (await write("x"))["metadata"]["labels"]["team"] == "x"
 
 
 async def test_r10_outside_of_a_run_every_write_is_sent(rig: Rig) -> None:
-    obj = await show(rig)
+    obj = await rig.show()
     before = writes(rig)
     await rig.cluster.update(PODS, obj)
     await rig.cluster.patch(PODS, "prod", "web", {})
@@ -110,7 +93,7 @@ async def test_r10_outside_of_a_run_every_write_is_sent(rig: Rig) -> None:
 
 
 async def test_r4_an_update_says_what_it_is_of(rig: Rig) -> None:
-    obj = await show(rig)
+    obj = await rig.show()
     del obj["metadata"]["resourceVersion"]
     with pytest.raises(Invalid, match="resourceVersion"):
         await rig.cluster.update(PODS, obj)
@@ -127,14 +110,14 @@ async def test_r4_a_patch_of_another_object_or_version_is_refused(
     given = (
         patch if patch is not None else [{"op": "add", "path": "/metadata/labels/a", "value": ""}]
     )
-    before = (await show(rig))["metadata"]["resourceVersion"]
+    before = (await rig.show())["metadata"]["resourceVersion"]
     with pytest.raises(Conflict):
         await rig.cluster.patch(PODS, "prod", "web", given, **expected)
-    assert (await show(rig))["metadata"]["resourceVersion"] == before
+    assert (await rig.show())["metadata"]["resourceVersion"] == before
 
 
 async def test_r4_a_patch_with_the_right_preconditions_is_made(rig: Rig) -> None:
-    metadata = (await show(rig))["metadata"]
+    metadata = (await rig.show())["metadata"]
     changed = await rig.cluster.patch(
         PODS,
         "prod",
@@ -149,7 +132,7 @@ async def test_r4_a_patch_with_the_right_preconditions_is_made(rig: Rig) -> None
 
 
 async def test_r4_a_delete_names_uid_and_perhaps_version(rig: Rig) -> None:
-    uid = (await show(rig))["metadata"]["uid"]
+    uid = (await rig.show())["metadata"]["uid"]
     for expected in ({"uid": "another"}, {"uid": uid, "resource_version": "1"}):
         with pytest.raises(Conflict):
             await rig.cluster.delete(PODS, "prod", "web", **expected)
@@ -158,7 +141,7 @@ async def test_r4_a_delete_names_uid_and_perhaps_version(rig: Rig) -> None:
 
 
 async def test_r5_a_read_waits_until_the_snapshot_shows_the_deletion(rig: Rig) -> None:
-    metadata = (await show(rig))["metadata"]
+    metadata = (await rig.show())["metadata"]
     uid, version = metadata["uid"], metadata["resourceVersion"]
     with running(Run(REQUEST)):
         await rig.cluster.delete(PODS, "prod", "web", uid=uid)
@@ -171,7 +154,7 @@ async def test_r5_a_read_waits_until_the_snapshot_shows_the_deletion(rig: Rig) -
 
 
 async def test_r4_a_write_after_the_lease_is_lost_never_leaves(rig: Rig) -> None:
-    obj = await show(rig)
+    obj = await rig.show()
     uid, before = obj["metadata"]["uid"], writes(rig)
     obj["metadata"]["labels"]["app"] = "b"
     cluster = rig.cluster

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from fleetbus.clusters.info import ClusterInfo
@@ -16,7 +15,7 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake import fleet_follow
 from fleetbus.intake.fleet_follow import follow_fleet
 from support.eventually import eventually
-from support.rigs.intake import DB_APP, EU1, PODS, WEB_APP, IntakeRig, Provider, intake_rig
+from support.rigs.intake import DB_APP, EU1, PODS, WEB_APP, IntakeRig, Provider
 from support.stores.snapshot import Source
 
 
@@ -24,12 +23,6 @@ from support.stores.snapshot import Source
 def provider(monkeypatch: pytest.MonkeyPatch) -> Provider:
     monkeypatch.setattr(fleet_follow, "_CHECK_EVERY", timedelta(milliseconds=5))
     return Provider()
-
-
-@pytest.fixture
-async def rig(redis: Redis, provider: Provider) -> AsyncGenerator[IntakeRig]:
-    async with intake_rig(redis, provider) as rig:
-        yield rig
 
 
 async def woken(rig: IntakeRig, provider: Provider, **filters: Any) -> set[str]:

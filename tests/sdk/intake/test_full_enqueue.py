@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 
-import pytest
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 
@@ -20,24 +18,12 @@ from support.rigs.intake import (
     IntakeRig,
     Provider,
     Seen,
-    intake_rig,
     is_changed,
     seen,
     start,
     to_ref,
 )
 from support.stores.snapshot import Source
-
-
-@pytest.fixture
-def provider() -> Provider:
-    return Provider()
-
-
-@pytest.fixture
-async def rig(redis: Redis, provider: Provider) -> AsyncGenerator[IntakeRig]:
-    async with intake_rig(redis, provider) as rig:
-        yield rig
 
 
 def skipped(source: str) -> float:

@@ -6,12 +6,11 @@ What raises on the way holds up everything behind it, of all clusters.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 
 from fleetbus.ownership import OWNER_ANNOTATION
 from fleetbus.workqueue import RedisQueue
@@ -19,7 +18,7 @@ from fleetbus.workqueue.queue import Lease
 from fleetbus_proto import codec
 from fleetbus_proto.errors import ContractError
 from fleetbus_proto.events import Event
-from support.rigs.intake import EU1, PODS, WEB_APP, IntakeRig, Provider, intake_rig
+from support.rigs.intake import EU1, PODS, WEB_APP, IntakeRig
 
 SEEDS = range(2)
 ROUNDS = 150
@@ -80,12 +79,6 @@ def events(random: Random) -> Iterator[Event]:
             continue
         if isinstance(decoded, Event):
             yield decoded
-
-
-@pytest.fixture
-async def rig(redis: Redis) -> AsyncGenerator[IntakeRig]:
-    async with intake_rig(redis, Provider()) as rig:
-        yield rig
 
 
 async def taken(queue: RedisQueue) -> list[Lease]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -23,9 +23,7 @@ from support.rigs.intake import (
     PODS,
     WEB_APP,
     IntakeRig,
-    Provider,
     Seen,
-    intake_rig,
     is_changed,
     seen,
     start,
@@ -33,12 +31,6 @@ from support.rigs.intake import (
 )
 from support.stores.snapshot import PODS as PODS_KEY
 from support.stores.snapshot import Source
-
-
-@pytest.fixture
-async def rig(redis: Redis) -> AsyncGenerator[IntakeRig]:
-    async with intake_rig(redis, Provider()) as rig:
-        yield rig
 
 
 async def test_s8_what_is_held_and_cannot_be_read_is_looked_at_anew(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -11,14 +10,8 @@ from redis.asyncio import Redis
 from fleetbus.errors import StoreError
 from fleetbus.run.current import ObjectRef, Run
 from fleetbus.workqueue.queue import Add, decode_trigger
-from support.rigs.intake import DB_APP, EU1, WEB_APP, IntakeRig, Provider, intake_rig, seen, start
+from support.rigs.intake import DB_APP, EU1, WEB_APP, IntakeRig, seen, start
 from support.stores.snapshot import PODS as PODS_KEY
-
-
-@pytest.fixture
-async def rig(redis: Redis) -> AsyncGenerator[IntakeRig]:
-    async with intake_rig(redis, Provider()) as rig:
-        yield rig
 
 
 def is_web(old: Any, new: Any) -> bool:

@@ -5,12 +5,10 @@ Runs read the snapshot, which other consumers write: what waits in line may have
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
 import pytest
-from redis.asyncio import Redis
 
 from fleetbus.bus.buffer import Buffered, Delivery, FairBuffer
 from fleetbus.ownership import OWNER_ANNOTATION
@@ -23,18 +21,10 @@ from support.rigs.intake import (
     PODS,
     WEB_APP,
     IntakeRig,
-    Provider,
-    intake_rig,
     is_changed,
     seen,
     to_ref,
 )
-
-
-@pytest.fixture
-async def rig(redis: Redis) -> AsyncGenerator[IntakeRig]:
-    async with intake_rig(redis, Provider()) as rig:
-        yield rig
 
 
 async def declared(rig: IntakeRig, **filters: Any) -> None:

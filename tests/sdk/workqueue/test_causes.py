@@ -9,13 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fleetbus.workqueue import Add, Priority, QueuePolicy
-from support.stores.workqueue import MemoryRig, RedisRig, Rig, named
+from support.stores.workqueue import Rig, named
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from redis.asyncio import Redis
-
     from fleetbus.workqueue import Lease, Queue
 
 POLICY = QueuePolicy(breaker=2)
@@ -23,17 +19,9 @@ LONG = timedelta(seconds=40)
 """Longer than any pause of a breaker."""
 
 
-@pytest.fixture(params=["redis", "memory"])
-async def rig(request: pytest.FixtureRequest, redis: Redis) -> AsyncGenerator[Rig]:
-    is_redis = request.param == "redis"
-    rig = RedisRig(redis, "copier", POLICY) if is_redis else MemoryRig("copier", POLICY)
-    yield rig
-    await rig.queue.aclose()
-
-
 @pytest.fixture
-def queue(rig: Rig) -> Queue:
-    return rig.queue
+def policy() -> QueuePolicy:
+    return POLICY
 
 
 def caused(by: str, *clusters: str, name: str = "x") -> list[Add]:

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fleetbus.workqueue import Add, Backoff, QueuePolicy
-from support.stores.workqueue import MemoryRig, RedisRig, Rig, named
+from support.stores.workqueue import RedisRig, Rig, named
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from redis.asyncio import Redis
 
     from fleetbus.workqueue import Lease, Queue
@@ -28,12 +26,9 @@ POLICY = QueuePolicy(
 A, B = named("a"), named("b", cluster="c2")
 
 
-@pytest.fixture(params=["redis", "memory"])
-async def rig(request: pytest.FixtureRequest, redis: Redis) -> AsyncGenerator[Rig]:
-    is_redis = request.param == "redis"
-    rig = RedisRig(redis, "copier", POLICY) if is_redis else MemoryRig("copier", POLICY)
-    yield rig
-    await rig.queue.aclose()
+@pytest.fixture
+def policy() -> QueuePolicy:
+    return POLICY
 
 
 async def take_one(queue: Queue) -> Lease:

@@ -18,32 +18,14 @@ from fleetbus.workqueue import (
     QueuePolicy,
     encode_trigger,
 )
-from support.stores.workqueue import MemoryRig, RedisRig, Rig, named
+from support.stores.workqueue import Rig, named
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from redis.asyncio import Redis
-
     from fleetbus.workqueue import Lease, Queue
     from fleetbus.workqueue.queue import Reaped
 
 LEASE = QueuePolicy().lease
 A, B, C = named("a"), named("b"), named("c")
-
-
-@pytest.fixture(params=["redis", "memory"])
-async def rig(request: pytest.FixtureRequest, redis: Redis) -> AsyncGenerator[Rig]:
-    is_redis = request.param == "redis"
-    policy = QueuePolicy()
-    rig = RedisRig(redis, "copier", policy) if is_redis else MemoryRig("copier", policy)
-    yield rig
-    await rig.queue.aclose()
-
-
-@pytest.fixture
-def queue(rig: Rig) -> Queue:
-    return rig.queue
 
 
 async def names(queue: Queue, limit: int = 100) -> list[str]:

@@ -11,13 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fleetbus.workqueue import Add, Breaker, Priority, QueuePolicy
-from support.stores.workqueue import MemoryRig, RedisRig, Rig, named
+from support.stores.workqueue import Rig, named
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from redis.asyncio import Redis
-
     from fleetbus.reconcile import Request
     from fleetbus.workqueue import Lease, Queue
 
@@ -25,19 +21,6 @@ POLICY = QueuePolicy()
 LEASE = POLICY.lease
 LONG = timedelta(seconds=31)
 """Longer than any pause of a breaker."""
-
-
-@pytest.fixture(params=["redis", "memory"])
-async def rig(request: pytest.FixtureRequest, redis: Redis) -> AsyncGenerator[Rig]:
-    is_redis = request.param == "redis"
-    rig = RedisRig(redis, "copier", POLICY) if is_redis else MemoryRig("copier", POLICY)
-    yield rig
-    await rig.queue.aclose()
-
-
-@pytest.fixture
-def queue(rig: Rig) -> Queue:
-    return rig.queue
 
 
 def of(cluster: str, count: int, prefix: str = "n") -> list[Request]:

@@ -22,26 +22,13 @@ from prometheus_client import REGISTRY
 
 from fleetbus.process import metrics
 from fleetbus.worker.queue_gauges import QueueGauges
-from fleetbus.workqueue import Add, Priority, QueueClosedError, QueuePolicy, Stats
-from support.stores.workqueue import MemoryRig, RedisRig, Rig, named
+from fleetbus.workqueue import Add, Priority, QueueClosedError, Stats
+from support.stores.workqueue import Rig, named
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from redis.asyncio import Redis
-
     from fleetbus.workqueue import Queue
 
 LONG = timedelta(seconds=30)
-
-
-@pytest.fixture(params=["redis", "memory"])
-async def rig(request: pytest.FixtureRequest, redis: Redis) -> AsyncGenerator[Rig]:
-    is_redis = request.param == "redis"
-    policy = QueuePolicy()
-    rig = RedisRig(redis, "copier", policy) if is_redis else MemoryRig("copier", policy)
-    yield rig
-    await rig.queue.aclose()
 
 
 async def work_until_closed(queue: Queue) -> None:

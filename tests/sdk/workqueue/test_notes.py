@@ -8,28 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fleetbus.workqueue import NOTE_BYTES, Add, QueuePolicy
-from support.stores.workqueue import MemoryRig, RedisRig, Rig, named
+from support.stores.workqueue import Rig, named
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from redis.asyncio import Redis
-
     from fleetbus.workqueue import Lease
 
 LEASE = QueuePolicy().lease
 A, B = named("a"), named("b")
 FIRST = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 SECOND = "00-4bf92f3577b34da6a3ce929d0e0e4737-00f067aa0ba902b8-00"
-
-
-@pytest.fixture(params=["redis", "memory"])
-async def rig(request: pytest.FixtureRequest, redis: Redis) -> AsyncGenerator[Rig]:
-    is_redis = request.param == "redis"
-    policy = QueuePolicy()
-    rig = RedisRig(redis, "copier", policy) if is_redis else MemoryRig("copier", policy)
-    yield rig
-    await rig.queue.aclose()
 
 
 async def run(rig: Rig, add: Add = Add(A)) -> Lease:  # noqa: B008 -- frozen

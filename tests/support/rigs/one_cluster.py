@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 import fleetbus
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
@@ -17,7 +19,7 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_proto.keys import SnapshotKeys
-from support.stores.snapshot import Snapshot
+from support.stores.snapshot import Snapshot, Source
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -61,6 +63,22 @@ class Rig:
     cluster: fleetbus.Cluster
     server: Cluster
     fleet: Fleet
+
+    async def show(self, name: str = "web", **metadata: Any) -> dict[str, Any]:
+        """Bring the snapshot up to date with a pod in `prod`, as a watcher would.
+
+        Args:
+            name: of the pod.
+            metadata: what the watcher shows instead of what the server has.
+        """
+        obj = self.server.get(PODS, "prod", name)
+        assert obj is not None
+        shown = {k: v for k, v in obj["metadata"].items() if k != "managedFields"} | metadata
+        tree = {**obj, "metadata": shown}
+        version, uid = shown["resourceVersion"], shown["uid"]
+        event = Source().modified(name, version, uid=uid, body=orjson.dumps(tree))
+        await self.snapshot.apply(event)
+        return tree
 
 
 def a_pod(name: str, **metadata: Any) -> dict[str, Any]:
