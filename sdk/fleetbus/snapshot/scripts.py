@@ -22,7 +22,7 @@ def register(
     Args:
         redis: the client that will call it.
         name: of its file.
-        after: the file that precedes it; empty for none.
+        after: the file of `lua/shared` that precedes it; empty for none.
         when_full: let it write in a full store: for writes that are small, bounded and needed to
             free memory. The server refuses any other script there at its first write that may take
             memory; one whose first write is a deletion runs on.
@@ -31,6 +31,7 @@ def register(
 
 
 def script_text(name: str, *, after: str) -> str:
-    """Read a script and the file that precedes it."""
+    """Read a script, preceded by a file of `lua/shared`."""
     folder = resources.files("fleetbus.snapshot").joinpath("lua")
-    return "".join(folder.joinpath(f"{part}.lua").read_text() for part in (after, name) if part)
+    files = (f"shared/{after}", name) if after else (name,)
+    return "".join(folder.joinpath(f"{file}.lua").read_text() for file in files)

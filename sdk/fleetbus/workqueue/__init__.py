@@ -2,7 +2,7 @@
 
 `queue` is the contract; `RedisQueue` and `MemoryQueue` implement it and pass the same tests.
 `Heartbeat` extends the leases of a process from a thread. Every transition in Redis is one Lua
-script; `lua/state.lua` holds what the scripts share. Rules Q1 to Q13.
+script; `lua/shared/state.lua` holds what the scripts share. Rules Q1 to Q13.
 
 Parts of a queue, as `keys.queue(controller, part)`. All share the hash tag `{q:<controller>}`
 (rule P16), none has a time to live, and an empty queue has no keys (rule Q2) but the notes that

@@ -42,12 +42,12 @@ PARTS: Final = (
 )
 # A full store refuses only these, as back-pressure (rule P9): work must be able to end.
 _GROWING: Final = frozenset({"add", "add_after"})
-_PARTS_OF: Final = {
+_SHARED: Final = {
     "take": ("taking",),
     "add": ("taking", "record_read", "last_runs", "ending", "record_save"),
     "done": ("taking", "record_read", "last_runs", "ending"),
 }
-"""The parts that a script shares with others, beside `state`."""
+"""The files of `lua/shared` that precede a script, beside `state`."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+")
 # Answers hold opaque bytes, whatever `decode_responses` of the client says.
 _AS_BYTES: Final[dict[str, Any]] = {"NEVER_DECODE": True}
@@ -66,8 +66,8 @@ def load(name: str) -> Script:
     """Load a script of this package, preceded by what it shares with others."""
     folder = resources.files("fleetbus.workqueue").joinpath("lua")
     first = "#!lua" if name in _GROWING else "#!lua flags=allow-oom"
-    parts = ("state", *_PARTS_OF.get(name, ()), name)
-    text = "\n".join([first, *((folder / f"{part}.lua").read_text() for part in parts)])
+    shared = (f"shared/{file}" for file in ("state", *_SHARED.get(name, ())))
+    text = "\n".join([first, *((folder / f"{file}.lua").read_text() for file in (*shared, name))])
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
