@@ -11,7 +11,7 @@ from fleetbus.errors import TooManyRequests
 from fleetbus.kube.connection.liveness import Liveness
 from fleetbus.kube.connection.request_limiter import RequestLimiter
 from fleetbus_distributor.settings import DistributorSettings
-from fleetbus_distributor.targets.limits import Limits, Turn, Turns
+from fleetbus_distributor.targets.limits import Turn, Turns
 from fleetbus_emulator.apiserver import Delay, Fail
 from support.eventually import eventually
 from support.rigs.distributor import CONFIG_MAP, HUB, Rig
@@ -92,8 +92,9 @@ async def test_d11_the_hub_is_not_slowed_down_and_members_are(rig: Rig):
 async def test_d11_all_rounds_together_work_on_so_many_objects_of_a_cluster(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
-    limits = Limits(qps=1000, burst=1000, in_flight=3)
-    monkeypatch.setattr(rig.distributor, "_limits", limits)
+    limits = rig.distributor.limits
+    for name, value in {"_qps": 1000, "_burst": 1000, "_in_flight": 3}.items():
+        monkeypatch.setattr(limits, name, value)
     rig.clusters["t1"].faults.add(Delay(timedelta(milliseconds=50)), verb="patch")
     client = rig.fleet.cluster("t1").live
     really, now, most = client.apply, 0, 0
@@ -118,8 +119,7 @@ async def test_d11_all_rounds_together_work_on_so_many_objects_of_a_cluster(
 async def test_d11_a_cluster_that_waits_for_its_turn_is_not_taken_to_hang(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
-    limits = Limits(qps=1000, burst=1000, in_flight=10)
-    monkeypatch.setattr(rig.distributor, "_limits", limits)
+    limits = rig.distributor.limits
     monkeypatch.setattr(limits, "turns", Turns(at_once=1))
     monkeypatch.setattr("fleetbus_distributor.rounds.silence._SILENT_ALONE", timedelta(seconds=1))
     taken = await limits.turns.take(ALIVE)

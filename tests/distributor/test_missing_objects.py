@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from fleetbus_distributor.controllers import (
     list_requests,
 )
 from fleetbus_distributor.hub.document import Document
-from fleetbus_distributor.rounds.distribute import distribute
+from fleetbus_distributor.rounds.distribute import Distribution
 from fleetbus_distributor.rounds.missing_objects import MissingObjects
 from fleetbus_distributor.rounds.settled import SettledRounds, facts_of
 from fleetbus_emulator.apiserver import Fail
@@ -137,10 +138,10 @@ async def test_d11_a_round_that_did_not_end_well_is_followed_by_another_one_for_
     async def dies(*_arguments: Any) -> Any:
         raise asyncio.CancelledError
 
-    monkeypatch.setattr("fleetbus_distributor.rounds.reconcile.distribute", dies)
-    with pytest.raises(asyncio.CancelledError):
-        await rig.reconcile()
-    monkeypatch.setattr("fleetbus_distributor.rounds.reconcile.distribute", distribute)
+    with monkeypatch.context() as patched:
+        patched.setattr(Distribution, "run", dies)
+        with pytest.raises(asyncio.CancelledError):
+            await rig.reconcile()
     await rig.reconcile()
     assert rig.has("t2", MAPS, "n")
 
@@ -257,13 +258,15 @@ async def test_d11_what_was_settled_is_compared_again_when_its_period_is_over(ri
     settled.record("a", facts, 0, None)
     clock[0] = 599
     settled.record("b", facts, 599, timedelta(seconds=5))
-    assert settled.covers("a", facts)
+    assert settled.last("a", facts)
     clock[0] = 600
-    assert not settled.covers("a", facts)
-    assert settled.covers("b", facts)
-    assert settled.retry("b") == timedelta(seconds=5)
+    assert settled.last("a", facts) is None
+    last = settled.last("b", facts)
+    assert last is not None
+    assert last.retry == timedelta(seconds=5)
+    assert settled.last("b", replace(facts, generation=9)) is None
     settled.forget("b")
-    assert not settled.covers("b", facts)
+    assert settled.last("b", facts) is None
 
 
 async def test_d11_a_changed_connection_enqueues_what_is_on_that_cluster(rig: Rig):

@@ -122,10 +122,10 @@ def prune_unrendered() -> None:
 def let_go_unreachable() -> None:
     """D7: a deleted resource does not wait for clusters that are away."""
 
-    def always(_self: object, _outcome: ClusterOutcome) -> bool:
+    def always(_outcome: ClusterOutcome, *_: object) -> bool:
         return True
 
-    replace(cleanup._Cleanup, "_may_give_up", always)
+    replace(cleanup, "_may_give_up", always)
 
 
 def absent_is_unjoined() -> None:

@@ -30,7 +30,6 @@ _CACHE_SIZE: Final = 64 * 1024 * 1024
 _PROBLEM_SIZE: Final = 1024
 """Bytes that a problem counts in the cache."""
 _NOT_RENDERED: Final = {"placement", "policy", "rollout", "health", "feedback"}
-_NOBODY: Final[Mapping[str, Spec | None]] = {}
 _Facts: TypeAlias = tuple[bytes, str, bytes]
 """Digest of the spec, name of the cluster, its labels."""
 
@@ -104,7 +103,7 @@ class Renderer:
         spec: Spec,
         clusters: Sequence[ClusterInfo],
         hub: str,
-        behind: Mapping[str, Spec | None] = _NOBODY,
+        behind: Mapping[str, Spec | None] | None = None,
     ) -> Draft:
         """Place and render; a cluster that cannot be rendered does not affect the others.
 
@@ -116,7 +115,7 @@ class Renderer:
         """
         stop = threading.Event()
         try:
-            return await asyncio.to_thread(self._draft, spec, clusters, hub, behind, stop)
+            return await asyncio.to_thread(self._draft, spec, clusters, hub, behind or {}, stop)
         finally:
             # Of a cancelled round: else its thread would be taken from the rounds of all others.
             stop.set()

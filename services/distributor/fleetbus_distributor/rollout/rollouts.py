@@ -14,9 +14,11 @@ from typing import Any, Final, TypeAlias
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.kube.client import KubeClient
 from fleetbus_distributor.fleet_view import FleetView, TargetClients
+from fleetbus_distributor.health.fields import cut
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.hub.rollout_state import (
+    AWAY,
     Phase,
     RevisionRef,
     RolloutState,
@@ -26,7 +28,7 @@ from fleetbus_distributor.hub.rollout_state import (
     write_state,
 )
 from fleetbus_distributor.plan.intent import Inventory
-from fleetbus_distributor.render.draft import Renderer
+from fleetbus_distributor.render.draft import Draft, Renderer
 from fleetbus_distributor.render.place import Member, place
 from fleetbus_distributor.render.rollout_spec import QUIET
 from fleetbus_distributor.render.spec import Spec
@@ -41,7 +43,7 @@ from fleetbus_distributor.rollout.waves import (
     moved,
     start,
 )
-from fleetbus_distributor.targets.outcome import State
+from fleetbus_distributor.targets.outcome import ClusterOutcome, State
 from fleetbus_distributor.targets.target import AT_ONCE
 from fleetbus_proto.subjects import vote_subject, votes_prefix
 
@@ -50,16 +52,7 @@ ReadVote: TypeAlias = Callable[[str], Awaitable[Finding]]
 HEALTH_POLL: Final = timedelta(seconds=15)
 """A change of an object wakes the rollout; this is for kinds that are not watched."""
 _MAX_TURNS: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """The finding of a round on one cluster that has the newest revision."""
-
-    why: str
-    """Why it is not ready; "" if it is."""
-    is_changed: bool = False
-    """Something was written there just now."""
+_MAX_WHY: Final = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,29 +119,45 @@ class Progress:
         return why + left if has_objects else why
 
     def observed(
-        self, found: Mapping[str, Observation], held: frozenset[str], *, is_whole: bool
+        self, draft: Draft, outcomes: Sequence[ClusterOutcome], *, is_whole: bool
     ) -> Progress:
-        """Note what a round found.
+        """Note which clusters are ready (rule D17).
 
         Args:
-            found: per cluster.
-            held: clusters with held deletions.
-            is_whole: all clusters that the wave waits for were looked at, so time limits count.
+            draft: what was to be there.
+            outcomes: of the clusters that were worked on.
+            is_whole: these are all clusters that the open wave waits for, so time limits count.
         """
+        names = {outcome.name for outcome in outcomes}
+        rendered = [outcome for outcome in outcomes if outcome.name in draft.revisions]
+        reasons = {each.name: _why_not_ready(each, draft.revisions[each.name]) for each in rendered}
+        reasons |= {name: cut(each.message, _MAX_WHY) for name, each in draft.problems.items()}
+        holding = {outcome.name for outcome in outcomes if outcome.state is State.HELD}
         now = _now()
         step = replace(
             self.step,
-            scene=replace(self.step.scene, held=held),
+            scene=replace(self.step.scene, held=self.step.scene.held - names | holding),
             may_give=False,
             may_fail=is_whole,
             now=now,
         )
-        state = observe(self.state, {name: one.why for name, one in found.items()})
+        state = observe(self.state, reasons)
         wave = state.current
-        written = {name for name, one in found.items() if one.is_changed}
+        written = {outcome.name for outcome in rendered if outcome.changes}
         if wave and wave.phase is WavePhase.OPEN and not written.isdisjoint(state.updating):
             state = state.with_wave(replace(wave, progressed_at=now))
         return replace(self, state=advance(state, step), step=step)
+
+
+def _why_not_ready(outcome: ClusterOutcome, revision: str) -> str:
+    """Why a cluster is not ready; "" if everything is applied there, and healthy."""
+    if outcome.state is State.UNREACHABLE:
+        return cut(f"{AWAY}{outcome.message}", _MAX_WHY)
+    if outcome.state not in (State.APPLIED, State.DRIFTED):
+        return cut(f"{outcome.state}: {outcome.message}", _MAX_WHY)
+    if outcome.revision != revision:
+        return "not everything is applied"
+    return cut(outcome.unhealthy, _MAX_WHY)
 
 
 def _is_late(state: RolloutState, step: Step) -> bool:

@@ -7,23 +7,25 @@ unjoin gives up an object that we have not seen gone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
 
 from fleetbus.clusters.leaving import LEFT_LABEL
 from fleetbus.errors import KubeError
+from fleetbus_distributor.announce.announce import Announce
 from fleetbus_distributor.errors import IntentError
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.hub.status import Condition, Report
 from fleetbus_distributor.plan.fleet_fuse import note_held
-from fleetbus_distributor.plan.intent import Inventory
+from fleetbus_distributor.plan.intent import Inventory, Key, Owned
 from fleetbus_distributor.plan.plan import Hold, HoldReason
 from fleetbus_distributor.render.spec import DeletionPolicy
+from fleetbus_distributor.rounds.execute import Executor
 from fleetbus_distributor.rounds.round import Round, Work
 from fleetbus_distributor.rounds.teardown import confirm_all, hold_teardown
 from fleetbus_distributor.targets.converge import ALIASED
@@ -32,127 +34,156 @@ from fleetbus_distributor.targets.target import LATER
 
 log = structlog.get_logger()
 
-
-async def clean_up(
-    round_: Round, document: Document, unjoined: frozenset[str], records: str
-) -> timedelta | None:
-    """Delete or release everything on record, then remove the finalizer.
-
-    Args:
-        round_: the round, with the intent as it is on record.
-        document: the MultiClusterResource, read live.
-        unjoined: clusters that were unjoined.
-        records: the namespace of the records of these unjoins.
-
-    Returns:
-        When to retry; None if the finalizer was removed.
-    """
-    if round_.policy.deletion is not DeletionPolicy.ORPHAN:
-        hub = round_.fleet.cluster(round_.fleet.hub).live
-        hold = await hold_teardown(hub, document, round_.inventory)
-        if hold and document.confirmed != hold.plan_hash:
-            return await _Cleanup(round_, document, unjoined, records).hold(hold)
-        if hold:
-            round_ = replace(round_, inventory=await confirm_all(document, round_.inventory))
-    cleanup = _Cleanup(round_, document, unjoined, records)
-    present = {info.name for info in round_.fleet.clusters()}
-    work = {
-        name: Work(prune=list(entries.values()))
-        for name, entries in round_.inventory.items()
-        if name in present
-    }
-    outcomes = await round_.run(work, cleanup.interim)
-    return await cleanup.finish(outcomes)
+_GONE = "ClusterGone"
 
 
-class _Cleanup:
-    def __init__(
-        self, round_: Round, document: Document, unjoined: frozenset[str], records: str
-    ) -> None:
-        self._round = round_
-        self._document = document
-        self._unjoined = unjoined
-        self._records = records
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleanup:
+    """Runs the rounds of deleted MultiClusterResources."""
 
-    async def hold(self, hold: Hold) -> timedelta | None:
+    executor: Executor
+    announce: Announce
+    records: str
+    """The namespace of the records of unjoins."""
+
+    async def run(self, round_: Round, document: Document) -> timedelta | None:
+        """Delete or release everything on record, then remove the finalizer.
+
+        Args:
+            round_: the facts of the round.
+            document: the MultiClusterResource, read live.
+
+        Returns:
+            When to retry; None if the finalizer was removed.
+        """
+        # Read and decide: whether a person has to confirm it first.
+        inventory = round_.inventory
+        if round_.policy.deletion is not DeletionPolicy.ORPHAN:
+            hold = await hold_teardown(round_.hub, document, inventory)
+            if hold and document.confirmed != hold.plan_hash:
+                return await self._hold(document, inventory, hold)
+            if hold:
+                inventory = await confirm_all(document, inventory)
+
+        def keepers(outcomes: Sequence[ClusterOutcome]) -> list[ClusterOutcome]:
+            complete = with_absent(inventory, outcomes, self.records)
+            return keep_finalizer(complete, round_.policy.deletion, round_.unjoined)
+
+        async def interim(outcomes: Sequence[ClusterOutcome]) -> None:
+            with suppress(KubeError, IntentError):
+                await _write(document, keepers(outcomes))
+
+        # Execute.
+        members = {info.name for info in round_.fleet.clusters()}
+        work = {
+            name: Work(recorded=entries, prune=list(entries.values()))
+            for name, entries in inventory.items()
+            if name in members
+        }
+        outcomes = await self.executor.run(round_, work, interim)
+        # Report: what keeps the object, or, because its status goes with it, what stays behind.
+        before, waiting = document.status, keepers(outcomes)
+        if waiting:
+            await _write(document, waiting)
+        await self.announce(document, outcomes, before)
+        if waiting:
+            return _earliest_retry(waiting)
+        for left in left_behind(inventory, outcomes):
+            log.info("left_behind", cluster=left.cluster, object=str(left.ref), reason=left.reason)
+        await document.drop_intent()
+        await document.remove_finalizer()
+        return None
+
+    async def _hold(self, document: Document, inventory: Inventory, hold: Hold) -> timedelta | None:
         """Report what a person has to confirm, and touch nothing."""
         outcomes = [
             ClusterOutcome(name, State.HELD, hold.reason, hold.message, None, dict(entries))
-            for name, entries in self._round.inventory.items()
+            for name, entries in inventory.items()
         ]
-        before = self._document.status
-        await self._write(outcomes, hold)
-        await self._round.announce(self._document, outcomes, before)
+        before = document.status
+        await _write(document, outcomes, hold)
+        await self.announce(document, outcomes, before)
         note_held(hold, status.read_hold(before))
         return LATER if hold.reason is HoldReason.UNREADABLE else None
 
-    async def interim(self, outcomes: Sequence[ClusterOutcome]) -> None:
-        """Report what keeps the object while slow clusters work."""
-        with suppress(KubeError, IntentError):
-            await self._write(self._kept(outcomes))
 
-    async def finish(self, outcomes: Sequence[ClusterOutcome]) -> timedelta | None:
-        """Remove the finalizer, or report what keeps it."""
-        before = self._document.status
-        kept = self._kept(outcomes)
-        if kept:
-            await self._write(kept)
-        await self._round.announce(self._document, outcomes, before)
-        if not kept:
-            self._log_left_behind(outcomes)
-            await self._document.drop_intent()
-            await self._document.remove_finalizer()
-            return None
-        retry: timedelta | None = None
-        for one in kept:
-            retry = earliest(retry, one.retry)
-        return retry or LATER
+def keep_finalizer(
+    outcomes: Sequence[ClusterOutcome], policy: DeletionPolicy, unjoined: frozenset[str]
+) -> list[ClusterOutcome]:
+    """Decide which clusters keep the finalizer: those that may still have objects of ours (pure).
 
-    def _kept(self, outcomes: Sequence[ClusterOutcome]) -> list[ClusterOutcome]:
-        """The clusters that still have objects of ours."""
-        absent = [name for name in self._round.inventory if name not in {o.name for o in outcomes}]
-        whole = [*outcomes, *(self._absent(name) for name in absent)]
-        return [one for one in whole if one.inventory and not self._may_give_up(one)]
+    Args:
+        outcomes: of all clusters on record, also of those that are absent.
+        policy: of the deletion.
+        unjoined: clusters that were unjoined.
+    """
+    return [
+        outcome
+        for outcome in outcomes
+        if outcome.inventory and not _may_give_up(outcome, policy, unjoined)
+    ]
 
-    def _absent(self, name: str) -> ClusterOutcome:
-        inventory = dict(self._round.inventory[name])
-        message = (
-            "the cluster left the fleet, and no record shows that this was intended; "
-            f"{len(inventory)} object(s) may be there (to give them up, create a ConfigMap in "
-            f"namespace {self._records} with the label {LEFT_LABEL}={name}, or set "
-            "spec.policy.deletion to Orphan)"
-        )
-        return ClusterOutcome(name, State.HELD, "ClusterGone", message, LATER, inventory)
 
-    def _may_give_up(self, outcome: ClusterOutcome) -> bool:
-        if outcome.state is State.HELD and outcome.reason == "ClusterGone":
-            return self._is_orphan or outcome.name in self._unjoined
-        is_untouched = outcome.state is State.UNREACHABLE or outcome.reason == ALIASED
-        return self._is_orphan and is_untouched
+def _may_give_up(outcome: ClusterOutcome, policy: DeletionPolicy, unjoined: frozenset[str]) -> bool:
+    is_orphan = policy is DeletionPolicy.ORPHAN
+    if outcome.state is State.HELD and outcome.reason == _GONE:
+        return is_orphan or outcome.name in unjoined
+    is_untouched = outcome.state is State.UNREACHABLE or outcome.reason == ALIASED
+    return is_orphan and is_untouched
 
-    @property
-    def _is_orphan(self) -> bool:
-        return self._round.policy.deletion is DeletionPolicy.ORPHAN
 
-    def _log_left_behind(self, outcomes: Sequence[ClusterOutcome]) -> None:
-        """Log it, because the object with the status is going away."""
-        seen: Inventory = {one.name: one.inventory for one in outcomes}
-        released = [left for one in outcomes for left in one.left_behind]
-        for name, entries in self._round.inventory.items():
-            kept = seen.get(name, entries)
-            released += [LeftBehind(name, one.ref, "NotReached") for one in kept.values()]
-        for left in released:
-            log.info("left_behind", cluster=left.cluster, object=str(left.ref), reason=left.reason)
+def left_behind(inventory: Inventory, outcomes: Sequence[ClusterOutcome]) -> list[LeftBehind]:
+    """List what stays on clusters once nothing keeps the finalizer (pure)."""
+    remains = inventory | {outcome.name: outcome.inventory for outcome in outcomes}
+    released = [left for outcome in outcomes for left in outcome.left_behind]
+    return released + [
+        LeftBehind(name, owned.ref, "NotReached")
+        for name in inventory
+        for owned in remains[name].values()
+    ]
 
-    async def _write(self, kept: Sequence[ClusterOutcome], hold: Hold | None = None) -> None:
-        names = ", ".join(sorted(one.name for one in kept))
-        report = Report(
-            generation=self._document.generation,
-            outcomes=kept,
-            inventory={one.name: one.inventory for one in kept},
-            left_behind=[left for one in kept for left in one.left_behind],
-            hold=hold,
-            held={one.name: list(one.inventory.values()) for one in kept} if hold else {},
-            problem=Condition(status.READY, False, "Deleting", f"waiting for {names}"),
-        )
-        await self._document.write_status(status.build(report, self._document.status))
+
+def with_absent(
+    inventory: Inventory, outcomes: Sequence[ClusterOutcome], records: str
+) -> list[ClusterOutcome]:
+    """Add the outcomes of clusters that are on record and have left the fleet (pure)."""
+    present = {outcome.name for outcome in outcomes}
+    absent = [
+        _absent(name, entries, records)
+        for name, entries in inventory.items()
+        if name not in present
+    ]
+    return [*outcomes, *absent]
+
+
+def _absent(name: str, entries: Mapping[Key, Owned], records: str) -> ClusterOutcome:
+    message = (
+        "the cluster left the fleet, and no record shows that this was intended; "
+        f"{len(entries)} object(s) may be there (to give them up, create a ConfigMap in "
+        f"namespace {records} with the label {LEFT_LABEL}={name}, or set "
+        "spec.policy.deletion to Orphan)"
+    )
+    return ClusterOutcome(name, State.HELD, _GONE, message, LATER, dict(entries))
+
+
+def _earliest_retry(outcomes: Sequence[ClusterOutcome]) -> timedelta:
+    retry: timedelta | None = None
+    for outcome in outcomes:
+        retry = earliest(retry, outcome.retry)
+    return retry or LATER
+
+
+async def _write(
+    document: Document, waiting: Sequence[ClusterOutcome], hold: Hold | None = None
+) -> None:
+    names = ", ".join(sorted(outcome.name for outcome in waiting))
+    report = Report(
+        generation=document.generation,
+        outcomes=waiting,
+        inventory={outcome.name: outcome.inventory for outcome in waiting},
+        left_behind=[left for outcome in waiting for left in outcome.left_behind],
+        hold=hold,
+        held={each.name: list(each.inventory.values()) for each in waiting} if hold else {},
+        problem=Condition(status.READY, False, "Deleting", f"waiting for {names}"),
+    )
+    await document.write_status(status.build(report, document.status))

@@ -9,7 +9,6 @@ from the observed state, so the next round finishes what this one began.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, TypeAlias, cast
 
@@ -25,7 +24,6 @@ from fleetbus.reconcile import Request, Result
 from fleetbus_distributor.announce.announce import Announce
 from fleetbus_distributor.errors import ChunkError, IntentError, RolloutError, SpecError
 from fleetbus_distributor.fleet_view import FleetView
-from fleetbus_distributor.health.cluster_health import StatusRules
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.chunks import ChunkStore
 from fleetbus_distributor.hub.document import Document
@@ -44,14 +42,15 @@ from fleetbus_distributor.render.spec import (
     read_service_account,
     read_spec,
 )
-from fleetbus_distributor.rollout.rollouts import ReadVote, Rollouts
-from fleetbus_distributor.rounds.cleanup import clean_up
-from fleetbus_distributor.rounds.distribute import distribute
+from fleetbus_distributor.rollout.rollouts import Progress, ReadVote, Rollouts
+from fleetbus_distributor.rounds.cleanup import Cleanup
+from fleetbus_distributor.rounds.distribute import Distribution
+from fleetbus_distributor.rounds.execute import Executor
 from fleetbus_distributor.rounds.failing_pods import ExplainHealth, say_no_more
-from fleetbus_distributor.rounds.missing_objects import MissingObjects, clusters_of
-from fleetbus_distributor.rounds.repair import create_missing, repair
+from fleetbus_distributor.rounds.missing_objects import MissingObjects
+from fleetbus_distributor.rounds.repair import Repairs
 from fleetbus_distributor.rounds.round import Requeue, Round
-from fleetbus_distributor.rounds.settled import SettledRounds, facts_of
+from fleetbus_distributor.rounds.settled import Scope, SettledRounds, facts_of, scope_of
 from fleetbus_distributor.rounds.status_pace import StatusPace
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.targets.circuit_breaker import CircuitBreaker
@@ -97,25 +96,47 @@ class Distributor:
         explain: ExplainHealth = say_no_more,
     ) -> None:
         self._settings = settings
-        self._fuse = FleetFuse(budget)
         self._missing = missing
-        self._pace = pace
         self._settled = settled
-        self._renderer = Renderer()
-        self._rollouts = Rollouts(renderer=self._renderer, read_vote=read_vote)
         self._requeue = requeue
         self._announce = announce
-        self._explain = explain
         self.breaker = CircuitBreaker()
         """Which clusters hang."""
-        self._corrections = Corrections()
         self.seen = SeenOnTargets()
         """Versions and namespaces that this process has seen on targets."""
-        self._limits = Limits(qps=settings.qps, burst=settings.burst, in_flight=settings.in_flight)
+        self.limits = Limits(qps=settings.qps, burst=settings.burst, in_flight=settings.in_flight)
+        """How much each cluster is asked."""
         self._chunks = ChunkStore()
         self._leave_records = LeaveRecords(settings.namespace)
         self._hub_identity: tuple[KubeClient, str] | None = None
         """UID by client: a hub that was replaced has another client."""
+        renderer = Renderer()
+        executor = Executor(
+            breaker=self.breaker,
+            seen=self.seen,
+            corrections=Corrections(),
+            limits=self.limits,
+            explain=explain,
+            status_after=settings.status_after,
+        )
+        self._rollouts = Rollouts(renderer=renderer, read_vote=read_vote)
+        self._distribution = Distribution(
+            renderer=renderer,
+            fuse=FleetFuse(budget),
+            executor=executor,
+            pace=pace,
+            announce=announce,
+            requeue=requeue,
+        )
+        self._repairs = Repairs(
+            renderer=renderer,
+            executor=executor,
+            missing=missing,
+            pace=pace,
+            announce=announce,
+            requeue=requeue,
+        )
+        self._cleanup = Cleanup(executor=executor, announce=announce, records=settings.namespace)
 
     async def reconcile(self, request: Request, fleet: FleetView) -> Result | None:
         """Reconcile one MultiClusterResource on all clusters.
@@ -181,12 +202,8 @@ class Distributor:
             rollout = await self._rollouts.resume(fleet, document, spec, inventory)
             if rollout is None and spec.rollout is not None:
                 return None  # the round for all clusters has yet to begin it
-            round_ = replace(
-                self._round(fleet, document, hub_id, inventory),
-                rollout=rollout,
-                status_rules=StatusRules(spec.health, spec.feedback),
-            )
-            return await repair(round_, document, spec, cluster)
+            round_ = self._round(fleet, document, hub_id, inventory)
+            return await self._repairs.repair(round_, document, spec, rollout, cluster)
         except (SpecError, IntentError, RolloutError, _SpecNotApplied) as problem:
             log.debug("not_repaired", cluster=cluster, error=str(problem))
             return None  # reported by the round for all clusters
@@ -206,13 +223,13 @@ class Distributor:
             await document.load_chunks()
             inventory = await _inventory_of(document)
             unjoined = await self._unjoined(fleet, hub, inventory)
-            round_ = self._round(fleet, document, hub_id, inventory)
+            round_ = self._round(fleet, document, hub_id, inventory, unjoined)
             if document.is_deleted:
-                return await clean_up(round_, document, unjoined, self._settings.namespace)
+                return await self._cleanup.run(round_, document)
             spec = _spec_to_apply(document)
             if not document.has_finalizer:
                 await document.add_finalizer()
-            retry = await self._work(round_, document, spec, unjoined)
+            retry = await self._work(round_, document, spec)
             return earliest(retry, self._settings.resync)
         except SpecError as error:
             problem = Condition(status.READY, False, "InvalidSpec", str(error))
@@ -228,55 +245,64 @@ class Distributor:
         await self._announce(document, (), before)
         return retry
 
-    async def _work(
-        self, round_: Round, document: Document, spec: Spec, unjoined: frozenset[str]
-    ) -> timedelta | None:
-        """Work on all clusters, or, if nothing else has changed, on those that lack objects."""
-        uid = round_.owner.uid
-        clusters, began = tuple(round_.fleet.clusters()), self._settled.now()
+    async def _work(self, round_: Round, document: Document, spec: Spec) -> timedelta | None:
+        """Work on all clusters, or, if nothing else has changed, on those that need it."""
+        # Read: the fleet, what repairs have found missing, and where a rollout is.
+        uid, unjoined = round_.owner.uid, round_.unjoined
+        clusters, now = tuple(round_.fleet.clusters()), self._settled.now()
         notes = await self._notes(uid)
         rollout = await self._rollouts.begin(
             round_.fleet, round_.client_of, document, spec, round_.inventory
         )
-        rules = StatusRules(spec.health, spec.feedback)
-        round_ = replace(round_, rollout=rollout, status_rules=rules)
-        facts = facts_of(document, clusters, unjoined)
-        only: frozenset[str] | None = None
-        if notes is not None and self._settled.covers(uid, facts):
-            if rollout is None or not rollout.touched:
-                return await self._work_on_few(round_, document, spec, notes)
-            only, began = rollout.touched | clusters_of(notes), self._settled.began(uid)
-        before = self._settled.retry(uid) if only is not None else None
+        # Decide: which clusters need work.
+        last = self._settled.last(uid, facts_of(document, clusters, unjoined))
+        scope = scope_of(last, notes, rollout.touched if rollout else frozenset())
+        if scope.only_missing:
+            retry = last.retry if last else None
+            wait = await self._work_on_few(round_, document, spec, rollout, scope, notes)
+            return earliest(retry, wait)
+        if scope.clusters is None:
+            last = None
+        # Execute, and report it.
         self._settled.forget(uid)
-        result = await distribute(round_, document, spec, unjoined, only)
-        retry = earliest(result.retry, before)
-        if result.is_settled:
-            self._settled.record(uid, facts_of(document, clusters, unjoined), began, retry)
+        following, rollout = await self._distribution.run(
+            round_, document, spec, rollout, scope.clusters
+        )
+        retry = earliest(following.retry, last.retry if last else None)
+        if following.is_settled:
+            facts, began = facts_of(document, clusters, unjoined), last.began if last else now
+            self._settled.record(uid, facts, began, retry)
         if notes:
             await self._missing.forget(uid, notes)
-        if result.rollout is None:
+        if rollout is None:
             return retry
-        await self._rollouts.trim(round_.fleet, document, result.rollout)
-        return earliest(retry, result.rollout.next_round)
+        await self._rollouts.trim(round_.fleet, document, rollout)
+        return earliest(retry, rollout.next_round)
 
     async def _work_on_few(
-        self, round_: Round, document: Document, spec: Spec, notes: frozenset[str]
+        self,
+        round_: Round,
+        document: Document,
+        spec: Spec,
+        rollout: Progress | None,
+        scope: Scope,
+        notes: frozenset[str] | None,
     ) -> timedelta | None:
         """Create what repairs have found missing, and note what became of the gates.
 
         If it is too early to report that, the notes stay for the round that does.
         """
-        uid, rollout = round_.owner.uid, round_.rollout
-        retry = self._settled.retry(uid)
+        retry: timedelta | None = None
         if rollout is not None:
             await document.write_status(status.with_rollout(document.status, rollout.tree))
             await self._announce.rollout(document, rollout.changes)
             await self._rollouts.trim(round_.fleet, document, rollout)
-            retry = earliest(retry, rollout.next_round)
-        if wait := await create_missing(round_, document, spec, clusters_of(notes)):
+            retry = rollout.next_round
+        clusters = scope.clusters or frozenset()
+        if wait := await self._repairs.create_missing(round_, document, spec, rollout, clusters):
             return earliest(retry, wait)
         if notes:
-            await self._missing.forget(uid, notes)
+            await self._missing.forget(round_.owner.uid, notes)
         return retry
 
     async def _notes(self, uid: str) -> frozenset[str] | None:
@@ -298,7 +324,12 @@ class Distributor:
         return await self._leave_records.left(hub, members)
 
     def _round(
-        self, fleet: FleetView, document: Document, hub_id: str, inventory: Inventory
+        self,
+        fleet: FleetView,
+        document: Document,
+        hub_id: str,
+        inventory: Inventory,
+        unjoined: frozenset[str] = frozenset(),
     ) -> Round:
         account = self._service_account(document, inventory)
         return Round(
@@ -306,20 +337,9 @@ class Distributor:
             owner=_owner_of(document, fleet, hub_id),
             manager=field_manager(hub_id),
             policy=_policy_of(document),
-            inventory=inventory,
-            breaker=self.breaker,
-            corrections=self._corrections,
-            seen=self.seen,
-            limits=self._limits,
-            fuse=self._fuse,
-            renderer=self._renderer,
-            missing=self._missing,
-            pace=self._pace,
-            requeue=self._requeue,
             service_account=account,
-            announce=self._announce,
-            explain=self._explain,
-            status_after=self._settings.status_after,
+            inventory=inventory,
+            unjoined=unjoined,
         )
 
     def _service_account(self, document: Document, inventory: Inventory) -> ServiceAccount | None:
@@ -379,7 +399,7 @@ def _spec_to_apply(document: Document) -> Spec:
 async def _inventory_of(document: Document) -> Inventory:
     """Read the intent, in a thread if there are many clusters."""
     entries = cast("list[dict[str, Any]]", document.status.get("clusters") or [])
-    share = {str(one.get("name")): _MANY_EACH for one in entries}
+    share = {str(entry.get("name")): _MANY_EACH for entry in entries}
     return await off_loop(share, intent.read, document.status)
 
 
@@ -394,18 +414,18 @@ def _policy_of(document: Document) -> Policy:
     except SpecError as error:
         deletion = _raw_deletion_policy(document)
         if deletion not in tuple(DeletionPolicy):
-            held = "spec.policy.deletion: neither Delete nor Orphan, so nothing is deleted"
-            raise SpecError([*error.problems, held]) from error
+            refusal = "spec.policy.deletion: neither Delete nor Orphan, so nothing is deleted"
+            raise SpecError([*error.problems, refusal]) from error
         return Policy(deletion=DeletionPolicy(deletion))
 
 
 def _raw_deletion_policy(document: Document) -> Any:
     """The value in the spec; the default only if there is none."""
-    found: Any = document.resource
-    for part in ("spec", "policy"):
-        if not isinstance(found, dict):
+    value: Any = document.resource
+    for name in ("spec", "policy"):
+        if not isinstance(value, dict):
             return None
-        found = cast("dict[str, Any]", found).get(part, {})
-    if not isinstance(found, dict):
+        value = cast("dict[str, Any]", value).get(name, {})
+    if not isinstance(value, dict):
         return None
-    return cast("dict[str, Any]", found).get("deletion", DeletionPolicy.DELETE)
+    return cast("dict[str, Any]", value).get("deletion", DeletionPolicy.DELETE)

@@ -16,6 +16,7 @@ from datetime import timedelta
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.plan import intent
+from fleetbus_distributor.rounds.missing_objects import clusters_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +45,43 @@ def facts_of(
         unjoined: clusters that were unjoined, likewise.
     """
     recorded = intent.digest_of_record(document.status)
-    return HubFacts(
-        document.generation,
-        document.confirmed,
-        recorded,
-        clusters,
-        unjoined,
-    )
+    return HubFacts(document.generation, document.confirmed, recorded, clusters, unjoined)
 
 
 @dataclass(frozen=True, slots=True)
-class _LastRound:
+class LastRound:
+    """The last round for all clusters of a MultiClusterResource, if it was settled."""
+
     facts: HubFacts
     began: float
+    """When it began to look at all clusters."""
     retry: timedelta | None
+    """When it wants the hub to be read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The clusters that a round works on."""
+
+    clusters: frozenset[str] | None = None
+    """None for all."""
+    only_missing: bool = False
+    """Nothing is planned: they only get what they lack."""
+
+
+def scope_of(
+    last: LastRound | None, notes: frozenset[str] | None, touched: frozenset[str]
+) -> Scope:
+    """Decide which clusters need work (pure).
+
+    Args:
+        last: the last round, if another one would have the same facts.
+        notes: of repairs about missing objects; None if they cannot be read.
+        touched: clusters that a rollout gives another revision, or has to look at.
+    """
+    if last is None or notes is None:
+        return Scope()
+    return Scope(touched | clusters_of(notes), only_missing=not touched)
 
 
 class SettledRounds:
@@ -71,25 +95,16 @@ class SettledRounds:
     def __init__(self, period: timedelta, now: Callable[[], float] = time.monotonic) -> None:
         self._period = period.total_seconds()
         self.now = now
-        self._rounds: OrderedDict[str, _LastRound] = OrderedDict()
+        self._rounds: OrderedDict[str, LastRound] = OrderedDict()
 
-    def covers(self, uid: str, facts: HubFacts) -> bool:
-        """Whether another round for all clusters would have the same facts and nothing to do."""
+    def last(self, uid: str, facts: HubFacts) -> LastRound | None:
+        """The last round; None if another one would have other facts, or something to do."""
         last = self._rounds.get(uid)
-        return last is not None and last.facts == facts and self._is_young(last)
-
-    def retry(self, uid: str) -> timedelta | None:
-        """When the last round wants the hub to be read again."""
-        last = self._rounds.get(uid)
-        return last.retry if last else None
-
-    def began(self, uid: str) -> float:
-        """When the last round began that looked at all clusters."""
-        return self._rounds[uid].began
+        return last if last and last.facts == facts and self._is_young(last) else None
 
     def record(self, uid: str, facts: HubFacts, began: float, retry: timedelta | None) -> None:
         """Remember a finished round, and when it wants the hub to be read again."""
-        self._rounds[uid] = _LastRound(facts, began, retry)
+        self._rounds[uid] = LastRound(facts, began, retry)
         self._rounds.move_to_end(uid)
         while self._rounds and not self._is_young(next(iter(self._rounds.values()))):
             self._rounds.popitem(last=False)
@@ -98,5 +113,5 @@ class SettledRounds:
         """Forget the last round: the next one has begun, and may fail."""
         self._rounds.pop(uid, None)
 
-    def _is_young(self, last: _LastRound) -> bool:
+    def _is_young(self, last: LastRound) -> bool:
         return self.now() < last.began + self._period
