@@ -20,7 +20,9 @@ HUB = ["aiohttp", "asyncio", "msgspec", "structlog", "yaml"]
 BUS = ["asyncio", "msgspec", "nats", "structlog"]
 REDIS = ["opentelemetry", "redis"]
 """redis-py imports OpenTelemetry where it is installed, as for our tests."""
-STORE = ["asyncio", "msgspec", *REDIS, "structlog"]
+CONNECTION = ["asyncio", *REDIS, "structlog"]
+"""To the store, which is asked first."""
+STORE = [*CONNECTION, "msgspec"]
 PLUGINS = ["fleetbus_devfleet", "fleetbus_distributor", "fleetbus_emulator"]
 ALLOWED: dict[str, list[str]] = {
     "--version": PLUGINS,
@@ -49,7 +51,13 @@ ALLOWED: dict[str, list[str]] = {
     "rollout status web": [*HUB, "fleetbus_distributor"],
     "rollout history web": [*HUB, "fleetbus_distributor"],
     "rollout history web --revision 2": [*HUB, "fleetbus_distributor", "pydantic"],  # of a number
-    "fuse show": [*HUB, *REDIS],
+    "fuse show": [*HUB],
+    "fuse confirm default/web": [*HUB],
+    "orphans": [*CONNECTION, "yaml"],
+    "orphans delete 1": [*CONNECTION, "yaml"],
+    "plan web": [*CONNECTION, "fleetbus_distributor", "yaml"],
+    "plan -f web.yaml": [*CONNECTION, "fleetbus_distributor", "yaml"],
+    "doctor": [*HUB, "nats", "prometheus_client", *REDIS],
     "events": [*BUS],
     "queue": [*STORE],
     "queue retry web": [*STORE],
@@ -57,6 +65,14 @@ ALLOWED: dict[str, list[str]] = {
     "restore pods web": [*HUB],
 }
 """The heavy modules that a command may import; nothing answers those that ask somebody."""
+UNSET = {
+    "doctor": ["asyncio", "structlog"],
+    "fuse": ["asyncio", "structlog", "yaml"],
+    "orphans": ["asyncio", "structlog", "yaml"],
+    "plan web": ["asyncio", "fleetbus_distributor", "structlog", "yaml"],
+    "plan -f absent.yaml": ["asyncio", "fleetbus_distributor", "structlog", "yaml"],
+}
+"""Where no address is set, those that say so; a kubeconfig is read before anybody is asked."""
 NOWHERE = "127.0.0.1:1"
 ENVIRONMENT = {
     "FLEETBUS_API_URL": f"http://{NOWHERE}",
@@ -70,22 +86,41 @@ KUBECONFIG = {
     "users": [{"name": "hub", "user": {"token": "t"}}],
     "current-context": "hub",
 }
+RESOURCE = {
+    "apiVersion": "fleetbus.dev/v1alpha1",
+    "kind": "MultiClusterResource",
+    "metadata": {"name": "web"},
+    "spec": {},
+}
 
 
 @pytest.mark.parametrize("words", ALLOWED)
 def test_a_light_command_imports_nothing_heavy(words: str, tmp_path: Path):
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("FLEETBUS_")}
     (tmp_path / "hub.yaml").write_text(json.dumps(KUBECONFIG))
+    (tmp_path / "web.yaml").write_text(json.dumps(RESOURCE))
+    assert _loaded(words, tmp_path, ENVIRONMENT) == sorted(ALLOWED[words])
+
+
+@pytest.mark.parametrize("words", UNSET)
+def test_a_command_without_an_address_says_so_before_it_imports_a_client(
+    words: str, tmp_path: Path
+):
+    assert _loaded(words, tmp_path, {}) == sorted(UNSET[words])
+
+
+def _loaded(words: str, tmp_path: Path, environment: dict[str, str]) -> list[str]:
+    left_out = ("FLEETBUS_", "KUBE")
+    clean = {name: text for name, text in os.environ.items() if not name.startswith(left_out)}
     ended = subprocess.run(
         [*module("scripts.loaded_by_command"), *words.split()],
-        env={**clean, **ENVIRONMENT, "HOME": str(tmp_path)},
+        env={**clean, **environment, "HOME": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
-    loaded = json.loads(ended.stderr.splitlines()[-1])
-    assert loaded == sorted(ALLOWED[words]), ended.stderr
+    assert "Traceback" not in ended.stderr, ended.stderr
+    return json.loads(ended.stderr.splitlines()[-1])
 
 
 def test_what_was_left_out_works_when_it_is_needed():

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
+from fleetbus_distributor.kind import API_VERSION, KIND
 from fleetbus_distributor.preview.dry_run_fleet import DryRunFleet
 from fleetbus_distributor.preview.preview import ClusterPlan, Preview, candidate_of, preview
 from fleetbus_distributor.preview.stores import PlannedBudget
-from fleetbus_distributor.render.spec import API_VERSION, KIND
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.targets.outcome import State
 from support.api.spellings import ZEROES, texts

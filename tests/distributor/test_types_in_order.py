@@ -11,7 +11,7 @@ from typing import Any
 from fleetbus.errors import ServerError
 from fleetbus.ownership import Owner
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
-from fleetbus_distributor.render.spec import API_VERSION, KIND
+from fleetbus_distributor.kind import API_VERSION, KIND
 from fleetbus_distributor.targets import instances
 from fleetbus_distributor.targets.field_versions import is_outdated, to_version
 from fleetbus_distributor.targets.instances import split_instances

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fleetbus_distributor.render.spec import API_VERSION, KIND
+from fleetbus_distributor.kind import API_VERSION, KIND
 from support.eventually import eventually
 from support.rigs.distribution import (
     AFTER_RETURN,

@@ -9,7 +9,7 @@ from fleetbus_cli.main import main
 
 _HEAVY = {
     *("aiohttp", "asyncio", "fastapi", "kubernetes_asyncio", "msgspec", "nats", "opentelemetry"),
-    *("pydantic", "pydantic_settings", "redis", "rich", "structlog", "yaml"),
+    *("prometheus_client", "pydantic", "pydantic_settings", "redis", "rich", "structlog", "yaml"),
     *("fleetbus_devfleet", "fleetbus_distributor", "fleetbus_emulator"),
 }
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from fleetbus.deletions.budget import WINDOW, DeletionBudget, allowance, objects_on_record
 from fleetbus.deletions.held import FLEET_BUDGET, Held, find_held
 from fleetbus.errors import ConfigError, KubeError, StoreError
-from fleetbus.kube.client import KubeClient, Object
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, MULTI_CLUSTER_RESOURCES
 from fleetbus.process import printer
-from fleetbus.process.access.store import StoreAccess
 from fleetbus.process.close_names import close_names
 from fleetbus_cli.documents import render_json
 from fleetbus_cli.hub import Hub, resolve_hub, run_on_hub
-from fleetbus_cli.store import connect_store
 from fleetbus_cli.table import render_table
 from fleetbus_cli.target import resolve_target
+
+if TYPE_CHECKING:
+    from fleetbus.deletions.budget import DeletionBudget
+    from fleetbus.kube.client import KubeClient, Object
+    from fleetbus.process.access.store import StoreAccess
 
 _HEAD: Final = ("NAMESPACE", "NAME", "OBJECTS", "CLUSTERS", "REASON", "PLAN")
 _NAMED: Final = 3
@@ -37,6 +38,8 @@ def run_fuse(words: Sequence[str], *, output: str, hub: Hub, redis_url: str | No
     store = None if verb == "confirm" else target.require_store()
 
     async def main() -> int:
+        from fleetbus.kube.client import KubeClient  # noqa: PLC0415 -- import cost
+
         async with KubeClient(config) as client:
             if store is None:
                 return await _confirm_named(client, names)
@@ -67,6 +70,12 @@ def _check(verb: str, names: Sequence[str]) -> None:
 
 async def _show(client: KubeClient, store: StoreAccess, output: str) -> int:
     resources = await client.list(MULTI_CLUSTER_RESOURCES)
+    from fleetbus.deletions.budget import (  # noqa: PLC0415 -- redis, once the hub has answered
+        WINDOW,
+        allowance,
+        objects_on_record,
+    )
+
     held = find_held(resources)
     budget = {
         "used": await _used(store),
@@ -93,6 +102,9 @@ async def _used(store: StoreAccess) -> int | None:
 
 @asynccontextmanager
 async def _budget(store: StoreAccess) -> AsyncGenerator[DeletionBudget]:
+    from fleetbus.deletions.budget import DeletionBudget  # noqa: PLC0415 -- import cost
+    from fleetbus_cli.store import connect_store  # noqa: PLC0415 -- import cost
+
     redis = await connect_store(store)
     try:
         yield DeletionBudget(redis)

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from fleetbus.clusters.info import ClusterInfo
-from fleetbus.clusters.providers.build import build_provider
-from fleetbus.clusters.providers.cluster import ClusterProvider
-from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import ConfigError, FleetbusError, NotEngaged
-from fleetbus.fleet.orphans import Orphan, delete_orphan, find_orphans
-from fleetbus.kube.client import KubeClient
-from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.process import printer
-from fleetbus.process.access.store import StoreAccess
 from fleetbus.process.logs import set_up_logs
-from fleetbus.process.settings import SharedSettings, load_settings
-from fleetbus.snapshot.accepted import AcceptedClusters
-from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus.snapshot.shards import find_shards
 from fleetbus_cli.documents import render_json
 from fleetbus_cli.hub import Hub, resolve_hub, run_on_hub
-from fleetbus_cli.store import connect_store
 from fleetbus_cli.table import render_table
 from fleetbus_cli.target import resolve_target
+
+if TYPE_CHECKING:
+    from fleetbus.clusters.registry import Clusters
+    from fleetbus.fleet.orphans import Orphan
+    from fleetbus.kube.client import KubeClient
+    from fleetbus.kube.connection.config import KubeConfig
+    from fleetbus.process.access.store import StoreAccess
+    from fleetbus.snapshot.reads.reader import SnapshotReader
 
 _HEAD: Final = ("CLUSTER", "KIND", "NAMESPACE", "NAME", "OWNER", "UID")
 _CLUSTERS_TIMEOUT: Final = timedelta(seconds=10)
@@ -39,7 +33,6 @@ _CLUSTERS_TIMEOUT: Final = timedelta(seconds=10)
 class _Connections:
     hub: KubeClient
     clusters: Clusters
-    reader: SnapshotReader
 
 
 def run_orphans(words: Sequence[str], *, output: str, hub: Hub, redis_url: str | None) -> int:
@@ -58,36 +51,47 @@ def run_orphans(words: Sequence[str], *, output: str, hub: Hub, redis_url: str |
     store = resolve_target(redis_url=redis_url).require_store()
 
     async def main() -> int:
-        async with _connect(config, store) as connections:
-            names = [record.name for record in await connections.reader.clusters()]
-            found = await find_orphans(connections.reader, connections.hub, names)
-            return await _delete(connections, found, uids) if uids else _show(found, output)
+        async with _connect(config, store) as (client, reader):
+            from fleetbus.fleet.orphans import find_orphans  # noqa: PLC0415 -- import cost
+
+            names = [record.name for record in await reader.clusters()]
+            found = await find_orphans(reader, client, names)
+            if not uids:
+                return _show(found, output)
+            async with _engage(config, reader) as clusters:
+                return await _delete(_Connections(hub=client, clusters=clusters), found, uids)
 
     return run_on_hub(main())
 
 
 @asynccontextmanager
-async def _connect(config: KubeConfig, store: StoreAccess) -> AsyncGenerator[_Connections]:
+async def _connect(
+    hub: KubeConfig, store: StoreAccess
+) -> AsyncGenerator[tuple[KubeClient, SnapshotReader]]:
+    from fleetbus_cli.store import connect_store  # noqa: PLC0415 -- import cost
+
     redis = await connect_store(store)
-    clusters = _clusters(config)
-    reader = SnapshotReader(redis, await find_shards(redis))
-    clusters.verify_identities(AcceptedClusters(reader))
     try:
-        async with KubeClient(config) as hub:
-            yield _Connections(hub=hub, clusters=clusters, reader=reader)
+        # after the store has answered: a command that cannot start says so at once
+        from fleetbus.kube.client import KubeClient  # noqa: PLC0415 -- see above
+        from fleetbus.snapshot.reads.reader import SnapshotReader  # noqa: PLC0415 -- see above
+        from fleetbus.snapshot.shards import find_shards  # noqa: PLC0415 -- see above
+
+        async with KubeClient(hub) as client:
+            yield client, SnapshotReader(redis, await find_shards(redis))
     finally:
-        await clusters.aclose()
         await redis.aclose()
 
 
-def _clusters(hub: KubeConfig) -> Clusters:
-    """Build the registry from FLEETBUS_PROVIDERS; by default from the Clusters of the hub."""
-    if not os.environ.get("FLEETBUS_PROVIDERS"):
-        return Clusters([ClusterProvider(hub)])
-    settings = load_settings(SharedSettings)
-    name = settings.hub_cluster
-    info = ClusterInfo(name=name, hub=True, provider="hub", config=hub) if name else None
-    return Clusters([build_provider(one, hub) for one in settings.providers], hub=info)
+@asynccontextmanager
+async def _engage(hub: KubeConfig, reader: SnapshotReader) -> AsyncGenerator[Clusters]:
+    from fleetbus_cli.fleet import build_fleet  # noqa: PLC0415 -- only a deletion needs it
+
+    clusters = build_fleet(hub, reader)
+    try:
+        yield clusters
+    finally:
+        await clusters.aclose()
 
 
 def _show(found: Sequence[Orphan], output: str) -> int:
@@ -142,6 +146,8 @@ async def _delete(connections: _Connections, found: Sequence[Orphan], uids: Sequ
 
 
 async def _delete_one(connections: _Connections, orphan: Orphan | None, uid: str) -> bool:
+    from fleetbus.fleet.orphans import delete_orphan  # noqa: PLC0415 -- import cost
+
     if orphan is None:
         printer.note(f"fleetbus: no orphan has UID {uid!r}")
         return False

@@ -28,7 +28,8 @@ from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.queue import Add
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_distributor.fleet_view import FleetView
-from fleetbus_distributor.render.spec import CLUSTER_RESOURCE, KIND
+from fleetbus_distributor.kind import KIND
+from fleetbus_distributor.render.spec import CLUSTER_RESOURCE
 from fleetbus_distributor.rounds.reconcile import Distributor
 from fleetbus_distributor.settings import DistributorSettings
 

@@ -12,7 +12,7 @@ from faults.distributors.history import Write
 from faults.distributors.processes import environment_of
 from faults.distributors.settings import HUB, NAMESPACE
 from faults.distributors.world import World
-from fleetbus_distributor.render.spec import API_VERSION, KIND
+from fleetbus_distributor.kind import API_VERSION, KIND
 from support.processes.programs import installed
 
 Json = dict[str, Any]

@@ -21,7 +21,6 @@ from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.environment_proxy import environment_proxy
 from fleetbus.kube.connection.exec_plugin import Plugin, PluginCredentials
 from fleetbus.kube.connection.kubeconfig_entries import ClusterEntry, Impersonation, UserEntry
-from fleetbus.kube.connection.oidc import id_token
 from fleetbus.kube.connection.tls import client_context, use_certificate
 from fleetbus.process.file_errors import file_problem
 
@@ -154,6 +153,9 @@ class Access:
         if plugin is not None and plugin.token:
             return f"Bearer {plugin.token}"
         if self._user.oidc is not None:
+            # aiohttp, which a command that cannot start should not wait for
+            from fleetbus.kube.connection.oidc import id_token  # noqa: PLC0415 -- see above
+
             where = f"{self._source}: auth-provider"
             return f"Bearer {await id_token(self._user.oidc, self._folder, where)}"
         return ""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pathlib
 import sys
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fleetbus.errors import ConfigError
-from fleetbus.kube.client import Object
 from fleetbus.kube.manifest_yaml import read_documents
 from fleetbus.process.file_errors import file_problem
-from fleetbus_distributor.render.spec import API_VERSION, KIND
+from fleetbus_distributor.kind import API_VERSION, KIND
+
+if TYPE_CHECKING:
+    from fleetbus.kube.client import Object
 
 
 def read_manifests(file: pathlib.Path, namespace: str) -> list[Object]:

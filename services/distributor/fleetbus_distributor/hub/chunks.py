@@ -34,7 +34,7 @@ from fleetbus.fleet.inventory_chunks import (
 )
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import FINALIZER, OWNER_UID_LABEL
-from fleetbus_distributor.render.spec import API_VERSION, KIND
+from fleetbus_distributor.kind import API_VERSION, KIND
 from fleetbus_distributor.render.template import Object
 
 log = structlog.get_logger()

@@ -23,7 +23,7 @@ from fleetbus_distributor.errors import ChunkError
 from fleetbus_distributor.health.fields import cut
 from fleetbus_distributor.hub.chunks import STORED_WITHIN, ChunkStore, release, to_listed
 from fleetbus_distributor.hub.status import Status, is_changed
-from fleetbus_distributor.render.spec import API_VERSION, KIND
+from fleetbus_distributor.kind import API_VERSION, KIND
 from fleetbus_distributor.render.template import Object
 
 log = structlog.get_logger()

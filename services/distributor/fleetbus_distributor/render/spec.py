@@ -20,8 +20,6 @@ from fleetbus_distributor.health.rules import HealthRule
 from fleetbus_distributor.render.rollout_spec import Rollout
 from fleetbus_distributor.selectors import DNS_LABEL, ClusterName, LabelSelector, Strict
 
-API_VERSION = "fleetbus.dev/v1alpha1"
-KIND = "MultiClusterResource"
 CRD_NAME = "multiclusterresources.fleetbus.dev"
 CLUSTER_RESOURCE = "fleetbus.dev/v1alpha1/clusters"
 

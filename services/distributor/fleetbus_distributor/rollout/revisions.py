@@ -24,7 +24,8 @@ from fleetbus_distributor.errors import RolloutError, SpecError
 from fleetbus_distributor.health.fields import cut, items, text, tree
 from fleetbus_distributor.hub.document import MANAGER, Document
 from fleetbus_distributor.hub.rollout_state import RevisionRef
-from fleetbus_distributor.render.spec import API_VERSION, KIND, Spec, read_spec
+from fleetbus_distributor.kind import API_VERSION, KIND
+from fleetbus_distributor.render.spec import Spec, read_spec
 from fleetbus_distributor.render.template import Object
 from fleetbus_distributor.rollout.history import (
     CHANGE_CAUSE,

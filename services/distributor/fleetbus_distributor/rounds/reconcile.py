@@ -28,14 +28,13 @@ from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.chunks import ChunkStore
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.hub.status import Condition
+from fleetbus_distributor.kind import API_VERSION, KIND
 from fleetbus_distributor.off_loop import off_loop
 from fleetbus_distributor.plan import intent
 from fleetbus_distributor.plan.fleet_fuse import FleetFuse
 from fleetbus_distributor.plan.intent import Inventory
 from fleetbus_distributor.render.draft import Renderer
 from fleetbus_distributor.render.spec import (
-    API_VERSION,
-    KIND,
     DeletionPolicy,
     Policy,
     Spec,

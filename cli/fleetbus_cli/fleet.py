@@ -1,0 +1,41 @@
+"""Builds the registry of the fleet's clusters for a command."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from fleetbus.clusters.providers.cluster import ClusterProvider
+from fleetbus.clusters.registry import Clusters
+from fleetbus.snapshot.accepted import AcceptedClusters
+from fleetbus.snapshot.reads.reader import SnapshotReader
+
+if TYPE_CHECKING:
+    from fleetbus.kube.connection.config import KubeConfig
+
+
+def build_fleet(hub: KubeConfig, reader: SnapshotReader | None) -> Clusters:
+    """Build the registry from FLEETBUS_PROVIDERS; by default from the Clusters of the hub.
+
+    Args:
+        hub: access data of the hub.
+        reader: the snapshot, which says which clusters are accepted; without it any that answers.
+    """
+    clusters = _registry(hub)
+    if reader is not None:
+        clusters.verify_identities(AcceptedClusters(reader))
+    return clusters
+
+
+def _registry(hub: KubeConfig) -> Clusters:
+    if not os.environ.get("FLEETBUS_PROVIDERS"):
+        return Clusters([ClusterProvider(hub)])
+    # pydantic is half of what these commands import: only a fleet with other providers needs it
+    from fleetbus.clusters.info import ClusterInfo  # noqa: PLC0415 -- see above
+    from fleetbus.clusters.providers.build import build_provider  # noqa: PLC0415 -- see above
+    from fleetbus.process.settings import SharedSettings, load_settings  # noqa: PLC0415
+
+    settings = load_settings(SharedSettings)
+    name = settings.hub_cluster
+    info = ClusterInfo(name=name, hub=True, provider="hub", config=hub) if name else None
+    return Clusters([build_provider(each, hub) for each in settings.providers], hub=info)
