@@ -99,6 +99,7 @@ class Found:
         resource: group, plural, kind, namespaced and versions of the listed resource.
         freshness: of each cluster, from the last page.
         incomplete: the clusters whose part may be incomplete or stale, on any page.
+        as_of: the time of a list of the past; empty for one of the present.
         undetermined: objects of the past of which it is unknown what they were.
         is_cut: whether there are more objects than the limit.
     """
@@ -107,6 +108,7 @@ class Found:
     resource: Mapping[str, Any] = field(default_factory=dict[str, Any])
     freshness: dict[str, Any] = field(default_factory=dict[str, Any])
     incomplete: list[str] = field(default_factory=list[str])
+    as_of: str = ""
     undetermined: list[Mapping[str, str]] = field(default_factory=list[Mapping[str, str]])
     is_cut: bool = False
     version: str = ""
@@ -327,6 +329,7 @@ def _add(found: Found, page: Mapping[str, Any]) -> str:
     found.version = found.version or str(page["resourceVersion"])
     found.freshness |= page["freshness"]
     found.incomplete += [name for name in page["incomplete"] if name not in found.incomplete]
+    found.as_of = str(page.get("asOf", ""))
     found.undetermined += page.get("undetermined", ())
     return str(page["continue"])
 

@@ -193,6 +193,8 @@ class _Documents(Form):
         self._found.items += found.items
         self._found.freshness |= found.freshness
         self._found.incomplete += [n for n in found.incomplete if n not in self._found.incomplete]
+        self._found.as_of = found.as_of
+        self._found.undetermined += found.undetermined
         self._is_one = self._is_one and bool(query.name)
         warn_of_gaps(found)
         return len(found.items), str(found.resource["plural"])

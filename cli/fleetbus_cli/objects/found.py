@@ -48,8 +48,9 @@ def render_items(found: Found) -> str:
         | ({"namespace": item.namespace, "name": item.name} if item.tree is None else {})
         for item in found.items
     ]
+    past = {"asOf": found.as_of, "undetermined": found.undetermined} if found.as_of else {}
     return render_json(
-        {"items": items, "freshness": found.freshness, "incomplete": found.incomplete}
+        {"items": items, "freshness": found.freshness, "incomplete": found.incomplete, **past}
     )
 
 

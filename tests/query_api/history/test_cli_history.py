@@ -18,7 +18,6 @@ from fleetbus_cli.history import restore
 from fleetbus_cli.history.deleted import Deleted, read_deleted
 from fleetbus_cli.history.window import note_window
 from fleetbus_cli.objects.query import ObjectQuery
-from fleetbus_cli.table import warn_undetermined
 from fleetbus_cli.unknown import UnknownName
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_proto.events import Incarnation
@@ -184,26 +183,6 @@ async def test_diff_refuses_unknown_types_and_clusters(run: Run):
         await run("diff", "a/b/c/d")
 
 
-def test_a9_what_was_unknown_then_takes_one_line(capsys: pytest.CaptureFixture[str]):
-    """On a new fleet `fleetbus diff --since 10m` named each object."""
-    one = {"cluster": "eu1", "namespace": "prod", "name": "web", "reason": "x"}
-    later = {**one, "name": "b", "knownFrom": "2026-01-02T15:04:05.000002Z"}
-    named = {**one, "resource": "apps/deployments", "knownFrom": "2026-01-02T15:04:05.000001Z"}
-    warnings = {
-        "eu1 apps/deployments prod/web: x": [named],
-        "eu1 prod/web: x": [one],
-        "2 objects, such as eu1 prod/web": [one, one],
-        "2 objects, such as eu1 apps/deployments prod/web;"
-        " their past is known from 2026-01-02T15:04:05.000002Z": [named, later],
-        "100 objects or more, such as eu1 prod/web": [one] * 100,
-    }
-    for what, objects in warnings.items():
-        warn_undetermined(objects)
-        assert capsys.readouterr().err == f"warning: unknown then: {what}\n"
-    warn_undetermined([])
-    assert not capsys.readouterr().err
-
-
 @pytest.mark.parametrize("words", [("diff", "cm", "--since"), ("get", "cm", "--as-of")])
 @pytest.mark.parametrize("form", ["table", "name", "yaml", "custom-columns=N:.metadata.name"])
 async def test_a9_what_a_list_has_shown_first_is_unknown_before(
@@ -228,6 +207,28 @@ async def test_a9_what_a_list_has_shown_first_is_unknown_before(
     known_from = warnings[0].rpartition(" ")[2]
     again = await run(*words, known_from, *output)
     assert "unknown then" not in again.err
+
+
+async def test_a9_a_list_of_the_past_says_to_a_program_what_is_unknown(past_api: PastApi, run: Run):
+    """It was said on stderr alone, where a program sees an empty list."""
+    for resource in ("configmaps", "secrets"):
+        await past_api.add_cluster("eu1", f"core/{resource}")
+    start = await past_api.past.record(EU1.added("first", 1, body=pod("first", 1)))
+    for resource in ("configmaps", "secrets"):
+        source = Source(cluster="eu1", resource=resource)
+        await past_api.past.record(source.listed("web", 10, body=body("web", 10)))
+    found = json.loads(
+        (await run("get", "cm,secrets", "--as-of", rfc3339(start), "-o", "json")).out
+    )
+    assert found["items"] == []
+    assert found["asOf"] == rfc3339(start)
+    resources = [(one["resource"], one["name"]) for one in found["undetermined"]]
+    assert resources == [("core/configmaps", "web"), ("core/secrets", "web")]
+    assert all(one["reason"] and one["knownFrom"] > found["asOf"] for one in found["undetermined"])
+    again = await run("get", "cm", "--as-of", found["undetermined"][1]["knownFrom"], "-o", "json")
+    assert json.loads(again.out)["undetermined"] == []
+    now = json.loads((await run("get", "cm", "-o", "json")).out)
+    assert not {"asOf", "undetermined"} & now.keys()
 
 
 @pytest.mark.usefixtures("eu1")
