@@ -11,6 +11,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from fleetbus_proto.resources import CORE
 from fleetbus_proto.subjects import DistributionVerb
 
 CONTENT_TYPE = "application/json"
@@ -21,13 +22,21 @@ class AffectedObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """One object, or one field of it, that an event is about."""
 
     object: str
-    """Kind, namespace and name, like `ConfigMap shop/flags`."""
+    """Kind, namespace and name, like `ConfigMap shop/flags`; any namespace if it is in none."""
+    api_version: str = ""
+    """Like `apps/v1`: two groups may have a kind of one name. Empty if it is not known any more."""
     field: str = ""
     """Its path, like `.data.color`; empty if the event is about the whole object."""
     manager: str = ""
     """The field manager that changed or holds the field; empty if the API server does not tell."""
     time: str = ""
     """When that manager did so, RFC 3339 in whole seconds, UTC, by the API server's clock."""
+
+    @property
+    def group(self) -> str:
+        """Its group, `core` for the core group; empty if it is not known."""
+        group, slash, _ = self.api_version.rpartition("/")
+        return group if slash or not self.api_version else CORE
 
 
 class DistributionEvent(

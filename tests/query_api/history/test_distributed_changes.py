@@ -85,6 +85,7 @@ async def test_a9_changes_name_the_multiclusterresource_and_its_reports(past_api
         EU1.deleted("gone", 15, body=pod("gone", 11, **mark())),
     )
     drift = [AffectedObject(object="Pod prod/web", field=".spec.x", manager="kubectl")]
+    namesake = AffectedObject(object="Pod prod/web", api_version="pods.example/v1")
     for cluster in ("eu1", "us1", "eu1"):
         await publish(past_api, DistributionVerb.CORRECTED, cluster, objects=drift)
     await publish(past_api, DistributionVerb.APPLIED, "eu1", objects=drift)
@@ -119,6 +120,8 @@ async def test_a9_changes_name_the_multiclusterresource_and_its_reports(past_api
         return [one["event"] for one in (await changes(**query))["distribution"]]
 
     assert await events(resource="pods") == ["corrected"], "only of objects of that type"
-    assert await events(namespace="prod") == ["corrected"], "only of objects in that namespace"
+    await publish(past_api, DistributionVerb.CONFLICT, "eu1", objects=[namesake])
+    assert await events(resource="pods") == ["corrected"], "not of another group's"
+    assert await events(namespace="prod") == ["conflict", "corrected"]
     assert await events(cluster="us1") == ["undone", "wave-failed", "corrected"]
     assert await events(until=rfc3339(start)) == [], "only of the period"

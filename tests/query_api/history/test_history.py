@@ -52,6 +52,22 @@ def deployment(name: str, version: int, image: str, **status: object) -> bytes:
     return msgspec.json.encode(tree)
 
 
+def deleted_by(name: str, cluster: str, affected: AffectedObject) -> tuple[str, bytes]:
+    """The subject and the body of a distributor's report."""
+    event = DistributionEvent(
+        namespace="shop",
+        name=name,
+        uid="u",
+        generation=1,
+        cluster=cluster,
+        event=DistributionVerb.DELETED,
+        objects=[affected],
+        time="2026-01-02T03:04:05.000000Z",
+    )
+    subject = distribution_subject("shop", name, cluster, DistributionVerb.DELETED)
+    return subject, encode_distribution_event(event)
+
+
 async def as_of(api: PastApi, at: datetime, **query: Any) -> list[str]:
     return await api.names(asOf=rfc3339(at), **query)
 
@@ -160,18 +176,8 @@ async def test_a9_deletions_have_the_last_state_and_the_cause(past_api: PastApi)
     )
     await past_api.add_cluster("hub", "fleetbus.dev/multiclusterresources")
     await ensure_distribution(past_api.past.bus, LIMITS)
-    event = DistributionEvent(
-        namespace="shop",
-        name="all",
-        uid="u",
-        generation=1,
-        cluster="us1",
-        event=DistributionVerb.DELETED,
-        objects=[AffectedObject(object="Pod prod/db")],
-        time="2026-01-02T03:04:05.000000Z",
-    )
-    subject = distribution_subject("shop", "all", "us1", DistributionVerb.DELETED)
-    await past_api.past.bus.request(subject, encode_distribution_event(event))
+    affected = AffectedObject(object="Pod prod/db")
+    await past_api.past.bus.request(*deleted_by("all", "us1", affected))
     answer = (await past_api.get("/fleet/v1/deleted/pods", since="5m")).json()
     db, web = answer["items"]
     assert (db["name"], db["foundByList"], db["existsAgain"]) == ("db", True, False)
@@ -184,6 +190,38 @@ async def test_a9_deletions_have_the_last_state_and_the_cause(past_api: PastApi)
     assert [one["name"] for one in selected["items"]] == ["web"]
     last = (await past_api.get("/fleet/v1/deleted/pods", limit=1)).json()
     assert ([one["name"] for one in last["items"]], last["remaining"]) == (["db"], 1)
+
+
+async def test_a9_the_cause_of_a_deletion_is_that_of_its_group(past_api: PastApi):
+    """It was found by kind and name; and never for an object that is in no namespace."""
+    one, two, nodes = (
+        Source(cluster="us1", group=f"{group}.example", resource="pods")
+        for group in ("one", "two", "nodes")
+    )
+    await past_api.add_cluster("us1", "one.example/pods", "two.example/pods", "nodes.example/pods")
+    await past_api.past.record(
+        *(source.deleted("web", 5, body=pod("web", 4)) for source in (one, two)),
+        nodes.deleted("web", 6, body=pod("web", 4), namespace=""),
+    )
+    await past_api.add_cluster("hub", "fleetbus.dev/multiclusterresources")
+    await ensure_distribution(past_api.past.bus, LIMITS)
+
+    async def causes(version: str, name: str) -> list[str]:
+        """Report that an object of this version was deleted; return the causes after that."""
+        affected = AffectedObject(object="Pod prod/web", api_version=version)
+        await past_api.past.bus.request(*deleted_by(name, "us1", affected))
+        found: list[str] = []
+        for group in ("one", "two", "nodes"):
+            path = f"/fleet/v1/deleted/pods.{group}.example"
+            (item,) = (await past_api.get(path)).json()["items"]
+            found.append((item["deletedBy"] or {"name": ""})["name"])
+        return found
+
+    assert await causes("v1", "a-core-pod") == ["", "", ""]
+    assert await causes("one.example/v2", "first") == ["first", "", ""]
+    assert await causes("nodes.example/v1", "second") == ["first", "", "second"]
+    # an earlier release does not say a group
+    assert await causes("", "earlier") == ["first", "earlier", "second"]
 
 
 async def test_a9_a_timeline_shows_what_each_change_changed(past_api: PastApi):

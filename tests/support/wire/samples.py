@@ -43,6 +43,7 @@ DISTRIBUTION: Final = DistributionEvent(
     objects=[
         AffectedObject(
             object="Deployment shop/web",
+            api_version="apps/v1",
             field='.spec.template.spec.containers[name="web"].image',
             manager="kubectl-edit",
             time="2026-08-09T11:59:58Z",

@@ -205,12 +205,14 @@ def _objects_of(outcome: ClusterOutcome, state: State) -> Sequence[ObjectRef | O
 def _affected(one: ObjectRef | ObjectOutcome | str) -> Iterator[AffectedObject]:
     """An object, or each of its fields that others have changed or hold, up to a few."""
     if not isinstance(one, ObjectOutcome) or not one.drift:
-        name = one.ref if isinstance(one, ObjectOutcome) else one
-        yield AffectedObject(object=str(name))
+        ref = one.ref if isinstance(one, ObjectOutcome) else one
+        version = ref.api_version if isinstance(ref, ObjectRef) else ""
+        yield AffectedObject(object=str(ref), api_version=version)
         return
     for field in one.drift[:_MAX_FIELDS]:
         yield AffectedObject(
             object=str(one.ref),
+            api_version=one.ref.api_version,
             field=status.cut(field.field, _MAX_FIELD),
             manager=field.manager,
             time=field.time,

@@ -302,7 +302,9 @@ async def _deleted(
 
 
 def _report_filter(asked: ChangesParameters, readable: ReadableTypes) -> ReportFilter:
-    kinds = {readable.known(resource).kind for _, resource in readable.places}
+    types = [readable.known(resource) for _, resource in readable.places]
+    # events of earlier releases do not say a group
+    kinds = {(group, one.kind) for one in types for group in (one.group, "")}
     return ReportFilter(
         clusters=frozenset(asked.cluster or ()),
         namespace=asked.namespace,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from fleetbus.archive import EventFilter
 from fleetbus.bus.connection import Bus, NoStream
@@ -46,12 +46,17 @@ _TOGETHER_BYTES: Final = 1024**2
 _DELETIONS: Final = f"fleetbus.distribution.*.*.*.{DistributionVerb.DELETED}"
 
 
+_Place: TypeAlias = tuple[str, str, str, str, str]
+"""Cluster, group, kind, namespace and name."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Deletion:
     """One deletion, with the object as it was last."""
 
     entry: Entry
     at: datetime
+    group: str
     kind: str
     cluster_uid: str
     """UID of the namespace kube-system of the cluster that it was deleted from."""
@@ -59,11 +64,11 @@ class _Deletion:
     """Found by a list: it may have happened earlier."""
 
     @property
-    def text(self) -> str:
-        """The object as the distributor names it, like `ConfigMap shop/flags`."""
-        entry = self.entry
-        place = f"{entry.namespace}/{entry.name}" if entry.namespace else entry.name
-        return f"{self.kind} {place}"
+    def places(self) -> tuple[_Place, _Place]:
+        """The object in events of the distributor; those of earlier releases do not say a group."""
+        cluster, namespace, name = self.entry[:3]
+        place = (self.kind, namespace, name)
+        return (cluster, self.group, *place), (cluster, "", *place)
 
 
 class DeletedObjects:
@@ -154,25 +159,34 @@ class DeletedObjects:
 
     async def _causes(
         self, user: User, bus: Bus, since: datetime, deletions: Sequence[_Deletion]
-    ) -> dict[tuple[str, str], dict[str, str]]:
-        """Which MultiClusterResource deleted an object, by cluster and object, if it says so."""
+    ) -> dict[_Place, dict[str, str]]:
+        """Find which MultiClusterResource deleted an object, by its place, if one says so."""
         # Its name is an object's name: whoever may not list them on the hub, where they are, does
         # not get to know it.
         if not await self._access.is_allowed_on_hub(user, MULTI_CLUSTER_RESOURCES):
             return {}
-        wanted = {(one.entry.cluster, one.text) for one in deletions}
-        found: dict[tuple[str, str], dict[str, str]] = {}
+        places = {place for deletion in deletions for place in deletion.places}
+        found: dict[_Place, dict[str, str]] = {}
         try:
             async for page in read_messages(bus, DISTRIBUTION_STREAM, _DELETIONS, start=since):
                 for message in page:
                     event = decode_distribution_event(message.body)
                     if event is not None:
-                        cause = _render_cause(event)
-                        places = {(event.cluster, one.object) for one in event.objects}
-                        found |= dict.fromkeys(places & wanted, cause)
+                        found |= dict.fromkeys(places & _places(event), _render_cause(event))
         except NoStream:
             pass  # no distributor has run here
         return found
+
+
+def _places(event: DistributionEvent) -> set[_Place]:
+    """The places of its objects: an event names a namespace also of an object that is in none."""
+    places: set[_Place] = set()
+    for affected in event.objects:
+        kind, _, place = affected.object.partition(" ")
+        namespace, _, name = place.rpartition("/")
+        for each in (namespace, ""):
+            places.add((event.cluster, affected.group, kind, each, name))
+    return places
 
 
 def _render_cause(event: DistributionEvent) -> dict[str, str]:
@@ -237,13 +251,18 @@ def _deletion(stored: StoredEvent) -> _Deletion:
         event.incarnation.number,
     )
     return _Deletion(
-        entry, stored.stored_at, event.kind, event.incarnation.uid, event.final_state_unknown
+        entry,
+        stored.stored_at,
+        event.group,
+        event.kind,
+        event.incarnation.uid,
+        event.final_state_unknown,
     )
 
 
 def _render(
     deletion: _Deletion,
-    causes: Mapping[tuple[str, str], dict[str, str]],
+    causes: Mapping[_Place, dict[str, str]],
     present: set[tuple[str, str, str]],
 ) -> bytes:
     entry = deletion.entry
@@ -251,7 +270,7 @@ def _render(
         "deletedAt": rfc3339(deletion.at),
         "clusterUid": deletion.cluster_uid,
         "foundByList": deletion.is_found_late,
-        "deletedBy": causes.get((entry.cluster, deletion.text)),
+        "deletedBy": next(filter(None, map(causes.get, deletion.places)), None),
         "existsAgain": (entry.cluster, entry.namespace, entry.name) in present,
     }
     if body_of(entry):

@@ -18,7 +18,11 @@ from fleetbus.errors import MalformedOwner
 from fleetbus.ownership import OWNER_UID_LABEL, owner_of
 from fleetbus.process.clock import rfc3339
 from fleetbus.snapshot.guard import read_terms
-from fleetbus_proto.distribution import DistributionEvent, decode_distribution_event
+from fleetbus_proto.distribution import (
+    AffectedObject,
+    DistributionEvent,
+    decode_distribution_event,
+)
 from fleetbus_proto.subjects import DISTRIBUTION_STREAM, DistributionVerb, distribution_filter
 from fleetbus_query_api.access.authorise import Access
 from fleetbus_query_api.fields.bodies import UnreadableBody, decode
@@ -139,12 +143,12 @@ class ReportFilter:
     Attributes:
         clusters: only of these; empty for all.
         namespace: only about objects in it; empty for all.
-        kinds: only about objects of these; empty for all.
+        kinds: only about objects of these groups and kinds; empty for all.
     """
 
     clusters: Collection[str] = ()
     namespace: str = ""
-    kinds: Collection[str] = ()
+    kinds: Collection[tuple[str, str]] = ()
 
     def matches(self, event: DistributionEvent) -> bool:
         """Whether an event is among them; one about no cluster is about all of them."""
@@ -154,12 +158,12 @@ class ReportFilter:
             return False
         if not event.objects:
             return not self.kinds and self.namespace in ("", event.namespace)
-        return any(self._matches_object(one.object) for one in event.objects)
+        return any(map(self._matches_object, event.objects))
 
-    def _matches_object(self, text: str) -> bool:
-        kind, _, place = text.partition(" ")
+    def _matches_object(self, affected: AffectedObject) -> bool:
+        kind, _, place = affected.object.partition(" ")
         is_in = not self.namespace or place.startswith(f"{self.namespace}/")
-        return is_in and (not self.kinds or kind in self.kinds)
+        return is_in and (not self.kinds or (affected.group, kind) in self.kinds)
 
 
 @dataclass(slots=True)
