@@ -1,4 +1,4 @@
-"""What lists say beside their rows."""
+"""The notes beside the rows of a list."""
 
 from __future__ import annotations
 
