@@ -46,6 +46,50 @@ async def test_it_ends_when_all_have_returned():
     await run_group()
 
 
+async def test_the_first_value_ends_the_others_and_is_returned():
+    cleaned: list[str] = []
+
+    async def clean_up() -> None:
+        try:
+            await for_ever()
+        finally:
+            cleaned.append("up")
+
+    async def decide(pause: float) -> str:
+        await asyncio.sleep(pause)
+        return f"after {pause}"
+
+    outcome = await run_group(
+        endless=clean_up(), none=asyncio.sleep(0), early=decide(0.01), late=decide(5)
+    )
+    assert (outcome, cleaned) == ("after 0.01", ["up"])
+
+
+async def test_a_value_hides_no_error_that_comes_with_it():
+    async def decide() -> str:
+        return "a value"
+
+    for _ in range(20):
+        with pytest.raises(ValueError, match="broken"):
+            await run_group(value=decide(), error=fail())
+
+
+async def test_w21_a_stop_wins_over_a_value():
+    gate = asyncio.Event()
+
+    async def decide() -> str:
+        await gate.wait()
+        return "a value"
+
+    running = asyncio.create_task(run_group(one=decide(), two=for_ever()))
+    await asyncio.sleep(0.01)
+    gate.set()
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
 async def test_w21_a_stop_wins_over_an_error_on_the_way_out():
     async def fail_when_stopped() -> None:
         try:

@@ -25,7 +25,7 @@ from fleetbus_watcher.settings import WatcherSettings
 
 def build_cluster(
     settings: WatcherSettings, client: KubeClient, *, bus: Bus, window: Window, lists: ProcessLists
-) -> Heartbeats:
+) -> tuple[ClusterWatcher, Heartbeats]:
     """Build the watcher of one cluster, and the heartbeats that report it.
 
     Bus, window and list slots are those of the process.
@@ -55,4 +55,4 @@ def build_cluster(
         incarnation=UNKNOWN,
     )
     watcher = ClusterWatcher(context, EffectiveSpec(kv, settings), bus)
-    return Heartbeats(watcher=watcher, context=context)
+    return watcher, Heartbeats(watcher=watcher, context=context)

@@ -1,7 +1,7 @@
 """Watches one cluster: its identity, its incarnation, and everything that makes it start over.
 
-run            for ever: serve, and when that fails, wait and serve again
-_serve         one life: identity and incarnation, then all resources until one of these changes
+run            for ever: live, and act on what ended that
+_live          one life: identity and incarnation, then all resources until one of these changes
 _follow        all resources while the bus stays; after an absence they resume at their checkpoints
 _follow_types  what discovery offers, again and again; one task per resource
 """
@@ -12,13 +12,14 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final, NoReturn
+from enum import Enum, auto
+from typing import Final, Literal, NoReturn, TypeAlias
 
 import structlog
 from nats.aio.msg import Msg
 
 from fleetbus.bus.connection import Bus, subscribed
-from fleetbus.errors import BusError, ConfigError, FleetbusError, KubeError
+from fleetbus.errors import BusError, ConfigError, KubeError
 from fleetbus.watchers.cluster_consent import clear_refusal
 from fleetbus.watchers.message_key import message_key
 from fleetbus_proto.events import Incarnation
@@ -28,19 +29,17 @@ from fleetbus_watcher import metrics
 from fleetbus_watcher.audit.auditor import Auditor
 from fleetbus_watcher.errgroup import run_group
 from fleetbus_watcher.errors import (
-    BusReturned,
     ClusterReplaced,
     HistoryBroken,
-    IncarnationMoved,
-    Suspended,
     WatcherError,
     access_reason,
+    failure_reason,
 )
 from fleetbus_watcher.follow.context import UNKNOWN, ClusterContext
 from fleetbus_watcher.incarnation import (
     claim_incarnation,
     has_moved,
-    highest_seen,
+    highest_number,
     is_dropped,
     read_incarnation,
 )
@@ -60,6 +59,23 @@ _CRD_SETTLES: Final = timedelta(seconds=0.5)
 _RESYNC_INTERVAL: Final = timedelta(seconds=60)
 """A wake-up may be lost; the request is kept."""
 _NOT_READY: Final = ("Starting", "BusDown")
+
+
+class _End(Enum):
+    """The reasons to end all watches although nothing failed."""
+
+    MOVED = auto()
+    """Another replica claimed a newer incarnation number: this one starts over (W23)."""
+    SUSPENDED = auto()
+    """Nothing is watched until the cluster is resumed."""
+    BUS_RETURNED = auto()
+    """The bus was away, and may have lost what it acknowledged last (W10)."""
+
+
+_Outcome: TypeAlias = (
+    Literal[_End.MOVED, _End.SUSPENDED] | KubeError | ConfigError | BusError | WatcherError
+)
+"""The end of a life."""
 
 
 class ClusterWatcher:
@@ -187,28 +203,32 @@ class ClusterWatcher:
     async def _run(self) -> NoReturn:
         backoff = ReachabilityBackoff(self._settings.backoff, self._reachability)
         while True:
-            pause = asyncio.sleep
-            try:
-                await self._serve()
-            except IncarnationMoved as e:
-                self._fail("Starting", e)
-                continue
-            except Suspended:
+            await self._proceed(await self._live(), backoff)
+
+    async def _live(self) -> _Outcome:
+        try:
+            return await self._serve()
+        except (KubeError, ConfigError, BusError, WatcherError) as e:
+            return e
+
+    async def _proceed(self, outcome: _Outcome, backoff: ReachabilityBackoff) -> None:
+        match outcome:
+            case _End.MOVED:
+                self._fail("Starting", "the incarnation number has changed")
+            case _End.SUSPENDED:
                 self.resources.forget_ages()
-                continue
-            except HistoryBroken as e:
-                if await self._has_started_over(e):
-                    continue
-            except ClusterReplaced as e:
-                self._refuse(e)
-                pause = self._wait_for_consent
-            except (KubeError, ConfigError) as e:
-                self._fail(access_reason(e), e)
-                await backoff.pause(e)
-                continue
-            except (BusError, WatcherError) as e:
-                self._fail("BusDown" if isinstance(e, BusError) else e.reason, e)
-            await pause(backoff.delay().total_seconds())
+            case HistoryBroken():
+                if not await self._has_started_over(outcome):
+                    await asyncio.sleep(backoff.delay().total_seconds())
+            case ClusterReplaced():
+                self._refuse(outcome)
+                await self._wait_for_consent(backoff.delay().total_seconds())
+            case KubeError() | ConfigError():
+                self._fail(access_reason(outcome), str(outcome))
+                await backoff.pause(outcome)
+            case _:
+                self._fail(failure_reason(outcome), str(outcome))
+                await asyncio.sleep(backoff.delay().total_seconds())
 
     async def _on_control(self, message: Msg) -> None:
         self._context.grants.wake()
@@ -235,9 +255,9 @@ class ClusterWatcher:
         try:
             await self.start_over(broken)
         except BusError as e:
-            self._fail("BusDown", e)
+            self._fail("BusDown", str(e))
             return False
-        self._fail("Starting", broken)
+        self._fail("Starting", str(broken))
         return True
 
     def _refuse(self, error: ClusterReplaced) -> None:
@@ -245,11 +265,11 @@ class ClusterWatcher:
             metrics.alarms(self._settings.cluster, error.alarm).inc()
             self._log.error("cluster_replaced", error=str(error))
         self._is_refused = True
-        self._fail(error.reason, error)
+        self._fail(error.reason, str(error))
 
-    def _fail(self, reason: str, error: FleetbusError) -> None:
-        self._log.warning("cluster_failed", reason=reason, error=str(error))
-        self._set_trouble(reason, str(error))
+    def _fail(self, reason: str, message: str) -> None:
+        self._log.warning("cluster_failed", reason=reason, error=message)
+        self._set_trouble(reason, message)
 
     def _set_trouble(self, reason: str, message: str) -> None:
         if self._trouble != (reason, message):
@@ -258,46 +278,46 @@ class ClusterWatcher:
 
     # --- one life -----------------------------------------------------------------------------
 
-    async def _serve(self) -> None:
+    async def _serve(self) -> _Outcome:
         await self._wait_for_bus()
         self._moved.clear()
         self._context.publisher.key = await message_key(self._kv, self._settings.cluster)
-        # Known before the API server answers, so that heartbeats can report one that is down.
-        known = await read_incarnation(self._kv, self._settings.cluster)
-        if known is not None and known.number >= self._least:
-            self._hold(known)
+        # Read before the API server answers, so that heartbeats can report one that is down.
+        record = await read_incarnation(self._kv, self._settings.cluster)
+        if record is not None and record.number >= self._least:
+            self._hold(record)
         await self.spec.wait_until_resumed(self._resync_requested, self._set_trouble)
         with self._reachability.guarding():
-            await self._work(known)
+            selected = await self._claim(record)
+            while (end := await self._follow(selected)) is _End.BUS_RETURNED:
+                self._log.info("bus_returned")
+                await self._wait_for_bus()
+            return end
 
-    async def _work(self, known: Incarnation | None) -> NoReturn:
+    async def _claim(self, record: Incarnation | None) -> SelectionResult:
+        """Claim an incarnation number for the cluster that answers; return what to watch of it."""
         context, cluster = self._context, self._settings.cluster
         await context.identity.learn()
         uid = context.identity.uid
-        served = await context.client.get_json("/version")
-        self.server_version = str(served.get("gitVersion", ""))
-        self.platform = str(served.get("platform", ""))
+        version = await context.client.get_json("/version")
+        self.server_version = str(version.get("gitVersion", ""))
+        self.platform = str(version.get("platform", ""))
         await context.client.discovery.refresh()
         selected = await self.spec.select(context.client.discovery)
         resources = [each.api.resource for each in selected.resources.values()]
-        seen = await highest_seen(self._kv, cluster, resources)
-        if self._is_refused and known is not None and known.uid == uid:
+        highest = await highest_number(self._kv, cluster, resources)
+        if self._is_refused and record is not None and record.uid == uid:
             await clear_refusal(self._kv, cluster)  # the old cluster is back
-        least = max(seen, self._least)
+        least = max(highest, self._least)
         self._hold(await claim_incarnation(self._kv, cluster, uid, least))
         self._is_refused = False
-        while True:
-            try:
-                await self._follow(selected)
-            except BusReturned:
-                self._log.info("bus_returned")
-                await self._wait_for_bus()
+        return selected
 
     def _hold(self, incarnation: Incarnation) -> None:
         self.incarnation = incarnation
         self._least = incarnation.number
 
-    async def _follow(self, selected: SelectionResult) -> None:
+    async def _follow(self, selected: SelectionResult) -> _End:
         """Watch everything until the cluster must start over, or the bus returned (W10)."""
         self._returned.clear()
         self._connection = self.connection
@@ -305,12 +325,12 @@ class ClusterWatcher:
         await self.check_incarnation()
         self._set_trouble("", "")
         self._changed.set()
-        await run_group(
+        return await run_group(
             types=self._follow_types(selected),
             resyncs=self._follow_resync_requests(),
-            moved=self._raise_if_moved(),
-            suspended=self.spec.raise_if_suspended(),
-            returned=self._raise_if_returned(),
+            moved=_wait(self._moved, _End.MOVED),
+            suspended=_wait(self.spec.suspended, _End.SUSPENDED),
+            returned=_wait(self._returned, _End.BUS_RETURNED),
         )
 
     async def _wait_for_bus(self) -> None:
@@ -318,17 +338,9 @@ class ClusterWatcher:
         async for problem in missing(self._bus, self._kv, settings.cluster, settings.replica):
             self._set_trouble("BusDown", problem)
 
-    async def _raise_if_moved(self) -> NoReturn:
-        await self._moved.wait()
-        raise IncarnationMoved("the incarnation number has changed")
-
-    async def _raise_if_returned(self) -> NoReturn:
-        await self._returned.wait()
-        raise BusReturned("the bus was away")
-
     # --- what is watched ----------------------------------------------------------------------
 
-    async def _follow_types(self, selected: SelectionResult) -> None:
+    async def _follow_types(self, selected: SelectionResult) -> NoReturn:
         # What an earlier life watched stays readable until here: a stop records its marks (W21).
         self.resources.clear()
         context = replace(self._context, incarnation=self.incarnation)
@@ -365,7 +377,7 @@ class ClusterWatcher:
 
     # --- what is requested --------------------------------------------------------------------
 
-    async def _follow_resync_requests(self) -> None:
+    async def _follow_resync_requests(self) -> NoReturn:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_RESYNC_INTERVAL.total_seconds()):
@@ -390,3 +402,8 @@ class ClusterWatcher:
             except BusError as e:
                 self._log.warning("resync_requests_unreadable", error=str(e))
                 return
+
+
+async def _wait(event: asyncio.Event, end: _End) -> _End:
+    await event.wait()
+    return end

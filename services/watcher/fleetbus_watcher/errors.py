@@ -2,17 +2,12 @@
 
 WatcherError
 ├── ClusterReplaced        another cluster answers under this name (W13)
-├── IncarnationMoved       another replica claimed a newer incarnation number (W23)
 ├── HistoryBroken          a new incarnation number and a list of everything are needed (W23)
 │   ├── EventsLost         the bus lost events that it had stored (W9, W10)
 │   └── ClusterRestored    the API server's etcd was restored from a backup (W12)
-├── Suspended              the cluster was suspended; nothing is watched until it is resumed
-├── BusReturned            the bus was away; the watches resume at their checkpoints (W10)
 ├── EpochAbandoned         a list that may be incomplete (W8)
 ├── AuditAbandoned         an audit whose list may be incomplete or unordered (W8, W18)
-├── ResyncRequested        a relist was requested (W20)
 ├── PeerReplicaLists       a peer replica is listing the same resource (W15)
-├── PeerReplicaListed      a peer replica has listed it: no list of ours is needed (W15)
 ├── GrantExceeded          a list is larger than its grant (W7)
 ├── PublishGivenUp         events were not acknowledged in time (B4)
 └── Unpublishable          an object whose key cannot be read (W16)
@@ -20,9 +15,8 @@ WatcherError
 
 from __future__ import annotations
 
-from fleetbus.errors import ConfigError, FleetbusError, KubeError, Unauthorized
+from fleetbus.errors import BusError, ConfigError, FleetbusError, KubeError, Unauthorized
 from fleetbus.watchers.grant_requests import GrantRequest
-from fleetbus.watchers.spec import SUSPENDED
 
 
 class WatcherError(FleetbusError):
@@ -38,17 +32,18 @@ def access_reason(error: KubeError | ConfigError) -> str:
     return "Unreachable" if isinstance(error, KubeError) else "ConfigError"
 
 
+def failure_reason(error: KubeError | WatcherError | BusError) -> str:
+    """Return the reason in heartbeats for a failure of one resource, or of the bus."""
+    if isinstance(error, KubeError):
+        return error.reason or f"Status{error.status}"
+    return error.reason if isinstance(error, WatcherError) else "BusDown"
+
+
 class ClusterReplaced(WatcherError):
     """Another cluster answers under this name; the watcher waits for an operator's consent."""
 
     reason = "ClusterReplaced"
     alarm = "cluster_replaced"
-
-
-class IncarnationMoved(WatcherError):
-    """Another replica claimed a newer incarnation number; this one must start over."""
-
-    reason = "IncarnationMoved"
 
 
 class HistoryBroken(WatcherError):
@@ -84,24 +79,6 @@ class PeerReplicaLists(WatcherError):
         self.request = request
 
 
-class PeerReplicaListed(WatcherError):
-    """A peer replica has listed the resource; its checkpoint is valid for us too."""
-
-    reason = "PeerReplicaListed"
-
-
-class Suspended(WatcherError):
-    """The cluster was suspended on the hub."""
-
-    reason = SUSPENDED
-
-
-class BusReturned(WatcherError):
-    """The bus was away, and may have lost what it acknowledged last."""
-
-    reason = "BusReturned"
-
-
 class EpochAbandoned(WatcherError):
     """The list may be incomplete, so its end must not be published: it would become deletions."""
 
@@ -112,12 +89,6 @@ class AuditAbandoned(WatcherError):
     """The list of an audit may be incomplete or cannot be compared; nothing follows from it."""
 
     reason = "AuditFailed"
-
-
-class ResyncRequested(WatcherError):
-    """The resource must be listed again."""
-
-    reason = "ResyncRequested"
 
 
 class GrantExceeded(WatcherError):

@@ -32,12 +32,13 @@ _TYPES_AGAIN: Final = timedelta(minutes=1)
 class Heartbeats:
     """The heartbeats of one replica, each followed by the checkpoints that it covers.
 
-    Attributes:
+    Args:
         watcher: the cluster to report.
+        context: of the cluster.
     """
 
     def __init__(self, *, watcher: ClusterWatcher, context: ClusterContext) -> None:
-        self.watcher = watcher
+        self._watcher = watcher
         self._context = context
         self._settings = context.settings
         self._publisher = publisher = context.publisher
@@ -59,7 +60,7 @@ class Heartbeats:
         Args:
             unusable: why no watcher can watch the cluster from now on; empty while one can.
         """
-        watcher = self.watcher
+        watcher = self._watcher
         self._context.changed.clear()
         self._flow = self._publisher.flow
         # Taken before the heartbeat is sent: it covers what was stored by then.
@@ -95,7 +96,7 @@ class Heartbeats:
         self._recorded[key] = mark
 
     def _heartbeat(self, unusable: str) -> Heartbeat:
-        watcher = self.watcher
+        watcher = self._watcher
         reason, message = (UNUSABLE, unusable) if unusable else watcher.trouble
         connected = not reason
         if connected:
@@ -125,7 +126,7 @@ class Heartbeats:
 
     def _due_types(self) -> list[ServedType] | None:
         """The types if they have changed, or were not sent for long; they are large."""
-        types = self.watcher.types.known
+        types = self._watcher.types.known
         is_due = time.monotonic() - self._types_at > _TYPES_AGAIN.total_seconds()
         return types if types != self._types or is_due else None
 

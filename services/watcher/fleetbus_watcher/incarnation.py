@@ -85,7 +85,7 @@ async def claim_incarnation(kv: KeyValue, cluster: str, uid: str, seen: int) -> 
             return claimed
 
 
-async def highest_seen(kv: KeyValue, cluster: str, resources: Iterable[Resource]) -> int:
+async def highest_number(kv: KeyValue, cluster: str, resources: Iterable[Resource]) -> int:
     """Return the highest number that the projector has seen, by its resync requests; else 0.
 
     Raises:

@@ -76,8 +76,7 @@ async def run(
         open_window(bus) as window,
     ):
         lists = ProcessLists(settings.lists_at_once)
-        heartbeats = build_cluster(settings, client, bus=bus, window=window, lists=lists)
-        watcher = heartbeats.watcher
+        watcher, heartbeats = build_cluster(settings, client, bus=bus, window=window, lists=lists)
         health.ready_when("sync", watcher.unsettled)
         health.ready_when("access", partial(_refused, watcher))
         started()

@@ -38,7 +38,7 @@ from fleetbus_proto.events import (
 )
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import Verb
-from fleetbus_watcher.errors import GrantExceeded, IncarnationMoved
+from fleetbus_watcher.errors import GrantExceeded
 from fleetbus_watcher.follow.epoch import EpochState
 from fleetbus_watcher.follow.grant_client import Grant, GrantClient
 from fleetbus_watcher.follow.low_water_mark import Slot
@@ -364,7 +364,7 @@ class GeneratedCluster:
             mark = msgspec.structs.replace(mark, heartbeat=covered_by)
             await self._checkpoints.write(PODS, "", mark)
         if await has_moved(self._shared.kv, self.name, self._incarnation):
-            raise IncarnationMoved(f"somebody claimed a new number for {self.name}")
+            raise RuntimeError(f"somebody claimed a new number for {self.name}")
 
     def _checkpoint(self, epoch: EpochState) -> Checkpoint:
         return Checkpoint(

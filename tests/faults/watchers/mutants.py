@@ -125,9 +125,11 @@ def list_drops_watch() -> None:
 
     list_and_watch = watching.ResourceWatcher._list_and_watch
 
-    async def alone(self: watching.ResourceWatcher, position: Position | None) -> None:
+    async def alone(
+        self: watching.ResourceWatcher, position: Position | None
+    ) -> watching.Restart | None:
         del position
-        await list_and_watch(self, None)
+        return await list_and_watch(self, None)
 
     OverlappingWatches.keep = keep
     watching.ResourceWatcher._list_and_watch = alone

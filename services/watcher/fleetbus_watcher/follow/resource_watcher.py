@@ -17,14 +17,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import NoReturn
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import msgspec
 
-from fleetbus.errors import BusError, FleetbusError, Gone, KubeError
+from fleetbus.errors import BusError, Gone, KubeError
 from fleetbus.kube.connection.backoff import ApiBackoff
 from fleetbus.kube.list_watch.listing import ListPage, WatchTarget, list_pages
-from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus.process.clock import now_ms, utc_now
 from fleetbus.watchers.grant_requests import GrantRequest
 from fleetbus.watchers.resync import ResyncRequest, read_resync
@@ -36,13 +36,11 @@ from fleetbus_watcher.errors import (
     EpochAbandoned,
     GrantExceeded,
     HistoryBroken,
-    IncarnationMoved,
-    PeerReplicaListed,
     PeerReplicaLists,
     PublishGivenUp,
-    ResyncRequested,
     Unpublishable,
     WatcherError,
+    failure_reason,
 )
 from fleetbus_watcher.etcd_restore import check_list_version
 from fleetbus_watcher.follow.context import ClusterContext, ResourceContext
@@ -59,6 +57,39 @@ from fleetbus_watcher.reachability import ReachabilityBackoff
 from fleetbus_watcher.selection import SelectedResource
 from fleetbus_watcher.transform.transform import transform_of
 from fleetbus_watcher.transform.translate import Origin, from_list
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The next life begins at once: it lists again, or resumes at a checkpoint."""
+
+    reason: str
+    message: str
+
+
+Failure: TypeAlias = KubeError | WatcherError | BusError
+
+
+class _Listing:
+    """A list that is being made.
+
+    Attributes:
+        admitted: set once it has a list slot.
+        opened: the watch that continues it, once its first page is there.
+    """
+
+    def __init__(self) -> None:
+        self.admitted = asyncio.Event()
+        self.opened: asyncio.Future[WatchReader] = asyncio.get_running_loop().create_future()
+
+    async def wait_until_opened(self) -> WatchReader:
+        """Wait for the watch."""
+        return await asyncio.shield(self.opened)
+
+    async def wait_until_begun(self) -> bool:
+        """Wait for the watch; returns False, to end a group."""
+        await self.wait_until_opened()
+        return False
 
 
 class ResourceWatcher:
@@ -159,50 +190,55 @@ class ResourceWatcher:
     # --- for ever -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Watch the resource until cancelled; no failure of the server or the bus ends it."""
+        """Watch the resource until cancelled; no failure of the server or the bus ends it.
+
+        Raises:
+            ClusterReplaced, HistoryBroken: everything must start over.
+        """
         try:
-            while not await self._has_read_resync():
-                pass
+            await self._read_first_request()
             while True:
-                await self._turn()
+                outcome = await self._live()
+                if outcome is not None:
+                    await self._proceed(outcome)
         finally:
             await self._watches.close()
 
-    async def _has_read_resync(self) -> bool:
-        try:
-            await self.read_resync()
-        except BusError as e:
-            await self._pause(e, "BusDown")
-            return False
-        return True
+    async def _read_first_request(self) -> None:
+        while not self._request_read.is_set():
+            try:
+                await self.read_resync()
+            except BusError as e:
+                await self._pause(e)
 
-    async def _turn(self) -> None:
+    async def _live(self) -> Restart | Failure | None:
+        """Watch, from a checkpoint or a new list; return what ended that."""
         try:
             await self._watches.keep()
             position = await self._find_position()
             if position is not None and self._suffices(position.rank):
-                await self._resume(position)
-            else:
-                await self._list_and_watch(position)
-        except (ResyncRequested, PeerReplicaListed) as e:
-            self._log.info("watch_restarts", reason=e.reason, message=str(e))
-        except PeerReplicaLists as e:
-            await self._wait_for_peer(e.request)
-        except GrantExceeded as e:
-            self._log.info("grant_exceeded", bytes=e.bytes)
-            self._size = e.bytes
-        except KubeError as e:
-            await self._pause(e, e.reason or f"Status{e.status}")
-        except PublishGivenUp as e:
-            # What was sent may not be stored: everything resumes at the checkpoint (B4).
-            await self._watches.forget()
-            await self._pause(e, e.reason)
-        except (ClusterReplaced, IncarnationMoved, HistoryBroken):
-            raise
-        except WatcherError as e:
-            await self._pause(e, e.reason)
-        except BusError as e:
-            await self._pause(e, "BusDown")
+                return await self._resume(position)
+            return await self._list_and_watch(position)
+        except (KubeError, WatcherError, BusError) as e:
+            return e
+
+    async def _proceed(self, outcome: Restart | Failure) -> None:
+        match outcome:
+            case Restart():
+                self._log.info("watch_restarts", reason=outcome.reason, message=outcome.message)
+            case PeerReplicaLists():
+                await self._wait_for_peer(outcome.request)
+            case GrantExceeded():
+                self._log.info("grant_exceeded", bytes=outcome.bytes)
+                self._size = outcome.bytes
+            case ClusterReplaced() | HistoryBroken():
+                raise outcome
+            case PublishGivenUp():
+                # What was sent may not be stored: everything resumes at the checkpoint (B4).
+                await self._watches.forget()
+                await self._pause(outcome)
+            case _:
+                await self._pause(outcome)
 
     async def _find_position(self) -> Position | None:
         # After a loss the mark may be past what was lost; only a list repairs that (W16).
@@ -212,7 +248,7 @@ class ResourceWatcher:
         try:
             await self._resumption.wait_for(request, self._suffices)
         except BusError as e:
-            await self._pause(e, "BusDown")
+            await self._pause(e)
 
     def _suffices(self, rank: Rank) -> bool:
         """Whether an epoch satisfies the resync request."""
@@ -221,8 +257,8 @@ class ResourceWatcher:
             return True
         return rank.id >= request.min_epoch and not request.refuses(rank.id, now_ms())
 
-    async def _pause(self, error: FleetbusError, reason: str) -> None:
-        delay = self._resource.backoff.delay(error)
+    async def _pause(self, error: Failure) -> None:
+        delay, reason = self._resource.backoff.delay(error), failure_reason(error)
         self._metrics.failures.inc()
         self._progress.failed(reason, str(error))
         self._log.warning(
@@ -230,69 +266,29 @@ class ResourceWatcher:
         )
         await self._context.reachability.pause(error, delay)
 
-    # --- resume -------------------------------------------------------------------------------
+    # --- a watch ------------------------------------------------------------------------------
 
-    async def _resume(self, position: Position) -> None:
+    async def _resume(self, position: Position) -> Restart | None:
         await self._watches.forget()
-        epoch = EpochState(position.rank, position.resource_version, is_complete=True)
-        self._epoch = epoch
+        self._epoch = EpochState(position.rank, position.resource_version, is_complete=True)
         self._progress.resumed()
-        reader = self._watches.open(epoch)
-        await run_group(
-            watch=reader.wait(), resync=self._raise_if_requested(epoch), healing=self._heal(epoch)
+        return await self._follow(self._watches.open(self._epoch))
+
+    async def _follow(self, reader: WatchReader) -> Restart | None:
+        """Read a watch until it fails, or the resource must be listed."""
+        return await run_group(
+            watch=self._watches.wait(reader),
+            resync=self._wait_for_request(reader.epoch),
+            healing=self._heal(reader.epoch),
         )
 
-    async def _raise_if_requested(self, epoch: EpochState) -> NoReturn:
+    async def _wait_for_request(self, epoch: EpochState) -> Restart:
         while self._request is None or self._suffices(epoch.rank):
             self._request_read.clear()
             await self._request_read.wait()
-        raise ResyncRequested(self._request.reason)
+        return Restart("ResyncRequested", self._request.reason)
 
-    # --- an epoch -----------------------------------------------------------------------------
-
-    async def _list_and_watch(self, position: Position | None) -> None:
-        """List, and watch from there; a present watch, or one from a checkpoint, goes on (W24)."""
-        if position is not None and not self._watches.mark:
-            epoch = EpochState(position.rank, position.resource_version, is_complete=True)
-            self._watches.open(epoch).keep()
-        self._epoch = None  # no checkpoint before the end of this epoch (W4)
-        opened: asyncio.Future[WatchReader] = asyncio.get_running_loop().create_future()
-        admitted = asyncio.Event()
-        await run_group(
-            epoch=self._run_epoch(opened, admitted),
-            older=self._watches.finish(),
-            watch=self._watch_opened(opened),
-            resync=self._raise_if_opened_requested(opened),
-            healing=self._heal_opened(opened),
-            peer=self._raise_if_peer_listed(opened, admitted),
-        )
-
-    async def _watch_opened(self, opened: asyncio.Future[WatchReader]) -> None:
-        await (await asyncio.shield(opened)).wait()
-
-    async def _raise_if_opened_requested(self, opened: asyncio.Future[WatchReader]) -> None:
-        await self._raise_if_requested((await asyncio.shield(opened)).epoch)
-
-    async def _heal_opened(self, opened: asyncio.Future[WatchReader]) -> None:
-        await self._heal((await asyncio.shield(opened)).epoch)
-
-    async def _raise_if_peer_listed(
-        self, opened: asyncio.Future[WatchReader], admitted: asyncio.Event
-    ) -> None:
-        """Use the list of a peer replica as long as ours has not begun (rule W15)."""
-        if self._progress.has_loss:
-            return
-        await admitted.wait()
-        found = asyncio.ensure_future(self._resumption.raise_if_found(self._suffices))
-        begun = asyncio.shield(opened)
-        try:
-            await asyncio.wait([found, begun], return_when=asyncio.FIRST_COMPLETED)
-            if found.done():
-                await found
-        finally:
-            await cancel_and_wait(found)
-
-    async def _heal(self, epoch: EpochState) -> NoReturn:
+    async def _heal(self, epoch: EpochState) -> Restart:
         """List once more after a loss; what that list cannot read either stays degraded (W16).
 
         Until it is in the watch again: it may have been repaired, or deleted.
@@ -303,14 +299,42 @@ class ResourceWatcher:
             await epoch.watch_lost.wait()
         await asyncio.sleep(self._healing_backoff.delay().total_seconds())
         self._is_healing = True
-        raise ResyncRequested("an object could not be read")
+        return Restart("ResyncRequested", "an object could not be read")
 
-    async def _run_epoch(
-        self, opened: asyncio.Future[WatchReader], admitted: asyncio.Event
-    ) -> None:
+    # --- an epoch -----------------------------------------------------------------------------
+
+    async def _list_and_watch(self, position: Position | None) -> Restart | None:
+        """List, and watch from there; a present watch, or one from a checkpoint, goes on (W24)."""
+        if position is not None and not self._watches.mark:
+            epoch = EpochState(position.rank, position.resource_version, is_complete=True)
+            self._watches.open(epoch).keep()
+        self._epoch = None  # no checkpoint before the end of this epoch (W4)
+        listing = _Listing()
+        return await run_group(
+            epoch=self._run_epoch(listing),
+            older=self._watches.finish(),
+            watch=self._follow_opened(listing),
+            peer=self._wait_for_peer_list(listing),
+        )
+
+    async def _follow_opened(self, listing: _Listing) -> Restart | None:
+        return await self._follow(await listing.wait_until_opened())
+
+    async def _wait_for_peer_list(self, listing: _Listing) -> Restart | None:
+        """Use the list of a peer replica as long as ours has not begun (rule W15)."""
+        if self._progress.has_loss:
+            return None
+        await listing.admitted.wait()
+        is_listed = await run_group(
+            listed=self._resumption.wait_until_listed(self._suffices),
+            begun=listing.wait_until_begun(),
+        )
+        return Restart("PeerReplicaListed", "another replica has listed it") if is_listed else None
+
+    async def _run_epoch(self, listing: _Listing) -> None:
         context = self._context
         async with context.lists:
-            admitted.set()
+            listing.admitted.set()
             self._progress.listing()
             try:
                 # First of all, so that a cluster that is down requests no grant.
@@ -318,9 +342,11 @@ class ResourceWatcher:
                 async with context.grants.granted(
                     self._target.resource, self._resource.scope, self._size, self._progress.waiting
                 ) as grant:
-                    await self._run_granted(grant, opened)
+                    await self._run_granted(grant, listing.opened)
             except (KubeError, WatcherError, BusError) as e:
-                self._abandon(e, opened)
+                self._metrics.abandoned.inc()
+                if isinstance(e, Gone) and listing.opened.done():
+                    self._page_sizes.expired()
                 raise
 
     async def _run_granted(self, grant: Grant, opened: asyncio.Future[WatchReader]) -> None:
@@ -351,11 +377,6 @@ class ResourceWatcher:
             return False
         return self._resumption.is_worth_waiting(peer, self._suffices)
 
-    def _abandon(self, error: FleetbusError, opened: asyncio.Future[WatchReader]) -> None:
-        self._metrics.abandoned.inc()
-        if isinstance(error, Gone) and opened.done():
-            self._page_sizes.expired()
-
     async def _publish_pages(
         self,
         pages: AsyncGenerator[ListPage],
@@ -375,7 +396,7 @@ class ResourceWatcher:
 
     def _open(self, page: ListPage, epoch_id: int) -> WatchReader:
         version = page.resource_version
-        check_list_version(self._watches.known, version, EpochAbandoned)
+        check_list_version(self._watches.highest, version, EpochAbandoned)
         self._epoch = EpochState(Rank(version, epoch_id), version, is_complete=False)
         return self._watches.open(self._epoch, is_fresh=True)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, NoReturn
+from typing import Final
 
 import structlog
 
@@ -20,7 +20,6 @@ from fleetbus_proto.keys import kv_grant
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.versions import is_newer
 from fleetbus_watcher.errgroup import run_group
-from fleetbus_watcher.errors import PeerReplicaListed
 from fleetbus_watcher.follow.context import ClusterContext
 
 log = structlog.get_logger()
@@ -75,18 +74,20 @@ class Resumption:
             BusError: the checkpoint could not be read.
         """
         context = self._context
-        found = await context.checkpoints.read(self._resource, self._scope, context.incarnation)
-        if found is None:
+        checkpoint = await context.checkpoints.read(
+            self._resource, self._scope, context.incarnation
+        )
+        if checkpoint is None:
             return None
-        self._listed = found.rank.id
-        if self._stale and not is_newer(found.resource_version, self._stale):
+        self._listed = checkpoint.rank.id
+        if self._stale and not is_newer(checkpoint.resource_version, self._stale):
             return None
-        return Position(found.rank, found.resource_version)
+        return Position(checkpoint.rank, checkpoint.resource_version)
 
-    async def raise_if_found(
+    async def wait_until_listed(
         self, suffices: Callable[[Rank], bool], last_poll: timedelta = _LAST_POLL
-    ) -> NoReturn:
-        """Wait for a checkpoint that a peer replica writes.
+    ) -> bool:
+        """Wait for a checkpoint that a peer replica writes; returns True, to end a group.
 
         It polls, as a watcher may subscribe to nothing but its inbox and its control subject.
 
@@ -95,14 +96,13 @@ class Resumption:
             last_poll: the longest interval between two polls.
 
         Raises:
-            PeerReplicaListed: there is one.
             EventsLost, BusError: as `find`.
         """
         pause = _FIRST_POLL
-        while (found := await self.find()) is None or not suffices(found.rank):
+        while (position := await self.find()) is None or not suffices(position.rank):
             await asyncio.sleep(pause.total_seconds())
             pause = min(2 * pause, last_poll)
-        raise PeerReplicaListed("another replica has listed it")
+        return True
 
     def is_worth_waiting(self, peer: GrantRequest, suffices: Callable[[Rank], bool]) -> bool:
         """Whether the epoch of a peer replica suffices, runs, and was not waited for in vain."""
@@ -118,19 +118,15 @@ class Resumption:
             EventsLost, BusError: as `find`.
         """
         log.info("peer_replica_lists", resource=str(self._resource), replica=peer.replica)
-        with suppress(TimeoutError, PeerReplicaListed):
+        with suppress(TimeoutError):
             async with asyncio.timeout(_PEER_PATIENCE.total_seconds()):
                 await run_group(
-                    found=self.raise_if_found(suffices, _POLL), gone=self._raise_if_gone(peer)
+                    listed=self.wait_until_listed(suffices, _POLL), gone=self._wait_until_gone(peer)
                 )
         self._given_up = peer.epoch
 
-    async def _raise_if_gone(self, peer: GrantRequest) -> NoReturn:
-        """Wait until the epoch of a peer replica is over, or the replica seems dead.
-
-        Raises:
-            TimeoutError: always, at the end.
-        """
+    async def _wait_until_gone(self, peer: GrantRequest) -> bool:
+        """Wait until the epoch of a peer replica is over, or the replica seems dead."""
         context, resource = self._context, self._resource
         last_seq, silent_for = -1, timedelta()
         patience = context.settings.heartbeat_idle + context.settings.heartbeat_busy
@@ -140,7 +136,7 @@ class Resumption:
             silent_for = silent_for + _POLL if seq == last_seq else timedelta()
             last_seq = seq
             if silent_for > patience:
-                raise TimeoutError
+                return True
             await asyncio.sleep(_POLL.total_seconds())
         await asyncio.sleep(_RECORDED_WITHIN.total_seconds())
-        raise TimeoutError
+        return True

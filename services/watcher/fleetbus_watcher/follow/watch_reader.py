@@ -1,4 +1,4 @@
-"""Reads one watch and publishes its events, in a task of its own (rules W1, W4, W24).
+"""Reads one watch and publishes its events (rules W1, W4, W24).
 
 A new list does not end the present watch: events before the version of that list would be in no
 watch at all, and a deletion among them would never be published. So the watch is read on until it
@@ -8,18 +8,16 @@ has passed that version, and the watch that the list opened takes over.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from functools import partial
-from typing import Final, NoReturn
+from typing import Final
 
 from fleetbus.errors import KubeError
 from fleetbus.kube.list_watch import reflect
 from fleetbus.kube.list_watch.reflect import Observer, WatchEvent, WatchType
-from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus_proto.versions import is_newer
 from fleetbus_watcher.errgroup import run_group
-from fleetbus_watcher.errors import Unpublishable
+from fleetbus_watcher.errors import Unpublishable, failure_reason
 from fleetbus_watcher.etcd_restore import HistoryCheck
 from fleetbus_watcher.follow.context import ResourceContext
 from fleetbus_watcher.follow.epoch import EpochState
@@ -30,12 +28,8 @@ _REOPENED_IN_VAIN: Final = 1
 an event or a bookmark of that version: nothing has happened, and no bookmark says so."""
 
 
-class _Passed(Exception):
-    """The watch has published everything up to its goal."""
-
-
 class WatchReader:
-    """Reads a watch from the mark of its epoch, over reconnects, until it is closed.
+    """Reads a watch from the mark of its epoch, over reconnects, until it has passed its goal.
 
     Args:
         epoch: whose rank the events carry.
@@ -62,18 +56,11 @@ class WatchReader:
             cluster.identity,
             is_fresh=is_fresh,
         )
-        name = f"read-{resource.target.resource}"
-        self._task = asyncio.create_task(self._run(), name=name)
 
     @property
     def has_passed(self) -> bool:
         """Whether it has read everything up to its goal; some may not be stored yet."""
         return self._passed.is_set()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it still reads, or waits for acknowledgements."""
-        return not self._task.done()
 
     def keep(self) -> None:
         """Read on during a list, until a newer watch takes over.
@@ -89,38 +76,29 @@ class WatchReader:
         self._goal, self._reopened = resource_version, 0
         self._check_passed()
 
-    async def wait(self) -> None:
-        """Wait until it has passed its goal and everything up to there is stored.
+    async def run(self) -> None:
+        """Read until it has passed its goal and everything up to there is stored.
 
         Raises:
             Gone, NotFound: the watch cannot go on; only a list helps.
             PublishGivenUp: some of it may not be stored.
             ClusterReplaced, HistoryBroken: everything must start over.
         """
-        await asyncio.shield(self._task)
-
-    def cancel(self) -> asyncio.Task[None]:
-        """Cancel the task and return it, to be awaited."""
-        self._task.cancel()
-        return self._task
-
-    # --- one watch ----------------------------------------------------------------------------
-
-    async def _run(self) -> None:
         try:
-            with suppress(_Passed):
-                await run_group(
-                    read=self._read_changes(),
-                    passed=self._raise_when_passed(),
-                    failure=self.epoch.failure(),
-                )
+            await run_group(
+                read=self._read_changes(),
+                passed=self._wait_until_passed(),
+                failure=self.epoch.failure(),
+            )
         finally:
             self._resource.progress.closed(self)
 
-    async def _raise_when_passed(self) -> NoReturn:
+    async def _wait_until_passed(self) -> bool:
         await self._passed.wait()
         await self.epoch.mark.wait_stored()  # W4: a checkpoint goes no further before that
-        raise _Passed
+        return True
+
+    # --- one watch ----------------------------------------------------------------------------
 
     async def _read_changes(self) -> None:
         resource = self._resource
@@ -130,7 +108,7 @@ class WatchReader:
             self._read,
             backoff=resource.backoff,
             timeouts=resource.cluster.settings.watch_times,
-            observer=Observer(self._received, self._failed, self._opened),
+            observer=Observer(self._receive, self._fail, self._open),
             before_open=self._before_open,
         )
         async with aclosing(events):
@@ -138,7 +116,7 @@ class WatchReader:
                 if self._is_beyond(event):
                     self._passed.set()
                 if self.has_passed:
-                    return  # the rest is in the newer watch
+                    return  # what follows is in the newer watch
                 await self._publish(event)
                 self._read = event.resource_version or self._read
                 self._check_passed()
@@ -150,19 +128,19 @@ class WatchReader:
                 self._passed.set()
         await self._check_history(version)
 
-    def _received(self) -> None:
+    def _receive(self) -> None:
         self._resource.progress.receive(heals=not self._is_older)
 
-    def _opened(self) -> None:
+    def _open(self) -> None:
         self._resource.progress.opened(self, heals=not self._is_older)
 
-    def _failed(self, error: KubeError) -> None:
+    def _fail(self, error: KubeError) -> None:
         self._reopened = 0
         resource = self._resource
         resource.progress.closed(self)
         resource.metrics.failures.inc()
         if not self._is_older:
-            resource.progress.failed(error.reason or f"Status{error.status}", str(error))
+            resource.progress.failed(failure_reason(error), str(error))
         resource.log.warning("watch_failed", error=str(error))
 
     def _is_beyond(self, event: WatchEvent) -> bool:
@@ -199,9 +177,3 @@ class WatchReader:
             return
         self.epoch.watch_lost.set()
         self._resource.lose(error, self.epoch)
-
-
-async def close(readers: Iterable[WatchReader]) -> None:
-    """End watches at once."""
-    for task in [reader.cancel() for reader in readers]:
-        await cancel_and_wait(task)

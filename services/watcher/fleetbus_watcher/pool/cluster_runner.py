@@ -43,7 +43,7 @@ class ProcessContext:
     settings: WatcherSettings
     """Of every cluster; only its name, and that of the member, differ."""
     bus: Bus
-    build: Callable[[WatcherSettings, KubeClient], Heartbeats]
+    build: Callable[[WatcherSettings, KubeClient], tuple[ClusterWatcher, Heartbeats]]
     """Builds what watches one cluster."""
     start_slots: asyncio.Semaphore
     """How many clusters may be starting: a start takes mostly CPU time of this process, and the
@@ -150,14 +150,16 @@ class ClusterRunner:
             _StartSlot(self._context.start_slots) as slot,
             KubeClient(self.info.config, user_agent=user_agent, buffer=_BUFFER) as client,
         ):
-            await self._watch(self._context.build(self._settings, client), slot)
+            self._watcher, heartbeats = self._context.build(self._settings, client)
+            await self._watch(self._watcher, heartbeats, slot)
 
-    async def _watch(self, heartbeats: Heartbeats, slot: _StartSlot) -> None:
-        self._watcher = heartbeats.watcher
+    async def _watch(
+        self, watcher: ClusterWatcher, heartbeats: Heartbeats, slot: _StartSlot
+    ) -> None:
         has_begun = asyncio.Event()
         try:
             await run_group(
-                cluster=self._watcher.run(),
+                cluster=watcher.run(),
                 starting=self._finish_start(slot, has_begun),
                 heartbeats=self._send_heartbeats(heartbeats, has_begun),
             )

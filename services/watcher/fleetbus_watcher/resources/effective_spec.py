@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, cast
 
 import structlog
 from pydantic import ValidationError
@@ -21,7 +21,6 @@ from fleetbus.watchers.spec import EMPTY_SPEC, SUSPENDED, read_spec
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import WatchSet
 from fleetbus_watcher import metrics
-from fleetbus_watcher.errors import Suspended
 from fleetbus_watcher.selection import NOT_FOUND, SelectionResult, select
 from fleetbus_watcher.settings import ALL, Selection, WatcherSettings, check_denied
 
@@ -45,6 +44,7 @@ class EffectiveSpec:
     Attributes:
         invalid: invalid entries of the hub's spec, each with the reason.
         overridden: settings that the hub's spec replaces, each with both values.
+        suspended: set while the hub's spec suspends the cluster.
     """
 
     def __init__(self, kv: KeyValue, settings: WatcherSettings) -> None:
@@ -53,7 +53,7 @@ class EffectiveSpec:
         self._spec = EMPTY_SPEC
         self._selections: Sequence[Selection] = settings.resources
         self._deny: Sequence[str] = settings.deny
-        self._suspended = asyncio.Event()
+        self.suspended = asyncio.Event()
         self.invalid: list[str] = []
         self.overridden: list[str] = []
 
@@ -80,7 +80,7 @@ class EffectiveSpec:
         self._report_overridden()
         log.info("watch_spec_read", cluster=cluster, suspended=found.suspended)
         if found.suspended:
-            self._suspended.set()
+            self.suspended.set()
         return True
 
     async def select(self, discovery: Discovery) -> SelectionResult:
@@ -120,21 +120,12 @@ class EffectiveSpec:
             woken.clear()
             await self.read()
             if not self._spec.suspended:
-                self._suspended.clear()
+                self.suspended.clear()
                 return
             report(SUSPENDED, "nothing is watched while it is suspended")
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK.total_seconds()):
                     await woken.wait()
-
-    async def raise_if_suspended(self) -> NoReturn:
-        """Wait until the cluster is suspended.
-
-        Raises:
-            Suspended: always, at the end.
-        """
-        await self._suspended.wait()
-        raise Suspended("the cluster was suspended")
 
     def _report_overridden(self) -> None:
         """Log which settings of this watcher have no effect, because the hub's spec replaces them.
