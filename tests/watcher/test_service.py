@@ -9,19 +9,24 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import ConfigError
 from fleetbus.process.settings import load_settings
+from fleetbus.watchers.resync import ResyncRequest, request_resync
 from fleetbus_emulator.apiserver import Hang
-from fleetbus_proto.events import Heartbeat
-from fleetbus_proto.keys import KV_BUCKET
+from fleetbus_proto.events import Heartbeat, Incarnation
+from fleetbus_proto.keys import KV_BUCKET, kv_incarnation
+from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import STREAM
+from fleetbus_watcher.incarnation import claim_incarnation, has_moved
 from fleetbus_watcher.main import main
 from fleetbus_watcher.settings import WatcherSettings
 from support.eventually import eventually
 from support.processes.in_process_commands import status_of
-from support.rigs.watcher import Rig, rig_for
+from support.rigs.watcher import CONFIG_MAPS, Rig, rig_for
 from support.servers.health_probes import read_probe
 
 
@@ -221,3 +226,62 @@ def test_a_variable_that_is_no_setting_is_reported(
     said = capsys.readouterr().err
     assert "setting_unknown" in said
     assert "FLEETBUS_WATCHER_TRANSFORM" in said
+
+
+async def test_w23_a_comparison_with_the_number_of_an_earlier_life_ends_no_later_one(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    """A heartbeat reads the record while another part of the watcher claims a new number."""
+    numbers: list[int] = []
+    is_slow, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def compare_late(kv: KeyValue, cluster: str, ours: Incarnation) -> bool:
+        numbers.append(ours.number)
+        if is_slow.is_set():
+            is_slow.clear()
+            await goes_on.wait()
+        return await has_moved(kv, cluster, ours)
+
+    monkeypatch.setattr("fleetbus_watcher.cluster_watcher.has_moved", compare_late)
+    async with rig.watching():
+        is_slow.set()
+        rig.write("a")  # a heartbeat follows
+        await eventually(lambda: not is_slow.is_set())
+        first = numbers[-1]
+        request = ResyncRequest(min_epoch=0, incarnation=first + 1)
+        await request_resync(rig.bus, rig.kv, "alpha", parse_resource(CONFIG_MAPS), request)
+        await eventually(lambda: numbers[-1] > first)
+        with capture_logs() as logs:
+            goes_on.set()
+            rig.write("b")
+            compared = len(numbers)
+            await eventually(lambda: len(numbers) > compared)
+            await eventually(rig.is_mirrored)
+        assert [entry for entry in logs if entry["event"] == "cluster_failed"] == []
+
+
+async def test_w23_a_heartbeat_during_a_claim_ends_no_later_life(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    comparisons, is_late = list[bool](), asyncio.Event()
+
+    async def compare(kv: KeyValue, cluster: str, ours: Incarnation) -> bool:
+        comparisons.append(await has_moved(kv, cluster, ours))
+        return comparisons[-1]
+
+    async def claim_late(kv: KeyValue, cluster: str, uid: str, least: int) -> Incarnation:
+        before = comparisons.count(True)
+        if before and not is_late.is_set():
+            is_late.set()
+            rig.write("a")
+            await eventually(lambda: comparisons.count(True) > before)
+        return await claim_incarnation(kv, cluster, uid, least)
+
+    monkeypatch.setattr("fleetbus_watcher.cluster_watcher.has_moved", compare)
+    monkeypatch.setattr("fleetbus_watcher.cluster_watcher.claim_incarnation", claim_late)
+    async with rig.watching(heartbeat_idle=timedelta(milliseconds=100)):
+        with capture_logs() as logs:
+            await rig.kv.delete(kv_incarnation("alpha"))
+            await eventually(lambda: len(comparisons) > 1 and not comparisons[-1])
+            await eventually(rig.is_mirrored)
+        assert [entry["event"] for entry in logs].count("cluster_failed") == 1

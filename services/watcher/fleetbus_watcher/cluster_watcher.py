@@ -157,10 +157,12 @@ class ClusterWatcher:
         Raises:
             BusError: the record could not be read.
         """
-        if self.incarnation is UNKNOWN:
+        ours = self.incarnation
+        if ours is UNKNOWN:
             return
         # A record that is gone, or went back, was lost with its store: a new one is claimed.
-        if await has_moved(self._kv, self._settings.cluster, self.incarnation):
+        # Unless the next life has claimed one meanwhile: then the record is that.
+        if await has_moved(self._kv, self._settings.cluster, ours) and self.incarnation == ours:
             self._moved.set()
 
     @property
@@ -280,7 +282,6 @@ class ClusterWatcher:
 
     async def _serve(self) -> _Outcome:
         await self._wait_for_bus()
-        self._moved.clear()
         self._context.publisher.key = await message_key(self._kv, self._settings.cluster)
         # Read before the API server answers, so that heartbeats can report one that is down.
         record = await read_incarnation(self._kv, self._settings.cluster)
@@ -310,6 +311,7 @@ class ClusterWatcher:
             await clear_refusal(self._kv, cluster)  # the old cluster is back
         least = max(highest, self._least)
         self._hold(await claim_incarnation(self._kv, cluster, uid, least))
+        self._moved.clear()  # what comes after this is about the number that is ours now
         self._is_refused = False
         return selected
 
