@@ -6,62 +6,13 @@ import pytest
 
 from fleetbus.errors import Conflict
 from fleetbus.kube.discovery import Discovery
-from fleetbus.ownership import Owner, set_owner
 from fleetbus_distributor.render.template import ObjectRef
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.targets import converge
 from fleetbus_distributor.targets.circuit_breaker import PROBE_AFTER, CircuitBreaker
-from fleetbus_distributor.targets.claim import Ownership, claim, may_delete
 from fleetbus_distributor.targets.drift import Corrections, is_free_to_adopt, is_hand_made
 from fleetbus_distributor.targets.outcome import ObjectOutcome, State
 from support.rigs.distributor import CONFIG_MAP, Rig
-
-OWNER = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "x", "u1", "hub", hub="h1")
-OTHER = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "y", "u2", "hub", hub="h1")
-FAR = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "x", "u1", "hub", hub="h2")
-
-
-def owned_by(owner: Owner | None) -> dict[str, Any]:
-    obj: dict[str, Any] = {"metadata": {"name": "o", "uid": "live"}}
-    return set_owner(obj, owner) if owner else obj
-
-
-@pytest.mark.parametrize(
-    ("owner", "known", "standing"),
-    [
-        (OWNER, "", Ownership.OURS),
-        (OWNER, "older", Ownership.OURS),
-        (None, "", Ownership.UNMARKED),
-        (None, "older", Ownership.UNMARKED),
-        (None, "live", Ownership.OURS),
-        (OTHER, "", Ownership.OTHER_OWNER),
-        (OTHER, "live", Ownership.LOST),
-        (FAR, "", Ownership.OTHER_HUB),
-        (FAR, "live", Ownership.LOST),
-    ],
-)
-def test_d4_whose_object_it_is(owner: Owner | None, known: str, standing: Ownership):
-    assert claim(owned_by(owner), OWNER, known).ownership is standing
-
-
-def test_d4_a_mark_that_cannot_be_read_is_nobodys():
-    obj = owned_by(OWNER)
-    obj["metadata"]["annotations"] = dict.fromkeys(obj["metadata"]["annotations"], "{broken")
-    assert claim(obj, OWNER, "live").ownership is Ownership.MALFORMED
-    assert not may_delete(obj, OWNER)
-
-
-@pytest.mark.parametrize("missing", ["labels", "annotations"])
-def test_d5_label_and_annotation_must_both_name_us(missing: str):
-    obj = owned_by(OWNER)
-    assert may_delete(obj, OWNER)
-    del obj["metadata"][missing]
-    assert not may_delete(obj, OWNER)
-
-
-@pytest.mark.parametrize("owner", [None, OTHER, FAR])
-def test_d5_what_is_not_ours_is_never_deleted(owner: Owner | None):
-    assert not may_delete(owned_by(owner), OWNER)
 
 
 def conflict(*causes: tuple[str, str]) -> Conflict:

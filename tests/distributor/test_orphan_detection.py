@@ -14,6 +14,7 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import (
     MULTI_CLUSTER_RESOURCES,
     OWNER_ANNOTATION,
+    PAUSE_ANNOTATION,
     PROTECT_ANNOTATION,
     owner_of,
 )
@@ -116,6 +117,7 @@ def mark_for_another(rig: Rig) -> None:
 CHANGES: dict[str, Callable[[Rig], object]] = {
     "it was replaced by another object": replace_it,
     "it is protected": lambda rig: annotate(rig, **{PROTECT_ANNOTATION: "true"}),
+    "it is paused": lambda rig: annotate(rig, **{PAUSE_ANNOTATION: "true"}),
     "its marks are not ours": lambda rig: annotate(rig, **{OWNER_ANNOTATION: None}),
     "its mark is for cluster 't2'": mark_for_another,
     "another cluster answers": lambda rig: rig.clusters["t1"].swap_uid(),

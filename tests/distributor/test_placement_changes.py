@@ -238,3 +238,24 @@ async def test_a_protected_object_is_never_deleted(rig: Rig):
     await rig.until(lambda: "t2" not in rig.states())
     assert where(rig) == ["t1", "t2", "t4"]
     assert rig.resource()["status"]["leftBehind"][0]["reason"] == "Protected"
+
+
+async def test_d5_an_object_that_is_protected_at_the_last_moment_is_not_deleted(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    rig.create(template=template(), placement=EVERYWHERE)
+    await rig.reconcile()
+    client = rig.fleet.cluster("t2").live
+    really_delete = client.delete
+
+    async def delete(*args: Any, **options: Any) -> bool:
+        monkeypatch.setattr(client, "delete", really_delete)
+        mark = {"metadata": {"annotations": {PROTECT_ANNOTATION: "true"}}}
+        rig.clusters["t2"].patch(MAPS, "default", "m", mark)
+        return await really_delete(*args, **options)
+
+    monkeypatch.setattr(client, "delete", delete)
+    rig.edit(placement={"clusters": [T1, T4]})
+    await rig.until(lambda: "t2" not in rig.states())
+    assert where(rig) == ["t1", "t2", "t4"]
+    assert rig.resource()["status"]["leftBehind"][0]["reason"] == "Protected"

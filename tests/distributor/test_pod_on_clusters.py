@@ -247,6 +247,30 @@ async def test_policy_recreate_never_deletes_a_protected_object(rig: Rig):
     assert pod(rig, "t1")["metadata"]["uid"] == uid
 
 
+async def test_policy_recreate_deletes_nothing_that_is_protected_at_the_last_moment(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    rig.create(**spec(recreate=True))
+    await rig.reconcile()
+    uid = pod(rig, "t1")["metadata"]["uid"]
+    client = rig.fleet.cluster("t1").live
+    really_delete = client.delete
+
+    async def delete(*args: Any, **options: Any) -> bool:
+        protect = {"metadata": {"annotations": {PROTECT_ANNOTATION: "true"}}}
+        rig.clusters["t1"].patch(PODS, "default", "multicluster-pod", protect)
+        return await really_delete(*args, **options)
+
+    monkeypatch.setattr(client, "delete", delete)
+    template = copy.deepcopy(POD)
+    template["spec"]["restartPolicy"] = "Never"
+    rig.edit(template=template)
+    await rig.reconcile()
+    await rig.reconcile()
+    assert rig.states()["t1"] == "Failed/Invalid"
+    assert pod(rig, "t1")["metadata"]["uid"] == uid
+
+
 async def test_policy_recreate_deletes_nothing_when_the_new_object_is_refused(rig: Rig):
     rig.create(**spec(recreate=True))
     await rig.reconcile()

@@ -13,17 +13,16 @@ from __future__ import annotations
 import copy
 import hashlib
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final, cast
 
 import orjson
 
 from fleetbus.errors import MalformedOwner
 from fleetbus.kube.applied import ServerAnswers
+from fleetbus.owned_objects.claim import Claim, Ownership, is_marked_for
 from fleetbus.ownership import (
     OWNER_ANNOTATION,
     OWNER_UID_LABEL,
-    PROTECT_ANNOTATION,
     Owner,
     owner_of,
     set_owner,
@@ -42,17 +41,6 @@ _OTHER_SERVER: Final = (
 )
 
 Object = dict[str, Any]
-
-
-class Ownership(StrEnum):
-    """How an object relates to a parent, by its marks."""
-
-    OURS = "Ours"
-    STALE = "Stale"
-    """A child of an earlier object with the parent's name, or of a parent that is gone."""
-    COPY = "Copy"
-    """All marks are valid, but name another place: somebody copied a child."""
-    FOREIGN = "Foreign"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,27 +94,26 @@ class ChildMark:
         }
         return marked
 
-    def ownership(self, found: Object, cluster: str, uid: str) -> tuple[Ownership, str]:
+    def claim(self, found: Object, cluster: str, uid: str) -> Claim:
         """Determine whose an object in a cluster is, and for a foreign one or a copy why.
 
         Label and annotation must agree (rules D4, D5). An empty `uid` means the accepted one is
         unknown; then, and for a mark without one, only the names are compared.
         """
-        labels, annotations = _strings(found, "labels"), _strings(found, "annotations")
         try:
             owner = owner_of(found)
         except MalformedOwner as e:
-            return Ownership.FOREIGN, str(e)
-        if owner is None or OWNER_ANNOTATION not in annotations:
-            return Ownership.FOREIGN, "it has no mark of ours"
-        if not self._is_of_place(owner, labels):
+            return Claim(Ownership.MALFORMED, str(e))
+        if owner is None or OWNER_ANNOTATION not in _strings(found, "annotations"):
+            return Claim(Ownership.UNMARKED, "it has no mark of ours")
+        if not self._is_of_place(owner, _strings(found, "labels")):
             who = f"{owner.kind} {owner.namespace}/{owner.name} of cluster {owner.cluster_name}"
-            return Ownership.FOREIGN, f"it is owned by {who}, or its marks contradict each other"
+            message = f"it is owned by {who}, or its marks contradict each other"
+            return Claim(Ownership.OTHER_OWNER, message)
         if why := _why_copy(found, owner, cluster, uid):
-            return Ownership.COPY, why
-        if self.owner is None or owner.uid != self.owner.uid:
-            return Ownership.STALE, ""
-        return Ownership.OURS, ""
+            return Claim(Ownership.COPY, why, is_here=False, is_confirmed=True)
+        is_former = self.owner is None or owner.uid != self.owner.uid
+        return Claim(Ownership.FORMER if is_former else Ownership.OURS, is_confirmed=True)
 
     def _is_of_place(self, owner: Owner, labels: dict[str, str]) -> bool:
         place = self.place
@@ -159,10 +146,7 @@ def _why_copy(found: Object, owner: Owner, cluster: str, uid: str) -> str:
     place = _strings(found, "annotations").get(CHILD_ANNOTATION, "a child")
     if place != child_place(cluster, found):
         return f"it is a copy of {place}"
-    if not owner.target:
-        return ""  # written by an earlier release, or with an unknown UID
-    is_here = owner.target == cluster and (not uid or owner.target_uid == uid)
-    return "" if is_here else _OTHER_SERVER
+    return "" if is_marked_for(owner, cluster, uid) else _OTHER_SERVER
 
 
 def is_in_sync(found: Object, marked: Object, cluster: str, answers: ServerAnswers) -> bool:
@@ -173,11 +157,6 @@ def is_in_sync(found: Object, marked: Object, cluster: str, answers: ServerAnswe
     """
     desired = {key: marked[key] for key in marked if key not in ("apiVersion", "kind")}
     return _holds(found, desired) or answers.covers(cluster, marked, found)
-
-
-def is_protected(obj: Object) -> bool:
-    """Whether an annotation on the object forbids fleetbus to delete it."""
-    return _strings(obj, "annotations").get(PROTECT_ANNOTATION, "false") != "false"
 
 
 def _holds(found: Any, desired: Any) -> bool:

@@ -23,7 +23,7 @@ from typing import Final, TypeVar, cast
 import structlog
 
 from fleetbus.children.conditions import Condition
-from fleetbus.children.marks import ChildMark, Ownership, is_in_sync, marked_uid
+from fleetbus.children.marks import ChildMark, is_in_sync, marked_uid
 from fleetbus.children.parent_annotation import ParentAnnotation
 from fleetbus.children.policy import (
     Child,
@@ -53,6 +53,7 @@ from fleetbus.kube.client import Object
 from fleetbus.kube.merge_patch import is_merged
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
+from fleetbus.owned_objects.claim import Claim, Ownership
 from fleetbus.ownership import Owner
 from fleetbus.reconcile import Request, Result, TerminalError
 from fleetbus.snapshot.reads.entries import Entry
@@ -228,7 +229,7 @@ class ChildrenReconciler:
         there = {child.place: child for child in children}
         for one in desired:
             child = there.get(one.place)
-            if child is None or self._ownership(child)[0] is not Ownership.OURS:
+            if child is None or self._claim(child).ownership is not Ownership.OURS:
                 if known := self._unavailable.outcome_for(one.place, self._request):
                     self._outcomes[one.place] = known
                 continue
@@ -252,7 +253,7 @@ class ChildrenReconciler:
         if any(one.place not in self._outcomes for one in desired):
             return False  # state unknown
         leaving = self._leaving(desired, children)
-        return all(self._ownership(child)[0] is Ownership.COPY for child in leaving)
+        return all(self._claim(child).ownership is Ownership.COPY for child in leaving)
 
     def _leaving(
         self, desired: Sequence[DesiredChild], children: Sequence[ObservedChild]
@@ -260,14 +261,14 @@ class ChildrenReconciler:
         kept = {one.place for one in desired}
         leaving = [child for child in children if child.place not in kept]
         for child in leaving:
-            ownership, why = self._ownership(child)
-            if ownership is Ownership.COPY:
-                self._outcomes[child.place] = ChildOutcome(ChildState.EXTRA, why)
+            claim = self._claim(child)
+            if claim.ownership is Ownership.COPY:
+                self._outcomes[child.place] = ChildOutcome(ChildState.EXTRA, claim.message)
         return leaving
 
-    def _ownership(self, child: ObservedChild) -> tuple[Ownership, str]:
+    def _claim(self, child: ObservedChild) -> Claim:
         uid = self._uids.get(child.cluster, "")
-        return self._mark.ownership(child.object, child.cluster, uid)
+        return self._mark.claim(child.object, child.cluster, uid)
 
     # --- writes ---------------------------------------------------------------------------------
 

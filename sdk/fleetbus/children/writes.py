@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
-from fleetbus.children.marks import ChildMark, Ownership, is_in_sync, is_protected, marked_uid
+from fleetbus.children.marks import ChildMark, is_in_sync, marked_uid
 from fleetbus.children.policy import DesiredChild, Policy
 from fleetbus.errors import (
     ClusterNotFound,
@@ -30,12 +31,20 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.kube.applied import ServerAnswers
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.impersonation import ActingClient
+from fleetbus.owned_objects.claim import Claim, Ownership
+from fleetbus.owned_objects.decision import (
+    Action,
+    Decision,
+    Obstacle,
+    RemovalPolicy,
+    decide_apply,
+    decide_removal,
+)
+from fleetbus.owned_objects.executor import OwnedObject
 from fleetbus.process.redact import without_secret_words
 from fleetbus_proto.resources import Resource
 
-_ONLY_CREATE: Final = "1"
-"""No object has this resourceVersion: an apply with it can only create, and fails if somebody else
-has created the object since it was read."""
+_REMOVAL: Final = RemovalPolicy(deletes={Ownership.OURS, Ownership.FORMER, Ownership.COPY})
 _MAX_MESSAGE: Final = 1000
 """Length of a server message in Events and logs."""
 
@@ -69,7 +78,13 @@ class ChildOutcome:
 
 
 _GONE: Final = ChildOutcome(ChildState.GONE)
+_LEAVING: Final = ChildOutcome(ChildState.WAITING, "it is being deleted")
 _PROTECTED: Final = ChildOutcome(ChildState.PROTECTED, "it is protected, so it is not deleted")
+_STATES: Final = {
+    Obstacle.CLAIM: ChildState.CONFLICT,
+    Obstacle.COPY: ChildState.EXTRA,
+    Obstacle.PROTECTED: ChildState.PROTECTED,
+}
 
 
 class ChildWriter:
@@ -117,110 +132,71 @@ class ChildWriter:
             return ChildOutcome(ChildState.UNREACHABLE, "the cluster is not selected for children")
         if cluster.info.suspended:
             return ChildOutcome(ChildState.UNREACHABLE, "the cluster is suspended")
-        return await self._ensure_on(cluster, desired)
-
-    async def _ensure_on(self, cluster: Cluster, desired: DesiredChild) -> ChildOutcome:
-        live = await self._read(cluster, desired.resource, desired.child.object)
+        obj = self._owned_object(cluster, desired.resource, desired.child.object)
+        live = await obj.read()
         uid = await _uid_of(cluster)
-        if live is None:
-            return await self._create(cluster, desired, uid)
-        return await self._replace_or_update(cluster, desired, live, uid)
-
-    async def _replace_or_update(
-        self, cluster: Cluster, desired: DesiredChild, live: Object, uid: str
-    ) -> ChildOutcome:
-        """Handle an existing object with the child's name."""
-        ownership, why = self._mark.ownership(live, cluster.name, uid)
-        if ownership in (Ownership.FOREIGN, Ownership.COPY):
-            return ChildOutcome(ChildState.CONFLICT, why)
-        if live["metadata"].get("deletionTimestamp"):
-            return ChildOutcome(
-                ChildState.WAITING, "it is being deleted, and will be created again"
-            )
-        if ownership is Ownership.OURS:
-            return await self._update(cluster, desired, live, uid)
-        if is_protected(live):
-            return _PROTECTED
-        # It belongs to an earlier object with the parent's name: the present parent was read live.
-        removed = await self._delete(cluster, desired.resource, live)
-        if removed.state is not ChildState.GONE:
-            return removed
-        return await self._create(cluster, desired, uid)
-
-    async def _create(self, cluster: Cluster, desired: DesiredChild, uid: str) -> ChildOutcome:
+        if live is not None:
+            claim = self._mark.claim(live, cluster.name, uid)
+            decision = decide_apply(live, claim, takes={Ownership.OURS})
+            if decision.action is Action.APPLY:
+                return await self._update(cluster.name, obj, desired, live, uid)
+            outcome = await _carry_out(decision, claim, obj, live)
+            if outcome.state is not ChildState.GONE:
+                return outcome
         marked = self._mark.put_on(desired.child.object, cluster.name, uid)
-        return await self._apply(cluster, desired, marked, {"resourceVersion": _ONLY_CREATE})
+        return ChildOutcome(ChildState.IN_SYNC, object=await obj.create(marked))
 
     async def _update(
-        self, cluster: Cluster, desired: DesiredChild, live: Object, uid: str
-    ) -> ChildOutcome:
-        known = uid or marked_uid(live, cluster.name)
-        marked = self._mark.put_on(desired.child.object, cluster.name, known)
-        if desired.child.create_only or is_in_sync(live, marked, cluster.name, self._answers):
-            return ChildOutcome(ChildState.IN_SYNC, object=live)
-        return await self._apply(cluster, desired, marked, {"uid": live["metadata"]["uid"]})
-
-    async def _apply(
-        self, cluster: Cluster, desired: DesiredChild, marked: Object, precondition: dict[str, str]
+        self, cluster: str, obj: OwnedObject, desired: DesiredChild, live: Object, uid: str
     ) -> ChildOutcome:
         """Apply with force: the fields that the author sets win over manual changes."""
-        body = {**marked, "metadata": marked["metadata"] | precondition}
-        made = await self._acting(cluster).apply(
-            desired.resource, body, field_manager=self._policy.field_manager, force=True
-        )
-        self._answers.note(cluster.name, marked, made)
+        marked = self._mark.put_on(desired.child.object, cluster, uid or marked_uid(live, cluster))
+        is_done = desired.child.create_only or is_in_sync(live, marked, cluster, self._answers)
+        made = live if is_done else await obj.apply(marked, live, force=True)
         return ChildOutcome(ChildState.IN_SYNC, object=made)
 
-    async def _remove(self, cluster_name: str, resource: Resource, found: Object) -> ChildOutcome:
+    async def _remove(self, cluster_name: str, resource: Resource, child: Object) -> ChildOutcome:
         cluster = self._fleet.cluster(cluster_name)
-        live = await self._read_to_remove(cluster, resource, found)
-        if live is None:
-            return _GONE
-        uid = await _uid_of(cluster)
-        ownership, why = self._mark.ownership(live, cluster_name, uid)
-        if ownership is Ownership.FOREIGN:
-            return _GONE  # our child does not exist
-        if ownership is Ownership.COPY:
-            return ChildOutcome(ChildState.EXTRA, why)
-        if is_protected(live):
-            return _PROTECTED
-        if live["metadata"].get("deletionTimestamp"):
-            return ChildOutcome(ChildState.WAITING, "it is being deleted")
-        return await self._delete(cluster, resource, live)
-
-    async def _delete(self, cluster: Cluster, resource: Resource, live: Object) -> ChildOutcome:
-        """Delete exactly the object that was read; read again, as finalizers may keep it."""
-        metadata = live["metadata"]
-        await self._acting(cluster).delete(
-            resource,
-            metadata.get("namespace") or "",
-            metadata["name"],
-            uid=metadata["uid"],
-            resource_version=metadata["resourceVersion"],
-        )
-        after = await self._read(cluster, resource, live)
-        if after is None or after["metadata"]["uid"] != metadata["uid"]:
-            return _GONE
-        return ChildOutcome(ChildState.WAITING, "it is being deleted")
-
-    async def _read(self, cluster: Cluster, resource: Resource, obj: Object) -> Object | None:
-        metadata = obj["metadata"]
-        return await cluster.live.get(resource, metadata.get("namespace") or "", metadata["name"])
-
-    async def _read_to_remove(
-        self, cluster: Cluster, resource: Resource, obj: Object
-    ) -> Object | None:
+        obj = self._owned_object(cluster, resource, child)
         try:
-            return await self._read(cluster, resource, obj)
+            live = await obj.read()
         except NotFound as e:
             await _require_unserved(cluster.live, resource, e)
             raise
+        if live is None:
+            return _GONE
+        claim = self._mark.claim(live, cluster_name, await _uid_of(cluster))
+        return await _carry_out(decide_removal(live, claim, _REMOVAL), claim, obj, live)
 
-    def _acting(self, cluster: Cluster) -> Cluster:
-        if self._policy.impersonate is None:
-            return cluster
-        user = self._policy.impersonate(self._mark.place.cluster)
-        return Cluster(cluster.info, self._fleet.reader, ActingClient(cluster.live, user))
+    def _owned_object(self, cluster: Cluster, resource: Resource, obj: Object) -> OwnedObject:
+        writes = cluster
+        if self._policy.impersonate is not None:
+            user = self._policy.impersonate(self._mark.place.cluster)
+            writes = Cluster(cluster.info, self._fleet.reader, ActingClient(cluster.live, user))
+        metadata = obj["metadata"]
+        return OwnedObject(
+            reads=cluster.live,
+            writes=writes,
+            resource=resource,
+            namespace=metadata.get("namespace") or "",
+            name=metadata["name"],
+            manager=self._policy.field_manager,
+            note=partial(self._answers.note, cluster.name),
+        )
+
+
+async def _carry_out(
+    decision: Decision, claim: Claim, obj: OwnedObject, live: Object
+) -> ChildOutcome:
+    """Delete the object if that was decided; the outcome of everything but an apply."""
+    if decision.action is Action.FORGET:
+        return _GONE  # our child does not exist
+    if decision.action is Action.LEAVE:
+        state = _STATES[decision.obstacle or Obstacle.CLAIM]
+        return _PROTECTED if state is ChildState.PROTECTED else ChildOutcome(state, claim.message)
+    if decision.action is Action.WAIT:
+        return _LEAVING
+    return _GONE if await obj.remove(live) else _LEAVING
 
 
 async def _uid_of(cluster: Cluster) -> str:

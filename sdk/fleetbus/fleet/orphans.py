@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, cast
 
 from fleetbus.errors import FleetbusError, MalformedOwner
@@ -18,12 +18,13 @@ from fleetbus.fleet.inventory_chunks import ChunkUnusable, is_chunked, read_part
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
+from fleetbus.owned_objects.claim import Ownership, claim
+from fleetbus.owned_objects.decision import Action, Obstacle, RemovalPolicy, decide_removal
+from fleetbus.owned_objects.executor import delete_exactly
 from fleetbus.ownership import (
     MULTI_CLUSTER_RESOURCES,
     OWNER_UID_LABEL,
-    PROTECT_ANNOTATION,
     Owner,
-    is_owned_by,
     owner_of,
 )
 from fleetbus.snapshot.reads.entries import Entry
@@ -35,6 +36,7 @@ from fleetbus_proto.resources import CORE, Resource
 _KIND: Final = "MultiClusterResource"
 _CONTAINERS: Final = ("Namespace", "CustomResourceDefinition")
 """Kinds whose deletion deletes other people's objects too (rules D5, D10)."""
+_REMOVAL: Final = RemovalPolicy(deletes={Ownership.OURS, Ownership.COPY}, heeds_pause=True)
 _PAGE: Final = 500
 
 Place: TypeAlias = tuple[str, str, str, str, str]
@@ -107,47 +109,31 @@ async def delete_orphan(orphan: Orphan, *, client: KubeClient, hub: KubeClient) 
         NotAnOrphan: it was replaced, is not ours, is protected, or an intent names it.
         KubeError: the cluster or the hub refused or did not answer.
     """
-    uid = await client.accepted_uid()
+    owner = replace(orphan.owner, hub=await hub.accepted_uid())
+    owner = owner.on(orphan.cluster, await client.accepted_uid())
     live = await client.get(orphan.resource, orphan.namespace, orphan.name)
     if live is None:
         return False
-    if problem := _why_kept(orphan, live, uid, await hub.accepted_uid()):
+    if problem := _why_kept(orphan, live, owner):
         raise NotAnOrphan(f"{orphan}: {problem}")
     if (await read_intents(hub)).names(orphan):
         raise NotAnOrphan(f"{orphan}: a MultiClusterResource names it")
-    metadata = live["metadata"]
-    return await client.delete(
-        orphan.resource,
-        orphan.namespace,
-        orphan.name,
-        uid=metadata["uid"],
-        resource_version=metadata["resourceVersion"],
-    )
+    return await delete_exactly(client, orphan.resource, live)
 
 
-def _why_kept(orphan: Orphan, live: Object, cluster_uid: str, hub_id: str) -> str:
+def _why_kept(orphan: Orphan, live: Object, owner: Owner) -> str:
     """Why an object is not deleted; empty if it may be: same object, and the mark is ours."""
     if live["metadata"]["uid"] != orphan.uid:
         return "it was replaced by another object"
     if orphan.kind in _CONTAINERS:
         return f"deleting a {orphan.kind} deletes objects of others too; do that by hand"
-    annotations = cast("dict[str, str]", live["metadata"].get("annotations") or {})
-    if annotations.get(PROTECT_ANNOTATION, "false") != "false":
-        return "it is protected"
-    return _why_not_ours(orphan, live, cluster_uid, hub_id)
-
-
-def _why_not_ours(orphan: Orphan, live: Object, cluster_uid: str, hub_id: str) -> str:
-    """The problem with the mark; empty if there is none."""
-    try:
-        owner = owner_of(live)
-    except MalformedOwner as e:
-        return str(e)
-    if owner is None or owner.hub != hub_id or not is_owned_by(live, owner.uid):
+    claimed = claim(live, owner)
+    decision = decide_removal(live, claimed, _REMOVAL)
+    if decision.action is Action.FORGET:
         return "its marks are not ours, or do not agree"
-    if owner.target and (owner.target, owner.target_uid) != (orphan.cluster, cluster_uid):
-        return f"its mark is for cluster {owner.target!r}"
-    return ""
+    if decision.obstacle is Obstacle.COPY:
+        return claimed.message
+    return f"it is {decision.obstacle.lower()}" if decision.obstacle else ""
 
 
 async def _marked(reader: SnapshotReader, clusters: Sequence[str]) -> AsyncIterator[Orphan]:

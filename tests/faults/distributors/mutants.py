@@ -16,6 +16,9 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.fleet.inventory_chunks import refs_of
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.identity import IdentityCheck
+from fleetbus.owned_objects import claim as claims
+from fleetbus.owned_objects import decision
+from fleetbus.owned_objects.claim import Claim, Ownership
 from fleetbus.ownership import Owner
 from fleetbus_distributor.hub.chunks import release
 from fleetbus_distributor.hub.document import Document
@@ -31,19 +34,14 @@ from fleetbus_distributor.rollout.votes import Votes
 from fleetbus_distributor.rounds import cleanup, distribute
 from fleetbus_distributor.rounds.reconcile import Distributor
 from fleetbus_distributor.targets import apply, converge, remove
-from fleetbus_distributor.targets.claim import Claim, Ownership
 from fleetbus_distributor.targets.outcome import ClusterOutcome
 from fleetbus_distributor.targets.target import Target
 from fleetbus_proto.resources import Resource
 from support.processes.patch import replace
 
 
-def _is_anybodys(_live: Mapping[str, Any], _owner: Owner) -> bool:
-    return True
-
-
-def _is_nobodys(_live: Mapping[str, Any], *_: object) -> bool:
-    return False
+def _is_ours(_live: Mapping[str, Any], _owner: Owner, **_: object) -> Claim:
+    return Claim(Ownership.OURS, is_confirmed=True)
 
 
 def no_limits() -> None:
@@ -67,7 +65,7 @@ def no_budget() -> None:
 
 def delete_by_name() -> None:
     """D5: an entry of the inventory is enough; the mark does not count."""
-    replace(remove, "may_delete", _is_anybodys)
+    replace(remove, "claim", _is_ours)
 
 
 def delete_without_uid() -> None:
@@ -84,11 +82,7 @@ def delete_without_uid() -> None:
 
 def apply_to_anybodys() -> None:
     """D4: whatever has the name of a template counts as ours."""
-
-    def mine(_live: Mapping[str, Any], _owner: Owner, _known_uid: str) -> Claim:
-        return Claim(Ownership.OURS)
-
-    replace(apply, "claim", mine)
+    replace(apply, "claim", _is_ours)
 
 
 def apply_before_record() -> None:
@@ -152,7 +146,11 @@ def believe_labels() -> None:
 
 def ignore_target_mark() -> None:
     """D5: an object that is marked for another cluster is deleted like any other."""
-    replace(remove, "is_marked_for_other", _is_nobodys)
+
+    def everywhere(_mark: Owner, _cluster: str, _uid: str) -> bool:
+        return True
+
+    replace(claims, "is_marked_for", everywhere)
 
 
 def prune_aliased() -> None:
@@ -172,7 +170,11 @@ def prune_aliased() -> None:
 
 def ignore_protection() -> None:
     """D5: the annotation `protect` does not matter."""
-    replace(remove, "is_protected", _is_nobodys)
+
+    def never(_live: Mapping[str, Any]) -> bool:
+        return False
+
+    replace(decision, "is_protected", never)
 
 
 def release_chunks_first() -> None:

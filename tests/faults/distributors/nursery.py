@@ -35,7 +35,7 @@ from fleetbus_distributor import main as service
 from fleetbus_distributor.orphan_sweep import OrphanSweep
 from fleetbus_distributor.plan import intent
 from fleetbus_distributor.rounds import cleanup, distribute, reconcile
-from fleetbus_distributor.targets import apply, remove, target
+from fleetbus_distributor.targets import apply, remove, target, update
 from support.processes.patch import replace
 
 _TICK: Final = 0.01
@@ -49,7 +49,7 @@ def shorten_waits() -> None:
     replace(durables, "ACK_WAIT", ACK_WAIT)
     replace(intent, "MAX_BYTES", CHUNKED_FROM)
     replace(intent, "PART_BYTES", PART_BYTES)
-    for module in (target, apply, reconcile):
+    for module in (target, apply, update, reconcile):
         replace(module, "RARELY", RARELY)
     for module in (target, apply, remove, cleanup, distribute):
         replace(module, "LATER", LATER)

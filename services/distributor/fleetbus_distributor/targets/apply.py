@@ -1,28 +1,28 @@
 """Applies one object to one cluster: read it, check its owner, apply what differs (D3, D4, D6).
 
-Server-side apply with our field manager, forced only where the policies allow it. The live object's
-UID is a precondition, so that what was decided about one object is never done to another that took
-its name meanwhile.
+Server-side apply with our field manager, forced only where the policies allow it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from typing import Final
 
-from fleetbus.errors import AlreadyExists, Conflict, Forbidden, Invalid, KubeError, NotFound
-from fleetbus.kube.applied import is_unchanged
+from fleetbus.errors import AlreadyExists, Conflict, Forbidden, KubeError, NotFound
+from fleetbus.kube.applied import is_applied, is_unchanged
 from fleetbus.kube.discovery import ApiResource
+from fleetbus.owned_objects.claim import Ownership, claim, is_paused
+from fleetbus.owned_objects.decision import Action, decide_apply
+from fleetbus.owned_objects.executor import OwnedObject
 from fleetbus.ownership import PAUSE_ANNOTATION, set_owner
-from fleetbus_distributor.health.health import Health, HealthState
 from fleetbus_distributor.plan.intent import Mark
 from fleetbus_distributor.render.spec import ConflictPolicy, DriftPolicy
 from fleetbus_distributor.render.template import Object, ObjectRef, reference
-from fleetbus_distributor.targets.claim import Ownership, claim, is_paused, may_delete
-from fleetbus_distributor.targets.drift import KEEPS_CHANGING, fields_in_conflict
-from fleetbus_distributor.targets.drift_report import Drift, describe_drift, find_drift
+from fleetbus_distributor.targets.drift_report import Drift, find_drift
+from fleetbus_distributor.targets.field_versions import is_outdated
+from fleetbus_distributor.targets.object_outcomes import applied, drifted, outcome_of
 from fleetbus_distributor.targets.outcome import Change, ObjectOutcome, State
 from fleetbus_distributor.targets.run_once import outcome_of_gone, ran_after
 from fleetbus_distributor.targets.target import (
@@ -31,36 +31,23 @@ from fleetbus_distributor.targets.target import (
     SOON,
     Finding,
     Target,
-    namespaced_name,
     paused,
-    redact_secrets,
     to_finding,
 )
-from fleetbus_distributor.targets.update import (
-    MISSING,
-    is_up_to_date,
-    may_recreate,
-    note_answer,
-    order_of,
-    recreate,
-    send_apply,
-    try_apply,
-    update,
-)
+from fleetbus_distributor.targets.update import MISSING, update
 
-_NO_MATCH = "NoMatch"
-_NAMESPACES = "v1/namespaces"
-_CONFIRMED_FOR = timedelta(milliseconds=250)
+_NO_MATCH: Final = "NoMatch"
+_NAMESPACES: Final = "v1/namespaces"
+_CONFIRMED_FOR: Final = timedelta(milliseconds=250)
 """How old the reading of which cluster answers may be before something is created there: nothing
 else shows that the object is absent from the right one."""
-_DELETED = Drift("", is_removed=True)
-_UNTIL = "nothing is written until the MultiClusterResource or the object changes"
-_ONLY_CREATE = "1"
-"""No object can have this resourceVersion (etcd's first write gets 2): an apply that carries it
-creates, and fails where somebody else created the object since we looked."""
+_DELETED: Final = Drift("", is_removed=True)
+_OURS: Final = frozenset({Ownership.OURS, Ownership.FORMER})
+_FOUGHT_OVER: Final = frozenset({Ownership.LOST, Ownership.MALFORMED})
+"""Never taken, whatever the policy."""
 
 
-async def apply_object(target: Target, obj: Object) -> ObjectOutcome:
+async def apply_object(target: Target, template: Object) -> ObjectOutcome:
     """Apply one object where it differs.
 
     Returns:
@@ -69,24 +56,24 @@ async def apply_object(target: Target, obj: Object) -> ObjectOutcome:
     Raises:
         ClusterUnreachable: the cluster as a whole cannot be worked on.
     """
-    ref = reference(obj)
+    ref = reference(template)
     try:
-        return await _apply(target, obj, ref)
+        return await _apply(target, template, ref)
     except KubeError as error:
-        found = to_finding(error, obj, str(ref))
-    if found.reason == _NO_MATCH:
+        finding = to_finding(error, template, str(ref))
+    if finding.reason == _NO_MATCH:
         # The type was removed since it was discovered (rule D9).
         with suppress(KubeError):
             await target.client.discovery.version(ref.api_version, anew=True)
-        found = replace(found, retry=_discover_after(target, ref))
-    return _outcome(ref, found)
+        finding = replace(finding, retry=_discover_after(target, ref))
+    return outcome_of(ref, finding)
 
 
 def _discover_after(target: Target, ref: ObjectRef) -> timedelta:
     return target.seen.types.note_missing(target.name, ref.api_version, ref.kind, target.owner)
 
 
-async def _apply(target: Target, obj: Object, ref: ObjectRef) -> ObjectOutcome:
+async def _apply(target: Target, template: Object, ref: ObjectRef) -> ObjectOutcome:
     api = await target.client.discover(ref.api_version, ref.kind)
     if api is None and target.seen.types.take_news(target.name, ref.api_version, ref.kind):
         # The cluster may have been asked a moment before its watcher reported the type.
@@ -95,175 +82,138 @@ async def _apply(target: Target, obj: Object, ref: ObjectRef) -> ObjectOutcome:
     if api is None:
         message = f"{ref}: the cluster does not serve {ref.kind} of {ref.api_version}"
         retry = _discover_after(target, ref)
-        return _outcome(ref, Finding(State.WAITING, _NO_MATCH, message, retry))
+        return outcome_of(ref, Finding(State.WAITING, _NO_MATCH, message, retry))
     target.seen.types.note_served(target.name, ref.api_version, ref.kind)
-    wanted = _marked(target, obj, api)
-    if created := await _create_unread(target, api, wanted, ref):
-        return _recorded(target, obj, None, created)
-    live = await target.client.get(api.resource, *namespaced_name(api, ref))
-    if live is not None:
-        outcome = await _apply_to(target, api, wanted, live, ref)
-        return _recorded(target, obj, live, outcome)
-    if ended := outcome_of_gone(target, obj, ref):
-        return ended
-    return _recorded(target, obj, None, await _create(target, api, wanted, ref))
-
-
-def _recorded(
-    target: Target, obj: Object, live: Object | None, outcome: ObjectOutcome
-) -> ObjectOutcome:
-    """Add what is to be recorded of an object that exists; `live` as it was before."""
+    obj, configuration = target.owned_object(api, ref), _marked(target, template, api)
+    outcome, live = await _create_unread(target, obj, configuration, ref), None
+    if outcome is None:
+        live = await obj.read()
+        if live is not None:
+            outcome = await _apply_to(target, obj, configuration, live, ref)
+        elif complete := outcome_of_gone(target, template, ref):
+            return complete
+        else:
+            outcome = await _create(target, obj, configuration, ref)
     if live is None and outcome.change is not Change.CREATED:
         return outcome
-    return replace(outcome, ran=ran_after(target, obj, live, outcome))
+    return replace(outcome, ran=ran_after(target, template, live, outcome))
+
+
+def _marked(target: Target, template: Object, api: ApiResource) -> Object:
+    """Set the owner mark last: a patch may have replaced all annotations (rule T16)."""
+    marked = set_owner({**template, "metadata": {**template["metadata"]}}, target.owner)
+    marked["metadata"]["annotations"].pop(PAUSE_ANNOTATION, None)  # for people on the cluster
+    if not api.namespaced:
+        del marked["metadata"]["namespace"]
+    return marked
+
+
+# --- an object that exists ----------------------------------------------------------------------
 
 
 async def _apply_to(
-    target: Target, api: ApiResource, wanted: Object, live: Object, ref: ObjectRef
+    target: Target, obj: OwnedObject, configuration: Object, live: Object, ref: ObjectRef
 ) -> ObjectOutcome:
     if obstacle := _obstacle(target, live, ref):
-        return _outcome(ref, obstacle, uid=_uid_if_ours(target, live, ref))
-    if is_up_to_date(target, wanted, live):
-        return _applied(target, ref, live)
+        return outcome_of(ref, obstacle, target.uid_to_record(live, ref))
+    if _is_up_to_date(target, configuration, live):
+        return applied(target, ref, live)
     if target.only_compare and target.policy.drift is DriftPolicy.IGNORE:
-        return _applied(target, ref, live)
+        return applied(target, ref, live)
     if target.only_compare or is_paused(live):
-        return await _compare(target, api, wanted, live, ref)
-    return await _update(target, api, wanted, live, ref)
-
-
-async def _compare(
-    target: Target, api: ApiResource, wanted: Object, live: Object, ref: ObjectRef
-) -> ObjectOutcome:
-    """Let the server tell, without a write, whether an object is as it should be."""
-    made = await try_apply(target, api, wanted, live)
-    drift = find_drift(wanted, made, live, target.manager)
-    if is_unchanged(live, made):
-        note_answer(target, wanted, live)
-        return _applied(target, ref, live)
-    if not drift and made["metadata"].get("resourceVersion") != live["metadata"]["resourceVersion"]:
-        return _applied(target, ref, live)  # others have changed it meanwhile: an event follows
-    if is_paused(live):
-        return _outcome(ref, paused(ref), str(live["metadata"]["uid"]))
-    return _drifted(target, ref, drift, live)
-
-
-async def _update(
-    target: Target, api: ApiResource, wanted: Object, live: Object, ref: ObjectRef
-) -> ObjectOutcome:
-    order = order_of(target, wanted)
-    if stopped := target.corrections.stopped(target.name, order, live, target.manager):
-        return stopped
-    try:
-        made, drift = await update(target, api, wanted, live)
-    except Invalid:
-        if target.policy.recreate and may_recreate(target, live):
-            return await recreate(target, api, wanted, live, ref)
-        raise
-    except Conflict as error:
-        return _conflict(target, wanted, live, ref, error)
-    if made is None:
-        message = f"{ref}: {describe_drift(drift)}, once more after each correction; {_UNTIL}"
-        found = Finding(State.CONFLICT, KEEPS_CHANGING, message, RARELY)
-        outcome = replace(_outcome(ref, found, _uid_if_ours(target, live, ref)), drift=drift)
-        target.corrections.stop(target.name, order, live, target.manager, outcome)
-        return outcome
-    is_written = made["metadata"].get("resourceVersion") != live["metadata"].get("resourceVersion")
-    return _applied(target, ref, made, Change.UPDATED if is_written else Change.NONE, drift)
-
-
-def _conflict(
-    target: Target, wanted: Object, live: Object, ref: ObjectRef, error: Conflict
-) -> ObjectOutcome:
-    found = to_finding(error, wanted, str(ref))
-    outcome = _outcome(ref, found, _uid_if_ours(target, live, ref))
-    held = fields_in_conflict(error)
-    shown = [replace(one, field=redact_secrets(one.field, wanted)) for one in held]
-    outcome = replace(outcome, drift=shown)
-    order = order_of(target, wanted)
-    if held and not target.corrections.has_room(target.name, order, live):
-        target.corrections.stop(target.name, order, live, target.manager, outcome)
-    return outcome
-
-
-def _marked(target: Target, obj: Object, api: ApiResource) -> Object:
-    """Set the owner mark last: a patch may have replaced all annotations (rule T16)."""
-    wanted = set_owner({**obj, "metadata": {**obj["metadata"]}}, target.owner)
-    wanted["metadata"]["annotations"].pop(PAUSE_ANNOTATION, None)  # for people on the cluster
-    if not api.namespaced:
-        del wanted["metadata"]["namespace"]
-    return wanted
+        return await _compare(target, obj, configuration, live, ref)
+    return await update(target, obj, configuration, live, ref)
 
 
 def _obstacle(target: Target, live: Object, ref: ObjectRef) -> Finding | None:
-    if live["metadata"].get("deletionTimestamp"):
+    claimed = claim(live, target.owner, recorded_uid=target.recorded_uid(ref))
+    may_take = target.policy.conflict is not ConflictPolicy.ABORT
+    takes = frozenset(Ownership) - _FOUGHT_OVER if may_take else _OURS
+    action = decide_apply(live, claimed, takes=takes).action
+    if action is Action.APPLY:
+        return None
+    if action is Action.WAIT:
         message = f"{ref} is being deleted; it is applied again afterwards"
         return Finding(State.WAITING, "Terminating", message, SOON)
-    known = target.known.get(ref.key)
-    found = claim(live, target.owner, known.uid if known else "")
-    may_take = target.policy.conflict is not ConflictPolicy.ABORT
-    is_free = found.ownership not in (Ownership.LOST, Ownership.MALFORMED)
-    if found.ownership is Ownership.OURS or (may_take and is_free):
-        return None
-    message = f"{ref} exists and {found.message}"
-    return Finding(State.CONFLICT, found.ownership, message, RARELY)
+    message = f"{ref} exists and {claimed.message}"
+    return Finding(State.CONFLICT, claimed.ownership, message, RARELY)
 
 
-def _uid_if_ours(target: Target, live: Object, ref: ObjectRef) -> str:
-    """The UID to record: only our own mark confirms one, that of a stranger is never recorded."""
-    if may_delete(live, target.owner):
-        return str(live["metadata"]["uid"])
-    known = target.known.get(ref.key)
-    return known.uid if known else ""
+def _is_up_to_date(target: Target, configuration: Object, live: Object) -> bool:
+    """Whether it is certain, without a request, that an apply would change nothing.
+
+    That is known only where the live object shows exactly our fields and values, or the server has
+    answered it before; else the server is asked, by the apply itself or by a dry run.
+    """
+    if is_applied(configuration, live, target.manager):
+        return True
+    return target.seen.answers.covers(target.name, configuration, live, target.manager)
+
+
+async def _compare(
+    target: Target, obj: OwnedObject, configuration: Object, live: Object, ref: ObjectRef
+) -> ObjectOutcome:
+    """Let the server tell, without a write, whether an object is as it should be."""
+    try:
+        made = await obj.try_apply(configuration, live, force=True)
+    except KubeError as error:
+        if not is_outdated(error, live, configuration["apiVersion"]):
+            raise
+        made = configuration  # only a write could move the managedFields in the way (rule D9)
+    drift = find_drift(configuration, made, live, target.manager)
+    if is_unchanged(live, made):
+        target.note_answer(configuration, live)
+        return applied(target, ref, live)
+    if not drift and made["metadata"].get("resourceVersion") != live["metadata"]["resourceVersion"]:
+        return applied(target, ref, live)  # others have changed it meanwhile: an event follows
+    if is_paused(live):
+        return outcome_of(ref, paused(ref), str(live["metadata"]["uid"]))
+    return drifted(target, ref, drift, live)
+
+
+# --- an object that is missing ------------------------------------------------------------------
 
 
 async def _create_unread(
-    target: Target, api: ApiResource, wanted: Object, ref: ObjectRef
+    target: Target, obj: OwnedObject, configuration: Object, ref: ObjectRef
 ) -> ObjectOutcome | None:
     """Create an object that was never confirmed, without a read before; None if that fails.
 
     Whatever exists under its name is left alone: the server refuses to do anything but create.
     """
-    known = target.known.get(ref.key)
-    if not target.may_create or target.only_compare or (known is not None and known.uid):
+    if not target.may_create or target.only_compare or target.recorded_uid(ref):
         return None
-    if api.namespaced and not await _has_namespace(target, ref.namespace):
+    if obj.namespace and not await _has_namespace(target, obj.namespace):
         return None
     await target.client.confirm(within=_CONFIRMED_FOR)
     try:
-        made = await send_apply(target, api, _only_create(wanted))
+        made = await obj.create(configuration)
     except Conflict:
         return None  # it exists: read it
     except NotFound:
         target.seen.forget_namespace(target.name, ref.namespace)
         return None
-    note_answer(target, wanted, made)
-    return _applied(target, ref, made, Change.CREATED)
-
-
-def _only_create(wanted: Object) -> Object:
-    return {**wanted, "metadata": {**wanted["metadata"], "resourceVersion": _ONLY_CREATE}}
+    return applied(target, ref, made, Change.CREATED)
 
 
 async def _create(
-    target: Target, api: ApiResource, wanted: Object, ref: ObjectRef
+    target: Target, obj: OwnedObject, configuration: Object, ref: ObjectRef
 ) -> ObjectOutcome:
     if target.only_compare:
-        return _drifted(target, ref, [_DELETED], None)
-    if api.namespaced and (missing := await _namespace_missing(target, ref)):
-        return _outcome(ref, missing)
+        return drifted(target, ref, [_DELETED], None)
+    if obj.namespace and (missing := await _namespace_missing(target, obj.namespace)):
+        return outcome_of(ref, missing)
     if not target.may_create:
-        return _outcome(ref, Finding(State.WAITING, MISSING, f"{ref} is missing", SOON))
+        return outcome_of(ref, Finding(State.WAITING, MISSING, f"{ref} is missing", SOON))
     try:
-        made = await send_apply(target, api, _only_create(wanted))
+        made = await obj.create(configuration)
     except NotFound:
         target.seen.forget_namespace(target.name, ref.namespace)
         raise
-    note_answer(target, wanted, made)
-    known = target.known.get(ref.key)
-    was_here = known is not None and known.uid and known.mark is Mark.NONE
+    recorded = target.known.get(ref.key)
+    was_here = recorded is not None and recorded.uid and recorded.mark is Mark.NONE
     drift = [_DELETED] if target.is_same and was_here else []
-    return _applied(target, ref, made, Change.CREATED, drift)
+    return applied(target, ref, made, Change.CREATED, drift)
 
 
 async def _has_namespace(target: Target, name: str) -> bool:
@@ -283,62 +233,18 @@ async def _has_namespace(target: Target, name: str) -> bool:
     return True
 
 
-async def _namespace_missing(target: Target, ref: ObjectRef) -> Finding | None:
+async def _namespace_missing(target: Target, name: str) -> Finding | None:
     """Create a missing namespace if the policy allows it, else say that it is missing (D10)."""
-    if await _has_namespace(target, ref.namespace):
+    if await _has_namespace(target, name):
         return None
-    if not target.may_create and target.policy.create_namespaces:
-        return None  # created together with the object
     if not target.policy.create_namespaces:
-        message = (
-            f"namespace {ref.namespace!r} does not exist (spec.policy.createNamespaces is off)"
-        )
+        message = f"namespace {name!r} does not exist (spec.policy.createNamespaces is off)"
         return Finding(State.WAITING, "NamespaceMissing", message, LATER)
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": ref.namespace}}
-    try:
+    if not target.may_create:
+        return None  # created together with the object
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    with suppress(AlreadyExists):
         await target.client.create(
             _NAMESPACES, set_owner(namespace, target.owner), field_manager=target.manager
         )
-    except AlreadyExists:
-        return None
     return None
-
-
-def _applied(
-    target: Target,
-    ref: ObjectRef,
-    live: Object,
-    change: Change = Change.NONE,
-    drift: Sequence[Drift] = (),
-) -> ObjectOutcome:
-    return replace(_observed(target, ref, live), change=change, drift=drift)
-
-
-def _drifted(
-    target: Target, ref: ObjectRef, drift: Sequence[Drift], live: Object | None
-) -> ObjectOutcome:
-    found = _observed(target, ref, live)
-    if target.policy.drift is DriftPolicy.IGNORE:
-        return found
-    described = describe_drift(drift)
-    message = f"{ref}: {described}" if described else f"{ref} was changed on the cluster"
-    if live is None:
-        message = f"{ref} was deleted on the cluster"
-    return replace(found, state=State.DRIFTED, reason="Drifted", message=message, drift=drift)
-
-
-def _observed(target: Target, ref: ObjectRef, live: Object | None) -> ObjectOutcome:
-    """The health of an object, and the chosen fields of its status, as it was read just now."""
-    if live is None:
-        missing = Health(HealthState.MISSING, "Missing", "it is missing")
-        return ObjectOutcome(ref, State.APPLIED, health=missing)
-    health = target.status_rules.health_of(live)
-    if health.message:
-        # Its controller may quote what it refuses (rule D14).
-        health = replace(health, message=redact_secrets(health.message, live))
-    uid, values = str(live["metadata"]["uid"]), target.status_rules.collect(live)
-    return ObjectOutcome(ref, State.APPLIED, uid=uid, health=health, values=values)
-
-
-def _outcome(ref: ObjectRef, found: Finding, uid: str = "") -> ObjectOutcome:
-    return ObjectOutcome(ref, found.state, found.reason, found.message, uid, found.retry)

@@ -8,13 +8,13 @@ API server may be unable to convert the object to such a version: then it refuse
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 from fleetbus.errors import KubeError
-from fleetbus.kube.discovery import ApiResource
 from fleetbus_distributor.health.fields import items, tree
 from fleetbus_distributor.render.template import Object
-from fleetbus_distributor.targets.target import UNDECLARED, Target
+from fleetbus_distributor.targets.target import UNDECLARED, Target, patch_exactly
+from fleetbus_proto.resources import Resource
 
 Entry: TypeAlias = dict[str, Any]
 _SAME: Final = ("manager", "operation", "subresource")
@@ -64,24 +64,14 @@ def _unite(first: Entry, second: Entry) -> Entry:
     return united
 
 
-async def move_fields(target: Target, api: ApiResource, live: Object, api_version: str) -> Object:
+async def move_fields(target: Target, resource: Resource, live: Object, api_version: str) -> Object:
     """Store the entries under another version; nothing else of the object changes.
 
     Raises:
         Conflict: the object has changed meanwhile.
         KubeError: the cluster refuses.
     """
-    metadata = cast("Object", live["metadata"])
-    patch = {
-        "metadata": {
-            "uid": metadata["uid"],
-            "resourceVersion": metadata["resourceVersion"],
-            "managedFields": to_version(entries_of(live), api_version),
-        }
-    }
-    namespace = metadata.get("namespace", "") if api.namespaced else ""
-    moved = await target.client.patch(
-        api.resource, namespace, metadata["name"], patch, field_manager=target.manager
-    )
+    entries = to_version(entries_of(live), api_version)
+    moved = await patch_exactly(target, resource, live, {"managedFields": entries})
     target.seen.note_write(target.name, moved)
     return moved

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 
 from fleetbus.errors import Conflict, KubeError, NotFound
 from fleetbus.kube.discovery import ApiResource
+from fleetbus.owned_objects.claim import claim
+from fleetbus.owned_objects.decision import Action, Obstacle, RemovalPolicy, decide_removal
+from fleetbus.owned_objects.executor import OwnedObject
 from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL
 from fleetbus_distributor.plan.intent import Mark, Owned
 from fleetbus_distributor.render.spec import DeletionPolicy
 from fleetbus_distributor.render.template import Object
-from fleetbus_distributor.targets.claim import (
-    is_marked_for_other,
-    is_paused,
-    is_protected,
-    may_delete,
-)
 from fleetbus_distributor.targets.namespace_contents import find_content
 from fleetbus_distributor.targets.outcome import State
 from fleetbus_distributor.targets.target import (
+    DELETES,
     LATER,
     SOON,
     Target,
-    namespaced_name,
+    patch_exactly,
     paused,
     to_finding,
 )
@@ -79,33 +77,64 @@ async def remove_object(
         api = await _type_of(target, owned)
         if api is None:
             return _without_type(target, owned)
+        obj = target.owned_object(api, owned.ref)
         try:
-            live = await target.client.get(api.resource, *namespaced_name(api, owned.ref))
+            live = await obj.read()
         except NotFound:
             # Discovery was out of date.
             await target.client.discovery.version(owned.ref.api_version, anew=True)
             return Removal(Fate.KEPT, "Changed", f"{owned.ref}: its type has changed meanwhile")
-        if live is None or not may_delete(live, target.owner) or live["metadata"]["uid"] in kept:
+        if live is None:
             return _GONE
-        return await _release_or_delete(target, api, live, owned)
+        return await _decide_and_remove(target, obj, live, owned, kept)
     except Conflict:
-        return Removal(Fate.KEPT, "Changed", f"{owned.ref} was replaced meanwhile")
+        return Removal(Fate.KEPT, "Changed", f"{owned.ref} was changed or replaced meanwhile")
     except KubeError as error:
         return _refused(error, live, owned)
 
 
-def _left_alone(target: Target, live: Object, owned: Owned) -> Removal | None:
-    if reason := _why_left(target, live):
-        return Removal(Fate.RELEASED, reason)
-    if is_paused(live):
+async def _decide_and_remove(
+    target: Target, obj: OwnedObject, live: Object, owned: Owned, kept: AbstractSet[str]
+) -> Removal:
+    policy = RemovalPolicy(
+        deletes=DELETES,
+        kept=kept,
+        heeds_pause=True,
+        confirmed_uid=owned.uid if owned.mark is Mark.CONFIRMED else "",
+        releases=bool(_why_released(target, owned)),
+    )
+    decision = decide_removal(live, claim(live, target.owner), policy)
+    if decision.obstacle:
+        return _left_alone(decision.obstacle, live, owned)
+    if decision.action is Action.RELEASE:
+        return await _release(target, obj, live, _why_released(target, owned))
+    if decision.action is not Action.DELETE:
+        return _pending(owned) if decision.action is Action.WAIT else _GONE
+    if in_use := await _in_use(target, live, owned):
+        return in_use
+    is_gone = await obj.remove(live)
+    return replace(_GONE if is_gone else _pending(owned), is_deleted=True)
+
+
+def _why_released(target: Target, owned: Owned) -> str:
+    """Why an object is given up instead of deleted; "" for one that is deleted."""
+    if target.policy.deletion is DeletionPolicy.ORPHAN:
+        return "Orphaned"
+    # Deleting a namespace deletes everything in it, ours or not (rule D10).
+    keeps = owned.ref.kind == "Namespace" and not target.policy.delete_namespaces
+    return "NamespaceKept" if keeps else ""
+
+
+def _left_alone(obstacle: Obstacle, live: Object, owned: Owned) -> Removal:
+    if obstacle is Obstacle.PAUSED:
         why = paused(owned.ref)
         return Removal(Fate.KEPT, why.reason, why.message, State.HELD, why.retry)
-    if owned.mark is not Mark.CONFIRMED or owned.uid in ("", live["metadata"]["uid"]):
-        return None
-    # A person confirmed another object of this name, and must confirm this one, too (rule D8).
-    message = f"{owned.ref} took the place of the object whose deletion was confirmed"
-    found = Owned(owned.ref, live["metadata"]["uid"], Mark.UNREQUESTED)
-    return Removal(Fate.KEPT, "NotConfirmed", message, State.HELD, found=found)
+    if obstacle is Obstacle.NOT_CONFIRMED:
+        # A person confirmed another object of this name, and must confirm this one, too (rule D8).
+        message = f"{owned.ref} took the place of the object whose deletion was confirmed"
+        found = Owned(owned.ref, live["metadata"]["uid"], Mark.UNREQUESTED)
+        return Removal(Fate.KEPT, obstacle, message, State.HELD, found=found)
+    return Removal(Fate.RELEASED, obstacle)
 
 
 def _refused(error: KubeError, live: Object | None, owned: Owned) -> Removal:
@@ -113,30 +142,6 @@ def _refused(error: KubeError, live: Object | None, owned: Owned) -> Removal:
     subject = {"kind": owned.ref.kind, **(live or {})}
     found = to_finding(error, subject, str(owned.ref))
     return Removal(Fate.KEPT, "DeleteFailed", found.message, State.FAILED, found.retry)
-
-
-async def _release_or_delete(
-    target: Target, api: ApiResource, live: Object, owned: Owned
-) -> Removal:
-    if left := _left_alone(target, live, owned):
-        return left
-    if target.policy.deletion is DeletionPolicy.ORPHAN:
-        return await _release(target, api, live, "Orphaned")
-    if owned.ref.kind == "Namespace" and not target.policy.delete_namespaces:
-        # Deleting a namespace deletes everything in it, ours or not (rule D10).
-        return await _release(target, api, live, "NamespaceKept")
-    if live["metadata"].get("deletionTimestamp"):
-        return _pending(owned)
-    if held := await _in_use(target, live, owned):
-        return held
-    return await _delete(target, api, live, owned)
-
-
-def _why_left(target: Target, live: Object) -> str:
-    """Why an object of ours is left as it is; empty for most."""
-    if is_protected(live):
-        return "Protected"
-    return "MarkedForOtherCluster" if is_marked_for_other(live, target.owner) else ""
 
 
 async def _type_of(target: Target, owned: Owned) -> ApiResource | None:
@@ -168,24 +173,10 @@ def _without_type(target: Target, owned: Owned) -> Removal:
     return _GONE
 
 
-async def _release(target: Target, api: ApiResource, live: Object, reason: str) -> Removal:
+async def _release(target: Target, obj: OwnedObject, live: Object, reason: str) -> Removal:
     """Remove our mark, so that whoever manages the object next finds it free."""
-    metadata = live["metadata"]
-    patch = {
-        "metadata": {
-            "uid": metadata["uid"],
-            "resourceVersion": metadata["resourceVersion"],
-            "labels": {OWNER_UID_LABEL: None},
-            "annotations": {OWNER_ANNOTATION: None},
-        }
-    }
-    await target.client.patch(
-        api.resource,
-        metadata.get("namespace", ""),
-        metadata["name"],
-        patch,
-        field_manager=target.manager,
-    )
+    unmarked = {"labels": {OWNER_UID_LABEL: None}, "annotations": {OWNER_ANNOTATION: None}}
+    await patch_exactly(target, obj.resource, live, unmarked)
     return Removal(Fate.RELEASED, reason)
 
 
@@ -213,16 +204,6 @@ async def _has_instances(target: Target, definition: Object, owned: Owned) -> Re
         return None
     message = f"{owned.ref}: instances of this type still exist"
     return Removal(Fate.KEPT, "InstancesExist", message, State.HELD, LATER)
-
-
-async def _delete(target: Target, api: ApiResource, live: Object, owned: Owned) -> Removal:
-    where = namespaced_name(api, owned.ref)
-    await target.client.delete(api.resource, *where, uid=live["metadata"]["uid"])
-    after = await target.client.get(api.resource, *where)
-    if after is None or after["metadata"]["uid"] != live["metadata"]["uid"]:
-        return Removal(Fate.GONE, is_deleted=True)
-    pending = _pending(owned)
-    return Removal(pending.fate, pending.reason, pending.message, is_deleted=True)
 
 
 def _pending(owned: Owned) -> Removal:

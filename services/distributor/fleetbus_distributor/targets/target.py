@@ -28,6 +28,8 @@ from fleetbus.errors import (
 )
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.discovery import ApiResource
+from fleetbus.owned_objects.claim import Ownership, claim
+from fleetbus.owned_objects.executor import OwnedObject
 from fleetbus.ownership import PAUSE_ANNOTATION, Owner
 from fleetbus_distributor.health.cluster_health import NO_RULES, StatusRules
 from fleetbus_distributor.health.fields import cut, items
@@ -40,7 +42,10 @@ from fleetbus_distributor.targets.missing_right import missing_right
 from fleetbus_distributor.targets.outcome import State
 from fleetbus_distributor.targets.seen import SeenOnTargets
 from fleetbus_distributor.targets.sensitive_names import SENSITIVE_NAME
+from fleetbus_proto.resources import Resource
 
+DELETES: Final = frozenset({Ownership.OURS, Ownership.COPY})
+"""Whose objects a removal concerns; a copy is among them, to be left alone and reported."""
 AT_ONCE: Final = timedelta(milliseconds=100)
 SOON: Final = timedelta(seconds=1)
 LATER: Final = timedelta(seconds=5)
@@ -103,6 +108,37 @@ class Target:
     may_create: bool = True
     """Whether missing objects are created; only by the round for all clusters (rule D2)."""
 
+    def owned_object(self, api: ApiResource, ref: ObjectRef) -> OwnedObject:
+        """The place of an object here, whose applies are remembered."""
+        return OwnedObject(
+            reads=self.client,
+            writes=self.client,
+            resource=api.resource,
+            namespace=ref.namespace if api.namespaced else "",
+            name=ref.name,
+            manager=self.manager,
+            note=self._note_apply,
+        )
+
+    def recorded_uid(self, ref: ObjectRef) -> str:
+        """The UID of an object on record; "" if it was never confirmed."""
+        recorded = self.known.get(ref.key)
+        return recorded.uid if recorded else ""
+
+    def uid_to_record(self, live: Object, ref: ObjectRef) -> str:
+        """The UID to record: only our own mark confirms one, never that of a stranger."""
+        claimed = claim(live, self.owner)
+        is_ours = claimed.ownership in DELETES and claimed.is_confirmed
+        return str(live["metadata"]["uid"]) if is_ours else self.recorded_uid(ref)
+
+    def _note_apply(self, configuration: Object, made: Object) -> None:
+        self.seen.note_write(self.name, made)
+        self.note_answer(configuration, made)
+
+    def note_answer(self, configuration: Object, live: Object) -> None:
+        """Remember that the server has nothing to change about an object as it is now."""
+        self.seen.answers.note(self.name, configuration, live, self.manager)
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -129,9 +165,24 @@ def paused(ref: ObjectRef) -> Finding:
     return Finding(State.WAITING, PAUSED, message, RARELY)
 
 
-def namespaced_name(api: ApiResource, ref: ObjectRef) -> tuple[str, str]:
-    """Namespace and name as the API takes them; cluster-scoped kinds have no namespace."""
-    return (ref.namespace if api.namespaced else "", ref.name)
+async def patch_exactly(
+    target: Target, resource: Resource, live: Object, metadata: Mapping[str, Any]
+) -> Object:
+    """Patch the metadata of an object if it still is as it was read.
+
+    Raises:
+        Conflict: it has changed since, or another object has its name.
+        KubeError: the cluster refuses.
+    """
+    before = live["metadata"]
+    exactly = {name: before[name] for name in ("uid", "resourceVersion")}
+    return await target.client.patch(
+        resource,
+        before.get("namespace") or "",
+        before["name"],
+        {"metadata": {**exactly, **metadata}},
+        field_manager=target.manager,
+    )
 
 
 def to_finding(error: KubeError, obj: Object, what: str) -> Finding:
