@@ -59,7 +59,7 @@ class Announcer:
         self, document: Document, outcomes: Sequence[ClusterOutcome], old: Mapping[str, Any]
     ) -> None:
         """Announce what differs from before."""
-        written = {one.name: one.changes for one in outcomes}
+        written = {outcome.name: outcome.changes for outcome in outcomes}
         bus, kube = await off_loop(written, _build, document, outcomes, old)
         self._offer(bus, document.read_version)
         await document.emit_events(kube)

@@ -74,7 +74,7 @@ class _Builder:
             cluster=cluster,
             event=verb,
             wave=wave,
-            objects=[one for each in objects[:_MAX_OBJECTS] for one in _affected(each)],
+            objects=[affected for each in objects[:_MAX_OBJECTS] for affected in _affected(each)],
             more=max(0, len(objects) - _MAX_OBJECTS),
             reason=reason,
             message=status.cut(message, _MAX_MESSAGE),
@@ -94,9 +94,9 @@ def events_of(
     """
     new = document.status
     builder = _Builder(document, _revisions(new))
-    found = list(_of_objects(builder, outcomes, old, new))
-    found += _of_states(builder, {one.name: one for one in outcomes}, old, new)
-    return [*found, *_of_fleet(builder, old, new)]
+    events = list(_of_objects(builder, outcomes, old, new))
+    events += _of_states(builder, {outcome.name: outcome for outcome in outcomes}, old, new)
+    return [*events, *_of_fleet(builder, old, new)]
 
 
 def rollout_events(document: Document, changes: Iterable[RolloutChange]) -> list[DistributionEvent]:
@@ -107,7 +107,10 @@ def rollout_events(document: Document, changes: Iterable[RolloutChange]) -> list
         changes: of its rollout.
     """
     builder = _Builder(document, _revisions(document.status))
-    return [builder.event(one.verb, "", message=one.message, wave=one.wave) for one in changes]
+    return [
+        builder.event(change.verb, "", message=change.message, wave=change.wave)
+        for change in changes
+    ]
 
 
 def _revisions(new: Mapping[str, Any]) -> dict[str, int]:
@@ -124,18 +127,18 @@ def _of_objects(
     new: Mapping[str, Any],
 ) -> Iterator[DistributionEvent]:
     """The events about objects that were corrected, deleted or given up."""
-    for one in outcomes:
-        if one.corrected:
+    for outcome in outcomes:
+        if outcome.corrected:
             yield builder.event(
                 DistributionVerb.CORRECTED,
-                one.name,
-                one.corrected,
+                outcome.name,
+                outcome.corrected,
                 reason="Drifted",
-                message=one.last_correction,
+                message=outcome.last_correction,
             )
-        gone = [ref for change, ref in one.changes if change is Change.DELETED]
+        gone = [ref for change, ref in outcome.changes if change is Change.DELETED]
         if gone:
-            yield builder.event(DistributionVerb.DELETED, one.name, gone)
+            yield builder.event(DistributionVerb.DELETED, outcome.name, gone)
     for (cluster, reason), names in _released(outcomes, old, new).items():
         yield builder.event(DistributionVerb.RELEASED, cluster, names, reason=reason)
 
@@ -145,16 +148,16 @@ def _released(
 ) -> dict[tuple[str, str], list[str]]:
     """Objects given up just now: also on clusters that have no outcome any more."""
     before = cast("list[_Entry]", old.get("leftBehind") or [])
-    found = {
+    names = {
         (left.cluster, str(left.ref), left.reason): None
-        for one in outcomes
-        for left in one.left_behind
+        for outcome in outcomes
+        for left in outcome.left_behind
     }
-    for one in cast("list[_Entry]", new.get("leftBehind") or []):
-        if one not in before:
-            found[one["cluster"], one["object"], one["reason"]] = None
+    for entry in cast("list[_Entry]", new.get("leftBehind") or []):
+        if entry not in before:
+            names[entry["cluster"], entry["object"], entry["reason"]] = None
     groups: dict[tuple[str, str], list[str]] = {}
-    for cluster, name, reason in found:
+    for cluster, name, reason in names:
         groups.setdefault((cluster, reason), []).append(name)
     return groups
 
@@ -165,7 +168,7 @@ def _of_states(
     old: Mapping[str, Any],
     new: Mapping[str, Any],
 ) -> Iterator[DistributionEvent]:
-    before = {one["name"]: one for one in cast("list[_Entry]", old.get("clusters") or [])}
+    before = {entry["name"]: entry for entry in cast("list[_Entry]", old.get("clusters") or [])}
     for entry in cast("list[_Entry]", new.get("clusters") or []):
         name, state = str(entry["name"]), State(entry["state"])
         verb = _STATES.get(state)
@@ -184,7 +187,7 @@ def _is_same(old: _Entry, new: _Entry) -> bool:
         return False
     if new["state"] == State.APPLIED and old.get("revision") != new.get("revision"):
         return False
-    first, second = (str(one.get("message", "")) for one in (old, new))
+    first, second = (str(entry.get("message", "")) for entry in (old, new))
     if first == second or not (first.endswith("…") or second.endswith("…")):
         return first == second
     length = min(len(first), len(second)) - 1
@@ -194,25 +197,25 @@ def _is_same(old: _Entry, new: _Entry) -> bool:
 def _objects_of(outcome: ClusterOutcome, state: State) -> Sequence[ObjectRef | ObjectOutcome]:
     """The objects that a state is about: what was written, or what is not as it should be."""
     if state is not State.APPLIED:
-        return [one for one in outcome.findings if one.state is state]
+        return [finding for finding in outcome.findings if finding.state is state]
     written = [ref for change, ref in outcome.changes if change is not Change.DELETED]
     if not outcome.corrected:
         return written
-    corrected = {one.ref for one in outcome.corrected}
+    corrected = {finding.ref for finding in outcome.corrected}
     return [ref for ref in written if ref not in corrected]
 
 
-def _affected(one: ObjectRef | ObjectOutcome | str) -> Iterator[AffectedObject]:
+def _affected(subject: ObjectRef | ObjectOutcome | str) -> Iterator[AffectedObject]:
     """An object, or each of its fields that others have changed or hold, up to a few."""
-    if not isinstance(one, ObjectOutcome) or not one.drift:
-        ref = one.ref if isinstance(one, ObjectOutcome) else one
+    if not isinstance(subject, ObjectOutcome) or not subject.drift:
+        ref = subject.ref if isinstance(subject, ObjectOutcome) else subject
         version = ref.api_version if isinstance(ref, ObjectRef) else ""
         yield AffectedObject(object=str(ref), api_version=version)
         return
-    for field in one.drift[:_MAX_FIELDS]:
+    for field in subject.drift[:_MAX_FIELDS]:
         yield AffectedObject(
-            object=str(one.ref),
-            api_version=one.ref.api_version,
+            object=str(subject.ref),
+            api_version=subject.ref.api_version,
             field=status.cut(field.field, _MAX_FIELD),
             manager=field.manager,
             time=field.time,
@@ -236,7 +239,7 @@ def _of_fleet(
 
 def _why(of: Mapping[str, Any], kind: str) -> tuple[str, str]:
     """Reason and message of a condition; empty if it is absent."""
-    for one in cast("list[_Entry]", of.get("conditions") or []):
-        if one.get("type") == kind:
-            return str(one.get("reason", "")), str(one.get("message", ""))
+    for condition in cast("list[_Entry]", of.get("conditions") or []):
+        if condition.get("type") == kind:
+            return str(condition.get("reason", "")), str(condition.get("message", ""))
     return "", ""

@@ -44,34 +44,40 @@ def events_of(outcomes: Sequence[ClusterOutcome], old: Mapping[str, Any]) -> lis
         old: the status before it; failures that it shows already are left out.
     """
     changes = (Change.CREATED, Change.UPDATED, Change.DELETED)
-    found = [event for change in changes for event in _changed(outcomes, change)]
-    return [*found, *_corrections(outcomes), *_failures(outcomes, old)]
+    events = [event for change in changes for event in _changed(outcomes, change)]
+    return [*events, *_corrections(outcomes), *_failures(outcomes, old)]
 
 
 def rollout_events(changes: Sequence[RolloutChange]) -> list[KubeEvent]:
     """Build the events of what has happened in a rollout."""
     return [
         KubeEvent(
-            _OF_ROLLOUTS[one.verb],
-            one.message or _OF_ROLLOUTS[one.verb],
-            is_warning=one.verb in _ROLLOUT_WARNINGS,
+            _OF_ROLLOUTS[change.verb],
+            change.message or _OF_ROLLOUTS[change.verb],
+            is_warning=change.verb in _ROLLOUT_WARNINGS,
         )
-        for one in changes
-        if one.verb in _OF_ROLLOUTS
+        for change in changes
+        if change.verb in _OF_ROLLOUTS
     ]
 
 
 def _corrections(outcomes: Sequence[ClusterOutcome]) -> list[KubeEvent]:
     """One for each cluster: the times of the changes that were taken back differ."""
-    found = [f"{one.name}: {one.last_correction}" for one in outcomes if one.corrected]
-    return [KubeEvent("Corrected", text) for text in _first(found)]
+    texts = [
+        f"{outcome.name}: {outcome.last_correction}" for outcome in outcomes if outcome.corrected
+    ]
+    return [KubeEvent("Corrected", text) for text in _first(texts)]
 
 
 def _changed(outcomes: Sequence[ClusterOutcome], change: Change) -> list[KubeEvent]:
     clusters: dict[str, list[str]] = {}
-    pairs = [(one, ref) for one in outcomes for found, ref in one.changes if found is change]
-    if corrected := {(one.name, each.ref) for one in outcomes for each in one.corrected}:
-        pairs = [(one, ref) for one, ref in pairs if (one.name, ref) not in corrected]
+    pairs = [
+        (outcome, ref) for outcome in outcomes for kind, ref in outcome.changes if kind is change
+    ]
+    if corrected := {
+        (outcome.name, each.ref) for outcome in outcomes for each in outcome.corrected
+    }:
+        pairs = [(outcome, ref) for outcome, ref in pairs if (outcome.name, ref) not in corrected]
     for outcome, ref in pairs:
         clusters.setdefault(str(ref), []).append(outcome.name)
     if not clusters:
@@ -82,12 +88,12 @@ def _changed(outcomes: Sequence[ClusterOutcome], change: Change) -> list[KubeEve
 
 def _failures(outcomes: Sequence[ClusterOutcome], old: Mapping[str, Any]) -> list[KubeEvent]:
     entries = cast("list[dict[str, str]]", old.get("clusters") or [])
-    before = {one["name"]: one for one in entries}
+    before = {entry["name"]: entry for entry in entries}
     groups: dict[tuple[State, str, str], list[str]] = {}
-    for one in outcomes:
-        if one.state in _REASONS and not _is_known(one, before.get(one.name, {})):
-            reason = _reason_of(one, before.get(one.name, {}))
-            groups.setdefault((one.state, reason, one.message), []).append(one.name)
+    for outcome in outcomes:
+        if outcome.state in _REASONS and not _is_known(outcome, before.get(outcome.name, {})):
+            reason = _reason_of(outcome, before.get(outcome.name, {}))
+            groups.setdefault((outcome.state, reason, outcome.message), []).append(outcome.name)
     return [
         KubeEvent(reason, f"{_join(names)}: {message}", is_warning=state is not State.WAITING)
         for (state, reason, message), names in groups.items()
@@ -104,8 +110,8 @@ def _reason_of(outcome: ClusterOutcome, entry: Mapping[str, str]) -> str:
 
 def _is_known(outcome: ClusterOutcome, entry: Mapping[str, str]) -> bool:
     """Whether the status shows an outcome already; of a long message only the beginning."""
-    shown = entry.get("message", "").removesuffix("…")
-    return entry.get("state") == outcome.state.value and outcome.message.startswith(shown)
+    message = entry.get("message", "").removesuffix("…")
+    return entry.get("state") == outcome.state.value and outcome.message.startswith(message)
 
 
 def _join(names: Sequence[str], separator: str = ", ") -> str:

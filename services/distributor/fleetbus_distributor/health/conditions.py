@@ -47,18 +47,18 @@ def by_conditions(obj: Tree, status: Tree) -> Health:
             state, condition(status, "Reconciling"), "Reconciling", "it is being reconciled"
         )
     for kind in _READY:
-        if found := condition(status, kind):
-            return _by_condition(found, generation, kind)
+        if ready := condition(status, kind):
+            return _by_condition(ready, generation, kind)
     return HEALTHY
 
 
-def _by_condition(found: Tree, generation: int, kind: str) -> Health:
-    observed = found.get("observedGeneration")
+def _by_condition(ready: Tree, generation: int, kind: str) -> Health:
+    observed = ready.get("observedGeneration")
     if isinstance(observed, int) and observed < generation:
         return NOT_OBSERVED
-    if found.get("status") == "True":
+    if ready.get("status") == "True":
         return HEALTHY
-    return from_condition(HealthState.PROGRESSING, found, f"Not{kind}", f"it is not {kind.lower()}")
+    return from_condition(HealthState.PROGRESSING, ready, f"Not{kind}", f"it is not {kind.lower()}")
 
 
 def custom_resource_definition(_obj: Tree, status: Tree) -> Health:
@@ -110,7 +110,7 @@ def pod_disruption_budget(obj: Tree, status: Tree) -> Health:
     generation = number(tree(obj.get("metadata")).get("generation"))
     if number(status.get("observedGeneration")) < generation:
         return NOT_OBSERVED
-    current, wanted = number(status.get("currentHealthy")), number(status.get("desiredHealthy"))
-    if current >= wanted:
+    current, desired = number(status.get("currentHealthy")), number(status.get("desiredHealthy"))
+    if current >= desired:
         return HEALTHY
-    return progressing("Pods", f"{current} of {wanted} pods are healthy")
+    return progressing("Pods", f"{current} of {desired} pods are healthy")

@@ -46,7 +46,7 @@ class Feedback(Selection):
     def _is_allowed(self) -> Self:
         if self.kind == "Secret":
             raise ValueError("nothing is collected from Secrets")
-        names = [one.name for one in self.fields]
+        names = [field.name for field in self.fields]
         if len(set(names)) != len(names):
             raise ValueError("two fields have the same name")
         return self
@@ -57,17 +57,17 @@ def collect(obj: Mapping[str, Any], feedback: Sequence[Feedback]) -> dict[str, A
     if obj.get("kind") == "Secret":
         return {}
     values: dict[str, Any] = {}
-    for one in feedback:
-        if one.selects_object(obj):
-            values |= _read(obj, one.fields)
+    for rule in feedback:
+        if rule.selects_object(obj):
+            values |= _read(obj, rule.fields)
     return values
 
 
 def _read(obj: Mapping[str, Any], fields: Iterable[FeedbackField]) -> dict[str, Any]:
-    found = {one.name: read_path(obj, one.path) for one in fields}
+    values = {field.name: read_path(obj, field.path) for field in fields}
     return {
         name: cut(value, MAX_TEXT) if isinstance(value, str) else value
-        for name, value in found.items()
+        for name, value in values.items()
         if _is_scalar(value)
     }
 

@@ -17,8 +17,8 @@ def items(value: Any) -> list[dict[str, Any]]:
     """The objects in a list."""
     if not isinstance(value, list):
         return []
-    found = cast("list[Any]", value)
-    return [cast("dict[str, Any]", one) for one in found if isinstance(one, dict)]
+    values = cast("list[Any]", value)
+    return [cast("dict[str, Any]", item) for item in values if isinstance(item, dict)]
 
 
 def number(value: Any, default: int = 0) -> int:
@@ -35,7 +35,7 @@ def condition(status: Tree, kind: str) -> dict[str, Any]:
     """The condition of a type; empty if it is absent."""
     every = items(status.get("conditions"))
     absent: dict[str, Any] = {}
-    return next((one for one in every if one.get("type") == kind), absent)
+    return next((item for item in every if item.get("type") == kind), absent)
 
 
 def is_true(status: Tree, kind: str) -> bool:

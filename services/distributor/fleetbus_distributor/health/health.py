@@ -29,8 +29,8 @@ def health_of(obj: Mapping[str, Any], rules: Sequence[HealthRule] = ()) -> Healt
         if rule.selects_object(obj):
             return rule.evaluate(obj)
     group = text(obj.get("apiVersion")).rpartition("/")[0]
-    known = KINDS.get((group, text(obj.get("kind"))), conditions.by_conditions)
-    return known(obj, tree(obj.get("status")))
+    evaluate = KINDS.get((group, text(obj.get("kind"))), conditions.by_conditions)
+    return evaluate(obj, tree(obj.get("status")))
 
 
 KINDS: Final[dict[tuple[str, str], Callable[[Tree, Tree], Health]]] = {

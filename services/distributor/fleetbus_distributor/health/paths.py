@@ -47,22 +47,22 @@ def parse_path(path: str) -> _Steps:
     steps: list[_Step] = []
     at = 0
     while at < len(path):
-        found = _PART.match(path, at)
-        if found is None:
+        match = _PART.match(path, at)
+        if match is None:
             raise ValueError(f"is not a path at character {at + 1}; {_FORMS}")
-        steps.append(_step(found))
-        at = found.end()
+        steps.append(_step(match))
+        at = match.end()
     if not steps or len(path) > MAX_LENGTH:
         raise ValueError(f"a path has 1 to {MAX_LENGTH} characters")
     return tuple(steps)
 
 
-def _step(found: re.Match[str]) -> _Step:
-    if (index := found["index"]) is not None:
+def _step(match: re.Match[str]) -> _Step:
+    if (index := match["index"]) is not None:
         return int(index)
-    if (key := found["key"]) is not None:
-        return _Item(key, found["value"])
-    return found["quoted"] or re.sub(r"\\(.)", r"\1", found["member"])
+    if (key := match["key"]) is not None:
+        return _Item(key, match["value"])
+    return match["quoted"] or re.sub(r"\\(.)", r"\1", match["member"])
 
 
 ABSENT: Final = object()
@@ -75,12 +75,12 @@ def read_path(obj: Any, path: str) -> Any:
     Raises:
         ValueError: the path has another form.
     """
-    found = obj
+    value = obj
     for step in parse_path(path):
-        found = _follow(found, step)
-        if found is ABSENT:
+        value = _follow(value, step)
+        if value is ABSENT:
             return ABSENT
-    return found
+    return value
 
 
 def _follow(value: Any, step: _Step) -> Any:
@@ -93,7 +93,7 @@ def _follow(value: Any, step: _Step) -> Any:
     every = cast("Sequence[Any]", value)
     if isinstance(step, int):
         return every[step] if step < len(every) else ABSENT
-    for one in every:
-        if isinstance(one, dict) and cast("dict[str, Any]", one).get(step.key) == step.value:
-            return cast("Any", one)
+    for item in every:
+        if isinstance(item, dict) and cast("dict[str, Any]", item).get(step.key) == step.value:
+            return cast("Any", item)
     return ABSENT

@@ -66,9 +66,9 @@ def refused_creation(events: Iterable[Tree], uid: str) -> Failure | None:
         events: Kubernetes Events of its namespace.
         uid: its UID.
     """
-    own = [event for event in events if tree(event.get("involvedObject")).get("uid") == uid]
+    about_it = [event for event in events if tree(event.get("involvedObject")).get("uid") == uid]
     absent: Tree = {}
-    last = max(own, key=_time_of, default=absent)
+    last = max(about_it, key=_time_of, default=absent)
     if text(last.get("reason")) != _REFUSED:
         return None  # there is none, or something has happened since
     about = tree(last.get("involvedObject"))
@@ -130,7 +130,7 @@ def _exit_code(terminated: Tree) -> str:
 def _failure(about: str, reason: str, message: object) -> Failure:
     short = cut(reason, _MAX_REASON)
     parts = [about, short, cut(" ".join(text(message).split()), _MAX_MESSAGE)]
-    return Failure(short, ": ".join(part for part in parts if part))
+    return Failure(short, ": ".join(filter(None, parts)))
 
 
 def _containers(status: Tree) -> list[Tree]:

@@ -60,7 +60,7 @@ class Selection(Strict):
         )
 
     def __str__(self) -> str:
-        place = "/".join(one for one in (self.namespace, self.name) if one)
+        place = "/".join(name for name in (self.namespace, self.name) if name)
         return f"{self.kind} {place} of {self.api_version}".replace("  ", " ")
 
 
@@ -81,37 +81,37 @@ class Check(Strict):
 
     @model_validator(mode="after")
     def _one_test(self) -> Self:
-        given = [self.equals, self.in_, self.exists, self.at_least]
-        if sum(one is not None for one in given) != 1:
+        tests = [self.equals, self.in_, self.exists, self.at_least]
+        if sum(test is not None for test in tests) != 1:
             raise ValueError("exactly one of equals, in, exists and atLeast is required")
         return self
 
     def holds(self, obj: Tree) -> bool:
         """Whether an object passes it; an absent field passes only `exists: false`."""
-        found = read_path(obj, self.path)
+        value = read_path(obj, self.path)
         if self.exists is not None:
-            return (found is not ABSENT and found is not None) is self.exists
-        if found is ABSENT:
+            return (value is not ABSENT and value is not None) is self.exists
+        if value is ABSENT:
             return False
         if self.at_least is not None:
-            is_number = isinstance(found, int | float) and not isinstance(found, bool)
-            return is_number and found >= self.at_least
-        wanted = self.in_ if self.in_ is not None else [self.equals]
-        return any(_is_same(found, one) for one in wanted)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            return is_number and value >= self.at_least
+        values = self.in_ if self.in_ is not None else [self.equals]
+        return any(_is_same(value, expected) for expected in values)
 
     def __str__(self) -> str:
         if self.exists is not None:
             return f"{self.path} {'exists' if self.exists else 'does not exist'}"
         if self.at_least is not None:
             return f"{self.path} is at least {self.at_least}"
-        wanted = self.in_ if self.in_ is not None else [self.equals]
-        shown = " or ".join(str(one) for one in wanted)
-        return f"{self.path} is {cut(shown, _MAX_SHOWN)}"
+        values = self.in_ if self.in_ is not None else [self.equals]
+        text = " or ".join(str(value) for value in values)
+        return f"{self.path} is {cut(text, _MAX_SHOWN)}"
 
 
-def _is_same(found: Any, wanted: Any) -> bool:
+def _is_same(value: Any, expected: Any) -> bool:
     """Whether both are equal, and of one type: `true` is not 1."""
-    return isinstance(found, bool) is isinstance(wanted, bool) and found == wanted
+    return isinstance(value, bool) is isinstance(expected, bool) and value == expected
 
 
 class HealthRule(Selection):

@@ -35,13 +35,13 @@ def deployment(obj: Tree, status: Tree) -> Health:
     late = condition(status, "Progressing")
     if late.get("reason") == "ProgressDeadlineExceeded":
         return degraded("ProgressDeadlineExceeded", "its rollout has made no progress for too long")
-    wanted = _replicas(obj)
+    replicas = _replicas(obj)
     surplus = number(status.get("replicas")) - number(status.get("updatedReplicas"))
     old = progressing("Replicas", f"{surplus} old replicas remain") if surplus > 0 else None
     late_replicas = (
-        _few(status, "updatedReplicas", wanted, "replicas are updated")
+        _few(status, "updatedReplicas", replicas, "replicas are updated")
         or old
-        or _few(status, "availableReplicas", wanted, "replicas are available")
+        or _few(status, "availableReplicas", replicas, "replicas are available")
     )
     if late_replicas is None:
         return HEALTHY
@@ -65,37 +65,37 @@ def stateful_set(obj: Tree, status: Tree) -> Health:
     """All replicas are ready, and as many as its strategy replaces are of the newest template."""
     if not _is_observed(obj, status):
         return NOT_OBSERVED
-    wanted = _replicas(obj)
+    replicas = _replicas(obj)
     spec = tree(obj.get("spec"))
     ready = "availableReplicas" if number(spec.get("minReadySeconds")) else "readyReplicas"
     return (
-        _few(status, ready, wanted, "replicas are ready")
-        or _old_revision(tree(spec.get("updateStrategy")), status, wanted)
+        _few(status, ready, replicas, "replicas are ready")
+        or _old_revision(tree(spec.get("updateStrategy")), status, replicas)
         or HEALTHY
     )
 
 
-def _old_revision(strategy: Tree, status: Tree, wanted: int) -> Health | None:
+def _old_revision(strategy: Tree, status: Tree, replicas: int) -> Health | None:
     is_same = status.get("currentRevision") == status.get("updateRevision")
     if strategy.get("type") == "OnDelete" or is_same:
         return None
     partition = number(tree(strategy.get("rollingUpdate")).get("partition"))
     if partition:
-        return _few(status, "updatedReplicas", max(0, wanted - partition), "replicas are updated")
+        return _few(status, "updatedReplicas", max(0, replicas - partition), "replicas are updated")
     updated = number(status.get("updatedReplicas"))
-    return progressing("Replicas", f"{updated} of {wanted} replicas are updated")
+    return progressing("Replicas", f"{updated} of {replicas} replicas are updated")
 
 
 def daemon_set(obj: Tree, status: Tree) -> Health:
     """Its pods are of the newest template, and available."""
     if not _is_observed(obj, status):
         return NOT_OBSERVED
-    wanted = number(status.get("desiredNumberScheduled"))
+    pods = number(status.get("desiredNumberScheduled"))
     strategy = tree(tree(obj.get("spec")).get("updateStrategy"))
-    updated = 0 if strategy.get("type") == "OnDelete" else wanted
+    updated = 0 if strategy.get("type") == "OnDelete" else pods
     return (
         _few(status, "updatedNumberScheduled", updated, "pods are updated")
-        or _few(status, "numberAvailable", wanted, "pods are available")
+        or _few(status, "numberAvailable", pods, "pods are available")
         or HEALTHY
     )
 
@@ -122,7 +122,7 @@ def pod(_obj: Tree, status: Tree) -> Health:
     if phase == "Failed":
         reason = text(status.get("reason")) or next(_terminated(status, "state"), "") or "Failed"
         return degraded(reason, "it has failed")
-    if stuck := next((one for one in _waiting(status) if is_stuck(one)), ""):
+    if stuck := next((reason for reason in _waiting(status) if is_stuck(reason)), ""):
         return degraded(stuck, f"a container waits: {stuck}")
     if phase == "Running" and is_true(status, "Ready"):
         return HEALTHY
@@ -142,20 +142,20 @@ def _not_ready(status: Tree) -> Health:
 
 def _containers(status: Tree) -> list[dict[str, Any]]:
     names = ("initContainerStatuses", "containerStatuses")
-    return [one for name in names for one in items(status.get(name))]
+    return [container for name in names for container in items(status.get(name))]
 
 
 def _waiting(status: Tree) -> Iterator[str]:
-    for one in _containers(status):
-        yield text(tree(tree(one.get("state")).get("waiting")).get("reason"))
+    for container in _containers(status):
+        yield text(tree(tree(container.get("state")).get("waiting")).get("reason"))
 
 
-def _terminated(status: Tree, which: str) -> Iterator[str]:
+def _terminated(status: Tree, state: str) -> Iterator[str]:
     """Reasons why containers have ended, other than by success."""
-    for one in items(status.get("containerStatuses")):
-        found = tree(tree(one.get(which)).get("terminated"))
-        if found and number(found.get("exitCode")) != 0:
-            yield text(found.get("reason")) or "Error"
+    for container in items(status.get("containerStatuses")):
+        terminated = tree(tree(container.get(state)).get("terminated"))
+        if terminated and number(terminated.get("exitCode")) != 0:
+            yield text(terminated.get("reason")) or "Error"
 
 
 def _not_created(status: Tree) -> Health | None:
@@ -176,6 +176,6 @@ def _replicas(obj: Tree) -> int:
     return number(tree(obj.get("spec")).get("replicas"), 1)
 
 
-def _few(status: Tree, field: str, wanted: int, what: str) -> Health | None:
-    found = number(status.get(field))
-    return None if found >= wanted else progressing("Replicas", f"{found} of {wanted} {what}")
+def _few(status: Tree, field: str, expected: int, noun: str) -> Health | None:
+    actual = number(status.get(field))
+    return None if actual >= expected else progressing("Replicas", f"{actual} of {expected} {noun}")

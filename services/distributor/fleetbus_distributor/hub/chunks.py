@@ -74,8 +74,8 @@ class ChunkStore:
         """
         status = cast("Mapping[str, Any]", resource.get("status") or {})
         namespace = str(resource["metadata"]["namespace"])
-        known = self._known if from_cache else None
-        parts = await read_parts(hub, namespace, status, known=known)
+        cache = self._known if from_cache else None
+        parts = await read_parts(hub, namespace, status, known=cache)
         for ref, part in zip(refs_of(status), parts, strict=True):
             self._keep(ref, part)
         return parts
@@ -98,7 +98,7 @@ class ChunkStore:
             KubeError: the hub refused or did not answer; nothing lists the chunks so far.
         """
         began = time.monotonic()
-        by_hash = {one.sha256: one for one in listed}
+        by_hash = {ref.sha256: ref for ref in listed}
         at_once = asyncio.Semaphore(_AT_ONCE)
 
         async def store(part: Part) -> ChunkRef:
@@ -132,14 +132,14 @@ class ChunkStore:
 def count(part: Part) -> int:
     """The objects of a part on all of its clusters."""
     every = len(part["objects"])
-    return sum(len(one["objects"]) if "objects" in one else every for one in part["clusters"])
+    return sum(len(entry["objects"]) if "objects" in entry else every for entry in part["clusters"])
 
 
 def to_listed(refs: Iterable[ChunkRef]) -> list[dict[str, Any]]:
     """The form in which a status lists chunks."""
     return [
-        {"name": one.name, "sha256": one.sha256, "clusters": one.clusters, "objects": one.objects}
-        for one in refs
+        {"name": ref.name, "sha256": ref.sha256, "clusters": ref.clusters, "objects": ref.objects}
+        for ref in refs
     ]
 
 
@@ -166,12 +166,12 @@ async def _create(hub: KubeClient, resource: Object, data: str, digest: str) -> 
 async def _take_over(hub: KubeClient, resource: Object, name: str, data: str) -> bool:
     """Use a chunk that exists; marking it as used makes a sweep that is about to remove it fail."""
     namespace = str(resource["metadata"]["namespace"])
-    found = await hub.get(CHUNKS, namespace, name)
-    if found is None or found.get("data") != data or found["metadata"].get("deletionTimestamp"):
+    chunk = await hub.get(CHUNKS, namespace, name)
+    if chunk is None or chunk.get("data") != data or chunk["metadata"].get("deletionTimestamp"):
         return False
     metadata = {
-        "uid": found["metadata"]["uid"],
-        "resourceVersion": found["metadata"]["resourceVersion"],
+        "uid": chunk["metadata"]["uid"],
+        "resourceVersion": chunk["metadata"]["resourceVersion"],
         "annotations": {_USED_AT: datetime.now(UTC).isoformat()},
     }
     patch = {"metadata": metadata}
@@ -214,9 +214,9 @@ async def release(hub: KubeClient, namespace: str, names: Iterable[str]) -> None
     """Delete chunks that no status lists; one that stays is found by the sweep."""
     for name in names:
         try:
-            found = await hub.get(CHUNKS, namespace, name)
-            if found is not None:
-                await _remove(hub, found)
+            chunk = await hub.get(CHUNKS, namespace, name)
+            if chunk is not None:
+                await _remove(hub, chunk)
         except KubeError as error:
             log.info("chunk_not_removed", chunk=name, error=str(error))
 
@@ -237,10 +237,10 @@ async def sweep(hub: KubeClient, resources: Sequence[Object], *, now: datetime) 
     """
     listed: set[tuple[str, str]] = set()
     in_doubt: set[str] = set()
-    for one in resources:
-        metadata = one["metadata"]
+    for resource in resources:
+        metadata = resource["metadata"]
         try:
-            refs = refs_of(cast("Mapping[str, Any]", one.get("status") or {}))
+            refs = refs_of(cast("Mapping[str, Any]", resource.get("status") or {}))
         except ChunkUnusable:
             in_doubt.add(str(metadata["uid"]))
         else:
@@ -276,12 +276,12 @@ async def _remove(hub: KubeClient, chunk: Object) -> None:
 def _last_used(metadata: Mapping[str, Any]) -> datetime:
     annotations = cast("Mapping[str, str]", metadata.get("annotations") or {})
     times = [str(metadata["creationTimestamp"]), annotations.get(_USED_AT, "")]
-    return max(_read_time(one) for one in times)
+    return max(_read_time(time) for time in times)
 
 
 def _read_time(text: str) -> datetime:
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return datetime.min.replace(tzinfo=UTC)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -20,12 +20,12 @@ def with_last_correction(
 ) -> list[ClusterOutcome]:
     """Give clusters where nothing was corrected in this round what is on record for them."""
     entries = cast("list[Mapping[str, Any]]", old.get("clusters") or [])
-    before = {one["name"]: one for one in entries}
+    before = {entry["name"]: entry for entry in entries}
     return [
-        one
-        if one.last_correction
-        else replace(one, last_correction=read_correction(before.get(one.name, {})))
-        for one in outcomes
+        outcome
+        if outcome.last_correction
+        else replace(outcome, last_correction=read_correction(before.get(outcome.name, {})))
+        for outcome in outcomes
     ]
 
 
@@ -38,5 +38,5 @@ def write_correction(outcome: ClusterOutcome, clusters: int) -> dict[str, Any]:
     """The part of a cluster's entry; `clusters` share the room."""
     text = outcome.last_correction
     limit = max(_MIN, min(_MAX, _MAX_ALL // max(1, clusters)))
-    shown = text if len(text) <= limit else f"{text[: limit - 1]}…"
-    return {_KEY: shown} if text else {}
+    message = text if len(text) <= limit else f"{text[: limit - 1]}…"
+    return {_KEY: message} if text else {}

@@ -135,7 +135,7 @@ class Document:
         """
         if not is_changed(status, self.status):
             return
-        before = {one.name for one in refs_of(self._stored)}
+        before = {ref.name for ref in refs_of(self._stored)}
         intent = cast("Status", status.get("intent") or {})
         stored = await self._store_parts(status) if "parts" in intent else status
         body = {**self.resource, "status": stored}
@@ -143,7 +143,7 @@ class Document:
             MULTI_CLUSTER_RESOURCES, body, field_manager=MANAGER
         )
         self._intent = intent if "parts" in intent else {}
-        unused = before - {one.name for one in refs_of(stored)}
+        unused = before - {ref.name for ref in refs_of(stored)}
         await release(self._client, self.metadata["namespace"], sorted(unused))
 
     async def _store_parts(self, status: Status) -> Status:

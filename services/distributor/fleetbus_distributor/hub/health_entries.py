@@ -26,10 +26,12 @@ def with_last_health(
     outcomes: Sequence[ClusterOutcome], old: Mapping[str, Any]
 ) -> list[ClusterOutcome]:
     """Give clusters whose objects were not read the health that is on record for them."""
-    before = {str(one["name"]): one for one in cast("list[Status]", old.get("clusters") or [])}
-    for one in outcomes:
-        if one.health is None and one.name in before:
-            one.health = read_health(before[one.name])
+    before = {
+        str(entry["name"]): entry for entry in cast("list[Status]", old.get("clusters") or [])
+    }
+    for outcome in outcomes:
+        if outcome.health is None and outcome.name in before:
+            outcome.health = read_health(before[outcome.name])
     return list(outcomes)
 
 
@@ -59,23 +61,23 @@ def _unhealthy(health: ClusterHealth, clusters: int) -> Status:
         return {}
     limit = max(_MIN_MESSAGE, min(_MAX_MESSAGE, _MAX_ALL_MESSAGES // max(1, clusters)))
     message = health.message
-    shown = message if len(message) <= limit else f"{message[: limit - 1]}…"
-    first = {"object": health.first, "reason": health.reason, "message": shown}
+    cut_message = message if len(message) <= limit else f"{message[: limit - 1]}…"
+    first = {"object": health.first, "reason": health.reason, "message": cut_message}
     return {"unhealthy": {**first, "objects": health.objects}}
 
 
 def _feedback(health: ClusterHealth, clusters: int) -> Status:
     room = min(_MAX_FEEDBACK, _MAX_ALL_FEEDBACK // max(1, clusters))
-    kept: list[Status] = []
+    entries: list[Status] = []
     for name in sorted(health.feedback):
         entry = {"object": name, "values": dict(health.feedback[name])}
         room -= len(orjson.dumps(entry))
         if room < 0:
             break
-        kept.append(entry)
-    omitted = len(health.feedback) - len(kept)
-    found: Status = {"feedback": kept} if kept else {}
-    return found | ({"feedbackOmitted": omitted} if omitted else {})
+        entries.append(entry)
+    omitted = len(health.feedback) - len(entries)
+    fields: Status = {"feedback": entries} if entries else {}
+    return fields | ({"feedbackOmitted": omitted} if omitted else {})
 
 
 def read_health(entry: Mapping[str, Any]) -> ClusterHealth | None:
@@ -91,5 +93,5 @@ def read_health(entry: Mapping[str, Any]) -> ClusterHealth | None:
         str(first.get("object", "")),
         str(first.get("reason", "")),
         str(first.get("message", "")),
-        {str(one["object"]): one["values"] for one in feedback},
+        {str(entry["object"]): entry["values"] for entry in feedback},
     )

@@ -79,7 +79,7 @@ class WaveStatus:
 
     def gate(self, name: str) -> GateStatus:
         """The gate of this name; a new one if it has none."""
-        return next((one for one in self.gates if one.name == name), GateStatus(name))
+        return next((gate for gate in self.gates if gate.name == name), GateStatus(name))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -114,19 +114,19 @@ class RolloutState:
     @property
     def current(self) -> WaveStatus | None:
         """The first wave that has not passed."""
-        return next((one for one in self.waves if one.phase is not WavePhase.PASSED), None)
+        return next((wave for wave in self.waves if wave.phase is not WavePhase.PASSED), None)
 
     def wave_of(self, cluster: str) -> WaveStatus | None:
         """The wave of a cluster."""
-        return next((one for one in self.waves if cluster in one.clusters), None)
+        return next((wave for wave in self.waves if cluster in wave.clusters), None)
 
     def wave_named(self, name: str) -> WaveStatus:
         """The wave of this name."""
-        return next(one for one in self.waves if one.name == name)
+        return next(wave for wave in self.waves if wave.name == name)
 
     def with_wave(self, wave: WaveStatus) -> RolloutState:
         """Replace the wave of the same name."""
-        waves = tuple(wave if one.name == wave.name else one for one in self.waves)
+        waves = tuple(wave if other.name == wave.name else other for other in self.waves)
         return replace(self, waves=waves)
 
 
@@ -164,8 +164,8 @@ def _read(raw: dict[str, Any]) -> RolloutState:
         waves=tuple(map(_read_wave, cast("list[dict[str, Any]]", raw["waves"]))),
         behind=behind,
         updating={
-            str(one["cluster"]): str(one.get("message", ""))
-            for one in cast("list[dict[str, Any]]", raw.get("updating") or [])
+            str(entry["cluster"]): str(entry.get("message", ""))
+            for entry in cast("list[dict[str, Any]]", raw.get("updating") or [])
         },
     )
 
@@ -190,8 +190,8 @@ def _read_gate(raw: dict[str, Any]) -> GateStatus:
         message=str(raw.get("message", "")),
         since=_read_time(raw.get("since")),
         seen={
-            str(one["cluster"]): str(one["digest"])
-            for one in cast("list[dict[str, Any]]", raw.get("seen") or [])
+            str(entry["cluster"]): str(entry["digest"])
+            for entry in cast("list[dict[str, Any]]", raw.get("seen") or [])
         },
     )
 
@@ -245,8 +245,8 @@ def _write_wave(wave: WaveStatus) -> dict[str, Any]:
 
 def _write_gate(gate: GateStatus) -> dict[str, Any]:
     raw: dict[str, Any] = {"name": gate.name, "state": gate.state.value}
-    seen = [{"cluster": name, "digest": digest} for name, digest in sorted(gate.seen.items())]
-    optional = {"message": gate.message, "since": _write_time(gate.since), "seen": seen}
+    digests = [{"cluster": name, "digest": digest} for name, digest in sorted(gate.seen.items())]
+    optional = {"message": gate.message, "since": _write_time(gate.since), "seen": digests}
     return raw | {key: value for key, value in optional.items() if value}
 
 
@@ -261,6 +261,6 @@ def _write_time(at: datetime | None) -> str:
 def named(names: Iterable[str], limit: int = 5) -> str:
     """Join names for a message; of many only the first."""
     every = sorted(names)
-    shown: Sequence[str] = every[:limit]
+    first: Sequence[str] = every[:limit]
     more = f" and {len(every) - limit} more" if len(every) > limit else ""
-    return ", ".join(shown) + more
+    return ", ".join(first) + more

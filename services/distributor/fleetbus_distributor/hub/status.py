@@ -144,20 +144,20 @@ def with_intent(
         is_answered: the intent has a person's answer, so the hold ends.
         rollout: the value of `status.rollout`, if it changes too.
     """
-    kept = {key: part for key, part in old.items() if key != "held" or not is_answered}
+    others = {key: value for key, value in old.items() if key != "held" or not is_answered}
     changed = {} if rollout is None else {"rollout": rollout}
-    return {**kept, **changed, "intent": intent.write(inventory, bases)}
+    return {**others, **changed, "intent": intent.write(inventory, bases)}
 
 
 def read_hold(old: Mapping[str, Any]) -> Hold | None:
     """The hold that the last round left, if any."""
-    found = cast("dict[str, Any]", old.get("held") or {})
-    reason = str(found.get("reason"))
+    stored = cast("dict[str, Any]", old.get("held") or {})
+    reason = str(stored.get("reason"))
     is_known = reason in tuple(HoldReason)
     if not is_known:
         return None
-    nonce = str(found.get("nonce", ""))
-    return Hold(HoldReason(reason), str(found.get("planHash")), nonce=nonce)
+    nonce = str(stored.get("nonce", ""))
+    return Hold(HoldReason(reason), str(stored.get("planHash")), nonce=nonce)
 
 
 def with_clusters(
@@ -169,17 +169,17 @@ def with_clusters(
     rollout: Status | None = None,
 ) -> Status:
     """Put the outcomes of some clusters into the old status."""
-    names = {one.name for one in changed}
+    names = {outcome.name for outcome in changed}
     changed = with_last_correction(with_last_health(changed, old), old)
-    outcomes = [*(one for one in _old_outcomes(old) if one.name not in names), *changed]
+    outcomes = [*(outcome for outcome in _old_outcomes(old) if outcome.name not in names), *changed]
     kept_conditions = _kept_conditions(old, {HELD, WARNED, ORPHANED})
-    shown = old.get("rollout") if rollout is None else rollout
-    conditions = [_ready(outcomes, shown), *_applied(outcomes), *kept_conditions]
+    progress = old.get("rollout") if rollout is None else rollout
+    conditions = [_ready(outcomes, progress), *_applied(outcomes), *kept_conditions]
     return {
         **old,
-        **({} if shown is None else {"rollout": shown}),
+        **({} if progress is None else {"rollout": progress}),
         "conditions": _timed(conditions, generation, old),
-        "summary": _summary(outcomes, shown),
+        "summary": _summary(outcomes, progress),
         "clusters": _entries(outcomes),
         "intent": intent.write(inventory, bases),
     }
@@ -189,58 +189,60 @@ def with_rollout(old: Mapping[str, Any], rollout: Status) -> Status:
     """Put the state of the rollout into the old status."""
     outcomes = _old_outcomes(old)
     ready = _timed([_ready(outcomes, rollout)], int(old.get("observedGeneration", 0)), old)
-    others = [one for one in _old_conditions(old) if one.get("type") != READY]
+    others = [condition for condition in _old_conditions(old) if condition.get("type") != READY]
     summary = _summary(outcomes, rollout)
     return {**old, "rollout": rollout, "conditions": [*ready, *others], "summary": summary}
 
 
 def with_orphans(old: Mapping[str, Any], generation: int, message: str) -> Status:
     """Put the result of the orphan sweep into the old status; an empty message for no orphans."""
-    found = (
+    condition = (
         Condition(ORPHANED, True, "NotOnRecord", message)
         if message
         else Condition(ORPHANED, False, "NoOrphans")
     )
-    others = [one for one in _old_conditions(old) if one.get("type") != ORPHANED]
-    return {**old, "conditions": [*others, *_timed([found], generation, old)]}
+    others = [condition for condition in _old_conditions(old) if condition.get("type") != ORPHANED]
+    return {**old, "conditions": [*others, *_timed([condition], generation, old)]}
 
 
 def orphans_message(old: Mapping[str, Any]) -> str:
     """The message of the condition Orphaned; empty if it is absent or false."""
-    found = [one for one in _old_conditions(old) if one.get("type") == ORPHANED]
-    return str(found[0]["message"]) if found and found[0]["status"] == "True" else ""
+    conditions = [
+        condition for condition in _old_conditions(old) if condition.get("type") == ORPHANED
+    ]
+    return str(conditions[0]["message"]) if conditions and conditions[0]["status"] == "True" else ""
 
 
 def clusters_in(old: Mapping[str, Any], state: State) -> frozenset[str]:
     """The clusters whose entry has this state."""
     entries = cast("list[Status]", old.get("clusters") or [])
-    return frozenset(str(one["name"]) for one in entries if one.get("state") == state)
+    return frozenset(str(entry["name"]) for entry in entries if entry.get("state") == state)
 
 
 def reason_of(old: Mapping[str, Any], kind: str) -> str:
     """The reason of a condition; empty if it is absent."""
-    found = [one for one in _old_conditions(old) if one.get("type") == kind]
-    return str(found[0].get("reason", "")) if found else ""
+    conditions = [condition for condition in _old_conditions(old) if condition.get("type") == kind]
+    return str(conditions[0].get("reason", "")) if conditions else ""
 
 
 def entry_of(old: Mapping[str, Any], cluster: str) -> ClusterOutcome:
     """The last outcome of a cluster, from its entry."""
-    found = [one for one in _old_outcomes(old) if one.name == cluster]
-    return found[0] if found else ClusterOutcome(cluster)
+    outcomes = [outcome for outcome in _old_outcomes(old) if outcome.name == cluster]
+    return outcomes[0] if outcomes else ClusterOutcome(cluster)
 
 
 def _old_outcomes(old: Mapping[str, Any]) -> list[ClusterOutcome]:
     return [
         ClusterOutcome(
-            str(one["name"]),
-            State(one["state"]),
-            str(one.get("reason", "")),
-            str(one.get("message", "")),
-            revision=str(one.get("revision", "")),
-            health=read_health(one),
-            last_correction=read_correction(one),
+            str(entry["name"]),
+            State(entry["state"]),
+            str(entry.get("reason", "")),
+            str(entry.get("message", "")),
+            revision=str(entry.get("revision", "")),
+            health=read_health(entry),
+            last_correction=read_correction(entry),
         )
-        for one in cast("list[Status]", old.get("clusters") or [])
+        for entry in cast("list[Status]", old.get("clusters") or [])
     ]
 
 
@@ -291,7 +293,7 @@ def _ready(outcomes: Sequence[ClusterOutcome], rollout: Status | None) -> Condit
     if rollout["phase"] == Phase.PROGRESSING and not ready.is_true and ready.reason in _TROUBLES:
         reason = ready.reason
     parts = [str(rollout.get("message", "")), "" if ready.is_true else ready.message]
-    return Condition(READY, False, reason, "; ".join(part for part in parts if part))
+    return Condition(READY, False, reason, "; ".join(text for text in parts if text))
 
 
 def _reason_of_rollout(rollout: Status | None) -> str:
@@ -306,8 +308,8 @@ def _ready_now(outcomes: Sequence[ClusterOutcome]) -> Condition:
     bad = sorted((o for o in outcomes if o.state is not State.APPLIED), key=lambda o: o.name)
     if not bad:
         return _healthy(outcomes)
-    worst = max(bad, key=lambda one: list(State).index(one.state))
-    named = [f"{one.name}: {one.state}" for one in bad]
+    worst = max(bad, key=lambda outcome: list(State).index(outcome.state))
+    named = [f"{outcome.name}: {outcome.state}" for outcome in bad]
     more = [f"and {len(named) - _MAX_NAMED} more"] if len(named) > _MAX_NAMED else []
     why = [f"{worst.name}: {worst.message}"] if worst.message else []
     states = ", ".join([*named[:_MAX_NAMED], *more])
@@ -318,7 +320,7 @@ def _applied(outcomes: Sequence[ClusterOutcome]) -> list[Condition]:
     """The condition for who does not wait for the health of the objects."""
     if not outcomes:
         return []
-    count = sum(one.state is State.APPLIED for one in outcomes)
+    count = sum(outcome.state is State.APPLIED for outcome in outcomes)
     is_all = count == len(outcomes)
     message = f"applied on {count} of {len(outcomes)} cluster(s)"
     return [Condition(APPLIED, is_all, "Applied" if is_all else "NotApplied", message)]
@@ -326,25 +328,33 @@ def _applied(outcomes: Sequence[ClusterOutcome]) -> list[Condition]:
 
 def _healthy(outcomes: Sequence[ClusterOutcome]) -> Condition:
     """The condition if everything is applied."""
-    unhealthy = [one for one in outcomes if one.health is not None and is_unhealthy(one)]
+    unhealthy = [
+        outcome for outcome in outcomes if outcome.health is not None and is_unhealthy(outcome)
+    ]
     if not unhealthy:
         return Condition(READY, True, "Applied", f"applied on {len(outcomes)} cluster(s)")
-    worst = max((one.health.state for one in unhealthy if one.health), key=_HEALTH_ORDER.index)
-    named = [f"{one.name}: {one.unhealthy}" for one in sorted(unhealthy, key=lambda o: o.name)]
+    worst = max(
+        (outcome.health.state for outcome in unhealthy if outcome.health), key=_HEALTH_ORDER.index
+    )
+    named = [
+        f"{outcome.name}: {outcome.unhealthy}"
+        for outcome in sorted(unhealthy, key=lambda o: o.name)
+    ]
     more = [f"and {len(named) - _MAX_NAMED} more"] if len(named) > _MAX_NAMED else []
     return Condition(READY, False, worst, ", ".join([*named[:_MAX_NAMED], *more]))
 
 
 def _first_reason(outcomes: Sequence[ClusterOutcome], rollout: Status | None) -> str:
     """The reason of the worst cluster, for people: the first one by name."""
-    waiting = [one for one in outcomes if not is_ready(one)]
+    waiting = [outcome for outcome in outcomes if not is_ready(outcome)]
     of_rollout = _reason_of_rollout(rollout)
-    if of_rollout and all(one.reason == WAVE_NOT_OPEN for one in waiting):
+    if of_rollout and all(outcome.reason == WAVE_NOT_OPEN for outcome in waiting):
         return of_rollout
     if not waiting:
         return "Ready" if outcomes else "NoClusters"
     first = max(
-        sorted(waiting, key=lambda one: one.name), key=lambda one: _STATE_ORDER.index(one.state)
+        sorted(waiting, key=lambda outcome: outcome.name),
+        key=lambda outcome: _STATE_ORDER.index(outcome.state),
     )
     if first.state is State.APPLIED and first.health is not None:
         return first.health.reason or first.health.state.value
@@ -352,7 +362,7 @@ def _first_reason(outcomes: Sequence[ClusterOutcome], rollout: Status | None) ->
 
 
 def _had(old: Mapping[str, Any], kind: str) -> bool:
-    return any(one.get("type") == kind for one in _old_conditions(old))
+    return any(condition.get("type") == kind for condition in _old_conditions(old))
 
 
 def _old_conditions(old: Mapping[str, Any]) -> list[Status]:
@@ -361,29 +371,34 @@ def _old_conditions(old: Mapping[str, Any]) -> list[Status]:
 
 def _kept_conditions(old: Mapping[str, Any], kinds: set[str]) -> list[Condition]:
     return [
-        Condition(one["type"], one["status"] == "True", one["reason"], one.get("message", ""))
-        for one in _old_conditions(old)
-        if one.get("type") in kinds
+        Condition(
+            condition["type"],
+            condition["status"] == "True",
+            condition["reason"],
+            condition.get("message", ""),
+        )
+        for condition in _old_conditions(old)
+        if condition.get("type") in kinds
     ]
 
 
 def _timed(
     conditions: Iterable[Condition], generation: int, old: Mapping[str, Any]
 ) -> list[Status]:
-    before = {one.get("type"): one for one in _old_conditions(old)}
+    before = {condition.get("type"): condition for condition in _old_conditions(old)}
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     result: list[Status] = []
-    for one in conditions:
-        status = "True" if one.is_true else "False"
-        last = before.get(one.type)
+    for condition in conditions:
+        status = "True" if condition.is_true else "False"
+        last = before.get(condition.type)
         is_same = last is not None and last.get("status") == status
         since = last.get("lastTransitionTime", now) if last is not None and is_same else now
         result.append(
             {
-                "type": one.type,
+                "type": condition.type,
                 "status": status,
-                "reason": one.reason,
-                "message": cut(one.message),
+                "reason": condition.reason,
+                "message": cut(condition.message),
                 "observedGeneration": generation,
                 "lastTransitionTime": since,
             }
@@ -393,8 +408,8 @@ def _timed(
 
 def _summary(outcomes: Sequence[ClusterOutcome], rollout: Status | None) -> Status:
     counts = dict.fromkeys(State, 0)
-    for one in outcomes:
-        counts[one.state] += 1
+    for outcome in outcomes:
+        counts[outcome.state] += 1
     named = {state.value.lower(): count for state, count in counts.items()}
     ready = sum(map(is_ready, outcomes))
     return {
@@ -409,8 +424,10 @@ def _entries(outcomes: Sequence[ClusterOutcome]) -> list[Status]:
     share = _MAX_ALL_MESSAGES // max(1, len(outcomes))
     limit = max(_MIN_MESSAGE, min(_MAX_MESSAGE, share))
     return [
-        _entry(one, limit) | write_correction(one, len(outcomes)) | write_health(one, len(outcomes))
-        for one in sorted(outcomes, key=lambda one: one.name)
+        _entry(outcome, limit)
+        | write_correction(outcome, len(outcomes))
+        | write_health(outcome, len(outcomes))
+        for outcome in sorted(outcomes, key=lambda outcome: outcome.name)
     ]
 
 
@@ -425,12 +442,16 @@ def _entry(outcome: ClusterOutcome, limit: int) -> Status:
 def _left_behind(report: Report, old: Mapping[str, Any]) -> list[Status]:
     """Objects given up on clusters; those of a cluster that is placed again are dropped."""
     new = [
-        {"cluster": one.cluster, "object": str(one.ref), "reason": one.reason}
-        for one in report.left_behind
+        {"cluster": left.cluster, "object": str(left.ref), "reason": left.reason}
+        for left in report.left_behind
     ]
     before = cast("list[Status]", old.get("leftBehind") or [])
-    kept = [one for one in before if one["cluster"] not in report.placed and one not in new]
-    return sorted([*kept, *new], key=lambda one: (one["cluster"], one["object"]))[:_MAX_LEFT_BEHIND]
+    older = [
+        entry for entry in before if entry["cluster"] not in report.placed and entry not in new
+    ]
+    return sorted([*older, *new], key=lambda entry: (entry["cluster"], entry["object"]))[
+        :_MAX_LEFT_BEHIND
+    ]
 
 
 def cut(message: str, limit: int = _MAX_MESSAGE) -> str:
@@ -441,7 +462,7 @@ def cut(message: str, limit: int = _MAX_MESSAGE) -> str:
 def revisions(old: Mapping[str, Any]) -> dict[str, str]:
     """Cluster → hash of the objects that were last applied there completely."""
     entries = cast("list[Status]", old.get("clusters") or [])
-    return {str(one["name"]): str(one.get("revision", "")) for one in entries}
+    return {str(entry["name"]): str(entry.get("revision", "")) for entry in entries}
 
 
 def is_changed(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:

@@ -61,7 +61,9 @@ class Step:
 
     def defined(self, wave: WaveStatus) -> Wave | None:
         """The definition of a wave; None for a built-in one."""
-        return next((one for one in self.rollout.waves if one.name == wave.name), None)
+        return next(
+            (definition for definition in self.rollout.waves if definition.name == wave.name), None
+        )
 
     def gates(self, wave: WaveStatus) -> list[Gate]:
         """The gates of a wave, beside its health."""
@@ -117,7 +119,7 @@ def _pause(state: RolloutState) -> RolloutState:
     wave = state.current
     if wave.phase is WavePhase.FAILED:
         gates = tuple(
-            GateStatus(one.name) if one.state is GateState.FAILED else one for one in wave.gates
+            GateStatus(gate.name) if gate.state is GateState.FAILED else gate for gate in wave.gates
         )
         state = state.with_wave(replace(wave, phase=WavePhase.OPEN, gates=gates, message=""))
     return replace(state, phase=Phase.PAUSED, message="spec.rollout.paused is on")
@@ -128,7 +130,7 @@ def _resume(state: RolloutState, now: datetime) -> RolloutState:
     wave = state.current
     if state.phase is not Phase.PAUSED or wave is None or wave.phase is not WavePhase.OPEN:
         return state
-    gates = tuple(replace(one, since=now) if one.since else one for one in wave.gates)
+    gates = tuple(replace(gate, since=now) if gate.since else gate for gate in wave.gates)
     return state.with_wave(replace(wave, progressed_at=now, gates=gates))
 
 
@@ -159,7 +161,9 @@ def _give(state: RolloutState, wave: WaveStatus, step: Step) -> tuple[RolloutSta
     free = limit - sum(name in state.updating for name in counted)
     taken = waiting[: max(0, free)]
     idle = [name for name in step.members(wave) if name in step.scene.suspended]
-    behind = {name: one for name, one in state.behind.items() if name not in {*taken, *idle}}
+    behind = {
+        name: revision for name, revision in state.behind.items() if name not in {*taken, *idle}
+    }
     updating = {name: why for name, why in state.updating.items() if name in counted}
     updating |= dict.fromkeys(taken, _NOT_LOOKED)
     if taken:
@@ -169,8 +173,8 @@ def _give(state: RolloutState, wave: WaveStatus, step: Step) -> tuple[RolloutSta
 
 def _limit(step: Step, wave: WaveStatus, count: int) -> int:
     defined = step.defined(wave)
-    own: Limit | None = defined.max_unavailable if defined else None
-    limit = own if own is not None else step.rollout.max_unavailable
+    limit_of_wave: Limit | None = defined.max_unavailable if defined else None
+    limit = limit_of_wave if limit_of_wave is not None else step.rollout.max_unavailable
     if limit is None:
         return count
     if isinstance(limit, int):
@@ -187,7 +191,7 @@ def _evaluate(state: RolloutState, wave: WaveStatus, step: Step) -> WaveStatus:
         wave = replace(wave, ready=max(ready, wave.ready), progressed_at=step.now)
     gates = [_health(state, wave, step, waits)]
     gates += [_gate(state, wave, step, gate, is_ready=not waits) for gate in step.gates(wave)]
-    states = {one.state for one in gates}
+    states = {gate.state for gate in gates}
     phase = WavePhase.OPEN
     if GateState.FAILED in states:
         phase = WavePhase.FAILED
@@ -226,8 +230,8 @@ def _health(state: RolloutState, wave: WaveStatus, step: Step, waits: list[str])
         late = f"no progress within {seconds} s ({named(waits)}): {message}"
         failed = [name for name in waits if name in state.updating] or waits
         outages = {name for name in failed if _is_away(state, name)}
-        seen = {name: OUTAGE if name in outages else "" for name in failed}
-        return GateStatus(HEALTH, GateState.FAILED, late, seen=seen)
+        failures = {name: OUTAGE if name in outages else "" for name in failed}
+        return GateStatus(HEALTH, GateState.FAILED, late, seen=failures)
     return GateStatus(HEALTH, GateState.PENDING, message)
 
 
@@ -254,43 +258,43 @@ def _gate(
     state: RolloutState, wave: WaveStatus, step: Step, gate: Gate, *, is_ready: bool
 ) -> GateStatus:
     before = wave.gate(gate.name)
-    found = step.findings.get((wave.name, gate.name))
+    finding = step.findings.get((wave.name, gate.name))
     if gate.name == QUIET:
-        result = _quiet(before, found, gate, step, is_ready=is_ready)
-    elif found is not None and found.state is not GateState.PENDING:
-        result = GateStatus(gate.name, found.state, found.message)
+        result = _quiet(before, finding, gate, step, is_ready=is_ready)
+    elif finding is not None and finding.state is not GateState.PENDING:
+        result = GateStatus(gate.name, finding.state, finding.message)
     elif before.state is not GateState.PENDING:
         return before  # the message has expired, or cannot be read: the vote still counts
     else:
         subject = vote_subject(state.votes, wave.name, gate.name)
-        result = GateStatus(gate.name, GateState.PENDING, _waits_for_vote(found, subject))
+        result = GateStatus(gate.name, GateState.PENDING, _waits_for_vote(finding, subject))
     is_late = gate.timeout is not None and _elapsed(wave, step) >= gate.timeout
     if result.state is GateState.PENDING and is_ready and is_late:
         return replace(result, state=GateState.FAILED, message=f"too late: {result.message}")
     return result
 
 
-def _waits_for_vote(found: Finding | None, subject: str) -> str:
-    return found.message if found and found.message else f"no vote yet on {subject}"
+def _waits_for_vote(finding: Finding | None, subject: str) -> str:
+    return finding.message if finding and finding.message else f"no vote yet on {subject}"
 
 
 def _quiet(
-    before: GateStatus, found: Finding | None, gate: Gate, step: Step, *, is_ready: bool
+    before: GateStatus, finding: Finding | None, gate: Gate, step: Step, *, is_ready: bool
 ) -> GateStatus:
     """Pass when nothing new has gone wrong for a period, by our own clock."""
-    if before.state is not GateState.PENDING or (is_ready and found is None and before.since):
+    if before.state is not GateState.PENDING or (is_ready and finding is None and before.since):
         return before  # it has passed, or nobody looked: this round is for one cluster
-    if not is_ready or found is None:
+    if not is_ready or finding is None:
         return GateStatus(QUIET, GateState.PENDING, "waits until the wave is healthy")
-    if found.message and not found.seen:
-        return replace(before, message=found.message)
-    if before.since is None or found.is_news:
-        message = found.message or "nothing has gone wrong yet"
-        return GateStatus(QUIET, GateState.PENDING, message, step.now, found.seen)
+    if finding.message and not finding.seen:
+        return replace(before, message=finding.message)
+    if before.since is None or finding.is_news:
+        message = finding.message or "nothing has gone wrong yet"
+        return GateStatus(QUIET, GateState.PENDING, message, step.now, finding.seen)
     period = gate.period or timedelta()
     if step.now - before.since >= period:
         return GateStatus(QUIET, GateState.PASSED)
-    return replace(before, seen=found.seen)
+    return replace(before, seen=finding.seen)
 
 
 def _summarise(state: RolloutState, step: Step) -> RolloutState:
@@ -298,29 +302,29 @@ def _summarise(state: RolloutState, step: Step) -> RolloutState:
     if wave is None:
         number = state.revision.number
         return replace(state, phase=Phase.COMPLETE, message=f"every cluster has revision {number}")
-    held = step.scene.held & {*step.members(wave)}
+    holding = step.scene.held & {*step.members(wave)}
     phase, message = Phase.PROGRESSING, f"wave {wave.name}: {wave.message}"
     if wave.phase is WavePhase.FAILED:
         phase = Phase.FAILED
-    elif held:
+    elif holding:
         phase = Phase.HELD
-        message = f"wave {wave.name}: deletions are held on {named(held)}; see DeletionHeld"
+        message = f"wave {wave.name}: deletions are held on {named(holding)}; see DeletionHeld"
     return replace(state, phase=phase, message=message)
 
 
-def observe(state: RolloutState, found: Mapping[str, str]) -> RolloutState:
+def observe(state: RolloutState, reasons: Mapping[str, str]) -> RolloutState:
     """Note which clusters of the open wave are ready.
 
     Args:
         state: the rollout.
-        found: cluster → why it is not ready; "" if it is.
+        reasons: cluster → why it is not ready; "" if it is.
     """
     wave = state.current
     if wave is None or wave.phase is WavePhase.WAITING:
         return state
-    concerned = {name for name in wave.clusters if name in found and name not in state.behind}
+    concerned = {name for name in wave.clusters if name in reasons and name not in state.behind}
     updating = {name: why for name, why in state.updating.items() if name not in concerned}
-    updating |= {name: found[name] for name in concerned if found[name]}
+    updating |= {name: reasons[name] for name in concerned if reasons[name]}
     return replace(state, updating=updating)
 
 
@@ -335,14 +339,14 @@ def next_look(state: RolloutState, step: Step) -> timedelta | None:
     if wave.gate(HEALTH).state is GateState.PENDING and state.phase is not Phase.HELD:
         waits.append(step.rollout.health_gate.timeout - elapsed)
     for gate in step.gates(wave):
-        found = wave.gate(gate.name)
-        if found.state is GateState.PASSED:
+        status = wave.gate(gate.name)
+        if status.state is GateState.PASSED:
             continue
         if gate.name != QUIET:
             waits.append(VOTE_POLL)
-        elif wave.gate(HEALTH).state is GateState.PASSED and found.state is GateState.PENDING:
+        elif wave.gate(HEALTH).state is GateState.PASSED and status.state is GateState.PENDING:
             poll = min(QUIET_POLL, gate.period or QUIET_POLL)
-            waits.append(poll if found.since else timedelta())
-        if gate.timeout is not None and found.state is GateState.PENDING:
+            waits.append(poll if status.since else timedelta())
+        if gate.timeout is not None and status.state is GateState.PENDING:
             waits.append(gate.timeout - elapsed)
     return max(timedelta(seconds=1), min(waits)) if waits else None

@@ -36,19 +36,19 @@ def changes_of(
         is_undo: the newest revision has begun, and an earlier one had the same content.
     """
     began = old is None or old.revision != new.revision
-    found: list[RolloutChange] = []
+    changes: list[RolloutChange] = []
     if began and is_undo:
         message = f"revision {new.revision.number} has the content of an earlier one"
-        found.append(RolloutChange(DistributionVerb.UNDONE, message))
+        changes.append(RolloutChange(DistributionVerb.UNDONE, message))
     phase = old.phase if old else Phase.PROGRESSING
     if phase is Phase.PAUSED and new.phase is not Phase.PAUSED:
-        found.append(RolloutChange(DistributionVerb.RESUMED))
+        changes.append(RolloutChange(DistributionVerb.RESUMED))
     # Other waves are not those of before, even if their names are.
     is_same = old is not None and not began and old.definition == new.definition
-    known = {wave.name: wave for wave in old.waves} if old and is_same else {}
+    old_waves = {wave.name: wave for wave in old.waves} if old and is_same else {}
     for wave in new.waves:
-        found += _of_wave(known.get(wave.name, WaveStatus(wave.name)), wave)
-    return [*found, *_of_phase(phase, new, began=began)]
+        changes += _of_wave(old_waves.get(wave.name, WaveStatus(wave.name)), wave)
+    return [*changes, *_of_phase(phase, new, began=began)]
 
 
 def _of_wave(old: WaveStatus, new: WaveStatus) -> Iterator[RolloutChange]:

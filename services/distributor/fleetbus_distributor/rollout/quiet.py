@@ -85,8 +85,8 @@ async def look(
         for key, text in sorted(trouble.found.items())
         if _short(key) not in seen.get(name, "").split()
     ]
-    shown = cut(f"last trouble: {news[0]}", _MAX_SHOWN) if news else ""
-    return Finding(GateState.PENDING, shown, digests, is_news=bool(news))
+    message = cut(f"last trouble: {news[0]}", _MAX_SHOWN) if news else ""
+    return Finding(GateState.PENDING, message, digests, is_news=bool(news))
 
 
 def _short(key: str) -> str:
@@ -102,12 +102,12 @@ def _families(entries: Mapping[Any, Any]) -> dict[str, set[str]]:
 
 
 async def _look_at(client: KubeClient, families: Mapping[str, set[str]]) -> _Trouble:
-    found: dict[str, str] = {}
+    troubles: dict[str, str] = {}
     for namespace, names in sorted(families.items()):
         events = await client.list("v1/events", namespace, field_selector="type=Warning")
-        found |= dict(warnings(events, names))
-        found |= dict(restarts(await client.list("v1/pods", namespace), names))
-    return _Trouble(found)
+        troubles |= dict(warnings(events, names))
+        troubles |= dict(restarts(await client.list("v1/pods", namespace), names))
+    return _Trouble(troubles)
 
 
 def warnings(events: object, names: Collection[str]) -> Iterable[tuple[str, str]]:

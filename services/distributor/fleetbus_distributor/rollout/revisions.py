@@ -83,13 +83,15 @@ class Revisions:
         fields = fields_of(document.resource)
         name = name_of(document, fields)
         stored = await list_stored(hub, document.resource)
-        found = next((one for one in stored if one["metadata"]["name"] == name), None)
-        number = _number_for(name, current, found, stored)
-        if found is None:
+        revision = next(
+            (revision for revision in stored if revision["metadata"]["name"] == name), None
+        )
+        number = _number_for(name, current, revision, stored)
+        if revision is None:
             await self._create(hub, _body(document, name, number, fields))
-        is_again = found is not None and number_of(found) != number
-        if found is not None and is_again:
-            namespace = found["metadata"]["namespace"]
+        is_again = revision is not None and number_of(revision) != number
+        if revision is not None and is_again:
+            namespace = revision["metadata"]["namespace"]
             change = {"revision": number, "metadata": {"annotations": _cause_of(document)}}
             await hub.patch(RESOURCE, namespace, name, change, field_manager=MANAGER)
         return RevisionRef(number, name), is_again
@@ -112,11 +114,11 @@ class Revisions:
     async def load(self, hub: KubeClient, document: Document, ref: RevisionRef) -> Spec | None:
         """The spec of a revision; None if it is gone, or is not what its name says."""
         key = (str(document.metadata["uid"]), ref.name)
-        if known := self._specs.get(key):
+        if spec := self._specs.get(key):
             self._specs.move_to_end(key)
-            return known
-        found = await hub.get(RESOURCE, document.metadata["namespace"], ref.name)
-        fields = unpack(found) if found else None
+            return spec
+        stored = await hub.get(RESOURCE, document.metadata["namespace"], ref.name)
+        fields = unpack(stored) if stored else None
         if fields is None or name_of(document, fields) != ref.name:
             log.warning("revision_missing", revision=ref.name)
             return None
@@ -136,9 +138,9 @@ class Revisions:
     ) -> None:
         """Delete the oldest revisions beyond the limit, but none that a cluster has."""
         stored = sorted(await list_stored(hub, document.resource), key=number_of)
-        spare = [one for one in stored if one["metadata"]["name"] not in used]
-        for one in spare[: max(0, len(spare) - limit)]:
-            metadata = one["metadata"]
+        spare = [revision for revision in stored if revision["metadata"]["name"] not in used]
+        for revision in spare[: max(0, len(spare) - limit)]:
+            metadata = revision["metadata"]
             await hub.delete(
                 RESOURCE, metadata["namespace"], metadata["name"], uid=str(metadata["uid"])
             )
@@ -151,17 +153,17 @@ _REFUSALS: Final = (400, _FORBIDDEN, 413, 422)
 def _number_for(
     name: str,
     current: RevisionRef | None,
-    found: Mapping[str, Any] | None,
+    stored_revision: Mapping[str, Any] | None,
     stored: Sequence[Mapping[str, Any]],
 ) -> int:
     """The number of a revision: that on record, or, for one that is rolled out again, a new one."""
     if current is not None and current.name == name:
         return current.number
-    highest = max((number_of(one) for one in stored), default=0)
-    known = current.number if current else 0
-    if found is not None and number_of(found) == highest > known:
+    highest = max((number_of(revision) for revision in stored), default=0)
+    recorded = current.number if current else 0
+    if stored_revision is not None and number_of(stored_revision) == highest > recorded:
         return highest  # stored just before a crash
-    return max(highest, known) + 1
+    return max(highest, recorded) + 1
 
 
 def _body(document: Document, name: str, number: int, fields: Mapping[str, Any]) -> Object:
@@ -195,9 +197,11 @@ def _cause_of(document: Document) -> dict[str, str]:
     metadata = document.metadata
     cause = cause_in(metadata)
     if not cause:
-        edits = [one for one in items(metadata.get("managedFields")) if not one.get("subresource")]
-        edits = [one for one in edits if "f:spec" in tree(one.get("fieldsV1"))]
-        last = max(edits, key=lambda one: text(one.get("time")), default=Object())
+        edits = [
+            edit for edit in items(metadata.get("managedFields")) if not edit.get("subresource")
+        ]
+        edits = [edit for edit in edits if "f:spec" in tree(edit.get("fieldsV1"))]
+        last = max(edits, key=lambda edit: text(edit.get("time")), default=Object())
         manager = text(last.get("manager"))
         cause = f"edited by {manager}" if manager else ""
     return {CHANGE_CAUSE: cut(cause, _MAX_CAUSE)} if cause else {}

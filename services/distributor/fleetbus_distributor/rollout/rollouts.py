@@ -262,7 +262,7 @@ class Rollouts:
             return
         hub = fleet.cluster(fleet.hub).live
         state = progress.state
-        used = {state.revision.name, *(one.name for one in state.behind.values())}
+        used = {state.revision.name, *(revision.name for revision in state.behind.values())}
         limit = progress.step.rollout.revision_history_limit
         await self._revisions.trim(hub, document, limit, used)
 
@@ -290,13 +290,13 @@ class Rollouts:
     ) -> Scene:
         clusters = tuple(fleet.clusters())
         placed = place(spec.placement, [Member(i.name, i.labels) for i in clusters], fleet.hub)
-        names = {one.name for one in placed.targets}
+        names = {member.name for member in placed.targets}
         matching = frozenset[str]()
         if is_first and inventory:
             matching = await self._matching(fleet, document, spec, clusters)
         return Scene(
             members=placed.targets,
-            suspended=frozenset(one.name for one in clusters if one.suspended),
+            suspended=frozenset(info.name for info in clusters if info.suspended),
             kept=frozenset({*inventory, *placed.unknown}) - names,
             held=status.clusters_in(document.status, State.HELD),
             matching=matching,
@@ -308,7 +308,7 @@ class Rollouts:
         """The clusters that have the objects of this spec already."""
         draft = await self._renderer.draft(spec, clusters, fleet.hub)
         applied = status.revisions(document.status)
-        return frozenset(n for n, one in draft.revisions.items() if applied.get(n) == one)
+        return frozenset(n for n, revision in draft.revisions.items() if applied.get(n) == revision)
 
     async def _findings(
         self, clients: TargetClients, inventory: Inventory, state: RolloutState, step: Step
@@ -317,25 +317,27 @@ class Rollouts:
         wave = state.current
         if step.rollout.paused or wave is None or wave.phase is WavePhase.WAITING:
             return {}
-        found: dict[tuple[str, str], Finding] = {}
+        findings: dict[tuple[str, str], Finding] = {}
         for gate in step.gates(wave):
             if gate.name != QUIET:
-                found[wave.name, gate.name] = await self._read_vote(
+                findings[wave.name, gate.name] = await self._read_vote(
                     vote_subject(state.votes, wave.name, gate.name)
                 )
             elif _is_ready(state, wave, step):
-                seen = wave.gate(QUIET).seen
-                found[wave.name, QUIET] = await look(clients, inventory, step.counted(wave), seen)
-        return found
+                digests = wave.gate(QUIET).seen
+                findings[wave.name, QUIET] = await look(
+                    clients, inventory, step.counted(wave), digests
+                )
+        return findings
 
     async def _specs(
         self, hub: KubeClient, document: Document, state: RolloutState
     ) -> dict[str, Spec | None]:
         loaded: dict[str, Spec | None] = {"": None}
-        for one in state.behind.values():
-            if one.name not in loaded:
-                loaded[one.name] = await self._revisions.load(hub, document, one)
-        return {name: loaded[one.name] for name, one in state.behind.items()}
+        for revision in state.behind.values():
+            if revision.name not in loaded:
+                loaded[revision.name] = await self._revisions.load(hub, document, revision)
+        return {name: loaded[revision.name] for name, revision in state.behind.items()}
 
 
 def _votes_of(document: Document, newest: RevisionRef) -> str:

@@ -52,5 +52,5 @@ def read_vote(body: bytes, subject: str) -> Finding:
     if vote is None:
         expected = 'it has to be {"vote": "pass"} or {"vote": "fail", "reason": "…"}'
         return Finding(GateState.PENDING, f"the last vote on {subject} cannot be read: {expected}")
-    shown = "".join(char if char.isprintable() else " " for char in vote.reason)[:_MAX_REASON]
-    return Finding(_VOTES[vote.vote], shown)
+    reason = "".join(char if char.isprintable() else " " for char in vote.reason)[:_MAX_REASON]
+    return Finding(_VOTES[vote.vote], reason)

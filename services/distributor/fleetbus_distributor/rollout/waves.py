@@ -36,7 +36,7 @@ class Scene:
 
     def __post_init__(self) -> None:
         """Collect the names once."""
-        object.__setattr__(self, "names", frozenset(one.name for one in self.members))
+        object.__setattr__(self, "names", frozenset(member.name for member in self.members))
 
 
 def definition_of(rollout: Rollout) -> str:
@@ -66,7 +66,7 @@ def start(
         previous=_previous(old, newest),
         definition=definition_of(rollout),
         waves=_freeze(rollout, scene.members),
-        behind={name: one for name, one in has.items() if one.name != newest.name},
+        behind={name: revision for name, revision in has.items() if revision.name != newest.name},
     )
     if old is None and not state.behind:
         # The spec gets a rollout while everything is applied: there is nothing to roll out.
@@ -97,41 +97,43 @@ def _freeze(rollout: Rollout, members: Sequence[Member]) -> tuple[WaveStatus, ..
     waves: list[WaveStatus] = []
     for wave in rollout.waves:
         chosen = _choose(wave, left, len(members))
-        left = [one for one in left if one not in chosen]
-        waves.append(WaveStatus(wave.name, tuple(one.name for one in chosen)))
+        left = [member for member in left if member not in chosen]
+        waves.append(WaveStatus(wave.name, tuple(member.name for member in chosen)))
     if left or not waves:
         name = REMAINING if waves else ALL
-        waves.append(WaveStatus(name, tuple(one.name for one in left)))
+        waves.append(WaveStatus(name, tuple(member.name for member in left)))
     return tuple(waves)
 
 
 def _choose(wave: Wave, left: Sequence[Member], count: int) -> list[Member]:
     if wave.percent is not None:
         return list(left[: -(-count * wave.percent // 100)])
-    return [one for one in left if chooses(wave, one)]
+    return [member for member in left if chooses(wave, member)]
 
 
 def chooses(wave: Wave, member: Member) -> bool:
     """Whether a wave names a cluster, or selects it by its labels."""
     if wave.clusters is not None:
-        return any(one.name == member.name for one in wave.clusters)
+        return any(cluster.name == member.name for cluster in wave.clusters)
     return wave.cluster_selector is not None and matches(wave.cluster_selector, member.labels)
 
 
 def follow_placement(state: RolloutState, scene: Scene) -> RolloutState:
     """Take clusters out that left, and add those that joined to the last wave."""
-    known = {name for wave in state.waves for name in wave.clusters}
+    in_waves = {name for wave in state.waves for name in wave.clusters}
     stays = scene.names | scene.kept
-    joined = sorted(scene.names - known)
+    joined = sorted(scene.names - in_waves)
     waves = [replace(w, clusters=tuple(n for n in w.clusters if n in stays)) for w in state.waves]
     waves[-1] = replace(waves[-1], clusters=(*waves[-1].clusters, *joined))
-    behind = {name: one for name, one in state.behind.items() if name in stays}
+    behind = {name: revision for name, revision in state.behind.items() if name in stays}
     behind |= dict.fromkeys(joined, NO_REVISION)
     for wave in waves:
         if wave.phase is WavePhase.PASSED:
             # Also of a cluster that was absent while its wave was open, and is back.
             behind = {
-                n: one for n, one in behind.items() if n not in scene.names & {*wave.clusters}
+                n: revision
+                for n, revision in behind.items()
+                if n not in scene.names & {*wave.clusters}
             }
     updating = {name: why for name, why in state.updating.items() if name in scene.names}
     return replace(state, waves=tuple(waves), behind=behind, updating=updating)
@@ -141,14 +143,14 @@ def refill(state: RolloutState, wave: WaveStatus, defined: Wave, scene: Scene) -
     """Fill a wave that chose nothing with clusters that it chooses now, from waves after it."""
     waiting = {
         name
-        for one in state.waves
-        if one.phase is WavePhase.WAITING and one.name != wave.name
-        for name in one.clusters
+        for other in state.waves
+        if other.phase is WavePhase.WAITING and other.name != wave.name
+        for name in other.clusters
     }
     chosen = [m.name for m in scene.members if m.name in waiting and chooses(defined, m)]
     waves = [
-        replace(one, clusters=tuple(name for name in one.clusters if name not in chosen))
-        for one in state.waves
+        replace(other, clusters=tuple(name for name in other.clusters if name not in chosen))
+        for other in state.waves
     ]
     filled = replace(wave, clusters=(*wave.clusters, *chosen))
     return replace(state, waves=tuple(waves)).with_wave(filled)
@@ -164,4 +166,4 @@ def moved(before: RolloutState | None, after: RolloutState) -> frozenset[str]:
 
 
 def _changed(before: Mapping[str, RevisionRef], after: Mapping[str, RevisionRef]) -> frozenset[str]:
-    return frozenset(name for name, one in after.items() if before.get(name) != one)
+    return frozenset(name for name, revision in after.items() if before.get(name) != revision)

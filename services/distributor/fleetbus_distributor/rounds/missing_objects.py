@@ -55,8 +55,10 @@ class MissingObjects:
             StoreError: the store did not answer.
         """
         with store_errors(_FAILURE):
-            found = await cast("Any", self._redis.smembers(keys.missing_objects(owner)))
-        return frozenset(one.decode() if isinstance(one, bytes) else str(one) for one in found)
+            members = await cast("Any", self._redis.smembers(keys.missing_objects(owner)))
+        return frozenset(
+            member.decode() if isinstance(member, bytes) else str(member) for member in members
+        )
 
     async def forget(self, owner: str, notes: Iterable[str]) -> None:
         """Remove notes that a round has handled.

@@ -104,9 +104,9 @@ def report_of(
     ]
     return Report(
         generation=generation,
-        outcomes=[one for one in complete if one.inventory or one.name in named],
-        inventory={one.name: one.inventory for one in complete if one.inventory},
-        left_behind=[*released, *(left for one in complete for left in one.left_behind)],
+        outcomes=[outcome for outcome in complete if outcome.inventory or outcome.name in named],
+        inventory={outcome.name: outcome.inventory for outcome in complete if outcome.inventory},
+        left_behind=[*released, *(left for outcome in complete for left in outcome.left_behind)],
         bases=decision.bases,
         is_complete=not draft.problems,
         hold=plan.hold,

@@ -34,14 +34,14 @@ class SilenceWatch:
         self._is_late = time.monotonic() - planned > _LOOK.total_seconds()
 
     def silent(
-        self, answered: Mapping[str, float], pending: Sequence[str], known: Collection[str]
+        self, answered: Mapping[str, float], pending: Sequence[str], hanging: Collection[str]
     ) -> list[str]:
         """List the clusters to give up.
 
         Args:
             answered: when each cluster of the round last sent anything.
             pending: the clusters that the round waits for.
-            known: those of them that other rounds have found to hang.
+            hanging: those of them that other rounds have found to hang.
         """
         now = time.monotonic()
         silent = [name for name in pending if answered[name] < self._began]
@@ -50,6 +50,6 @@ class SilenceWatch:
         others = [at for at in answered.values() if self._began <= at <= now]
         if not others:
             is_long = now - self._began >= _SILENT_ALONE.total_seconds()
-            return silent if is_long else [name for name in silent if name in known]
+            return silent if is_long else [name for name in silent if name in hanging]
         is_quiet = max(others) < now - 2 * _LOOK.total_seconds()
         return silent if is_quiet and len(silent) == len(pending) else []

@@ -47,22 +47,22 @@ class StatusPace:
 
     def keep_corrections(self, owner: str, outcomes: Sequence[ClusterOutcome]) -> None:
         """Keep what was corrected for the round that writes the status."""
-        for one in outcomes:
-            if one.last_correction:
-                self._corrections[owner, one.name] = one.last_correction
+        for outcome in outcomes:
+            if outcome.last_correction:
+                self._corrections[owner, outcome.name] = outcome.last_correction
         while len(self._corrections) > _MOST:
             self._corrections.popitem(last=False)
 
     def add_corrections(self, owner: str, outcomes: Sequence[ClusterOutcome]) -> None:
         """Add what was kept to outcomes that show no newer correction."""
-        for one in outcomes:
-            kept = self._corrections.get((owner, one.name), "")
-            one.last_correction = one.last_correction or kept
+        for outcome in outcomes:
+            correction = self._corrections.get((owner, outcome.name), "")
+            outcome.last_correction = outcome.last_correction or correction
 
     def drop_corrections(self, owner: str, outcomes: Sequence[ClusterOutcome]) -> None:
         """Drop what the status shows by now."""
-        for one in outcomes:
-            self._corrections.pop((owner, one.name), None)
+        for outcome in outcomes:
+            self._corrections.pop((owner, outcome.name), None)
 
     async def wait(self, owner: str, *, lets_notes_first: bool = False) -> timedelta | None:
         """How long to postpone a write; None if the caller is to write now, as without the store.

@@ -42,15 +42,15 @@ async def hold_teardown(hub: KubeClient, document: Document, inventory: Inventor
     Returns:
         None if it was deleted itself, or if a person has confirmed that its objects go.
     """
-    every = [(name, one) for name, entries in inventory.items() for one in entries.values()]
-    if all(one.mark is Mark.CONFIRMED for _, one in every):
+    every = [(name, owned) for name, entries in inventory.items() for owned in entries.values()]
+    if all(owned.mark is Mark.CONFIRMED for _, owned in every):
         return None
     before = status.read_hold(document.status)
-    found = await _cause(hub, document, before)
-    if found is None:
+    cause = await _cause(hub, document, before)
+    if cause is None:
         return None
-    reason, why = found
-    goes = sorted((name, *one.ref.key, one.uid) for name, one in every)
+    reason, why = cause
+    goes = sorted((name, *owned.ref.key, owned.uid) for name, owned in every)
     parts = (document.metadata["uid"], document.generation, "teardown", goes)
     plan_hash, nonce = hash_plan(before, new_nonce(), *parts)
     message = (
@@ -64,7 +64,7 @@ async def hold_teardown(hub: KubeClient, document: Document, inventory: Inventor
 async def confirm_all(document: Document, inventory: Inventory) -> Inventory:
     """Record that a person confirmed the deletion of these objects, and of no others."""
     marked = {
-        name: {key: replace(one, mark=Mark.CONFIRMED) for key, one in entries.items()}
+        name: {key: replace(owned, mark=Mark.CONFIRMED) for key, owned in entries.items()}
         for name, entries in inventory.items()
     }
     bases = intent.read_bases(document.status)
@@ -105,8 +105,8 @@ def _goes_with(parent: Object | None, metadata: Object) -> bool:
     if parent is None:
         return True
     at, parents = str(metadata["deletionTimestamp"]), parent["metadata"]
-    since, made = parents.get("deletionTimestamp"), str(parents["creationTimestamp"])
+    since, created = parents.get("deletionTimestamp"), str(parents["creationTimestamp"])
     # A parent younger than the object is not the one it was created in: that one was forced out
     # while our finalizer blocked it.
-    is_new = made > str(metadata["creationTimestamp"]) and made >= at
+    is_new = created > str(metadata["creationTimestamp"]) and created >= at
     return is_new or (since is not None and str(since) <= at)
