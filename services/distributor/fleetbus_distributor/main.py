@@ -29,8 +29,7 @@ from fleetbus_distributor.controllers import (
 )
 from fleetbus_distributor.hub.publish_events import EventPublisher
 from fleetbus_distributor.orphan_sweep import OrphanSweep
-from fleetbus_distributor.rollout.vote_watch import VoteWatch
-from fleetbus_distributor.rollout.votes import Votes
+from fleetbus_distributor.rollout.votes import Votes, VoteWatch
 from fleetbus_distributor.rounds.failing_pods import FailingPods
 from fleetbus_distributor.rounds.missing_objects import MissingObjects
 from fleetbus_distributor.rounds.reconcile import Distributor

@@ -21,8 +21,10 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import MULTI_CLUSTER_RESOURCES
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_distributor.fleet_view import FleetView
+from fleetbus_distributor.health.fields import cut
 from fleetbus_distributor.hub import chunks, status
 from fleetbus_distributor.hub.document import Document, KubeEvent
+from fleetbus_distributor.hub.entries import MAX_MESSAGE
 
 log = structlog.get_logger()
 
@@ -131,10 +133,9 @@ def _by_owner(orphans: Sequence[Orphan]) -> dict[_Name, list[Orphan]]:
 
 
 def _describe(orphans: Sequence[Orphan]) -> str:
-    named = [str(one) for one in orphans[:_MAX_NAMED]]
-    more = [f"and {len(orphans) - _MAX_NAMED} more"] if len(orphans) > _MAX_NAMED else []
-    return status.cut(
-        f"{len(orphans)} object(s) carry its mark and are not on record: "
-        f"{', '.join([*named, *more])}; they are left as they are until a template names them, or "
-        "somebody deletes them (fleetbus orphans)"
+    named = ", ".join(status.abridge([str(orphan) for orphan in orphans], _MAX_NAMED))
+    return cut(
+        f"{len(orphans)} object(s) carry its mark and are not on record: {named}; they are left as "
+        "they are until a template names them, or somebody deletes them (fleetbus orphans)",
+        MAX_MESSAGE,
     )

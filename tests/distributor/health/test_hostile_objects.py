@@ -19,7 +19,7 @@ from fleetbus_distributor.health.cluster_health import ClusterHealth, StatusRule
 from fleetbus_distributor.health.feedback import Feedback
 from fleetbus_distributor.health.health import KINDS, HealthState
 from fleetbus_distributor.health.rules import HealthRule
-from fleetbus_distributor.hub.health_entries import write_health
+from fleetbus_distributor.hub.entries import write_entry
 from fleetbus_distributor.rollout import quiet
 from fleetbus_distributor.targets.outcome import ClusterOutcome
 from support.rigs.distributor import Rig, distributor_rig
@@ -84,7 +84,7 @@ def test_d21_the_health_of_any_object_is_known_and_can_be_stored(
     health, chosen = rules.health_of(read), rules.collect(read)
     whole = ClusterHealth().with_object("x", health, chosen)
     outcome = ClusterOutcome("t1", health=whole)
-    stored = orjson.dumps(write_health(outcome, 1))
+    stored = orjson.dumps(write_entry(outcome, 1))
     assert len(stored) < 3000
     assert health.state in HealthState
 

@@ -13,8 +13,7 @@ from fleetbus.bus.jetstream import ensure_distribution
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_distributor.hub.rollout_state import GateState
 from fleetbus_distributor.rollout.advance import Finding
-from fleetbus_distributor.rollout.vote_watch import VoteWatch
-from fleetbus_distributor.rollout.votes import Votes, read_vote
+from fleetbus_distributor.rollout.votes import Votes, VoteWatch, read_vote
 from fleetbus_proto.subjects import vote_subject, votes_prefix
 from fleetbus_proto.votes import Vote, encode_vote
 from support.rigs.distributor import Rig

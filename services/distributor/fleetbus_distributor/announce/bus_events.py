@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from fleetbus.process.clock import utc_now
+from fleetbus_distributor.health.fields import condition, cut
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.document import Document
+from fleetbus_distributor.hub.entries import entries_in
 from fleetbus_distributor.render.template import ObjectRef
 from fleetbus_distributor.rollout.changes import RolloutChange
 from fleetbus_distributor.targets.outcome import Change, ClusterOutcome, ObjectOutcome, State
@@ -77,7 +79,7 @@ class _Builder:
             objects=[affected for each in objects[:_MAX_OBJECTS] for affected in _affected(each)],
             more=max(0, len(objects) - _MAX_OBJECTS),
             reason=reason,
-            message=status.cut(message, _MAX_MESSAGE),
+            message=cut(message, _MAX_MESSAGE),
             time=utc_now(),
         )
 
@@ -168,8 +170,8 @@ def _of_states(
     old: Mapping[str, Any],
     new: Mapping[str, Any],
 ) -> Iterator[DistributionEvent]:
-    before = {entry["name"]: entry for entry in cast("list[_Entry]", old.get("clusters") or [])}
-    for entry in cast("list[_Entry]", new.get("clusters") or []):
+    before = {entry["name"]: entry for entry in entries_in(old)}
+    for entry in entries_in(new):
         name, state = str(entry["name"]), State(entry["state"])
         verb = _STATES.get(state)
         if verb is None or _is_same(before.get(name, {}), entry):
@@ -216,7 +218,7 @@ def _affected(subject: ObjectRef | ObjectOutcome | str) -> Iterator[AffectedObje
         yield AffectedObject(
             object=str(subject.ref),
             api_version=subject.ref.api_version,
-            field=status.cut(field.field, _MAX_FIELD),
+            field=cut(field.field, _MAX_FIELD),
             manager=field.manager,
             time=field.time,
         )
@@ -239,7 +241,5 @@ def _of_fleet(
 
 def _why(of: Mapping[str, Any], kind: str) -> tuple[str, str]:
     """Reason and message of a condition; empty if it is absent."""
-    for condition in cast("list[_Entry]", of.get("conditions") or []):
-        if condition.get("type") == kind:
-            return str(condition.get("reason", "")), str(condition.get("message", ""))
-    return "", ""
+    entry = condition(of, kind)
+    return str(entry.get("reason", "")), str(entry.get("message", ""))

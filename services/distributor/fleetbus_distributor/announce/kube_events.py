@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from fleetbus_distributor.hub.document import KubeEvent
+from fleetbus_distributor.hub.status import abridge
 from fleetbus_distributor.rollout.changes import RolloutChange
 from fleetbus_distributor.targets.outcome import Change, ClusterOutcome, State
 from fleetbus_proto.subjects import DistributionVerb
@@ -66,7 +67,7 @@ def _corrections(outcomes: Sequence[ClusterOutcome]) -> list[KubeEvent]:
     texts = [
         f"{outcome.name}: {outcome.last_correction}" for outcome in outcomes if outcome.corrected
     ]
-    return [KubeEvent("Corrected", text) for text in _first(texts)]
+    return [KubeEvent("Corrected", text) for text in abridge(texts, _MAX_NAMED)]
 
 
 def _changed(outcomes: Sequence[ClusterOutcome], change: Change) -> list[KubeEvent]:
@@ -115,9 +116,4 @@ def _is_known(outcome: ClusterOutcome, entry: Mapping[str, str]) -> bool:
 
 
 def _join(names: Sequence[str], separator: str = ", ") -> str:
-    return separator.join(_first(names))
-
-
-def _first(names: Sequence[str]) -> list[str]:
-    more = [f"and {len(names) - _MAX_NAMED} more"] if len(names) > _MAX_NAMED else []
-    return [*names[:_MAX_NAMED], *more]
+    return separator.join(abridge(names, _MAX_NAMED))

@@ -11,18 +11,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias, cast
 
+from fleetbus_distributor.health.fields import condition, cut
 from fleetbus_distributor.health.health import HealthState
-from fleetbus_distributor.hub.corrections import (
-    read_correction,
-    with_last_correction,
-    write_correction,
-)
-from fleetbus_distributor.hub.health_entries import (
+from fleetbus_distributor.hub.entries import (
+    MAX_MESSAGE,
     is_ready,
     is_unhealthy,
-    read_health,
-    with_last_health,
-    write_health,
+    read_entries,
+    with_last,
+    write_entries,
 )
 from fleetbus_distributor.hub.rollout_state import Phase
 from fleetbus_distributor.plan import intent
@@ -41,10 +38,6 @@ HELD: Final = "DeletionHeld"
 WARNED: Final = "Warning"
 ORPHANED: Final = "Orphaned"
 """Set and cleared by the orphan sweep; rounds keep it."""
-_MAX_MESSAGE: Final = 1024
-_MIN_MESSAGE: Final = 80
-_MAX_ALL_MESSAGES: Final = 200_000
-"""Characters of the messages of all entries: a thousand failing clusters must still fit."""
 _MAX_LEFT_BEHIND: Final = 200
 _MAX_NAMED: Final = 5
 _STATE_ORDER: Final = list(State)
@@ -60,7 +53,6 @@ _TROUBLES: Final = frozenset(
     {State.FAILED, State.CONFLICT, State.HELD, State.UNREACHABLE, HealthState.DEGRADED}
 )
 """Reasons of Ready that say more than that a rollout is in progress."""
-_WITHOUT_NEWS: Final = frozenset({"InProgress", "ClusterSuspended"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +93,12 @@ class Report:
 
 def build(report: Report, old: Mapping[str, Any]) -> Status:
     """Build the status after a round; equal reports give equal trees."""
-    outcomes = with_last_correction(with_last_health(report.outcomes, old), old)
+    outcomes = with_last(report.outcomes, old)
     report = replace(report, outcomes=outcomes)
     status: Status = {"observedGeneration": report.generation}
     status["conditions"] = _conditions(report, old)
     status["summary"] = _summary(report.outcomes, report.rollout)
-    status["clusters"] = _entries(report.outcomes)
+    status["clusters"] = write_entries(report.outcomes)
     if report.hold:
         status["held"] = _held(report.hold, report.held)
     elif not report.is_complete and "held" in old:
@@ -170,8 +162,8 @@ def with_clusters(
 ) -> Status:
     """Put the outcomes of some clusters into the old status."""
     names = {outcome.name for outcome in changed}
-    changed = with_last_correction(with_last_health(changed, old), old)
-    outcomes = [*(outcome for outcome in _old_outcomes(old) if outcome.name not in names), *changed]
+    changed = with_last(changed, old)
+    outcomes = [*(last for name, last in read_entries(old).items() if name not in names), *changed]
     kept_conditions = _kept_conditions(old, {HELD, WARNED, ORPHANED})
     progress = old.get("rollout") if rollout is None else rollout
     conditions = [_ready(outcomes, progress), *_applied(outcomes), *kept_conditions]
@@ -180,14 +172,14 @@ def with_clusters(
         **({} if progress is None else {"rollout": progress}),
         "conditions": _timed(conditions, generation, old),
         "summary": _summary(outcomes, progress),
-        "clusters": _entries(outcomes),
+        "clusters": write_entries(outcomes),
         "intent": intent.write(inventory, bases),
     }
 
 
 def with_rollout(old: Mapping[str, Any], rollout: Status) -> Status:
     """Put the state of the rollout into the old status."""
-    outcomes = _old_outcomes(old)
+    outcomes = list(read_entries(old).values())
     ready = _timed([_ready(outcomes, rollout)], int(old.get("observedGeneration", 0)), old)
     others = [condition for condition in _old_conditions(old) if condition.get("type") != READY]
     summary = _summary(outcomes, rollout)
@@ -196,60 +188,24 @@ def with_rollout(old: Mapping[str, Any], rollout: Status) -> Status:
 
 def with_orphans(old: Mapping[str, Any], generation: int, message: str) -> Status:
     """Put the result of the orphan sweep into the old status; an empty message for no orphans."""
-    condition = (
+    orphaned = (
         Condition(ORPHANED, True, "NotOnRecord", message)
         if message
         else Condition(ORPHANED, False, "NoOrphans")
     )
     others = [condition for condition in _old_conditions(old) if condition.get("type") != ORPHANED]
-    return {**old, "conditions": [*others, *_timed([condition], generation, old)]}
+    return {**old, "conditions": [*others, *_timed([orphaned], generation, old)]}
 
 
 def orphans_message(old: Mapping[str, Any]) -> str:
     """The message of the condition Orphaned; empty if it is absent or false."""
-    conditions = [
-        condition for condition in _old_conditions(old) if condition.get("type") == ORPHANED
-    ]
-    return str(conditions[0]["message"]) if conditions and conditions[0]["status"] == "True" else ""
-
-
-def clusters_in(old: Mapping[str, Any], state: State) -> frozenset[str]:
-    """The clusters whose entry has this state."""
-    entries = cast("list[Status]", old.get("clusters") or [])
-    return frozenset(str(entry["name"]) for entry in entries if entry.get("state") == state)
+    orphaned = condition(old, ORPHANED)
+    return str(orphaned["message"]) if orphaned.get("status") == "True" else ""
 
 
 def reason_of(old: Mapping[str, Any], kind: str) -> str:
     """The reason of a condition; empty if it is absent."""
-    conditions = [condition for condition in _old_conditions(old) if condition.get("type") == kind]
-    return str(conditions[0].get("reason", "")) if conditions else ""
-
-
-def entry_of(old: Mapping[str, Any], cluster: str) -> ClusterOutcome:
-    """The last outcome of a cluster, from its entry."""
-    outcomes = [outcome for outcome in _old_outcomes(old) if outcome.name == cluster]
-    return outcomes[0] if outcomes else ClusterOutcome(cluster)
-
-
-def _old_outcomes(old: Mapping[str, Any]) -> list[ClusterOutcome]:
-    return [
-        ClusterOutcome(
-            str(entry["name"]),
-            State(entry["state"]),
-            str(entry.get("reason", "")),
-            str(entry.get("message", "")),
-            revision=str(entry.get("revision", "")),
-            health=read_health(entry),
-            last_correction=read_correction(entry),
-        )
-        for entry in cast("list[Status]", old.get("clusters") or [])
-    ]
-
-
-def keep_revision(outcome: ClusterOutcome, revision: str) -> ClusterOutcome:
-    """Keep the revision of a cluster without contact: it still has what was applied last."""
-    has_news = outcome.state is not State.UNREACHABLE and outcome.reason not in _WITHOUT_NEWS
-    return outcome if has_news or outcome.revision else replace(outcome, revision=revision)
+    return str(condition(old, kind).get("reason", ""))
 
 
 def _held(hold: Hold, share: Share) -> Status:
@@ -273,13 +229,13 @@ def _conditions(report: Report, old: Mapping[str, Any]) -> list[Status]:
         names = ", ".join(sorted(report.doubted))
         text = f"the labels of {names}, read live, differ from those that would cause the deletion"
         conditions.append(Condition(HELD, True, HoldReason.LABELS, text))
-    elif _had(old, HELD):
+    elif condition(old, HELD):
         conditions.append(Condition(HELD, False, "NothingHeld"))
     if report.warnings or report.unused:
         text = "; ".join([*report.unused, *sorted(set(report.warnings))])
         reason = "NoSuchObject" if report.unused else "CustomizeValue"
         conditions.append(Condition(WARNED, True, reason, text))
-    elif _had(old, WARNED):
+    elif condition(old, WARNED):
         conditions.append(Condition(WARNED, False, "NoWarnings"))
     conditions += _kept_conditions(old, {ORPHANED})
     return _timed(conditions, report.generation, old)
@@ -310,9 +266,8 @@ def _ready_now(outcomes: Sequence[ClusterOutcome]) -> Condition:
         return _healthy(outcomes)
     worst = max(bad, key=lambda outcome: list(State).index(outcome.state))
     named = [f"{outcome.name}: {outcome.state}" for outcome in bad]
-    more = [f"and {len(named) - _MAX_NAMED} more"] if len(named) > _MAX_NAMED else []
     why = [f"{worst.name}: {worst.message}"] if worst.message else []
-    states = ", ".join([*named[:_MAX_NAMED], *more])
+    states = ", ".join(abridge(named, _MAX_NAMED))
     return Condition(READY, False, worst.state, "; ".join([states, *why]))
 
 
@@ -340,8 +295,7 @@ def _healthy(outcomes: Sequence[ClusterOutcome]) -> Condition:
         f"{outcome.name}: {outcome.unhealthy}"
         for outcome in sorted(unhealthy, key=lambda o: o.name)
     ]
-    more = [f"and {len(named) - _MAX_NAMED} more"] if len(named) > _MAX_NAMED else []
-    return Condition(READY, False, worst, ", ".join([*named[:_MAX_NAMED], *more]))
+    return Condition(READY, False, worst, ", ".join(abridge(named, _MAX_NAMED)))
 
 
 def _first_reason(outcomes: Sequence[ClusterOutcome], rollout: Status | None) -> str:
@@ -359,10 +313,6 @@ def _first_reason(outcomes: Sequence[ClusterOutcome], rollout: Status | None) ->
     if first.state is State.APPLIED and first.health is not None:
         return first.health.reason or first.health.state.value
     return first.reason or first.state.value
-
-
-def _had(old: Mapping[str, Any], kind: str) -> bool:
-    return any(condition.get("type") == kind for condition in _old_conditions(old))
 
 
 def _old_conditions(old: Mapping[str, Any]) -> list[Status]:
@@ -388,17 +338,17 @@ def _timed(
     before = {condition.get("type"): condition for condition in _old_conditions(old)}
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     result: list[Status] = []
-    for condition in conditions:
-        status = "True" if condition.is_true else "False"
-        last = before.get(condition.type)
+    for new in conditions:
+        status = "True" if new.is_true else "False"
+        last = before.get(new.type)
         is_same = last is not None and last.get("status") == status
         since = last.get("lastTransitionTime", now) if last is not None and is_same else now
         result.append(
             {
-                "type": condition.type,
+                "type": new.type,
                 "status": status,
-                "reason": condition.reason,
-                "message": cut(condition.message),
+                "reason": new.reason,
+                "message": cut(new.message, MAX_MESSAGE),
                 "observedGeneration": generation,
                 "lastTransitionTime": since,
             }
@@ -420,25 +370,6 @@ def _summary(outcomes: Sequence[ClusterOutcome], rollout: Status | None) -> Stat
     }
 
 
-def _entries(outcomes: Sequence[ClusterOutcome]) -> list[Status]:
-    share = _MAX_ALL_MESSAGES // max(1, len(outcomes))
-    limit = max(_MIN_MESSAGE, min(_MAX_MESSAGE, share))
-    return [
-        _entry(outcome, limit)
-        | write_correction(outcome, len(outcomes))
-        | write_health(outcome, len(outcomes))
-        for outcome in sorted(outcomes, key=lambda outcome: outcome.name)
-    ]
-
-
-def _entry(outcome: ClusterOutcome, limit: int) -> Status:
-    entry: Status = {"name": outcome.name, "state": outcome.state.value, "reason": outcome.reason}
-    entry["message"] = cut(outcome.message, limit)
-    if outcome.revision:
-        entry["revision"] = outcome.revision
-    return entry
-
-
 def _left_behind(report: Report, old: Mapping[str, Any]) -> list[Status]:
     """Objects given up on clusters; those of a cluster that is placed again are dropped."""
     new = [
@@ -454,15 +385,10 @@ def _left_behind(report: Report, old: Mapping[str, Any]) -> list[Status]:
     ]
 
 
-def cut(message: str, limit: int = _MAX_MESSAGE) -> str:
-    """Truncate a message to what a status keeps."""
-    return message if len(message) <= limit else f"{message[: limit - 1]}…"
-
-
-def revisions(old: Mapping[str, Any]) -> dict[str, str]:
-    """Cluster → hash of the objects that were last applied there completely."""
-    entries = cast("list[Status]", old.get("clusters") or [])
-    return {str(entry["name"]): str(entry.get("revision", "")) for entry in entries}
+def abridge(texts: Sequence[str], limit: int) -> list[str]:
+    """The first texts, and how many more there are."""
+    more = [f"and {len(texts) - limit} more"] if len(texts) > limit else []
+    return [*texts[:limit], *more]
 
 
 def is_changed(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:

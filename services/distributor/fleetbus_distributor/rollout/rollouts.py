@@ -15,7 +15,7 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.kube.client import KubeClient
 from fleetbus_distributor.fleet_view import FleetView, TargetClients
 from fleetbus_distributor.health.fields import cut
-from fleetbus_distributor.hub import status
+from fleetbus_distributor.hub import entries, status
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.hub.rollout_state import (
     AWAY,
@@ -298,7 +298,7 @@ class Rollouts:
             members=placed.targets,
             suspended=frozenset(info.name for info in clusters if info.suspended),
             kept=frozenset({*inventory, *placed.unknown}) - names,
-            held=status.clusters_in(document.status, State.HELD),
+            held=entries.clusters_in(document.status, State.HELD),
             matching=matching,
         )
 
@@ -307,7 +307,7 @@ class Rollouts:
     ) -> frozenset[str]:
         """The clusters that have the objects of this spec already."""
         draft = await self._renderer.draft(spec, clusters, fleet.hub)
-        applied = status.revisions(document.status)
+        applied = entries.revisions(document.status)
         return frozenset(n for n, revision in draft.revisions.items() if applied.get(n) == revision)
 
     async def _findings(

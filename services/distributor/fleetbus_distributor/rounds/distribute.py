@@ -10,7 +10,7 @@ from typing import Any
 from fleetbus.errors import KubeError
 from fleetbus_distributor.announce.announce import Announce
 from fleetbus_distributor.errors import IntentError
-from fleetbus_distributor.hub import status
+from fleetbus_distributor.hub import entries, status
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.off_loop import off_loop
 from fleetbus_distributor.plan.fleet_fuse import FleetFuse, note_held
@@ -76,7 +76,7 @@ class Distribution:
             plan,
             draft,
             spec,
-            applied=status.revisions(document.status),
+            applied=entries.revisions(document.status),
             rollout=rollout,
             only=only,
         )

@@ -24,7 +24,7 @@ from fleetbus.reconcile import Request, Result
 from fleetbus_distributor.announce.announce import Announce
 from fleetbus_distributor.errors import ChunkError, IntentError, RolloutError, SpecError
 from fleetbus_distributor.fleet_view import FleetView
-from fleetbus_distributor.hub import status
+from fleetbus_distributor.hub import entries, status
 from fleetbus_distributor.hub.chunks import ChunkStore
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.hub.status import Condition
@@ -383,7 +383,7 @@ def _owner_of(document: Document, fleet: FleetView, hub_id: str) -> Owner:
 
 def _deletion_is_paused(document: Document, cluster: str) -> bool:
     """Whether a person keeps an object there that is to be deleted, as far as is known."""
-    entry = status.entry_of(document.status, cluster)
+    entry = entries.read_entry(document.status, cluster)
     return (entry.state, entry.reason) == (State.HELD, PAUSED)
 
 
@@ -397,8 +397,8 @@ def _spec_to_apply(document: Document) -> Spec:
 
 async def _inventory_of(document: Document) -> Inventory:
     """Read the intent, in a thread if there are many clusters."""
-    entries = cast("list[dict[str, Any]]", document.status.get("clusters") or [])
-    share = {str(entry.get("name")): _MANY_EACH for entry in entries}
+    stored = entries.entries_in(document.status)
+    share = {str(entry.get("name")): _MANY_EACH for entry in stored}
     return await off_loop(share, intent.read, document.status)
 
 

@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import Any
 
 from fleetbus_distributor.announce.announce import Announce
-from fleetbus_distributor.hub import status
+from fleetbus_distributor.hub import entries, status
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.plan import intent
 from fleetbus_distributor.plan.intent import Inventory
@@ -135,10 +135,10 @@ class Repairs:
         """Bring what is on record to what is wanted; with the revision that stays on record."""
         before = document.status
         work = corrections(
-            draft, spec, round_.inventory, status.revisions(before), may_create=may_create
+            draft, spec, round_.inventory, entries.revisions(before), may_create=may_create
         )
         return [
-            as_reported(outcome, status.entry_of(before, outcome.name), draft)
+            as_reported(outcome, entries.read_entry(before, outcome.name), draft)
             for outcome in await self.executor.run(round_, work)
         ]
 
@@ -205,7 +205,7 @@ def corrections(
 
 def as_reported(outcome: ClusterOutcome, entry: ClusterOutcome, draft: Draft) -> ClusterOutcome:
     """The outcome of a corrected cluster beside the entry that is on record for it (pure)."""
-    outcome = status.keep_revision(outcome, entry.revision)
+    outcome = entries.keep_revision(outcome, entry.revision)
     if entry.state in _UNFINISHED and len(outcome.inventory) > len(draft.wanted[outcome.name]):
         # Pending deletions there are up to the round for all.
         outcome = replace(outcome)
@@ -257,7 +257,7 @@ def _status_after(
 
 def only_done(outcome: ClusterOutcome, old: Mapping[str, Any]) -> ClusterOutcome:
     """Keep the state on record: a new one is announced once the status shows it."""
-    entry = status.entry_of(old, outcome.name)
+    entry = entries.read_entry(old, outcome.name)
     return replace(
         outcome, state=entry.state, reason=entry.reason, message=entry.message, findings=[]
     )

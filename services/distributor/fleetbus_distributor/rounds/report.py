@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from fleetbus_distributor.hub import status
+from fleetbus_distributor.hub import entries, status
 from fleetbus_distributor.hub.status import Report, Status
 from fleetbus_distributor.plan.intent import Owned, outdated_keys
 from fleetbus_distributor.plan.plan import HoldReason
@@ -130,11 +130,13 @@ def complete_outcomes(
         before: the status before it.
     """
     complete = {
-        outcome.name: status.keep_revision(outcome, decision.applied.get(outcome.name, ""))
+        outcome.name: entries.keep_revision(outcome, decision.applied.get(outcome.name, ""))
         for outcome in outcomes
     }
+    last = entries.read_entries(before) if decision.skipped else {}
     for name in decision.skipped:
-        complete[name] = _as_before(decision, name, before)
+        inventory = dict(decision.record.get(name, {}))
+        complete[name] = replace(last.get(name, ClusterOutcome(name)), inventory=inventory)
     for name in decision.draft.waiting:
         complete[name] = _waiting(decision, name)
     for name in decision.draft.placed.unknown:
@@ -161,11 +163,6 @@ def _idle(
     inventory = dict(decision.record.get(name, {}))
     revision = decision.applied.get(name, "")
     return ClusterOutcome(name, state, reason, message, retry, inventory, revision=revision)
-
-
-def _as_before(decision: Decision, name: str, before: Mapping[str, Any]) -> ClusterOutcome:
-    entry = status.entry_of(before, name)
-    return replace(entry, inventory=dict(decision.record.get(name, {})))
 
 
 def _waiting(decision: Decision, name: str) -> ClusterOutcome:
