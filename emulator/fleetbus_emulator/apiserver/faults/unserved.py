@@ -6,9 +6,9 @@ types too. But most of them are misspelt, and would never have a hit.
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
+from fleetbus_emulator.apiserver.close_names import closest_name
 from fleetbus_emulator.apiserver.faults.rules import CORE
 
 if TYPE_CHECKING:
@@ -44,5 +44,5 @@ def unserved_warning(match: Match, served: Mapping[tuple[str, str], Collection[s
 
 
 def _suggestion(named: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(named.lower(), list(names), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    close = closest_name(named.lower(), names)
+    return f"; did you mean {close}?" if close else ""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
+
+from fleetbus_emulator.apiserver.close_names import closest_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,8 +70,8 @@ class ServedTypes:
 
     def closest(self, gvr: str) -> str:
         """The name of a served type that is close to a name like `v1/pdos`; empty if none is."""
-        names = ["/".join(filter(None, path)) for path in self._paths]
-        return next(iter(get_close_matches(gvr.lower(), names, n=1, cutoff=_CLOSE)), "")
+        names = ("/".join(filter(None, path)) for path in self._paths)
+        return closest_name(gvr.lower(), names, cutoff=_CLOSE)
 
     def type_of(self, group: str, plural: str) -> ResourceType | None:
         """The type regardless of version, or None."""
