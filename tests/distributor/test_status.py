@@ -1,10 +1,20 @@
 import json
 from typing import Any
 
+import pytest
+
+from fleetbus_distributor.health.cluster_health import ClusterHealth
+from fleetbus_distributor.health.result import Health, HealthState
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.status import Condition, Report
 from fleetbus_distributor.plan.plan import Hold, HoldReason
 from fleetbus_distributor.targets.outcome import ClusterOutcome, State
+
+UNHEALTHY = ClusterHealth().with_object(
+    "Deployment shop/web",
+    Health(HealthState.DEGRADED, "ProgressDeadlineExceeded", "its progress deadline is exceeded"),
+    {},
+)
 
 
 def report(*outcomes: ClusterOutcome, **rest: Any) -> Report:
@@ -57,3 +67,46 @@ def test_a_thousand_failing_clusters_fit_into_the_status():
         ClusterOutcome(f"cluster-{n}", State.FAILED, "Invalid", "x" * 5000) for n in range(1000)
     ]
     assert len(json.dumps(status.build(report(*outcomes), {}))) < 500_000
+
+
+@pytest.mark.parametrize(
+    ("outcome", "why"),
+    [
+        (
+            ClusterOutcome("b", health=UNHEALTHY),
+            "Deployment shop/web: its progress deadline is exceeded",
+        ),
+        (
+            ClusterOutcome("b", State.FAILED, "Invalid", "ConfigMap shop/flags is refused"),
+            "Failed: ConfigMap shop/flags is refused",
+        ),
+        (
+            ClusterOutcome("b", State.UNREACHABLE, "Away", "no answer from the API server"),
+            "unreachable: no answer from the API server",
+        ),
+    ],
+)
+def test_ready_says_once_why_a_wave_has_failed(outcome: ClusterOutcome, why: str):
+    """`kubectl get multiclusterresources -o wide` showed each reason twice."""
+    message = f"wave canary: gate health: no progress within 600 s (b): 0 of 2 are ready; b: {why}"
+    rollout = {"phase": "Failed", "message": message}
+    waiting = ClusterOutcome("c", State.WAITING, "WaveNotOpen", "wave fleet is not open")
+    alone = status.build(report(outcome, rollout=rollout), {})
+    ready = alone["conditions"][0]
+    assert (ready["reason"], ready["message"].count(outcome.message or "deadline")) == (
+        "RolloutFailed",
+        1,
+    )
+    other = ClusterOutcome("a", State.FAILED, "Invalid", "Pod shop/a is refused")
+    everything = status.build(report(other, outcome, waiting, rollout=rollout), {})
+    said = everything["conditions"][0]["message"]
+    assert "a: Failed" in said
+    assert "c: Waiting" in said
+    assert said.count(outcome.message or "deadline") == 1
+
+
+def test_ready_names_a_cluster_beside_a_failed_wave_that_has_another_of_its_name_in_it():
+    rollout = {"phase": "Failed", "message": "wave x: 0 of 2 are ready; web-b: Failed: refused"}
+    outcomes = [ClusterOutcome(name, State.FAILED, "Invalid", "refused") for name in ("b", "web-b")]
+    said = status.build(report(*outcomes, rollout=rollout), {})["conditions"][0]["message"]
+    assert said == "wave x: 0 of 2 are ready; web-b: Failed: refused; b: Failed; b: refused"

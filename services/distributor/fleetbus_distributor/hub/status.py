@@ -40,6 +40,8 @@ ORPHANED: Final = "Orphaned"
 """Set and cleared by the orphan sweep; rounds keep it."""
 _MAX_LEFT_BEHIND: Final = 200
 _MAX_NAMED: Final = 5
+_BEGINNING: Final = 80
+"""Characters by which a message is found in another one, where it may be cut."""
 _STATE_ORDER: Final = list(State)
 _HEALTH_ORDER: Final = list(HealthState)
 _ROLLOUT_REASONS: Final[Mapping[str, str]] = {
@@ -243,13 +245,15 @@ def _conditions(report: Report, old: Mapping[str, Any]) -> list[Status]:
 
 def _ready(outcomes: Sequence[ClusterOutcome], rollout: Status | None) -> Condition:
     """The condition Ready: a cluster that has to keep an earlier revision is not ready."""
-    ready, reason = _ready_now(outcomes), _reason_of_rollout(rollout)
+    reason = _reason_of_rollout(rollout)
     if rollout is None or not reason:
-        return ready
+        return _ready_now(outcomes)
+    message = str(rollout.get("message", ""))
+    ready = _ready_now(outcomes, beside=message)
     if rollout["phase"] == Phase.PROGRESSING and not ready.is_true and ready.reason in _TROUBLES:
         reason = ready.reason
-    parts = [str(rollout.get("message", "")), "" if ready.is_true else ready.message]
-    return Condition(READY, False, reason, "; ".join(text for text in parts if text))
+    parts = [message, "" if ready.is_true else ready.message]
+    return Condition(READY, False, reason, "; ".join(filter(None, parts)))
 
 
 def _reason_of_rollout(rollout: Status | None) -> str:
@@ -257,18 +261,25 @@ def _reason_of_rollout(rollout: Status | None) -> str:
     return _ROLLOUT_REASONS.get(str(rollout.get("phase", "")), "") if rollout else ""
 
 
-def _ready_now(outcomes: Sequence[ClusterOutcome]) -> Condition:
+def _ready_now(outcomes: Sequence[ClusterOutcome], beside: str = "") -> Condition:
+    """The condition of the clusters; what the message beside it says of them is left out."""
     if not outcomes:
         return Condition(READY, False, "NoClusters", "the placement names no cluster of the fleet")
     # By name: rounds for single clusters would otherwise name another one each time (rule R10).
     bad = sorted((o for o in outcomes if o.state is not State.APPLIED), key=lambda o: o.name)
     if not bad:
-        return _healthy(outcomes)
+        return _healthy(outcomes, beside)
     worst = max(bad, key=lambda outcome: list(State).index(outcome.state))
-    named = [f"{outcome.name}: {outcome.state}" for outcome in bad]
-    why = [f"{worst.name}: {worst.message}"] if worst.message else []
-    states = ", ".join(abridge(named, _MAX_NAMED))
-    return Condition(READY, False, worst.state, "; ".join([states, *why]))
+    states = _name_some({each.name: str(each.state) for each in bad}, beside)
+    is_said = f" {worst.name}: " in beside and worst.message[:_BEGINNING] in beside
+    why = "" if is_said or not worst.message else f"{worst.name}: {worst.message}"
+    return Condition(READY, False, worst.state, "; ".join(filter(None, [states, why])))
+
+
+def _name_some(clusters: Mapping[str, str], beside: str) -> str:
+    named = [f"{name}: {text}" for name, text in clusters.items()]
+    unsaid = [each for each in named if f" {each[:_BEGINNING]}" not in beside]
+    return ", ".join(abridge(unsaid, _MAX_NAMED))
 
 
 def _applied(outcomes: Sequence[ClusterOutcome]) -> list[Condition]:
@@ -281,7 +292,7 @@ def _applied(outcomes: Sequence[ClusterOutcome]) -> list[Condition]:
     return [Condition(APPLIED, is_all, "Applied" if is_all else "NotApplied", message)]
 
 
-def _healthy(outcomes: Sequence[ClusterOutcome]) -> Condition:
+def _healthy(outcomes: Sequence[ClusterOutcome], beside: str) -> Condition:
     """The condition if everything is applied."""
     unhealthy = [
         outcome for outcome in outcomes if outcome.health is not None and is_unhealthy(outcome)
@@ -291,11 +302,8 @@ def _healthy(outcomes: Sequence[ClusterOutcome]) -> Condition:
     worst = max(
         (outcome.health.state for outcome in unhealthy if outcome.health), key=_HEALTH_ORDER.index
     )
-    named = [
-        f"{outcome.name}: {outcome.unhealthy}"
-        for outcome in sorted(unhealthy, key=lambda o: o.name)
-    ]
-    return Condition(READY, False, worst, ", ".join(abridge(named, _MAX_NAMED)))
+    described = {each.name: each.unhealthy for each in sorted(unhealthy, key=lambda o: o.name)}
+    return Condition(READY, False, worst, _name_some(described, beside))
 
 
 def _first_reason(outcomes: Sequence[ClusterOutcome], rollout: Status | None) -> str:
