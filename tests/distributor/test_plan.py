@@ -232,22 +232,22 @@ def test_d8_a_plan_that_was_held_stays_held_when_the_limits_would_allow_it_by_no
     plan = make_plan(asked)
     assert plan.hold is None
     before = Hold(HoldReason.FLEET, plan.plan_hash)
-    again = make_plan(replace(asked, held=before))
+    again = make_plan(replace(asked, hold=before))
     assert again.hold is not None
     assert again.hold.reason is HoldReason.FLEET
     assert again.prune == {}
-    later = make_plan(edited(after(replace(asked, held=before), again)))
+    later = make_plan(edited(after(replace(asked, hold=before), again)))
     assert later.hold is not None, "an edit that does not ask for it is no answer"
     assert later.plan_hash != plan.plan_hash
     assert later.prune == {}
-    assert make_plan(replace(asked, held=before, confirmed=plan.plan_hash)).prune == plan.prune
+    assert make_plan(replace(asked, hold=before, confirmed=plan.plan_hash)).prune == plan.prune
 
 
 def test_d8_a_hold_for_an_empty_selection_has_another_reason_once_there_is_a_selection():
     has = many(10, 1)
     before = Hold(HoldReason.EMPTY_SELECTION, "before")
     asked = facts(
-        {name: has[name] for name in list(has)[:9]}, has, fleet=" ".join(has), held=before
+        {name: has[name] for name in list(has)[:9]}, has, fleet=" ".join(has), hold=before
     )
     plan = make_plan(asked)
     assert plan.hold is not None
@@ -261,7 +261,7 @@ def test_d8_what_is_rendered_otherwise_than_before_is_not_asked_for_by_a_later_e
     assert set(plan.held) == set(has)
     again = edited(after(asked, plan))
     for held in (plan.hold, None):
-        assert make_plan(replace(again, held=held)).prune == {}
+        assert make_plan(replace(again, hold=held)).prune == {}
 
 
 def test_t18_with_limit_one_the_removal_of_two_of_three_is_held_until_confirmed():
@@ -305,10 +305,10 @@ def test_d8_a_question_keeps_its_name_while_it_stands_and_never_gets_it_again():
     asked = facts({"t1": [A], "t4": [A]}, has, nonce="first")
     hold = make_plan(asked).hold
     assert hold is not None
-    same = make_plan(replace(asked, held=hold, nonce="second"))
+    same = make_plan(replace(asked, hold=hold, nonce="second"))
     assert same.hold == hold
-    grown = make_plan(replace(asked, wanted={"t1": [A]}, held=hold, nonce="second"))
-    again = make_plan(replace(asked, held=grown.hold, nonce="third", confirmed=hold.plan_hash))
+    grown = make_plan(replace(asked, wanted={"t1": [A]}, hold=hold, nonce="second"))
+    again = make_plan(replace(asked, hold=grown.hold, nonce="third", confirmed=hold.plan_hash))
     assert again.hold is not None
     assert again.hold.plan_hash != hold.plan_hash
 

@@ -113,7 +113,9 @@ def is_connection_change(old: Object | None, new: Object | None) -> bool:
 def _connection(cluster: Object) -> tuple[object, ...]:
     status: Object = cluster.get("status") or {}
     conditions: list[Object] = status.get("conditions") or []
-    return tuple(one.get("status") for one in conditions if one.get("type") == "Connected")
+    return tuple(
+        condition.get("status") for condition in conditions if condition.get("type") == "Connected"
+    )
 
 
 async def list_requests(controller: str, fleet: FleetView, *, cluster: str = "") -> list[Request]:
@@ -129,13 +131,16 @@ async def list_requests(controller: str, fleet: FleetView, *, cluster: str = "")
     """
     if not fleet.hub:
         return []
-    found = await fleet.cluster(fleet.hub).live.list(MULTI_CLUSTER_RESOURCES)
+    resources = await fleet.cluster(fleet.hub).live.list(MULTI_CLUSTER_RESOURCES)
     return [
         Request(
-            controller, cluster or fleet.hub, one["metadata"]["namespace"], one["metadata"]["name"]
+            controller,
+            cluster or fleet.hub,
+            resource["metadata"]["namespace"],
+            resource["metadata"]["name"],
         )
-        for one in found
-        if not cluster or _may_have_objects(one, cluster)
+        for resource in resources
+        if not cluster or _may_have_objects(resource, cluster)
     ]
 
 

@@ -78,34 +78,34 @@ class OrphanSweep:
         """
         names = [info.name for info in self._fleet.clusters()]
         hub = self._fleet.cluster(self._fleet.hub).live
-        found = await find_orphans(self._reader, hub, names)
-        lasting = [one for one in found if one.uid in self._suspected]
-        self._suspected = frozenset(one.uid for one in found)
-        counts = Counter(one.cluster for one in lasting)
+        orphans = await find_orphans(self._reader, hub, names)
+        lasting = [orphan for orphan in orphans if orphan.uid in self._suspected]
+        self._suspected = frozenset(orphan.uid for orphan in orphans)
+        counts = Counter(orphan.cluster for orphan in lasting)
         for name in names:
             ORPHANS.labels(name).set(counts[name])
         if lasting:
-            shown = [str(one) for one in lasting[:_MAX_NAMED]]
-            log.warning("orphans_found", count=len(lasting), objects=shown)
-        await self._report(hub, found, lasting)
+            named = [str(orphan) for orphan in lasting[:_MAX_NAMED]]
+            log.warning("orphans_found", count=len(lasting), objects=named)
+        await self._report(hub, orphans, lasting)
         return lasting
 
     async def _report(
-        self, hub: KubeClient, found: Sequence[Orphan], lasting: Sequence[Orphan]
+        self, hub: KubeClient, orphans: Sequence[Orphan], lasting: Sequence[Orphan]
     ) -> None:
         """Set or clear the condition of every MultiClusterResource."""
         messages = {name: _describe(share) for name, share in _by_owner(lasting).items()}
-        suspected = _by_owner(found).keys()
+        suspected = _by_owner(orphans).keys()
         now = datetime.now(UTC)
         resources = await hub.list(MULTI_CLUSTER_RESOURCES)
         if removed := await chunks.sweep(hub, resources, now=now):
             log.info("unused_chunks_removed", count=removed)
         for resource in resources:
             name = (str(resource["metadata"]["namespace"]), str(resource["metadata"]["name"]))
-            shown = status.orphans_message(cast("status.Status", resource.get("status") or {}))
+            current = status.orphans_message(cast("status.Status", resource.get("status") or {}))
             message = messages.get(name, "")
             # Another process may have found twice what this one has found once.
-            if message != shown and (message or name not in suspected):
+            if message != current and (message or name not in suspected):
                 await _write(hub, name, message)
 
 
@@ -127,8 +127,8 @@ async def _write(hub: KubeClient, name: _Name, message: str) -> None:
 
 def _by_owner(orphans: Sequence[Orphan]) -> dict[_Name, list[Orphan]]:
     shares: dict[_Name, list[Orphan]] = {}
-    for one in orphans:
-        shares.setdefault((one.owner.namespace, one.owner.name), []).append(one)
+    for orphan in orphans:
+        shares.setdefault((orphan.owner.namespace, orphan.owner.name), []).append(orphan)
     return shares
 
 

@@ -46,7 +46,7 @@ async def with_shared(redis: Redis, settings: DistributorSettings) -> Distributo
         StoreError: the store did not answer.
     """
     with store_errors(_FAILURE):
-        found = await cast("Any", redis.hget(keys.distributor_settings(), _REQUIRES_ACCOUNT))
-    if found is None:
+        stored = await cast("Any", redis.hget(keys.distributor_settings(), _REQUIRES_ACCOUNT))
+    if stored is None:
         return settings
-    return settings.model_copy(update={"require_service_account": found == b"true"})
+    return settings.model_copy(update={"require_service_account": stored == b"true"})

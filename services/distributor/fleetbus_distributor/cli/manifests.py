@@ -30,26 +30,29 @@ def read_manifests(file: pathlib.Path, namespace: str) -> list[Object]:
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"{file}: cannot be read: {file_problem(e)}") from e
     try:
-        found = read_documents(text)
+        documents = read_documents(text)
     except ValueError as e:
         raise ConfigError(f"{file}: {e}") from e
-    if not found:
+    if not documents:
         raise ConfigError(f"{file}: there is no {KIND} in it")
-    return [_checked(one, f"{file}, document {n}", namespace) for n, one in enumerate(found, 1)]
+    return [
+        _checked(document, f"{file}, document {n}", namespace)
+        for n, document in enumerate(documents, 1)
+    ]
 
 
-def _checked(found: Any, where: str, namespace: str) -> Object:
-    if not isinstance(found, dict):
+def _checked(document: Any, where: str, namespace: str) -> Object:
+    if not isinstance(document, dict):
         raise ConfigError(f"{where}: not an object")
-    document = cast("Object", found)
+    document = cast("Object", document)
     if (document.get("apiVersion"), document.get("kind")) != (API_VERSION, KIND):
         kind = f"{document.get('kind')} of {document.get('apiVersion')}"
         raise ConfigError(f"{where}: {kind} is no {KIND} of {API_VERSION}")
     metadata: Any = document.get("metadata")
     if not isinstance(metadata, dict) or not cast("Object", metadata).get("name"):
         raise ConfigError(f"{where}: metadata.name is missing")
-    known = cast("Object", metadata)
+    fields = cast("Object", metadata)
     for field in ("name", "namespace"):
-        if not isinstance(known.get(field) or "", str):
+        if not isinstance(fields.get(field) or "", str):
             raise ConfigError(f"{where}: metadata.{field} is not a string: quote it")
-    return {**document, "metadata": {**known, "namespace": known.get("namespace") or namespace}}
+    return {**document, "metadata": {**fields, "namespace": fields.get("namespace") or namespace}}

@@ -60,7 +60,7 @@ def run_plan(
             if name is not None:
                 plans = [await planner.plan_name(namespace, name)]
             else:
-                plans = [await planner.plan_manifest(one) for one in manifests]
+                plans = [await planner.plan_manifest(manifest) for manifest in manifests]
         return _print(plans, planner.unknown(), output)
 
     try:
@@ -74,7 +74,7 @@ def _print(plans: Sequence[Preview], notes: Sequence[str], output: str) -> int:
     from fleetbus_distributor.cli.plan_text import describe, print_plan  # noqa: PLC0415 -- cost
 
     if output == "json":
-        printer.json_text(render_json({"plans": [describe(one) for one in plans]}))
+        printer.json_text(render_json({"plans": [describe(plan) for plan in plans]}))
     else:
         for number, plan in enumerate(plans):
             if number:
@@ -82,9 +82,9 @@ def _print(plans: Sequence[Preview], notes: Sequence[str], output: str) -> int:
             print_plan(plan)
     for note in notes:
         printer.note(f"note: {note}")
-    if any(one.has_errors for one in plans):
+    if any(plan.has_errors for plan in plans):
         return _ERROR
-    return _CHANGES if any(one.has_changes for one in plans) else _NOTHING
+    return _CHANGES if any(plan.has_changes for plan in plans) else _NOTHING
 
 
 @asynccontextmanager

@@ -44,7 +44,7 @@ def describe(plan: Preview) -> dict[str, Any]:
         "problem": plan.problem,
         "hasChanges": plan.has_changes,
         "rollout": plan.status.get("rollout"),
-        "clusters": [_describe_cluster(one) for one in plan.clusters],
+        "clusters": [_describe_cluster(cluster) for cluster in plan.clusters],
     }
 
 
@@ -54,21 +54,21 @@ def _describe_cluster(plan: ClusterPlan) -> dict[str, Any]:
         "unchanged": plan.unchanged,
         "objects": [
             {
-                **_describe_object(one.ref),
-                "action": one.action.value,
-                "checked": one.is_checked,
-                "diff": list(one.diff),
+                **_describe_object(item.ref),
+                "action": item.action.value,
+                "checked": item.is_checked,
+                "diff": list(item.diff),
             }
-            for one in plan.objects
+            for item in plan.objects
         ],
         "findings": [
             {
-                **(_describe_object(one.ref) if one.ref else {}),
-                "state": one.state.value,
-                "reason": one.reason,
-                "message": one.message,
+                **(_describe_object(finding.ref) if finding.ref else {}),
+                "state": finding.state.value,
+                "reason": finding.reason,
+                "message": finding.message,
             }
-            for one in plan.findings
+            for finding in plan.findings
         ],
     }
 
@@ -95,11 +95,11 @@ def _lines(plan: Preview) -> Iterator[str]:
 
 def _summary(plan: Preview) -> str:
     counts = dict.fromkeys(Action, 0)
-    for one in plan.clusters:
-        for found in one.objects:
-            counts[found.action] += 1
+    for cluster in plan.clusters:
+        for item in cluster.objects:
+            counts[item.action] += 1
     parts = [f"{count} to {action}" for action, count in counts.items() if count]
-    unchanged = sum(one.unchanged for one in plan.clusters)
+    unchanged = sum(cluster.unchanged for cluster in plan.clusters)
     return ", ".join([*(parts or ["nothing to do"]), f"{unchanged} unchanged"])
 
 
@@ -111,11 +111,11 @@ def _waves(rollout: Mapping[str, Any]) -> Iterator[str]:
 
 def _cluster(plan: ClusterPlan) -> Iterator[str]:
     yield f"{plan.name}:"
-    for one in plan.objects:
-        yield from _object(one)
-    for found in plan.findings:
-        reason = "" if found.reason == found.state.value else f" ({found.reason})"
-        yield f"  ! {found.state.value.lower()}{reason}: {found.message}"
+    for item in plan.objects:
+        yield from _object(item)
+    for finding in plan.findings:
+        reason = "" if finding.reason == finding.state.value else f" ({finding.reason})"
+        yield f"  ! {finding.state.value.lower()}{reason}: {finding.message}"
 
 
 def _object(planned: PlannedObject) -> Iterator[str]:

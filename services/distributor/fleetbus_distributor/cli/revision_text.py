@@ -35,9 +35,11 @@ def print_revision(
     changes = diff_fields(before.fields, revision.fields) if before else []
     since = before.ref.number if before else None
     if output == "json":
-        parts = [{"sign": part.sign, "part": part.name, "diff": part.lines} for part in changes]
-        shown = {**described, "content": content, "since": since, "changes": parts}
-        printer.json_text(render_json(shown))
+        parts = [
+            {"sign": change.sign, "part": change.name, "diff": change.lines} for change in changes
+        ]
+        document = {**described, "content": content, "since": since, "changes": parts}
+        printer.json_text(render_json(document))
         return
     cause = f": {described['cause']}" if described["cause"] else ""
     clusters = named(described["clusters"]) or "no cluster"

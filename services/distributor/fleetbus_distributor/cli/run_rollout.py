@@ -70,12 +70,14 @@ def run_history(name: str, namespace: str, *, output: str, hub: Hub) -> int:
 
     async def show(client: KubeClient, resource: Object) -> int:
         state = _state_of(resource)
-        kept = await read_history(client, resource)
-        rows = [_describe(one, _clusters_with(state, one.ref.name)) for one in kept]
+        history = await read_history(client, resource)
+        rows = [
+            _describe(revision, _clusters_with(state, revision.ref.name)) for revision in history
+        ]
         if output == "json":
             printer.json_text(render_json({"current": state.revision.number, "revisions": rows}))
         else:
-            printer.block(render_table(_REVISIONS, [_row(one, state) for one in rows]))
+            printer.block(render_table(_REVISIONS, [_row(row, state) for row in rows]))
         return 0
 
     return _run(name, namespace, hub, show)
@@ -91,9 +93,9 @@ def run_revision(name: str, namespace: str, number: int, *, output: str, hub: Hu
 
     async def show(client: KubeClient, resource: Object) -> int:
         state = _state_of(resource)
-        kept = await read_history(client, resource)
-        chosen = _revision(kept, number)
-        earlier = [revision for revision in kept if revision.ref.number < number]
+        history = await read_history(client, resource)
+        chosen = _revision(history, number)
+        earlier = [revision for revision in history if revision.ref.number < number]
         described = _describe(chosen, _clusters_with(state, chosen.ref.name))
         before = earlier[-1] if earlier else None
         print_revision(_title(resource), chosen, before, described, output=output)
@@ -111,11 +113,11 @@ def run_undo(name: str, namespace: str, *, to_revision: int, hub: Hub) -> int:
 
     async def undo(client: KubeClient, resource: Object) -> int:
         state = _state_of(resource)
-        kept = await read_history(client, resource)
-        chosen = _choose(kept, state, to_revision)
+        history = await read_history(client, resource)
+        chosen = _choose(history, state, to_revision)
         spec = cast("dict[str, Any]", resource["spec"])
-        rest = {key: part for key, part in spec.items() if key not in FIELDS}
-        edited = {**resource, "spec": {**rest, **chosen.fields}}
+        others = {key: value for key, value in spec.items() if key not in FIELDS}
+        edited = {**resource, "spec": {**others, **chosen.fields}}
         await client.update(MULTI_CLUSTER_RESOURCES, edited, field_manager=MANAGER)
         printer.line(f"{_title(resource)}: edited back to revision {chosen.ref.number}")
         if state.phase is Phase.PAUSED:
@@ -183,11 +185,11 @@ async def _read(client: KubeClient, name: str, namespace: str) -> Object:
         raise ConfigError(f"{before}{slash}{after} is neither NAME nor NAMESPACE/NAME")
     resource = await client.get(MULTI_CLUSTER_RESOURCES, namespace, name)
     if resource is None:
-        known = [
-            str(one["metadata"]["name"])
-            for one in await client.list(MULTI_CLUSTER_RESOURCES, namespace)
+        names = [
+            str(resource["metadata"]["name"])
+            for resource in await client.list(MULTI_CLUSTER_RESOURCES, namespace)
         ]
-        raise unknown(f"no MultiClusterResource {namespace}/{name}", name, known)
+        raise unknown(f"no MultiClusterResource {namespace}/{name}", name, names)
     return resource
 
 
@@ -208,7 +210,11 @@ def _state_of(resource: Object) -> RolloutState:
     if resource["spec"].get("rollout") is None:
         raise ConfigError(f"{_title(resource)} has no spec.rollout: {_ADVICE}")
     conditions = cast("list[Object]", status.get("conditions") or [])
-    why = [str(one.get("message")) for one in conditions if one.get("type") == "Ready"]
+    why = [
+        str(condition.get("message"))
+        for condition in conditions
+        if condition.get("type") == "Ready"
+    ]
     raise RolloutError(
         f"the distributor has not begun the rollout of {_title(resource)}"
         + (f": {why[0]}" if why else "; is it running?")
@@ -227,7 +233,7 @@ def _render(resource: Object, state: RolloutState) -> str:
     observed = status.get("observedGeneration")
     if observed != resource["metadata"].get("generation", 0):
         lines.append("The spec was edited since; the distributor has not handled that yet.")
-    lines += ["", render_table(_WAVES, [_wave_row(one, state) for one in state.waves])]
+    lines += ["", render_table(_WAVES, [_wave_row(wave, state) for wave in state.waves])]
     groups: dict[int, list[str]] = {}
     for cluster, revision in state.behind.items():
         groups.setdefault(revision.number, []).append(cluster)
@@ -241,25 +247,28 @@ def _wave_row(wave: WaveStatus, state: RolloutState) -> list[str]:
     waits = {*state.behind, *state.updating}
     is_over = wave.phase.value == "Passed"
     ready = sum(is_over or name not in waits for name in wave.clusters)
-    shown = str(ready) if wave.phase.value != "Waiting" else "0"
+    text = str(ready) if wave.phase.value != "Waiting" else "0"
     gates = ", ".join(f"{gate.name} {gate.state}" for gate in wave.gates)
-    return [wave.name, wave.phase.value, str(len(wave.clusters)), shown, gates, wave.message]
+    return [wave.name, wave.phase.value, str(len(wave.clusters)), text, gates, wave.message]
 
 
 def _clusters_with(state: RolloutState, name: str) -> list[str]:
     """The clusters that have a revision."""
-    found = [cluster for cluster, one in state.behind.items() if one.name == name]
+    clusters = [cluster for cluster, revision in state.behind.items() if revision.name == name]
     if name == state.revision.name:
         placed = [cluster for wave in state.waves for cluster in wave.clusters]
-        found += [cluster for cluster in placed if cluster not in state.behind]
-    return sorted(found)
+        clusters += [cluster for cluster in placed if cluster not in state.behind]
+    return sorted(clusters)
 
 
 def _describe(revision: Revision, clusters: Sequence[str]) -> dict[str, Any]:
     fields = revision.fields
     single = fields.get("template")
     templates = cast("list[Object]", fields.get("templates") or ([single] if single else []))
-    objects = [f"{one.get('kind')}/{one.get('metadata', {}).get('name')}" for one in templates]
+    objects = [
+        f"{template.get('kind')}/{template.get('metadata', {}).get('name')}"
+        for template in templates
+    ]
     return {
         "revision": revision.ref.number,
         "name": revision.ref.name,
@@ -294,17 +303,19 @@ def _row(described: Mapping[str, Any], state: RolloutState) -> list[str]:
     return [f"{number}{mark}", described["created"], count, objects, images, described["cause"]]
 
 
-def _choose(kept: Sequence[Revision], state: RolloutState, number: int) -> Revision:
-    others = [one for one in kept if one.ref.number != state.revision.number]
-    wanted = number or state.previous or max((one.ref.number for one in others), default=0)
-    if wanted == state.revision.number:
-        raise ConfigError(f"revision {wanted} is the newest one already")
-    return _revision(kept, wanted)
+def _choose(history: Sequence[Revision], state: RolloutState, number: int) -> Revision:
+    others = [revision for revision in history if revision.ref.number != state.revision.number]
+    target = (
+        number or state.previous or max((revision.ref.number for revision in others), default=0)
+    )
+    if target == state.revision.number:
+        raise ConfigError(f"revision {target} is the newest one already")
+    return _revision(history, target)
 
 
-def _revision(kept: Sequence[Revision], number: int) -> Revision:
-    for revision in kept:
+def _revision(history: Sequence[Revision], number: int) -> Revision:
+    for revision in history:
         if revision.ref.number == number:
             return revision
-    numbers = ", ".join(str(one.ref.number) for one in kept) or "none"
+    numbers = ", ".join(str(revision.ref.number) for revision in history) or "none"
     raise ConfigError(f"revision {number} is not kept; kept: {numbers}")

@@ -97,9 +97,9 @@ class FleetFuse:
             on_record=count(facts.inventory),
         )
         deletions = [
-            Deletion(cluster=name, object=_name(one), is_recreated=one.mark is Mark.OUTDATED)
+            Deletion(cluster=name, object=_name(each), is_recreated=each.mark is Mark.OUTDATED)
             for name, owned in plan.automatic.items()
-            for one in owned
+            for each in owned
         ]
         answer = await self._budget.spend(owner, deletions, allowed=LEAST)
         if answer.decision is not Decision.FLEET:
@@ -113,8 +113,11 @@ class FleetFuse:
         """Count the objects of all MultiClusterResources, only when the budget runs out."""
         now = self._now()
         if self._counted is None or self._counted[0] < now - _COUNTED_FOR:
-            found = await hub.list(MULTI_CLUSTER_RESOURCES)
-            self._counted = (now, sum(objects_on_record(one.get("status") or {}) for one in found))
+            resources = await hub.list(MULTI_CLUSTER_RESOURCES)
+            self._counted = (
+                now,
+                sum(objects_on_record(resource.get("status") or {}) for resource in resources),
+            )
         return self._counted[1]
 
 

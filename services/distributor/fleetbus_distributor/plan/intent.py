@@ -111,8 +111,8 @@ def digest_of_record(status: Mapping[str, Any]) -> bytes:
     digest = hashlib.sha256()
     for part in _parts_of(status):
         entries = cast("list[dict[str, Any]]", part.get("clusters", []))
-        shown = [{key: one[key] for key in one if key != "uids"} for one in entries]
-        shown_part = [part.get("objects"), shown]
+        without_uids = [{key: entry[key] for key in entry if key != "uids"} for entry in entries]
+        shown_part = [part.get("objects"), without_uids]
         digest.update(orjson.dumps(shown_part, option=orjson.OPT_SORT_KEYS))
     return digest.digest()
 
@@ -156,10 +156,10 @@ def read_bases(status: Mapping[str, Any]) -> dict[str, Basis]:
     """
     try:
         return {
-            str(one["name"]): Basis(int(one["generation"]), str(one["labels"]))
+            str(entry["name"]): Basis(int(entry["generation"]), str(entry["labels"]))
             for part in _parts_of(status)
-            for one in cast("list[dict[str, Any]]", part.get("clusters", []))
-            if "generation" in one and "labels" in one
+            for entry in cast("list[dict[str, Any]]", part.get("clusters", []))
+            if "generation" in entry and "labels" in entry
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise IntentError(_MALFORMED) from error
@@ -180,12 +180,14 @@ def _read_cluster(entry: Any, objects: list[ObjectRef]) -> dict[Key, Owned]:
     indexes = cast("list[int]", fields.get("objects", list(range(len(objects)))))
     uids = cast("list[str]", fields.get("uids", [""] * len(indexes)))
     marks = {index: mark for mark in _MARKS for index in cast("list[int]", fields.get(mark, []))}
-    ran = {int(one["object"]): str(one["of"]) for one in cast("list[Any]", fields.get("ran", []))}
+    ran = {
+        int(entry["object"]): str(entry["of"]) for entry in cast("list[Any]", fields.get("ran", []))
+    }
     owned = [
         Owned(objects[index], str(uid), marks.get(index, Mark.NONE), ran.get(index, ""))
         for index, uid in zip(indexes, uids, strict=True)
     ]
-    return {one.ref.key: one for one in owned}
+    return {each.ref.key: each for each in owned}
 
 
 def write(inventory: Inventory, bases: Bases = _NO_BASES) -> dict[str, Any]:
@@ -194,13 +196,13 @@ def write(inventory: Inventory, bases: Bases = _NO_BASES) -> dict[str, Any]:
     Raises:
         IntentError: it is too large, also in parts.
     """
-    whole = _write_part(inventory, bases)
-    size = len(orjson.dumps(whole))
+    tree = _write_part(inventory, bases)
+    size = len(orjson.dumps(tree))
     if size <= MAX_BYTES:
-        return whole
+        return tree
     if size > MAX_PARTS * PART_BYTES:
         raise IntentError(
-            f"{len(whole['objects'])} objects on {len(whole['clusters'])} clusters are more than "
+            f"{len(tree['objects'])} objects on {len(tree['clusters'])} clusters are more than "
             "one MultiClusterResource can record; split it"
         )
     # A power of two, so that a few clusters more or less leave most parts as they are.
@@ -210,7 +212,7 @@ def write(inventory: Inventory, bases: Bases = _NO_BASES) -> dict[str, Any]:
         shares[crc32(name.encode()) % number][name] = entries
     # A mark that all objects have is beside the parts: it is set on a MultiClusterResource whose
     # namespace is terminating, where no other part could be created.
-    marks = {one.mark for entries in inventory.values() for one in entries.values()}
+    marks = {owned.mark for entries in inventory.values() for owned in entries.values()}
     common = Mark.CONFIRMED if marks == {Mark.CONFIRMED} else Mark.NONE
     if common:
         shares = [_with_mark(share, Mark.NONE) for share in shares]
@@ -220,14 +222,14 @@ def write(inventory: Inventory, bases: Bases = _NO_BASES) -> dict[str, Any]:
 
 def _with_mark(inventory: Inventory, mark: Mark) -> Inventory:
     return {
-        name: {key: replace(one, mark=mark) for key, one in entries.items()}
+        name: {key: replace(owned, mark=mark) for key, owned in entries.items()}
         for name, entries in inventory.items()
     }
 
 
 def _write_part(inventory: Inventory, bases: Bases) -> dict[str, Any]:
     refs = sorted(
-        {one.ref for entries in inventory.values() for one in entries.values()},
+        {owned.ref for entries in inventory.values() for owned in entries.values()},
         key=lambda ref: (ref.key, ref.api_version),
     )
     index = {ref: number for number, ref in enumerate(refs)}
@@ -256,7 +258,7 @@ def check_room(inventory: Inventory, bases: Bases = _NO_BASES) -> None:
     """
     write(
         {
-            name: {key: replace(one, uid=one.uid or _ANY_UID) for key, one in entries.items()}
+            name: {key: replace(owned, uid=owned.uid or _ANY_UID) for key, owned in entries.items()}
             for name, entries in inventory.items()
         },
         bases,
@@ -270,7 +272,7 @@ def _write_basis(basis: Basis | None) -> dict[str, Any]:
 def _write_cluster(
     name: str, entries: Mapping[Key, Owned], index: Mapping[ObjectRef, int]
 ) -> dict[str, Any]:
-    numbered = sorted((index[one.ref], one.uid, one.mark) for one in entries.values())
+    numbered = sorted((index[owned.ref], owned.uid, owned.mark) for owned in entries.values())
     numbers = [number for number, _, _ in numbered]
     stored: dict[str, Any] = {"name": name}
     if numbers != list(range(len(index))):
@@ -280,7 +282,7 @@ def _write_cluster(
     for mark in _MARKS:
         if marked := [number for number, _, of in numbered if of is mark]:
             stored[mark.value] = marked
-    ran = sorted((index[one.ref], one.ran) for one in entries.values() if one.ran)
+    ran = sorted((index[owned.ref], owned.ran) for owned in entries.values() if owned.ran)
     if ran:
         stored["ran"] = [{"object": number, "of": of} for number, of in ran]
     return stored
@@ -288,7 +290,7 @@ def _write_cluster(
 
 def outdated_keys(entries: Mapping[Key, Owned]) -> set[Key]:
     """The objects of a cluster that must be recreated, and no edit requests that."""
-    return {key for key, one in entries.items() if one.mark is Mark.OUTDATED}
+    return {key for key, owned in entries.items() if owned.mark is Mark.OUTDATED}
 
 
 def covers(recorded: Inventory, needed: Inventory) -> bool:
@@ -298,9 +300,10 @@ def covers(recorded: Inventory, needed: Inventory) -> bool:
     must not lose that. UIDs and other marks can wait for the end of the round.
     """
     return all(
-        (known := recorded.get(name, {}).get(key)) is not None and _answer(known) == _answer(one)
+        (recorded_object := recorded.get(name, {}).get(key)) is not None
+        and _answer(recorded_object) == _answer(owned)
         for name, entries in needed.items()
-        for key, one in entries.items()
+        for key, owned in entries.items()
     )
 
 

@@ -76,7 +76,7 @@ class Facts:
     generation: int
     fuse: FusePolicy
     confirmed: str = ""
-    held: Hold | None = None
+    hold: Hold | None = None
     """As the last round left it."""
     nonce: str = ""
     """Random, for a new hold."""
@@ -129,12 +129,12 @@ def make_plan(facts: Facts) -> Plan:
         return plan
     leaving = {name: list(_leaving(facts, name, entries)) for name, entries in evaluated.items()}
     prune = _select(leaving, lambda _one: True)
-    automatic = _select(prune, lambda one: _is_automatic(facts, one))
-    requested = _select(prune, lambda one: not _is_automatic(facts, one))
+    automatic = _select(prune, lambda owned: _is_automatic(facts, owned))
+    requested = _select(prune, lambda owned: not _is_automatic(facts, owned))
     confirmable = automatic
     if not facts.wanted and not facts.keeps_objects:
-        confirmable = _select(prune, lambda one: one.mark is not Mark.CONFIRMED)
-    plan_hash, nonce = hash_plan(facts.held, facts.nonce, *_parts(facts, gone, confirmable))
+        confirmable = _select(prune, lambda owned: owned.mark is not Mark.CONFIRMED)
+    plan_hash, nonce = hash_plan(facts.hold, facts.nonce, *_parts(facts, gone, confirmable))
     plan = replace(
         plan,
         prune=prune,
@@ -153,15 +153,15 @@ def _evaluate_all(facts: Facts, cluster: str) -> dict[Key, Owned]:
     entries = facts.inventory[cluster]
     if cluster not in facts.present or cluster in facts.unrendered:
         return entries
-    wanted = {ref.key for ref in facts.wanted.get(cluster, ())}
+    keys = {ref.key for ref in facts.wanted.get(cluster, ())}
     return {
         key: replace(
-            one,
-            mark=_mark_wanted(facts, cluster, one.mark)
-            if key in wanted
-            else _mark_surplus(facts, cluster, one.mark),
+            owned,
+            mark=_mark_wanted(facts, cluster, owned.mark)
+            if key in keys
+            else _mark_surplus(facts, cluster, owned.mark),
         )
-        for key, one in entries.items()
+        for key, owned in entries.items()
     }
 
 
@@ -203,8 +203,8 @@ def _mark_wanted(facts: Facts, cluster: str, mark: Mark) -> Mark:
 def _leaving(facts: Facts, cluster: str, entries: Mapping[Key, Owned]) -> Iterator[Owned]:
     if cluster not in facts.present:
         return
-    wanted = {ref.key for ref in facts.wanted.get(cluster, ())}
-    yield from (one for key, one in entries.items() if key not in wanted or _is_outdated(one))
+    keys = {ref.key for ref in facts.wanted.get(cluster, ())}
+    yield from (owned for key, owned in entries.items() if key not in keys or _is_outdated(owned))
 
 
 def _is_outdated(owned: Owned) -> bool:
@@ -220,15 +220,15 @@ def _is_automatic(facts: Facts, owned: Owned) -> bool:
 def _hold(facts: Facts, plan: Plan) -> Plan:
     """Hold what exceeds any limit; without any cluster even what was requested (rule D8)."""
     if not facts.wanted and not facts.keeps_objects and plan.confirmable:
-        confirmed = _select(plan.prune, lambda one: one.mark is Mark.CONFIRMED)
+        confirmed = _select(plan.prune, lambda owned: owned.mark is Mark.CONFIRMED)
         return hold_automatic(facts, replace(plan, requested=confirmed), HoldReason.EMPTY_SELECTION)
     if not plan.automatic:
         return plan
-    if facts.held and facts.held.reason is not HoldReason.UNREADABLE:
+    if facts.hold and facts.hold.reason is not HoldReason.UNREADABLE:
         # A person has to answer. Time is no answer, nor is an edit that does not request it, nor
         # another cluster that comes or goes meanwhile: these only change the hash of the plan.
-        is_empty = facts.held.reason is HoldReason.EMPTY_SELECTION
-        return hold_automatic(facts, plan, HoldReason.FUSE if is_empty else facts.held.reason)
+        is_empty = facts.hold.reason is HoldReason.EMPTY_SELECTION
+        return hold_automatic(facts, plan, HoldReason.FUSE if is_empty else facts.hold.reason)
     objects, fuse = count(plan.automatic), facts.fuse
     is_much = objects > fuse.objects or objects * 100 > fuse.percent * count(facts.inventory)
     if is_much or len(plan.automatic) >= fuse.clusters:
@@ -288,13 +288,13 @@ def record(facts: Facts, plan: Plan) -> Inventory:
     for name in plan.doubted:
         result[name] = dict(facts.inventory[name])
     for name, owned in plan.prune.items():
-        for one in owned:
-            result[name][one.ref.key] = replace(one, mark=_allowed(plan, one))
+        for each in owned:
+            result[name][each.ref.key] = replace(each, mark=_allowed(plan, each))
     for name, refs in facts.wanted.items():
         entries = result.setdefault(name, {})
         for ref in refs:
-            known = entries.get(ref.key)
-            entries[ref.key] = replace(known, ref=ref) if known else Owned(ref)
+            recorded = entries.get(ref.key)
+            entries[ref.key] = replace(recorded, ref=ref) if recorded else Owned(ref)
     return {name: entries for name, entries in result.items() if entries}
 
 
@@ -310,8 +310,8 @@ def settle(facts: Facts, plan: Plan, needed: Inventory) -> dict[str, Basis]:
     for name in needed:
         is_evaluated = name not in facts.unrendered and name not in plan.doubted
         present = facts.present.get(name) if is_evaluated else None
-        if found := present or facts.bases.get(name):
-            settled[name] = found
+        if basis := present or facts.bases.get(name):
+            settled[name] = basis
     return settled
 
 
@@ -326,13 +326,15 @@ def without(share: Share, names: Mapping[str, object]) -> dict[str, list[Owned]]
 
 
 def _select(share: Share, predicate: Callable[[Owned], bool]) -> dict[str, list[Owned]]:
-    chosen = {name: [one for one in owned if predicate(one)] for name, owned in share.items()}
+    chosen = {name: [each for each in owned if predicate(each)] for name, owned in share.items()}
     return {name: owned for name, owned in chosen.items() if owned}
 
 
 def _parts(facts: Facts, gone: Sequence[str], goes: Share) -> Sequence[object]:
     """Everything that a person confirms: this generation, what goes and what remains."""
-    names = {name: sorted((*one.ref.key, one.uid) for one in owned) for name, owned in goes.items()}
+    names = {
+        name: sorted((*each.ref.key, each.uid) for each in owned) for name, owned in goes.items()
+    }
     remains = {name: sorted(ref.key for ref in refs) for name, refs in facts.wanted.items()}
     return facts.uid, facts.generation, names, remains, gone
 

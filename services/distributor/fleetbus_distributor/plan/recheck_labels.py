@@ -37,11 +37,11 @@ async def recheck(
         hub: where the Cluster objects are.
         clusters: the fleet as the plan knows it; those of other providers have no object to read.
     """
-    known = {info.name: info for info in clusters if info.provider == _PROVIDER}
+    rechecked = {info.name: info for info in clusters if info.provider == _PROVIDER}
     doubted = {
         name: owned
         for name, owned in plan.prune.items()
-        if name in known and not await _is_confirmed(hub, placement, known[name], owned)
+        if name in rechecked and not await _is_confirmed(hub, placement, rechecked[name], owned)
     }
     if not doubted:
         return plan
@@ -56,16 +56,16 @@ async def recheck(
 
 
 async def _is_confirmed(
-    hub: KubeClient, placement: Placement, known: ClusterInfo, owned: Iterable[Owned]
+    hub: KubeClient, placement: Placement, cluster: ClusterInfo, owned: Iterable[Owned]
 ) -> bool:
-    is_replaced = any(one.mark is Mark.OUTDATED for one in owned)
-    is_dropped = placement.cluster_selector is not None and not _is_chosen(placement, known)
+    is_replaced = any(each.mark is Mark.OUTDATED for each in owned)
+    is_dropped = placement.cluster_selector is not None and not _is_chosen(placement, cluster)
     if not is_replaced and not is_dropped:
         return True
-    live = await _live(hub, known)
+    live = await _live(hub, cluster)
     if live is None:
         return False
-    return not (is_replaced and live.labels != known.labels) and not (
+    return not (is_replaced and live.labels != cluster.labels) and not (
         is_dropped and _is_chosen(placement, live)
     )
 
@@ -74,13 +74,13 @@ def _is_chosen(placement: Placement, cluster: ClusterInfo) -> bool:
     return bool(place(placement, [Member(cluster.name, cluster.labels)], hub="").targets)
 
 
-async def _live(hub: KubeClient, known: ClusterInfo) -> ClusterInfo | None:
+async def _live(hub: KubeClient, info: ClusterInfo) -> ClusterInfo | None:
     try:
-        cluster = await hub.get(CLUSTER_RESOURCE, "", known.name)
+        cluster = await hub.get(CLUSTER_RESOURCE, "", info.name)
     except KubeError as error:
-        log.warning("cluster_unreadable", cluster=known.name, error=str(error))
+        log.warning("cluster_unreadable", cluster=info.name, error=str(error))
         return None
     if cluster is None:
         return None  # it is leaving the fleet, which the leave record covers (rule D7)
     labels: dict[str, str] = cluster["metadata"].get("labels") or {}
-    return replace(known, labels=labels)
+    return replace(info, labels=labels)

@@ -38,8 +38,8 @@ class Definitions:
                 self._served.setdefault(path, {})[names["plural"]] = entry
                 self._new.append(path.removeprefix("/apis/"))
         conditions = [{"type": kind, "status": "True"} for kind in ("NamesAccepted", "Established")]
-        known: Mapping[str, Any] = tree.get("status") or {}
-        return {**tree, "status": {**known, "conditions": conditions}}
+        status: Mapping[str, Any] = tree.get("status") or {}
+        return {**tree, "status": {**status, "conditions": conditions}}
 
     def take_new(self) -> list[str]:
         """The group versions that were defined since the last call."""
@@ -59,8 +59,8 @@ class Definitions:
         """Add the planned types to a discovery document."""
         if path not in self._served:
             return document
-        found: Object = orjson.loads(document)
-        listed = cast("list[Object]", found.get("resources") or [])
-        names = {one.get("name") for one in listed}
-        added = [one for name, one in self._served[path].items() if name not in names]
-        return orjson.dumps({**found, "resources": [*listed, *added]})
+        resources: Object = orjson.loads(document)
+        listed = cast("list[Object]", resources.get("resources") or [])
+        names = {resource.get("name") for resource in listed}
+        added = [resource for name, resource in self._served[path].items() if name not in names]
+        return orjson.dumps({**resources, "resources": [*listed, *added]})

@@ -88,7 +88,8 @@ def _marked(value: Any, path: Path, secrets: Mapping[Path, str], before: Mapping
     if isinstance(value, list):
         items = cast("list[Any]", value)
         return [
-            _marked(one, (*path, name_of(one, at)), secrets, before) for at, one in enumerate(items)
+            _marked(item, (*path, name_of(item, at)), secrets, before)
+            for at, item in enumerate(items)
         ]
     return value
 
@@ -96,9 +97,9 @@ def _marked(value: Any, path: Path, secrets: Mapping[Path, str], before: Mapping
 def secrets_in(tree: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """Each secret value with its path: of Secrets all, else those of members with such names."""
     is_secret = tree.get("kind") == "Secret"
-    for name, part in tree.items():
+    for name, member in tree.items():
         is_data = is_secret and name in ("data", "stringData")
-        yield from strings_in(part, (name,), "", is_secret=is_data)
+        yield from strings_in(member, (name,), "", is_secret=is_data)
 
 
 def strings_in(
@@ -114,14 +115,14 @@ def strings_in(
     """
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value)
-        own = str(members.get("name", ""))
+        item_name = str(members.get("name", ""))
         for key, member in members.items():
-            name = own if key == "value" else key
+            name = item_name if key == "value" else key
             yield from strings_in(member, (*path, key), name, is_secret=is_secret)
     elif isinstance(value, list):
-        for at, one in enumerate(cast("list[Any]", value)):
-            inner = (*path, name_of(one, at))
-            yield from strings_in(one, inner, called, is_secret=is_secret)
+        for at, item in enumerate(cast("list[Any]", value)):
+            inner = (*path, name_of(item, at))
+            yield from strings_in(item, inner, called, is_secret=is_secret)
     elif is_secret or (isinstance(value, str) and SENSITIVE_NAME.search(called)):
         yield path, str(value)
 

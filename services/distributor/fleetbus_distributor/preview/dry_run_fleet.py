@@ -61,7 +61,7 @@ class DryRunFleet:
         """
         if name not in self.clients:
             original = self._fleet.cluster(name).live
-            info = next(one for one in self._fleet.clusters() if one.name == name)
+            info = next(member for member in self._fleet.clusters() if member.name == name)
             client = DryRunClient(info.config, user_agent=_USER_AGENT)
             client.cluster = name
             if original.identity_check is not None:
@@ -71,7 +71,7 @@ class DryRunFleet:
 
     def count_writes(self) -> int:
         """How many writes were planned so far."""
-        return sum(len(one.writes) for one in self.clients.values())
+        return sum(len(client.writes) for client in self.clients.values())
 
     async def aclose(self) -> None:
         """Close every connection."""

@@ -92,12 +92,12 @@ class Preview:
     @property
     def has_changes(self) -> bool:
         """Whether anything would be written."""
-        return any(one.objects for one in self.clusters)
+        return any(plan.objects for plan in self.clusters)
 
     @property
     def has_errors(self) -> bool:
         """Whether a cluster could not be asked, or would refuse an object."""
-        states = {found.state for one in self.clusters for found in one.findings}
+        states = {finding.state for plan in self.clusters for finding in plan.findings}
         return bool(self.problem) or not states.isdisjoint({State.FAILED, State.UNREACHABLE})
 
 
@@ -111,7 +111,7 @@ class _Outcomes:
         self, document: Document, outcomes: Sequence[ClusterOutcome], old: Mapping[str, Any]
     ) -> None:
         del document, old
-        self.found |= {one.name: one for one in outcomes}
+        self.found |= {outcome.name: outcome for outcome in outcomes}
 
     async def rollout(self, document: Document, changes: Sequence[RolloutChange]) -> None:
         del document, changes
@@ -131,14 +131,14 @@ async def candidate_of(hub: DryRunClient, document: Object) -> Object:
         name: merged(live["metadata"].get(name) or {}, metadata.get(name) or {})
         for name in ("labels", "annotations")
     }
-    wanted: Object = {
+    changed: Object = {
         **live,
         "metadata": {**live["metadata"], **marks},
         "spec": document.get("spec"),
     }
-    made = await hub.dry_update(MULTI_CLUSTER_RESOURCES, wanted)
-    generation = int(live["metadata"].get("generation", 0)) + (made["spec"] != live["spec"])
-    return {**made, "metadata": {**made["metadata"], "generation": generation}}
+    stored = await hub.dry_update(MULTI_CLUSTER_RESOURCES, changed)
+    generation = int(live["metadata"].get("generation", 0)) + (stored["spec"] != live["spec"])
+    return {**stored, "metadata": {**stored["metadata"], "generation": generation}}
 
 
 async def preview(
@@ -201,7 +201,7 @@ async def _no_requeue(_owner: Owner, _cluster: str, _after: timedelta) -> None:
 def _problem(status: Mapping[str, Any], outcomes: Mapping[str, ClusterOutcome]) -> str:
     """Why no round could work on any cluster."""
     conditions = cast("list[Object]", status.get("conditions") or [])
-    ready = [one for one in conditions if one.get("type") == "Ready"]
+    ready = [condition for condition in conditions if condition.get("type") == "Ready"]
     if outcomes or not ready or ready[0]["status"] == "True":
         return ""
     return f"{ready[0]['reason']}: {ready[0]['message']}"
@@ -224,11 +224,11 @@ def _clusters(
 
 def _unchanged(plan: ClusterPlan, outcome: ClusterOutcome) -> int:
     """Count the objects on record that stay as they are."""
-    named = [*plan.objects, *(one for one in plan.findings if one.ref)]
-    named_refs = {(one.ref.kind, one.ref.namespace, one.ref.name) for one in named if one.ref}
+    named = [*plan.objects, *(finding for finding in plan.findings if finding.ref)]
+    named_refs = {(item.ref.kind, item.ref.namespace, item.ref.name) for item in named if item.ref}
     return sum(
         named_refs.isdisjoint({(ref.kind, ref.namespace, ref.name), (ref.kind, "", ref.name)})
-        for ref in (one.ref for one in outcome.inventory.values())
+        for ref in (owned.ref for owned in outcome.inventory.values())
     )
 
 
@@ -237,19 +237,20 @@ def _is_shown(plan: ClusterPlan, outcomes: Mapping[str, ClusterOutcome]) -> bool
 
 
 def _findings(outcome: ClusterOutcome) -> list[PlannedFinding]:
-    found = [
-        PlannedFinding(one.state, one.reason, one.message, one.ref) for one in outcome.findings
+    findings = [
+        PlannedFinding(finding.state, finding.reason, finding.message, finding.ref)
+        for finding in outcome.findings
     ]
-    is_reported = any(one.reason == outcome.reason for one in found)
+    is_reported = any(finding.reason == outcome.reason for finding in findings)
     if outcome.state is not State.APPLIED and not is_reported:
-        found.append(PlannedFinding(outcome.state, outcome.reason, outcome.message))
-    return found
+        findings.append(PlannedFinding(outcome.state, outcome.reason, outcome.message))
+    return findings
 
 
 def _objects(client: DryRunClient, uid: str) -> list[PlannedObject]:
-    paths = list(dict.fromkeys(one.path for one in client.writes))
+    paths = list(dict.fromkeys(write.path for write in client.writes))
     planned = [_object(client, path, uid) for path in paths]
-    return [one for one in planned if one is not None]
+    return [item for item in planned if item is not None]
 
 
 def _object(client: DryRunClient, path: str, uid: str) -> PlannedObject | None:
@@ -257,13 +258,13 @@ def _object(client: DryRunClient, path: str, uid: str) -> PlannedObject | None:
     before, after = client.before.get(path), client.after(path)
     if not any(tree and is_owned_by(tree, uid) for tree in (before, after)):
         return None
-    shown = after or before
-    if shown is None:
+    tree = after or before
+    if tree is None:
         return None
     action = _action(client, path, before, after, uid)
     is_diff = action in (Action.CHANGE, Action.RECREATE) and before and after
     lines = diff(before, after) if is_diff and before and after else []
-    return PlannedObject(_reference(shown), action, lines, path not in client.unchecked)
+    return PlannedObject(_reference(tree), action, lines, path not in client.unchecked)
 
 
 def _reference(tree: Object) -> ObjectRef:
@@ -279,6 +280,6 @@ def _action(
         return Action.CREATE
     if after is None or after["metadata"].get("deletionTimestamp"):
         return Action.DELETE
-    if any(one.path == path and one.verb == "delete" for one in client.writes):
+    if any(write.path == path and write.verb == "delete" for write in client.writes):
         return Action.RECREATE
     return Action.CHANGE if is_owned_by(after, uid) else Action.RELEASE

@@ -44,9 +44,9 @@ class _Part:
 def show_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a revision for people: one `template` is a list, too."""
     parts = _parts_of(fields)
-    shown = {name: hide(part.content, part.secrets) for name, part in parts.items()}
-    others = {name: shown.pop(name)[name] for name in _OTHER_FIELDS if name in shown}
-    return {"templates": list(shown.values()), **others}
+    contents = {name: hide(text.content, text.secrets) for name, text in parts.items()}
+    others = {name: contents.pop(name)[name] for name in _OTHER_FIELDS if name in contents}
+    return {"templates": list(contents.values()), **others}
 
 
 def diff_fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[PartChange]:
@@ -108,7 +108,7 @@ def _secrets_of_patches(
             yield from strings_in(value, (*place, "merge", name), "", is_secret=True)
         for inner, action in _placed(entry.get("action"), (*place, "action")):
             path = text(action.get("path"))
-            is_data = has_data and path.split("/")[1:2] in ([], *([one] for one in _OF_SECRETS))
+            is_data = has_data and path.split("/")[1:2] in ([], *([name] for name in _OF_SECRETS))
             if is_data or SENSITIVE_NAME.search(path):
                 value = action.get("value")
                 yield from strings_in(value, (*inner, "value"), "", is_secret=True)

@@ -118,7 +118,7 @@ def _is_target(target: Target | None, obj: Object) -> bool:
         (target.namespace, names.get("namespace")),
         (target.name, names.get("name")),
     ]
-    return all(wanted is None or wanted == found for wanted, found in facts)
+    return all(expected is None or expected == actual for expected, actual in facts)
 
 
 def _customize(obj: Object, entry: ClusterCustomize, scene: _Scene, where: str) -> Object:
@@ -192,8 +192,8 @@ def _apply(obj: Object, operation: dict[str, Any], where: str) -> Object:
 
 
 def _error(obj: Object, operation: dict[str, Any], where: str, why: str) -> CustomizeError:
-    what = f"{operation['op']} {_cut(operation['path'])} of {_cut(_named(obj))}"
-    return CustomizeError(f"{where}: {what}: {why}")
+    subject = f"{operation['op']} {_cut(operation['path'])} of {_cut(_named(obj))}"
+    return CustomizeError(f"{where}: {subject}: {why}")
 
 
 def _cut(text: str) -> str:
@@ -250,7 +250,7 @@ def _ensure_maps(obj: Object, tokens: list[str]) -> None:
 
 def _tokens(pointer: str) -> list[str]:
     parts = pointer.split("/")[1:]
-    return [part.replace("~1", "/").replace("~0", "~") for part in parts]
+    return [piece.replace("~1", "/").replace("~0", "~") for piece in parts]
 
 
 def read_value(value: Any) -> tuple[Any, str]:
@@ -275,9 +275,11 @@ def read_value(value: Any) -> tuple[Any, str]:
     if lost or ignored:
         names = f"everything after the second '=' of {', '.join(lost)}" if lost else ""
         others = f"{ignored} element(s) without '='" if ignored else ""
-        what = " and ".join(part for part in (names, others) if part)
-        warning = f"a list with k=v strings is read as a map and loses {what}; write a plain value"
-    return {part[0]: part[1] for part in parts}, warning
+        subjects = " and ".join(text for text in (names, others) if text)
+        warning = (
+            f"a list with k=v strings is read as a map and loses {subjects}; write a plain value"
+        )
+    return {pair[0]: pair[1] for pair in parts}, warning
 
 
 def merge_patch(target: Any, patch: Any) -> Any:

@@ -201,13 +201,14 @@ def _add(draft: Draft, cluster: str, rendered: _Rendered) -> None:
 
 def _unused_rules(spec: Spec, draft: Draft) -> Iterator[str]:
     """Rules that are most likely typos: an object that they miss is evaluated without them."""
-    wanted = {ref for refs in draft.wanted.values() for ref in refs}
-    if not wanted or draft.problems:
+    references = {ref for refs in draft.wanted.values() for ref in refs}
+    if not references or draft.problems:
         return
     for field_name, rules in (("health", spec.health), ("feedback", spec.feedback)):
         for number, rule in enumerate(rules):
             if not any(
-                rule.selects(ref.api_version, ref.kind, ref.namespace, ref.name) for ref in wanted
+                rule.selects(ref.api_version, ref.kind, ref.namespace, ref.name)
+                for ref in references
             ):
                 yield f"spec.{field_name}[{number}]: no template is {rule}"
 

@@ -46,13 +46,13 @@ def finish(obj: Object, path: str) -> Object:
     metadata: Any = obj.get("metadata")
     if not isinstance(metadata, dict):
         raise RenderError(f"{path}.metadata: an object is required")
-    kept = cast("Object", metadata)
+    tree = cast("Object", metadata)
     if not _API_VERSION.fullmatch(_require_text(obj, "apiVersion", path)):
         raise RenderError(f"{path}.apiVersion: must be VERSION or GROUP/VERSION")
     _require_text(obj, "kind", path)
-    _require_text(kept, "name", f"{path}.metadata")
-    _check_metadata(kept, f"{path}.metadata")
-    cleaned: Object = {key: value for key, value in kept.items() if key not in _SERVER_FIELDS}
+    _require_text(tree, "name", f"{path}.metadata")
+    _check_metadata(tree, f"{path}.metadata")
+    cleaned: Object = {key: value for key, value in tree.items() if key not in _SERVER_FIELDS}
     cleaned["namespace"] = cleaned.get("namespace") or DEFAULT_NAMESPACE
     annotations = cast("Object", cleaned.get("annotations") or {})
     if _LAST_APPLIED in annotations:
@@ -94,9 +94,9 @@ def _check_texts(value: Any, path: str) -> None:
         raise RenderError(f"{path}: a map of strings is required")
     for key, text in cast("Object", value).items():
         if not isinstance(text, str | None):
-            shown = f".{key}" if key.replace("-", "").replace("_", "").isalnum() else f"[{key!r}]"
+            member = f".{key}" if key.replace("-", "").replace("_", "").isalnum() else f"[{key!r}]"
             raise RenderError(
-                f"{path}{shown}: a string is required; write numbers and booleans in quotes"
+                f"{path}{member}: a string is required; write numbers and booleans in quotes"
             )
 
 
@@ -108,8 +108,8 @@ def _check_items(value: Any, kind: type, path: str, expected: str) -> None:
         raise RenderError(f"{path}: a list of {expected} is required")
 
 
-def _require_text(part: Object, key: str, path: str) -> str:
-    text: Any = part.get(key)
+def _require_text(tree: Object, key: str, path: str) -> str:
+    text: Any = tree.get(key)
     if text is None or text == "":
         raise RenderError(f"{path}.{key}: required")
     if not isinstance(text, str):
@@ -125,5 +125,5 @@ def _without_string_data(secret: Object, path: str) -> Object:
         return secret
     texts = cast("dict[str, str | None]", secret["stringData"] or {})
     encoded = {k: base64.b64encode((v or "").encode()).decode() for k, v in texts.items()}
-    rest = {key: value for key, value in secret.items() if key != "stringData"}
-    return {**rest, "data": {**cast("Object", secret.get("data") or {}), **encoded}}
+    others = {key: value for key, value in secret.items() if key != "stringData"}
+    return {**others, "data": {**cast("Object", secret.get("data") or {}), **encoded}}

@@ -38,31 +38,31 @@ def place(placement: Placement, members: Iterable[Member], hub: str) -> Placed:
         members: the fleet, the hub included when it is a member.
         hub: the name of the hub; "" if there is none, so that an empty placement chooses nothing.
     """
-    known = {member.name: member for member in members}
-    wanted = _wanted(placement, known, hub)
+    by_name = {member.name: member for member in members}
+    chosen = _wanted(placement, by_name, hub)
     excluded = {cluster.name for cluster in placement.exclude}
-    names = [name for name in wanted if name not in excluded]
+    names = [name for name in chosen if name not in excluded]
     return Placed(
-        targets=[known[name] for name in sorted(names) if name in known],
-        unknown=sorted(name for name in names if name not in known),
+        targets=[by_name[name] for name in sorted(names) if name in by_name],
+        unknown=sorted(name for name in names if name not in by_name),
         by_selector=placement.cluster_selector is not None,
     )
 
 
-def _wanted(placement: Placement, known: Mapping[str, Member], hub: str) -> set[str]:
+def _wanted(placement: Placement, by_name: Mapping[str, Member], hub: str) -> set[str]:
     if not placement.clusters and placement.cluster_selector is None:
         return {hub} if hub else set()
-    wanted = {cluster.name for cluster in placement.clusters}
+    names = {cluster.name for cluster in placement.clusters}
     selector = placement.cluster_selector
     if selector is not None:
-        wanted |= {name for name, member in known.items() if matches(selector, member.labels)}
-    return wanted
+        names |= {name for name, member in by_name.items() if matches(selector, member.labels)}
+    return names
 
 
 def matches(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
     """Whether labels match a selector, as in Kubernetes; an empty one matches everything."""
     exact = all(labels.get(key) == value for key, value in selector.match_labels.items())
-    return exact and all(_holds(one, labels) for one in selector.match_expressions)
+    return exact and all(_holds(requirement, labels) for requirement in selector.match_expressions)
 
 
 def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:

@@ -181,7 +181,9 @@ class Spec(Strict):
         """Each template with the path of its field, for messages."""
         if self.template is not None:
             return [("spec.template", self.template)]
-        return [(f"spec.templates[{n}]", one) for n, one in enumerate(self.templates or [])]
+        return [
+            (f"spec.templates[{n}]", template) for n, template in enumerate(self.templates or [])
+        ]
 
 
 def read_service_account(resource: dict[str, Any]) -> str:
@@ -222,7 +224,9 @@ def read_spec(resource: dict[str, Any]) -> Spec:
 
 def _problems(error: ValidationError) -> list[str]:
     details = error.errors(include_url=False, include_input=False, include_context=False)
-    named = [f"{_path(one['loc'])}: {_reason(one['msg'])}" for one in details[:_MAX_PROBLEMS]]
+    named = [
+        f"{_path(detail['loc'])}: {_reason(detail['msg'])}" for detail in details[:_MAX_PROBLEMS]
+    ]
     return named + _more(len(details))
 
 
@@ -232,7 +236,7 @@ def _more(count: int) -> list[str]:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    parts = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    parts = "".join(f"[{piece}]" if isinstance(piece, int) else f".{piece}" for piece in location)
     return f"spec{parts}"
 
 

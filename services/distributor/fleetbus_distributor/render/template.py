@@ -144,9 +144,9 @@ def _fill_string(text: str, context: Context, work: Work, path: _Path) -> Any:
     work.spend_text(text)
     if "${" not in text:
         return text
-    whole = _EXPRESSION.fullmatch(text)
-    if whole and not whole[1]:
-        value = _look_up(whole[2], context, path)
+    match = _EXPRESSION.fullmatch(text)
+    if match and not match[1]:
+        value = _look_up(match[2], context, path)
         work.spend_value(value, _joined(path))
         # A copy: two fields must not share one tree, which a patch may change later.
         return json.loads(json.dumps(value)) if isinstance(value, dict | list) else value
@@ -154,9 +154,9 @@ def _fill_string(text: str, context: Context, work: Work, path: _Path) -> Any:
     def replace(match: re.Match[str]) -> str:
         if match[1]:
             return match[0][1:]
-        part = _scalar(_look_up(match[2], context, path), match[2], path)
-        work.spend_text(part)
-        return part
+        piece = _scalar(_look_up(match[2], context, path), match[2], path)
+        work.spend_text(piece)
+        return piece
 
     return _EXPRESSION.sub(replace, text)
 

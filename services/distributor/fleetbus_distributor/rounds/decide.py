@@ -65,7 +65,7 @@ def plan_facts(
         generation=document.generation,
         fuse=spec.policy.fuse,
         confirmed=document.confirmed,
-        held=status.read_hold(document.status),
+        hold=status.read_hold(document.status),
         nonce=new_nonce(),
         recreates=spec.policy.recreate,
         keeps_objects=spec.policy.deletion is DeletionPolicy.ORPHAN,
