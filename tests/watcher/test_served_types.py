@@ -68,6 +68,20 @@ async def test_names_and_columns_are_reported_and_again_when_they_change(rig: Ri
         await eventually(is_changed)
 
 
+async def test_the_columns_of_our_own_types_are_reported_though_their_names_are_known(rig: Rig):
+    """`fleetbus get mcr` and `kubectl get mcr` below /kube had no column but the age."""
+    crd = definition(
+        "fleetbus.dev",
+        "multiclusterresources",
+        "MultiClusterResource",
+        additionalPrinterColumns=COLUMNS,
+    )
+    rig.cluster.create(CRDS, crd)
+    async with rig.watching(resources=("multiclusterresources.fleetbus.dev", "configmaps")):
+        (found,) = await eventually(lambda: reported(rig))
+    assert (found.resource_key, found.columns) == ("fleetbus.dev/multiclusterresources", SENT)
+
+
 async def test_the_kind_of_lists_is_the_accepted_one(rig: Rig):
     crd = widgets(COLUMNS)
     crd["spec"]["names"]["listKind"] = "WidgetCollection"

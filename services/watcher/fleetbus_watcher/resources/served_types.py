@@ -21,6 +21,7 @@ from fleetbus.kube.discovery import ApiResource
 from fleetbus.kube.list_watch.listing import JSON, METADATA, WatchTarget, list_pages
 from fleetbus.kube.resource_names import names_of
 from fleetbus_proto.events import PrinterColumn, ServedType
+from fleetbus_proto.resources import Resource, is_built_in
 from fleetbus_watcher.errors import WatcherError
 from fleetbus_watcher.follow.context import CRDS, ClusterContext
 from fleetbus_watcher.selection import SelectionResult
@@ -119,7 +120,7 @@ class ServedTypes:
         watched = {
             each.api.resource.key: each.api
             for each in selected.resources.values()
-            if not names_of(each.api.resource.key)
+            if not _is_in_every_cluster(each.api.resource)
         }
         if watched != self._watched or self.known is None:
             self._watched = watched
@@ -218,6 +219,11 @@ class ServedTypes:
         if self.known != found:
             self.known = found
             self._context.changed.set()
+
+
+def _is_in_every_cluster(resource: Resource) -> bool:
+    """Whether a type has no definition, and names that the hub knows; our own types have both."""
+    return is_built_in(resource.group) and bool(names_of(resource.key))
 
 
 def read_definition(found: bytes, version: str) -> Defined:
