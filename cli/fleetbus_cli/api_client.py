@@ -168,12 +168,12 @@ class ApiClient:
             ApiFailed: no response, or no such resource.
             ApiRefused: the query is malformed.
         """
-        found = Found()
-        found.items.extend(self.each(resource, query, limit, found))
-        return found
+        listing = Found()
+        listing.items.extend(self.each(resource, query, limit, listing))
+        return listing
 
     def each(
-        self, resource: str, query: Mapping[str, str | Sequence[str]], limit: int, found: Found
+        self, resource: str, query: Mapping[str, str | Sequence[str]], limit: int, listing: Found
     ) -> Iterator[Item]:
         """List the objects of a resource one by one, a page at a time.
 
@@ -181,7 +181,7 @@ class ApiClient:
             resource: its name.
             query: the query parameters.
             limit: the most objects; 0 for all.
-            found: gets what the pages say beside the objects.
+            listing: gets what the pages say beside the objects.
 
         Raises: as `list`.
         """
@@ -189,14 +189,14 @@ class ApiClient:
         token, count = "", 0
         while True:
             size = min(_PAGE, limit - count) if limit else _PAGE
-            asked = {**query, "limit": str(size), **({"continue": token} if token else {})}
-            page = self.get(path, asked)
-            token = _add(found, page)
+            page_query = {**query, "limit": str(size), **({"continue": token} if token else {})}
+            page = self.get(path, page_query)
+            token = _add(listing, page)
             for raw in page["items"]:
                 count += 1
                 yield Item.read(raw)
             if not token or (limit and count >= limit):
-                found.is_cut = bool(token)
+                listing.is_cut = bool(token)
                 return
 
     def get(self, path: str, query: Mapping[str, str | Sequence[str]] | None = None) -> Any:
@@ -284,15 +284,15 @@ class ApiClient:
             request.add_header("Content-Type", content_type)
         if accept:
             request.add_header("Accept", accept)
-        known = self._find_token()
-        if known.token:
-            request.add_unredirected_header("Authorization", f"Bearer {known.token}")
+        api_token = self._find_token()
+        if api_token.token:
+            request.add_unredirected_header("Authorization", f"Bearer {api_token.token}")
         for _ in range(self._attempts - 1):
             try:
-                return self._ask(request, known)
+                return self._ask(request, api_token)
             except _TooManyRequests as e:
                 time.sleep(e.wait_seconds)
-        return self._ask(request, known)
+        return self._ask(request, api_token)
 
     def _find_token(self) -> ApiToken:
         """The token, read anew now and then: a list may take longer than it is valid."""
@@ -323,14 +323,14 @@ class ApiClient:
             raise ApiFailed(f"{where} does not answer: {reason}") from e
 
 
-def _add(found: Found, page: Mapping[str, Any]) -> str:
+def _add(listing: Found, page: Mapping[str, Any]) -> str:
     """Note what a page says beside its objects; return its continue token."""
-    found.resource = page["resource"]
-    found.version = found.version or str(page["resourceVersion"])
-    found.freshness |= page["freshness"]
-    found.incomplete += [name for name in page["incomplete"] if name not in found.incomplete]
-    found.as_of = str(page.get("asOf", ""))
-    found.undetermined += page.get("undetermined", ())
+    listing.resource = page["resource"]
+    listing.version = listing.version or str(page["resourceVersion"])
+    listing.freshness |= page["freshness"]
+    listing.incomplete += [name for name in page["incomplete"] if name not in listing.incomplete]
+    listing.as_of = str(page.get("asOf", ""))
+    listing.undetermined += page.get("undetermined", ())
     return str(page["continue"])
 
 
@@ -345,9 +345,11 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def _refusal(error: urllib.error.HTTPError, token: ApiToken) -> FleetbusError:
     with error:
         try:
-            found = json.load(error)
+            answer = json.load(error)
             # A problem, an error below /v1, a Status of Kubernetes.
-            detail = str(next(found[key] for key in ("detail", "error", "message") if key in found))
+            detail = str(
+                next(answer[key] for key in ("detail", "error", "message") if key in answer)
+            )
         except (ValueError, StopIteration, TypeError, OSError):
             detail = f"the query API answered {error.code} {error.reason}"
     if error.code in {_UNAUTHORIZED, _FORBIDDEN}:

@@ -82,19 +82,19 @@ def kubeconfig_place() -> KubeconfigPlace:
 
 
 def _open_kubeconfig() -> tuple[str, _Merged]:
-    given = os.environ.get("FLEETBUS_HUB_KUBECONFIG") or os.environ.get("KUBECONFIG") or ""
-    paths = [part for part in given.split(os.pathsep) if part] or ["~/.kube/config"]
+    setting = os.environ.get("FLEETBUS_HUB_KUBECONFIG") or os.environ.get("KUBECONFIG") or ""
+    paths = [path for path in setting.split(os.pathsep) if path] or ["~/.kube/config"]
     merged = _merge([pathlib.Path(path).expanduser() for path in paths])
-    return given or paths[0], merged
+    return setting or paths[0], merged
 
 
 def _read_kubeconfig() -> ApiToken:
     """The token of the current context, as kubectl would find it; none if it logs in otherwise."""
     files, merged = _open_kubeconfig()
-    wanted = os.environ.get("FLEETBUS_HUB_CONTEXT") or merged.current
-    context = merged.contexts.get(wanted, {})
+    context_name = os.environ.get("FLEETBUS_HUB_CONTEXT") or merged.current
+    context = merged.contexts.get(context_name, {})
     user = merged.users.get(str(context.get("user")), {})
-    source = f"the token of context {wanted!r} in {files}"
+    source = f"the token of context {context_name!r} in {files}"
     if file := user.get("tokenFile"):
         return ApiToken(_read_file(pathlib.Path(str(file)), str(file)).token, source)
     token = str(user.get("token") or "")
@@ -121,9 +121,9 @@ def _merge(paths: list[pathlib.Path]) -> _Merged:
         except (OSError, UnicodeDecodeError) as e:
             raise ConfigError(f"{path}: cannot be read: {type(e).__name__}") from e
         merged = merged._replace(current=merged.current or document.current_context)
-        for section, found in (("contexts", merged.contexts), ("users", merged.users)):
+        for section, entries in (("contexts", merged.contexts), ("users", merged.users)):
             for entry in document.entries(section):
                 fields = entry.get(section.removesuffix("s"))
                 if isinstance(fields, dict):
-                    found.setdefault(str(entry["name"]), cast("dict[str, Any]", fields))
+                    entries.setdefault(str(entry["name"]), cast("dict[str, Any]", fields))
     return merged

@@ -85,7 +85,7 @@ def _global_options(
 def _build(names: Iterable[str]) -> typer.Typer:
     """Build the command line with some of our commands."""
     spare_pydantic()
-    found = typer.Typer(
+    command_line = typer.Typer(
         name="fleetbus",
         help="Run Kubernetes controllers across many clusters, over a message bus.",
         no_args_is_help=True,
@@ -93,15 +93,15 @@ def _build(names: Iterable[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # importing rich would double the time of --help
     )
-    found.callback()(_global_options)
+    command_line.callback()(_global_options)
     for name in names:
         module, _, attribute = _COMMANDS[name].partition(":")
         command: Any = getattr(import_module(f"fleetbus_cli.{module}"), attribute)
         if isinstance(command, typer.Typer):
-            found.add_typer(command, name=name)
+            command_line.add_typer(command, name=name)
         else:
-            found.command(name)(command)
-    return found
+            command_line.command(name)(command)
+    return command_line
 
 
 @cache
@@ -152,11 +152,11 @@ def _find_command_line(word: str) -> typer.Typer:
     points = entry_points(group=_GROUP)
     _check_installed(word, points.names)
     is_plugin = word in points.names and COMPLETE not in os.environ
-    found = _build(() if is_plugin else _COMMANDS)
+    command_line = _build(() if is_plugin else _COMMANDS)
     for point in sorted(points, key=lambda p: p.name):
         if point.name == word or not is_plugin:
-            found.add_typer(point.load())
-    return found
+            command_line.add_typer(point.load())
+    return command_line
 
 
 def run_command_line() -> None:
@@ -169,7 +169,7 @@ def run_command_line() -> None:
 
         answer_shells()
     try:
-        _find_command_line(next((one for one in sys.argv[1:] if one[:1] != "-"), ""))()
+        _find_command_line(next((word for word in sys.argv[1:] if word[:1] != "-"), ""))()
     except FleetbusError as e:
         from fleetbus_cli.unknown import exit_status  # noqa: PLC0415
 

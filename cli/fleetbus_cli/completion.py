@@ -79,24 +79,24 @@ def complete_clusters(context: typer.Context, incomplete: str) -> list[str]:
 def complete_types(context: typer.Context, incomplete: str) -> list[str]:
     """The names of types, behind those that are there: `pods,de`."""
     before, comma, last = incomplete.rpartition(",")
-    found = _ask(context, last, _types)
-    return [f"{before}{comma}{name}" for name in found]
+    names = _ask(context, last, _types)
+    return [f"{before}{comma}{name}" for name in names]
 
 
 def complete_objects(context: typer.Context, incomplete: str) -> list[str]:
     """A type, then names; or the name behind TYPE/."""
-    given: list[str] = list(context.params.get("objects") or [])
+    words: list[str] = list(context.params.get("objects") or [])
     resource, slash, start = incomplete.partition("/")
     if slash:
-        found = _ask(context, start, lambda api: _names(api, resource, context))
-        return [f"{resource}/{name}" for name in found]
-    if not given:
+        names = _ask(context, start, lambda api: _names(api, resource, context))
+        return [f"{resource}/{name}" for name in names]
+    if not words:
         return complete_types(context, incomplete)
-    first = given[0]
+    first = words[0]
     return [
         name
         for name in _ask(context, incomplete, lambda api: _names(api, first, context))
-        if name not in given
+        if name not in words
     ]
 
 
@@ -113,8 +113,8 @@ def _ask(
     }
     try:
         api = ApiClient(ApiFlags(**flags).resolve(), timeout_seconds=_SECONDS, attempts=1)
-        found = {name for name in find(api) if name.startswith(start) and _PLAIN.fullmatch(name)}
-        return sorted(found)[:_MOST]
+        names = {name for name in find(api) if name.startswith(start) and _PLAIN.fullmatch(name)}
+        return sorted(names)[:_MOST]
     except Exception:  # noqa: BLE001 -- a shell waits, and has no place for errors
         return []
 
@@ -124,10 +124,10 @@ def _clusters(api: ApiClient) -> Iterable[str]:
 
 
 def _types(api: ApiClient) -> Iterable[str]:
-    found: list[str] = []
-    for one in api.get("/fleet/v1/resources")["items"]:
-        found += [one["plural"], *one["shortNames"]]
-    return found
+    names: list[str] = []
+    for resource in api.get("/fleet/v1/resources")["items"]:
+        names += [resource["plural"], *resource["shortNames"]]
+    return names
 
 
 def _names(api: ApiClient, resource: str, context: typer.Context) -> Iterable[str]:

@@ -25,5 +25,5 @@ def without_managed_fields(tree: Tree) -> Tree:
     metadata = tree.get("metadata")
     if not isinstance(metadata, dict):
         return tree
-    kept = {k: v for k, v in cast("dict[str, Any]", metadata).items() if k != "managedFields"}
-    return {**tree, "metadata": kept}
+    fields = {k: v for k, v in cast("dict[str, Any]", metadata).items() if k != "managedFields"}
+    return {**tree, "metadata": fields}

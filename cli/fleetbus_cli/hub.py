@@ -28,14 +28,14 @@ def resolve_hub(flags: Hub) -> KubeConfig:
     path, context = flags
     if path is not None:
         return read_kube_config(path, context)
-    if found := os.environ.get("FLEETBUS_HUB_KUBECONFIG"):
-        return read_kube_config(found, context or os.environ.get("FLEETBUS_HUB_CONTEXT", ""))
+    if file := os.environ.get("FLEETBUS_HUB_KUBECONFIG"):
+        return read_kube_config(file, context or os.environ.get("FLEETBUS_HUB_CONTEXT", ""))
     target = resolve_target()
     if target.hub:
         allow_loopback()
         return read_kube_config(target.kubeconfig, context or target.hub)
-    if found := os.environ.get("KUBECONFIG"):
-        return read_kube_config(found, context)
+    if file := os.environ.get("KUBECONFIG"):
+        return read_kube_config(file, context)
     raise ConfigError(
         f"no hub is set: no dev fleet runs in {pathlib.Path.cwd()} or a parent folder;"
         " start one with `fleetbus dev up`, give --hub-kubeconfig FILE, or set"
@@ -65,8 +65,8 @@ def run_on_hub(main: Coroutine[Any, Any, int]) -> int:
     try:
         return asyncio.run(main)
     except KubeError as e:
-        what = "hub" if isinstance(e, Unreachable) else "the hub refused"
-        printer.note(f"fleetbus: {what}: {e}")
+        prefix = "hub" if isinstance(e, Unreachable) else "the hub refused"
+        printer.note(f"fleetbus: {prefix}: {e}")
     except (StoreError, *_errors_of_redis()) as e:
         printer.note(f"fleetbus: {e}")
     return 1

@@ -28,16 +28,16 @@ _EPILOG: Final = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command `kubectl-multicluster`; return the exit status."""
     note_origins(program="kubectl-multicluster")
-    given = list(sys.argv[1:] if argv is None else argv)
-    if given and given[0] == "get":
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] == "get":
         printer.note(
             "kubectl-multicluster: get is a command of fleetbus: `fleetbus get`; here it is `list`"
         )
         return 2
-    if given and given[0] not in (*_KUBECTL, *_VERBS, "-h", "--help"):
-        given.insert(0, "list")
+    if arguments and arguments[0] not in (*_KUBECTL, *_VERBS, "-h", "--help"):
+        arguments.insert(0, "list")
     try:
-        return _run_verb(given)
+        return _run_verb(arguments)
     except SystemExit as e:
         return int(e.code or 0)
     except FleetbusError as e:
@@ -49,12 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _run_verb(given: Sequence[str]) -> int:
-    if given and given[0] in _KUBECTL:
+def _run_verb(arguments: Sequence[str]) -> int:
+    if arguments and arguments[0] in _KUBECTL:
         from fleetbus_cli.kubectl_verbs import run_kubectl  # noqa: PLC0415 -- import cost
 
-        return run_kubectl(given[0], given[1:])
-    return _run(_parser().parse_args(given))
+        return run_kubectl(arguments[0], arguments[1:])
+    return _run(_parser().parse_args(arguments))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -63,8 +63,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Show the objects of every cluster of the fleet.",
         epilog=_EPILOG,
     )
-    shown = ",".join((*_VERBS, *_KUBECTL))
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar=f"{{{shown}}}")
+    verb_names = ",".join((*_VERBS, *_KUBECTL))
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar=f"{{{verb_names}}}")
 
     def add_verb(verb: str, text: str) -> argparse.ArgumentParser:
         added = verbs.add_parser(verb, help=text, description=text)

@@ -32,7 +32,7 @@ _FILES: Final = ("-f", "--filename")
 _HUB: Final = ("--kubeconfig", "--context", "--server", "-s")
 
 
-def run_kubectl(verb: str, given: Sequence[str]) -> int:
+def run_kubectl(verb: str, words: Sequence[str]) -> int:
     """Run `kubectl VERB …` against the hub; return its exit status.
 
     Raises:
@@ -41,8 +41,8 @@ def run_kubectl(verb: str, given: Sequence[str]) -> int:
     program = shutil.which("kubectl")
     if program is None:
         raise ConfigError(f"kubectl is not installed; {verb} is kubectl's own")
-    arguments, manifests = _translate(given)
-    hub = [] if any(_option(one) in _HUB for one in given) else _hub_arguments()
+    arguments, manifests = _translate(words)
+    hub = [] if any(_option(word) in _HUB for word in words) else _hub_arguments()
     printer.flush()
     done = subprocess.run(
         [program, verb, *hub, *arguments], input=manifests, text=manifests is not None, check=False
@@ -78,7 +78,7 @@ def _former_hub() -> list[str]:
     return ["--kubeconfig", str(pathlib.Path(path).expanduser())]
 
 
-def _translate(given: Sequence[str]) -> tuple[list[str], str | None]:
+def _translate(words: Sequence[str]) -> tuple[list[str], str | None]:
     """Replace files that have the former group by standard input.
 
     Returns:
@@ -86,22 +86,26 @@ def _translate(given: Sequence[str]) -> tuple[list[str], str | None]:
     """
     arguments: list[str] = []
     texts: list[str] = []
-    rest = iter(given)
-    for one in rest:
-        if _option(one) not in _FILES:
-            arguments.append(one)
+    remaining_words = iter(words)
+    for word in remaining_words:
+        if _option(word) not in _FILES:
+            arguments.append(word)
             continue
-        name = next(rest, "") if one in _FILES else one.removeprefix(_option(one)).lstrip("=")
+        name = (
+            next(remaining_words, "")
+            if word in _FILES
+            else word.removeprefix(_option(word)).lstrip("=")
+        )
         if not name:
-            arguments.append(one)  # kubectl says what is missing
+            arguments.append(word)  # kubectl says what is missing
             continue
-        found = _read(name)
-        changed = [_rewritten(text) for text in found]
-        if changed != found:
+        manifests = _read(name)
+        changed = [_rewritten(text) for text in manifests]
+        if changed != manifests:
             printer.note(
                 f"kubectl-multicluster: {name}: apiVersion {_FORMER} is read as {_CURRENT}"
             )
-        if changed != found or name == "-":
+        if changed != manifests or name == "-":
             texts += changed
         else:
             arguments += ["-f", name]
@@ -119,8 +123,8 @@ def _read(name: str) -> list[str]:
     try:
         files = [path]
         if path.is_dir():
-            files = sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES)
-        return [one.read_text(encoding="utf-8") for one in files if one.is_file()]
+            files = sorted(entry for entry in path.iterdir() if entry.suffix in _SUFFIXES)
+        return [entry.read_text(encoding="utf-8") for entry in files if entry.is_file()]
     except (OSError, UnicodeDecodeError) as e:
         file = (isinstance(e, OSError) and e.filename) or name
         raise ConfigError(f"{file}: cannot be read: {file_problem(e)}") from e
@@ -133,9 +137,9 @@ def _rewritten(text: str) -> str:
         document = json.loads(text)
     except json.JSONDecodeError:
         return text  # kubectl says what is wrong with it
-    former = [one for one in (document, *(document.get("items") or ())) if _is_former(one)]
-    for one in former:
-        one["apiVersion"] = _CURRENT
+    former = [entry for entry in (document, *(document.get("items") or ())) if _is_former(entry)]
+    for entry in former:
+        entry["apiVersion"] = _CURRENT
     return json.dumps(document) if former else text
 
 

@@ -58,7 +58,7 @@ def _wrap(base: type[Any], build: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _fits(value: Any, annotation: Any) -> bool:
     """Whether a value has exactly its type; a string for a number or a path has not."""
     if get_origin(annotation) is list and isinstance(value, (list, tuple)):
-        return all(_fits(one, get_args(annotation)[0]) for one in value)  # pyright: ignore[reportUnknownVariableType]
+        return all(_fits(element, get_args(annotation)[0]) for element in value)  # pyright: ignore[reportUnknownVariableType]
     return type(value) is annotation
 
 

@@ -35,19 +35,19 @@ def mro_config_file() -> pathlib.Path:
     return pathlib.Path.home() / _FILE
 
 
-def parse_mro_config(found: Mapping[str, Any]) -> MroConfig:
+def parse_mro_config(fields: Mapping[str, Any]) -> MroConfig:
     """Read `server: <port>` or serverIP and serverPort, and masterClusterKubeConfigPath.
 
     Raises:
         ConfigError: a port is none.
     """
     return MroConfig(
-        _url(found), str(found.get("masterClusterKubeConfigPath") or "").replace("\0", "")
+        _url(fields), str(fields.get("masterClusterKubeConfigPath") or "").replace("\0", "")
     )
 
 
-def _url(found: Mapping[str, Any]) -> str:
-    port = str(found.get("serverPort") or found.get("server") or "")
+def _url(fields: Mapping[str, Any]) -> str:
+    port = str(fields.get("serverPort") or fields.get("server") or "")
     if not port or port.startswith(("http://", "https://")):
         return port
     if not (port.isascii() and port.isdigit() and 0 < int(port[:6]) <= _HIGHEST_PORT):
@@ -55,7 +55,7 @@ def _url(found: Mapping[str, Any]) -> str:
             f"{mro_config_file()}: {port[:40]!r} is not a port: write `server: 8888`, serverIP and"
             " serverPort, or `server: https://fleet.example:8443`"
         )
-    host = str(found.get("serverIP") or "127.0.0.1")
+    host = str(fields.get("serverIP") or "127.0.0.1")
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 

@@ -13,10 +13,10 @@ from fleetbus.errors import ConfigError
 def output_option(*formats: str) -> Any:
     """Declare `--output` with these formats."""
 
-    def check(given: str) -> str:
-        if given not in formats:
-            raise ConfigError(f"--output {given!r} is not one of {', '.join(formats)}")
-        return given
+    def check(value: str) -> str:
+        if value not in formats:
+            raise ConfigError(f"--output {value!r} is not one of {', '.join(formats)}")
+        return value
 
     return typer.Option(
         "--output", "-o", metavar="|".join(formats), help="Output format.", callback=check

@@ -17,11 +17,11 @@ class Progress:
     """A line on stderr that is erased at the end; nothing where stderr is not a terminal.
 
     Args:
-        what: is going on: `reading pods`.
+        activity: is going on: `reading pods`.
     """
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, activity: str) -> None:
+        self._what = activity
         self._is_on = printer.is_watched()
         self._shown_at = time.monotonic() + _AFTER_SECONDS - _EVERY_SECONDS
         self._is_shown = False

@@ -60,26 +60,26 @@ def warn_incomplete(
         alike.setdefault(_describe_reason(freshness.get(name) or {}), []).append(name)
     for why, names in alike.items():
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        shown = ", ".join(names[:_NAMED])
+        listed = ", ".join(names[:_NAMED])
         if why.startswith(_NOT_WATCHED):  # most often, the resource is just not served there
-            asked = [name for name in names if name in named]
-            if asked:
-                printer.note(f"note: not served, or not watched, in {', '.join(asked)}")
+            requested = [name for name in names if name in named]
+            if requested:
+                printer.note(f"note: not served, or not watched, in {', '.join(requested)}")
             continue
         verb = "are" if len(names) > 1 else "is"
-        printer.note(f"warning: {shown}{more} {verb} incomplete: {why}")
+        printer.note(f"warning: {listed}{more} {verb} incomplete: {why}")
 
 
 def warn_undetermined(objects: Sequence[Mapping[str, str]]) -> None:
     """Say in one line that it is unknown what objects were, and from when on it is known."""
     if not objects:
         return
-    one = objects[0]
-    name = "/".join(filter(None, (one["namespace"], one["name"])))
+    first = objects[0]
+    name = "/".join(filter(None, (first["namespace"], first["name"])))
     # A query API of an earlier release says neither the type nor the time.
-    what = " ".join(filter(None, (one["cluster"], one.get("resource"), name)))
+    example = " ".join(filter(None, (first["cluster"], first.get("resource"), name)))
     if len(objects) == 1:
-        printer.note(f"warning: unknown then: {what}: {one['reason']}")
+        printer.note(f"warning: unknown then: {example}: {first['reason']}")
         return
     count = (
         f"{_MOST_UNDETERMINED} objects or more"
@@ -88,12 +88,12 @@ def warn_undetermined(objects: Sequence[Mapping[str, str]]) -> None:
     )
     latest = max(each.get("knownFrom", "") for each in objects)
     from_when = f"; their past is known from {latest}" if latest else ""
-    printer.note(f"warning: unknown then: {count}, such as {what}{from_when}")
+    printer.note(f"warning: unknown then: {count}, such as {example}{from_when}")
 
 
-def _describe_reason(known: Mapping[str, Any]) -> str:
-    age = known.get("ageSeconds")
-    reason = _plain(str(known.get("reason") or known.get("state") or "unknown"))
+def _describe_reason(freshness: Mapping[str, Any]) -> str:
+    age = freshness.get("ageSeconds")
+    reason = _plain(str(freshness.get("reason") or freshness.get("state") or "unknown"))
     if age is None:
         return reason
     return f"{reason}; its API server last answered {render_duration(age)} ago"

@@ -149,13 +149,13 @@ def resolve_target(
         ConfigError: no dev stack runs in that folder, or a config file cannot be read.
     """
     former = read_mro_config()
-    given = {"api_url": api_url, "nats_url": nats_url, "redis_url": redis_url}
+    flags = {"api_url": api_url, "nats_url": nats_url, "redis_url": redis_url}
     logins = {name: os.environ.get(f"FLEETBUS_{name.upper()}", "") for name in _LOGIN_FIELDS}
     named: Mapping[str, Any] = _named_dev_stack(folder) if folder is not None else {}
     around = _dev_stack()
     config = f"{_config_file()}{_NAMED if _CONFIG in os.environ else ''}"
     sources: Mapping[str, Mapping[str, Any]] = {
-        "flag": logins | {name: value for name, value in given.items() if value},
+        "flag": logins | {name: value for name, value in flags.items() if value},
         f"dev fleet {named.get('state_file', '')} (--dir)": named,
         _ENVIRONMENT: logins | {name: os.environ.get(_variable(name), "") for name in _FIELDS},
         f"dev fleet {around.get('state_file', '')}": around,
@@ -170,16 +170,16 @@ def resolve_target(
 def _first_values(named: Mapping[str, Mapping[str, Any]]) -> Target:
     """Take each value from the first source that has it."""
     sources = list(named.values())
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     origins: dict[str, str] = {}
     for name in _RESOLVED:
         for origin, source in named.items():
             if source.get(name):
-                found[name] = str(source[name])
+                values[name] = str(source[name])
                 origins[name] = f"{origin} {_variable(name)}" if origin == _ENVIRONMENT else origin
                 break
     return Target(
-        **(found | _token_of(sources)),
+        **(values | _token_of(sources)),
         origins=origins,
         nats_values=_login_of(sources, "nats_", NATS_FIELDS),
         redis_values=_login_of(sources, "redis_", STORE_FIELDS),
@@ -207,12 +207,12 @@ def _variable(name: str) -> str:
 
 
 def _named_dev_stack(folder: pathlib.Path) -> Mapping[str, Any]:
-    found = _running_stack(folder) or _running_stack(folder / _DEV)
-    if not found:
+    state = _running_stack(folder) or _running_stack(folder / _DEV)
+    if not state:
         raise ConfigError(
             f"{folder}: no dev fleet runs in this folder; `fleetbus dev up` starts one"
         )
-    return found
+    return state
 
 
 def _dev_stack() -> Mapping[str, Any]:
@@ -229,11 +229,11 @@ def _running_stack(folder: pathlib.Path) -> Mapping[str, Any]:
         return {}
     if not isinstance(parsed, dict):
         return {}
-    found = cast("dict[str, Any]", parsed)
-    if not _is_alive(found.get("pid")):
+    state = cast("dict[str, Any]", parsed)
+    if not _is_alive(state.get("pid")):
         return {}
-    clusters = cast("list[str]", found.get("clusters") or [""])
-    return found | {"hub": clusters[0], "state_file": str((folder / DEV_STATE).absolute())}
+    clusters = cast("list[str]", state.get("clusters") or [""])
+    return state | {"hub": clusters[0], "state_file": str((folder / DEV_STATE).absolute())}
 
 
 def _is_alive(pid: object) -> bool:
@@ -271,11 +271,11 @@ def _read_yaml(path: pathlib.Path) -> Mapping[str, Any]:
     import yaml  # noqa: PLC0415 -- import cost
 
     try:
-        found: object = yaml.safe_load(text)
+        content: object = yaml.safe_load(text)
     except yaml.YAMLError as e:
         raise ConfigError(f"{path}: not valid YAML: {e}") from e
-    if found is None:
+    if content is None:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ConfigError(f"{path}: not a mapping with keys such as api_url")
-    return cast("dict[str, Any]", found)
+    return cast("dict[str, Any]", content)

@@ -24,25 +24,25 @@ def exit_status(error: FleetbusError) -> int:
     return 1 if isinstance(error, (UnknownName, CaptureError)) else 2
 
 
-def unknown(message: str, name: str, known: Collection[str]) -> UnknownName:
+def unknown(message: str, name: str, candidates: Collection[str]) -> UnknownName:
     """Make the error for an unknown name.
 
     Args:
         message: the message, without a suggestion.
         name: what was typed.
-        known: all known names.
+        candidates: the names that exist.
     """
-    near = close_names(name, known)
+    near = close_names(name, candidates)
     if near:
         return UnknownName(f"{message}; did you mean {near[0]!r}?")
-    names = sorted(known)
+    names = sorted(candidates)
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return UnknownName(f"{message}; known: {', '.join(names[:_SHOWN]) or 'none'}{more}")
 
 
-def unknown_cluster(name: str, known: Collection[str]) -> UnknownName:
+def unknown_cluster(name: str, clusters: Collection[str]) -> UnknownName:
     """Make the error for a cluster that is not in the fleet."""
-    return unknown(f"cluster {name!r} is not in the fleet", name, known)
+    return unknown(f"cluster {name!r} is not in the fleet", name, clusters)
 
 
 def require_clusters(api: ApiClient, names: Sequence[str]) -> None:
@@ -54,10 +54,10 @@ def require_clusters(api: ApiClient, names: Sequence[str]) -> None:
     """
     if not names:
         return
-    known = {str(item["name"]) for item in api.get("/fleet/v1/clusters")["items"]}
+    clusters = {str(item["name"]) for item in api.get("/fleet/v1/clusters")["items"]}
     for name in names:
-        if name not in known:
-            raise unknown_cluster(name, known)
+        if name not in clusters:
+            raise unknown_cluster(name, clusters)
 
 
 async def bus_clusters(bus: Bus) -> set[str]:

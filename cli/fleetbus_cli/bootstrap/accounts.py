@@ -117,21 +117,21 @@ def member_objects(access: MemberAccess) -> dict[Place, Object]:
     """
     bound = {WATCHER: WRITER if access.pool else WATCHER, WRITER: WRITER}
     rules = {WATCHER: watcher_rules(access.watched), WRITER: writer_rules(access.written)}
-    found = [_object(THE_NAMESPACE, access)]
-    found += [
+    objects = [_object(THE_NAMESPACE, access)]
+    objects += [
         _object(Place("ServiceAccount", name, NAMESPACE), access)
         | {"automountServiceAccountToken": False}
         for name in access.accounts
     ]
     for name in (WATCHER, WRITER):
-        found += _role(access, Place("ClusterRole", name), rules[name], bound[name])
+        objects += _role(access, Place("ClusterRole", name), rules[name], bound[name])
     for name in access.accounts:
-        found += _role(access, Place("Role", name, NAMESPACE), token_rules(name), name)
+        objects += _role(access, Place("Role", name, NAMESPACE), token_rules(name), name)
     for namespace in sorted({account.namespace for account in access.impersonated}):
-        names = [one.name for one in access.impersonated if one.namespace == namespace]
+        names = [account.name for account in access.impersonated if account.namespace == namespace]
         place = Place("Role", IMPERSONATOR, namespace)
-        found += _role(access, place, impersonation_rules(names), WRITER)
-    return {_place_of(obj): obj for obj in found}
+        objects += _role(access, place, impersonation_rules(names), WRITER)
+    return {_place_of(obj): obj for obj in objects}
 
 
 def is_ours(obj: Object, hub_uid: str) -> bool:

@@ -86,8 +86,8 @@ async def enroll(
         KubeError: the hub refused, or did not answer; nothing was changed.
     """
     server = _check(name, admin, options)
-    known = await read_hub(hub, name, options.places)
-    pool = known.pool if options.pool is None else options.pool
+    hub_objects = await read_hub(hub, name, options.places)
+    pool = hub_objects.pool if options.pool is None else options.pool
     if options.insecure and not pool:
         # Only the Cluster may say so (rule S7), and such a watcher reads nothing but its file.
         raise NotPossible("--insecure needs --pool: a watcher of its own verifies the API server")
@@ -96,23 +96,23 @@ async def enroll(
         with member_errors(name):
             async with asyncio.timeout(_ANSWERS_WITHIN.total_seconds()):
                 uid = await member.kube_system_uid()
-        await _check_identity(hub, name, known, uid)
+        await _check_identity(hub, name, hub_objects, uid)
         member.verify_identity(
             IdentityCheck(name, accepted=_Fixed(uid), read=member.kube_system_uid)
         )
         with member_errors(name):
-            access = await _plan(member, known, hub_uid, options, pool=pool)
+            access = await _plan(member, hub_objects, hub_uid, options, pool=pool)
             objects = member_objects(access)
             await require_rights(member, objects)
-        await known.require_rights(hub, pool=access.pool)
+        await hub_objects.require_rights(hub, pool=access.pool)
         with member_errors(name):
             done = await apply_objects(member, objects, hub_uid)
         tokens = await _tokens(member, access, options.lifetime, done)
         if options.check:
             await _try_all(name, admin, server, options, tokens=tokens, uid=uid, done=done)
         data = {account: access_data(server, token) for account, token in tokens.items()}
-        on_hub = await known.write(hub, access, uid, data, options)
-        await remove_objects(member, hub_uid, _outdated(known, objects))
+        on_hub = await hub_objects.write(hub, access, uid, data, options)
+        await remove_objects(member, hub_uid, _outdated(hub_objects, objects))
         if access.pool:  # it may have had a watcher of its own, which nobody needs any more
             await remove_objects(member, hub_uid, account_places(WATCHER))
     expires = min(read_expiry(token) or 0.0 for token in tokens.values())
@@ -121,16 +121,16 @@ async def enroll(
         uid=uid,
         on_member=done,
         on_hub=on_hub,
-        watcher_secret="" if access.pool else known.watcher_secret[1],
+        watcher_secret="" if access.pool else hub_objects.watcher_secret[1],
         expires=datetime.fromtimestamp(expires, UTC),
     )
 
 
-def _outdated(known: HubObjects, wanted: Mapping[Place, Any]) -> list[Place]:
+def _outdated(hub_objects: HubObjects, objects: Mapping[Place, Any]) -> list[Place]:
     """Where an earlier join allowed accounts to be impersonated, and this one does not."""
-    namespaces = {account.partition("/")[0] for account in known.impersonated}
+    namespaces = {account.partition("/")[0] for account in hub_objects.impersonated}
     before = [place for namespace in namespaces for place in impersonator_places(namespace)]
-    return [place for place in before if place not in wanted]
+    return [place for place in before if place not in objects]
 
 
 def _check(name: str, admin: KubeConfig, options: BootstrapOptions) -> dict[str, str]:
@@ -153,13 +153,13 @@ def _check(name: str, admin: KubeConfig, options: BootstrapOptions) -> dict[str,
     return server
 
 
-async def _check_identity(hub: KubeClient, name: str, known: HubObjects, uid: str) -> None:
+async def _check_identity(hub: KubeClient, name: str, hub_objects: HubObjects, uid: str) -> None:
     """Refuse a cluster that must not have this name (rule W13)."""
-    if known.uid and known.uid != uid:
+    if hub_objects.uid and hub_objects.uid != uid:
         raise NotPossible(
             f"the name {name!r} is taken: another cluster has it (its kube-system has UID"
-            f" {known.uid}, the one of this kubeconfig {uid}); choose another name, or, only if"
-            f" this cluster has replaced that one: fleetbus clusters accept {name} --uid {uid}"
+            f" {hub_objects.uid}, the one of this kubeconfig {uid}); choose another name, or, only"
+            f" if this cluster has replaced that one: fleetbus clusters accept {name} --uid {uid}"
         )
     other = await member_with(hub, uid)
     if other and other != name:
@@ -170,19 +170,24 @@ async def _check_identity(hub: KubeClient, name: str, known: HubObjects, uid: st
 
 
 async def _plan(
-    member: KubeClient, known: HubObjects, hub_uid: str, options: BootstrapOptions, *, pool: bool
+    member: KubeClient,
+    hub_objects: HubObjects,
+    hub_uid: str,
+    options: BootstrapOptions,
+    *,
+    pool: bool,
 ) -> MemberAccess:
     watched: Sequence[Any] = (
-        (known.watched or [ALL]) if options.watched is None else options.watched
+        (hub_objects.watched or [ALL]) if options.watched is None else options.watched
     )
-    written = known.written if options.written is None else options.written
-    accounts = known.impersonated if options.impersonated is None else options.impersonated
+    written = hub_objects.written if options.written is None else options.written
+    accounts = hub_objects.impersonated if options.impersonated is None else options.impersonated
     try:
         impersonated = sorted(map(ServiceAccount.parse, set(accounts)))
     except ConfigError as e:
         raise NotPossible(str(e)) from e
     return MemberAccess(
-        cluster=known.name,
+        cluster=hub_objects.name,
         hub_uid=hub_uid,
         watched=await resolve_watched(member, watched),
         written=await resolve_written(member, written),
@@ -230,7 +235,7 @@ async def _try(name: str, limited: KubeConfig, uid: str, done: Sequence[Place]) 
         ):
             while True:
                 try:
-                    found = await client.kube_system_uid()
+                    actual_uid = await client.kube_system_uid()
                 except (Forbidden, Unauthorized) as e:
                     problem = str(e)
                     await asyncio.sleep(0.2)
@@ -238,9 +243,9 @@ async def _try(name: str, limited: KubeConfig, uid: str, done: Sequence[Place]) 
                     problem = str(e)
                     break
                 else:
-                    if found == uid:
+                    if actual_uid == uid:
                         return
-                    problem = f"another cluster answers there: kube-system has UID {found}"
+                    problem = f"another cluster answers there: kube-system has UID {actual_uid}"
                     break
     why = f"cluster {name!r} cannot be used with its limited account: {problem}"
     raise half_done(f"{why} (--no-check joins it anyway)", done)

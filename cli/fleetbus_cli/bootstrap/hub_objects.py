@@ -56,8 +56,8 @@ class HubObjects:
     @property
     def secret(self) -> _Place:
         """Where the writer's kubeconfig is: where the Cluster says, or where a join puts it."""
-        found = place_of_secret(self.cluster) if self.cluster else ("", "")
-        return found if all(found) else (self.places.namespace, f"{self.name}-kubeconfig")
+        place = place_of_secret(self.cluster) if self.cluster else ("", "")
+        return place if all(place) else (self.places.namespace, f"{self.name}-kubeconfig")
 
     @property
     def watcher_secret(self) -> _Place:
@@ -73,8 +73,8 @@ class HubObjects:
     @property
     def watched(self) -> list[Any]:
         """The resources that the Cluster says to watch."""
-        found: object = self._spec.get("resources")
-        return list(found) if isinstance(found, list) else []  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        resources: object = self._spec.get("resources")
+        return list(resources) if isinstance(resources, list) else []  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
     @property
     def written(self) -> list[str]:
@@ -112,16 +112,16 @@ class HubObjects:
         clusters, secrets = parse_resource(CLUSTERS), parse_resource(SECRETS)
         places = [self.secret] if pool else [self.secret, self.watcher_secret]
         for place in places:
-            found = self.secrets.get(place)
-            if found is not None and labels(found).get(JOINED_LABEL) != self.name:
+            secret = self.secrets.get(place)
+            if secret is not None and labels(secret).get(JOINED_LABEL) != self.name:
                 raise NotPossible(f"Secret {'/'.join(place)} exists and was not written by a join")
-        wanted = [
+        rights = [
             Right("patch" if place in self.secrets else "create", secrets, *place)
             for place in places
         ]
-        wanted.append(Right("patch" if self.cluster else "create", clusters, "", self.name))
-        wanted = [one._replace(name="") if one.verb == "create" else one for one in wanted]
-        if missing := await missing_rights(hub, wanted):
+        rights.append(Right("patch" if self.cluster else "create", clusters, "", self.name))
+        rights = [right._replace(name="") if right.verb == "create" else right for right in rights]
+        if missing := await missing_rights(hub, rights):
             listed = "; ".join(map(str, missing))
             raise NotPossible(f"you lack rights on the hub: {listed}")
         for namespace in dict.fromkeys(place[0] for place in places):
@@ -164,8 +164,8 @@ class HubObjects:
         if place == self.secret:  # the watcher's own is none of the providers'
             labels |= KUBECONFIG_LABELS
         metadata: Object = {"labels": labels, "annotations": dict(marks)}
-        if found := self.secrets.get(place):
-            metadata["uid"] = found["metadata"]["uid"]
+        if stored_secret := self.secrets.get(place):
+            metadata["uid"] = stored_secret["metadata"]["uid"]
             await hub.patch(
                 SECRETS, *place, {"metadata": metadata, "data": data}, field_manager=MANAGER
             )
@@ -212,17 +212,17 @@ class HubObjects:
         await hub.create(CLUSTERS, cluster, field_manager=MANAGER)
 
     async def _drop_watcher_secret(self, hub: KubeClient) -> None:
-        found = self.secrets.get(self.watcher_secret)
-        if found is not None and labels(found).get(JOINED_LABEL) == self.name:
-            await hub.delete(SECRETS, *self.watcher_secret, uid=found["metadata"]["uid"])
+        secret = self.secrets.get(self.watcher_secret)
+        if secret is not None and labels(secret).get(JOINED_LABEL) == self.name:
+            await hub.delete(SECRETS, *self.watcher_secret, uid=secret["metadata"]["uid"])
 
 
 async def _require_namespace(hub: KubeClient, name: str) -> None:
     try:
-        found = await hub.get(NAMESPACES, "", name)
+        namespace = await hub.get(NAMESPACES, "", name)
     except Forbidden:
         return  # the write will show it
-    if found is None:
+    if namespace is None:
         raise NotPossible(
             f"the hub has no namespace {name!r}: install the chart first, name the namespaces of"
             f" its release with -n and --release-namespace, or: kubectl create namespace {name}"
@@ -237,12 +237,12 @@ async def read_hub(hub: KubeClient, name: str, places: HubPlaces) -> HubObjects:
     """
     cluster = await hub.get(CLUSTERS, "", name)
     empty = HubObjects(name=name, places=places, cluster=cluster, secrets={})
-    found: dict[_Place, Object] = {}
+    secrets: dict[_Place, Object] = {}
     for place in dict.fromkeys((empty.secret, empty.watcher_secret)):
         secret = await hub.get(SECRETS, *place)
         if secret is not None:
-            found[place] = secret
-    return HubObjects(name=name, places=places, cluster=cluster, secrets=found)
+            secrets[place] = secret
+    return HubObjects(name=name, places=places, cluster=cluster, secrets=secrets)
 
 
 def _without_nulls(tree: Object) -> Object:

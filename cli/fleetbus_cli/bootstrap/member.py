@@ -54,14 +54,14 @@ async def require_rights(member: KubeClient, objects: Mapping[Place, Object]) ->
         NotPossible: a right is missing; the message names it.
         KubeError: the member refused, or did not answer.
     """
-    wanted = [
+    rights = [
         Right(verb, place.resource, place.namespace, "" if verb == "create" else place.name)
         for place in objects
         for verb in ("get", "create", "patch")
     ]
     tokens = Resource("core", "v1", "serviceaccounts/token")
-    wanted += [Right("create", tokens, NAMESPACE, name) for name in (WATCHER, WRITER)]
-    if missing := await missing_rights(member, wanted):
+    rights += [Right("create", tokens, NAMESPACE, name) for name in (WATCHER, WRITER)]
+    if missing := await missing_rights(member, rights):
         raise NotPossible(_lacks(missing))
     for place, obj in objects.items():
         if place.kind == "ClusterRole" or place in impersonator_places(place.namespace):
@@ -80,17 +80,17 @@ async def find_ours(member: KubeClient, hub_uid: str) -> dict[Place, Object]:
     Raises:
         KubeError: the member refused, or did not answer.
     """
-    found: dict[Place, Object] = {}
+    objects: dict[Place, Object] = {}
     for place in (*PLACES, *await _impersonators(member, hub_uid)):
         obj = await _read(member, place)
         if obj is not None and is_ours(obj, hub_uid):
-            found[place] = obj
-    return found
+            objects[place] = obj
+    return objects
 
 
 async def _impersonators(member: KubeClient, hub_uid: str) -> list[Place]:
     """Where a join of this hub allowed accounts to be impersonated, in any namespace."""
-    found: list[Place] = []
+    places: list[Place] = []
     for empty in impersonator_places(""):
         try:
             objects = await member.list(empty.resource, label_selector=f"{HUB_LABEL}={hub_uid}")
@@ -98,9 +98,9 @@ async def _impersonators(member: KubeClient, hub_uid: str) -> list[Place]:
             # An administrator of a few namespaces. Without the account that they are bound to,
             # these allow nothing.
             return []
-        named = [one["metadata"] for one in objects if one["metadata"]["name"] == IMPERSONATOR]
-        found += [empty._replace(namespace=one["namespace"]) for one in named]
-    return found
+        named = [obj["metadata"] for obj in objects if obj["metadata"]["name"] == IMPERSONATOR]
+        places += [empty._replace(namespace=metadata["namespace"]) for metadata in named]
+    return places
 
 
 async def apply_objects(
@@ -149,44 +149,44 @@ async def remove_objects(
     if places is not None and not (places := set(places)):
         return [], ""
     try:
-        found = await find_ours(member, hub_uid)
+        objects = await find_ours(member, hub_uid)
     except KubeError as e:
         raise half_done(f"what there is cannot be read: {e}", (), "deleted") from e
-    chosen = found.keys() if places is None else found.keys() & set(places)
+    chosen = objects.keys() if places is None else objects.keys() & set(places)
     gone: list[Place] = []
-    kept = ""
+    reason = ""
     # Bindings first, so that the accounts can do nothing from now on; the namespace last.
     for place in sorted(chosen, key=_removal_order):
         try:
-            kept = await _why_kept(member) if place == THE_NAMESPACE else ""
-            if not kept:
-                uid = found[place]["metadata"]["uid"]
+            reason = await _why_kept(member) if place == THE_NAMESPACE else ""
+            if not reason:
+                uid = objects[place]["metadata"]["uid"]
                 await member.delete(place.resource, place.namespace, place.name, uid=uid)
                 gone.append(place)
         except KubeError as e:
             raise half_done(f"{place}: {e}", gone, "deleted") from e
-    return gone, kept
+    return gone, reason
 
 
-async def require_removal_rights(member: KubeClient, found: Iterable[Place]) -> None:
+async def require_removal_rights(member: KubeClient, places: Iterable[Place]) -> None:
     """Make sure that the administrator can delete these objects, before any is deleted.
 
     Raises:
         NotPossible: a right is missing; the message names it.
         KubeError: the member refused, or did not answer.
     """
-    wanted = [
+    rights = [
         Right("delete", place.resource, place.namespace, place.name)
-        for place in found
+        for place in places
         if place != THE_NAMESPACE  # it may stay
     ]
-    if missing := await missing_rights(member, wanted):
+    if missing := await missing_rights(member, rights):
         raise NotPossible(_lacks(missing))
 
 
-def joined_as(found: Mapping[Place, Object]) -> set[str]:
+def joined_as(objects: Mapping[Place, Object]) -> set[str]:
     """The names in the fleet for which these objects were made."""
-    return {labels(obj).get(JOINED_LABEL, "") for obj in found.values()}
+    return {labels(obj).get(JOINED_LABEL, "") for obj in objects.values()}
 
 
 def half_done(why: str, done: Iterable[Place | str], verb: str = "made") -> HalfDone:
@@ -204,12 +204,12 @@ async def _foreign(
     member: KubeClient, objects: Mapping[Place, Object], hub_uid: str
 ) -> list[Place]:
     """Where objects exist that no join of this hub made."""
-    found: list[Place] = []
+    places: list[Place] = []
     for place in objects:
         obj = await _read(member, place)
         if obj is not None and not is_ours(obj, hub_uid):
-            found.append(place)
-    return found
+            places.append(place)
+    return places
 
 
 async def _read(member: KubeClient, place: Place) -> Object | None:
@@ -231,7 +231,7 @@ async def _why_kept(member: KubeClient) -> str:
             continue  # the type has just gone
         except KubeError as e:
             return f"it is unknown what it holds: {e}"
-        others = [one for one in objects if not _is_made_by_cluster(api.resource.key, one)]
+        others = [obj for obj in objects if not _is_made_by_cluster(api.resource.key, obj)]
         if others:
             name = others[0]["metadata"]["name"]
             return f"it holds other objects, like {api.resource.plural} {name}"

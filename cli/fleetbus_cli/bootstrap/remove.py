@@ -64,18 +64,18 @@ async def unjoin_and_remove(
                 f" {recorded_uid(cluster)}"
             )
         with member_errors(name):
-            found = await find_ours(member, hub_uid)
-        if others := joined_as(found) - {name}:
+            objects = await find_ours(member, hub_uid)
+        if others := joined_as(objects) - {name}:
             raise NotPossible(f"this cluster was joined as {', '.join(sorted(others))}")
         with member_errors(name):
-            await require_removal_rights(member, found)
+            await require_removal_rights(member, objects)
         try:
             await unjoin(hub, name, namespace=namespace)
         except NotJoined:
-            if not found:  # else an earlier unjoin was cut off, or had no access to the cluster
+            if not objects:  # else an earlier unjoin was cut off, or had no access to the cluster
                 raise
-        gone, kept = await remove_objects(member, hub_uid)
-    return Removed(on_member=gone, kept=kept)
+        gone, reason = await remove_objects(member, hub_uid)
+    return Removed(on_member=gone, kept=reason)
 
 
 async def is_bootstrapped(hub: KubeClient, name: str) -> bool:

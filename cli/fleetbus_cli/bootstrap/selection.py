@@ -31,17 +31,17 @@ async def resolve_watched(member: KubeClient, names: Iterable[Any]) -> tuple[Res
         NotPossible: one is not served, or cannot be watched.
         KubeError: discovery is not available.
     """
-    found: dict[str, Resource] = {}
+    by_key: dict[str, Resource] = {}
     for entry in names:
         text = entry if isinstance(entry, str) else string(entry, "resource")
         if text == ALL:
             served = await member.discovery.resources()
-            meant = [api.resource for api in served if _is_in_all(api)]
+            resources = [api.resource for api in served if _is_in_all(api)]
         else:
-            meant = [await _find(member, text, to_watch=True)]
-        for resource in meant:
-            found.setdefault(resource.key, resource)
-    return tuple(sorted(found.values()))
+            resources = [await _find(member, text, to_watch=True)]
+        for resource in resources:
+            by_key.setdefault(resource.key, resource)
+    return tuple(sorted(by_key.values()))
 
 
 async def resolve_written(member: KubeClient, names: Sequence[str]) -> tuple[Resource, ...]:
@@ -51,15 +51,15 @@ async def resolve_written(member: KubeClient, names: Sequence[str]) -> tuple[Res
         NotPossible: one is not served, or is a wildcard.
         KubeError: discovery is not available.
     """
-    found: dict[str, Resource] = {}
+    by_key: dict[str, Resource] = {}
     for text in names:
-        whole, subresource = _split(text)
-        if whole == ALL:
+        name, subresource = _split(text)
+        if name == ALL:
             raise NotPossible("'*' cannot be written: name each resource")
-        resource = await _find(member, whole)
+        resource = await _find(member, name)
         resource = resource._replace(plural=resource.plural + subresource)
-        found.setdefault(resource.key, resource)
-    return tuple(sorted(found.values()))
+        by_key.setdefault(resource.key, resource)
+    return tuple(sorted(by_key.values()))
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -142,38 +142,40 @@ async def capture(
 
 
 async def _select(options: CaptureOptions, reader: SnapshotReader) -> Selection:
-    known = [record.name for record in await reader.clusters()]
-    if not known:
+    names = [record.name for record in await reader.clusters()]
+    if not names:
         raise CaptureError("the snapshot has no cluster: there is nothing to capture")
-    if name := missing(options.clusters, known):
-        raise unknown_cluster(name, known)
+    if name := missing(options.clusters, names):
+        raise unknown_cluster(name, names)
     watched = await reader.watched.keys() if options.resources else frozenset[str]()
-    keys = [_key_of(found, watched) for found in options.resources]
+    keys = [_key_of(resource, watched) for resource in options.resources]
     return Selection(since=options.since, clusters=options.clusters, resources=keys)
 
 
-def _key_of(found: ResourceName, watched: Collection[str]) -> str:
+def _key_of(resource: ResourceName, watched: Collection[str]) -> str:
     pairs = [key.split("/") for key in sorted(watched)]
     fitting = [
-        group for group, plural in pairs if plural == found.plural and found.group in (None, group)
+        group
+        for group, plural in pairs
+        if plural == resource.plural and resource.group in (None, group)
     ]
     if len(fitting) == 1:
-        return f"{fitting[0]}/{found.plural}"
+        return f"{fitting[0]}/{resource.plural}"
     if fitting:
-        both = " and ".join(f"{found.plural}.{group}" for group in fitting)
-        raise ConfigError(f"--resource {found.plural!r} is ambiguous: {both}")
+        both = " and ".join(f"{resource.plural}.{group}" for group in fitting)
+        raise ConfigError(f"--resource {resource.plural!r} is ambiguous: {both}")
     plurals = {plural for _, plural in pairs}
-    raise unknown(f"resource {found.plural!r} is not watched", found.plural, plurals)
+    raise unknown(f"resource {resource.plural!r} is not watched", resource.plural, plurals)
 
 
 def _reporter() -> _Progress:
     """Show progress on stderr, once in a while, where a person looks on."""
-    shown = time.monotonic()
+    last_shown = time.monotonic()
 
     def report(objects: int, events: int) -> None:
-        nonlocal shown
-        if printer.is_watched() and time.monotonic() - shown > _SHOW_EVERY:
-            shown = time.monotonic()
+        nonlocal last_shown
+        if printer.is_watched() and time.monotonic() - last_shown > _SHOW_EVERY:
+            last_shown = time.monotonic()
             _say(f"{objects:,} objects, {events:,} events")
 
     return report
@@ -181,7 +183,7 @@ def _reporter() -> _Progress:
 
 def _summarize(path: pathlib.Path, header: Header) -> None:
     size = path.stat().st_size / _MIB
-    names = ", ".join(one.name for one in header.clusters)
+    names = ", ".join(cluster.name for cluster in header.clusters)
     printer.line(f"{path}: {size:.1f} MiB of {names}; events since {header.window.start}")
     hidden = ", ".join(["values of Secrets", *header.redacted])
     printer.line(f"hidden: {hidden}")

@@ -36,10 +36,10 @@ class CaptureWriter:
         """Write the first line."""
         self._line(_encode(header))
 
-    def object(self, found: CapturedObject) -> None:
+    def object(self, obj: CapturedObject) -> None:
         """Write an object."""
         self.objects += 1
-        self._line(_encode(found))
+        self._line(_encode(obj))
 
     def event(self, event: Event) -> None:
         """Write an event."""
@@ -73,7 +73,7 @@ def write_capture(path: Path, *, force: bool = False) -> Generator[CaptureWriter
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     except OSError as e:
         raise CaptureError(f"{path}: {e.strerror}") from e
-    part = Path(name)
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as raw:
             # Without name and time: the same content gives the same file.
@@ -84,11 +84,11 @@ def write_capture(path: Path, *, force: bool = False) -> Generator[CaptureWriter
                 writer.end()
             raw.flush()
             os.fsync(raw.fileno())
-        _place(part, path, force=force)
+        _place(temporary, path, force=force)
     except OSError as e:
         raise CaptureError(f"{path}: {e.strerror or e}") from e
     finally:
-        part.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def check_place(path: Path, *, force: bool) -> None:
@@ -103,10 +103,11 @@ def check_place(path: Path, *, force: bool) -> None:
         raise CaptureError(f"{path}: exists already; --force replaces it")
 
 
-def _place(part: Path, path: Path, *, force: bool) -> None:
+def _place(temporary: Path, path: Path, *, force: bool) -> None:
     if not force:
         with suppress(OSError):  # a file system without hard links; the rename must do there
-            os.link(part, path)  # unlike a rename, it never replaces a file that came meanwhile
+            # Unlike a rename, it never replaces a file that came meanwhile.
+            os.link(temporary, path)
             return
         check_place(path, force=False)
-    part.replace(path)
+    temporary.replace(path)

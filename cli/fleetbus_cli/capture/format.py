@@ -86,12 +86,12 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     def cluster(self, name: str) -> CapturedCluster | None:
         """The cluster of this name."""
-        return next((one for one in self.clusters if one.name == name), None)
+        return next((cluster for cluster in self.clusters if cluster.name == name), None)
 
     @property
     def hub(self) -> str:
         """The name of the hub; empty if the capture does not have it."""
-        return next((one.name for one in self.clusters if one.hub), "")
+        return next((cluster.name for cluster in self.clusters if cluster.hub), "")
 
 
 class CapturedObject(
@@ -122,8 +122,8 @@ class CapturedObject(
     @property
     def body(self) -> bytes | None:
         """The object; None if unknown."""
-        found = bytes(self.object)
-        return None if found == b"null" else found
+        content = bytes(self.object)
+        return None if content == b"null" else content
 
     @property
     def type(self) -> Resource:

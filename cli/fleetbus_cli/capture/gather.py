@@ -119,9 +119,9 @@ class Gatherer:
         self, record: ClusterRecord, selection: Selection, now: datetime
     ) -> CapturedCluster:
         resources = [
-            _resource(found, record, now)
-            for found in await self.reader.resources(record.name)
-            if selection.chooses(found.key)
+            _resource(resource, record, now)
+            for resource in await self.reader.resources(record.name)
+            if selection.chooses(resource.key)
         ]
         return CapturedCluster(
             name=record.name,
@@ -130,7 +130,7 @@ class Gatherer:
             server_version=record.server_version,
             uid=record.uid,
             silent=record.why_silent(now),
-            resources=sorted(resources, key=lambda one: _order(one.resource)),
+            resources=sorted(resources, key=lambda entry: _order(entry.resource)),
         )
 
     async def _window(
@@ -147,16 +147,16 @@ class Gatherer:
             gaps.append(Gap(cluster=None, start=rfc3339(start), end=rfc3339(first), reason=why))
             start = first
         gaps += [
-            Gap(cluster=one.name, start=rfc3339(start), end=rfc3339(now), reason=one.silent)
-            for one in clusters
-            if one.silent
+            Gap(cluster=cluster.name, start=rfc3339(start), end=rfc3339(now), reason=cluster.silent)
+            for cluster in clusters
+            if cluster.silent
         ]
         return Window(start=rfc3339(start), end=rfc3339(now), gaps=gaps)
 
     # --- the content ------------------------------------------------------------------------------
 
-    async def _objects(self, cluster: str, found: CapturedResource) -> None:
-        resource = found.resource
+    async def _objects(self, cluster: str, captured_resource: CapturedResource) -> None:
+        resource = captured_resource.resource
         query = ListQuery(
             clusters=[cluster],
             resource=resource.key,
@@ -219,14 +219,14 @@ class Gatherer:
         self.report(self.writer.objects, self.writer.events)
 
 
-def _resource(found: ResourceRecord, record: ClusterRecord, now: datetime) -> CapturedResource:
-    freshness = Freshness.of(found, record, now)
+def _resource(resource: ResourceRecord, record: ClusterRecord, now: datetime) -> CapturedResource:
+    freshness = Freshness.of(resource, record, now)
     return CapturedResource(
-        group=found.group,
-        version=found.version,
-        plural=found.plural,
-        kind=found.kind,
-        namespaced=found.namespaced,
+        group=resource.group,
+        version=resource.version,
+        plural=resource.plural,
+        kind=resource.kind,
+        namespaced=resource.namespaced,
         incomplete=freshness.reason,
     )
 
@@ -240,6 +240,6 @@ def _time(text: object) -> datetime:
     return datetime.fromisoformat(str(text))
 
 
-def missing(wanted: Sequence[str], known: Collection[str]) -> str:
+def missing(names: Sequence[str], available: Collection[str]) -> str:
     """The first of some names that is not known; empty if all are."""
-    return next((name for name in wanted if name not in known), "")
+    return next((name for name in names if name not in available), "")

@@ -65,8 +65,8 @@ class Capture:
         for line in lines:
             if line.startswith(_END):
                 end = _decode(path, _end, line)
-                found = End(objects=objects, events=events, sha256=digest.hexdigest())
-                _check_end(path, end, found, rest=next(lines, b""))
+                actual = End(objects=objects, events=events, sha256=digest.hexdigest())
+                _check_end(path, end, actual, remainder=next(lines, b""))
                 return cls(path, header.value, end)
             digest.update(line)
             is_object = line.startswith(_OBJECT)
@@ -132,13 +132,13 @@ def _read_header(path: Path, line: bytes) -> _HeaderLine:
     return _HeaderLine(line, _decode(path, _header, line))
 
 
-def _check_end(path: Path, end: End, found: End, *, rest: bytes) -> None:
-    if rest:
+def _check_end(path: Path, end: End, actual: End, *, remainder: bytes) -> None:
+    if remainder:
         raise CaptureError(f"{path}: has more lines after its end mark")
-    if end != found:
+    if end != actual:
         raise CaptureError(
-            f"{path}: is damaged: its end mark does not fit its {found.objects} objects and"
-            f" {found.events} events"
+            f"{path}: is damaged: its end mark does not fit its {actual.objects} objects and"
+            f" {actual.events} events"
         )
 
 

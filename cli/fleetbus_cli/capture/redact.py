@@ -88,14 +88,14 @@ class Redactor:
 
     def describe(self) -> list[str]:
         """Name what is hidden beside Secrets, for people."""
-        found = ["values of environment variables", "annotations longer than 1 KiB"]
-        shown = found if self.env or self.values else []
+        names = ["values of environment variables", "annotations longer than 1 KiB"]
+        hidden = names if self.env or self.values else []
         more = ["data of ConfigMaps"] if self.values else []
-        return [*shown, *more, *(one.text for one in self.paths)]
+        return [*hidden, *more, *(path.text for path in self.paths)]
 
     def unmet(self) -> list[str]:
         """The paths that have hidden nothing so far: they may be misspelt."""
-        return [one.text for one in self.paths if one.text not in self._met]
+        return [path.text for path in self.paths if path.text not in self._met]
 
     def apply(self, resource: Resource, body: bytes) -> bytes:
         """Return the bytes of an object with its values hidden; the same if nothing is.
@@ -137,9 +137,9 @@ class Redactor:
         if key == _CONFIG_MAPS and self.values:
             root.at(("data",)).mark = self._digest_of
             root.at(("binaryData",)).mark = self._digest_of_bytes
-        for one in self.paths:
-            if fits(one.resources, key):
-                root.at(one.path).mark = self._counted(one)
+        for hidden_path in self.paths:
+            if fits(hidden_path.resources, key):
+                root.at(hidden_path.path).mark = self._counted(hidden_path)
         for name in dropped:
             root.at(("spec", name)).is_dropped = True
         return root if root.named or root.patterns else None
@@ -149,10 +149,10 @@ class Redactor:
     def _hide_annotations(self, tree: dict[str, Any], *, all_of_them: bool) -> bool:
         """Hide long annotations, and those of a Secret; the copy of kubectl is dropped."""
         metadata = tree.get("metadata")
-        found = cast("Any", metadata).get("annotations") if isinstance(metadata, dict) else None
-        if not isinstance(found, dict):
+        raw = cast("Any", metadata).get("annotations") if isinstance(metadata, dict) else None
+        if not isinstance(raw, dict):
             return False
-        annotations = cast("dict[str, Any]", found)
+        annotations = cast("dict[str, Any]", raw)
         is_changed = annotations.pop(_LAST_APPLIED, None) is not None
         for name, value in annotations.items():
             if name.startswith(_OURS) or not isinstance(value, str) or value == MARK_TEXT:
@@ -179,11 +179,11 @@ class Redactor:
 
     def _hide_values(self, variables: list[Any]) -> bool:
         is_changed = False
-        for found in variables:
-            one = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-            value = one.get("value")
+        for variable in variables:
+            fields = cast("dict[str, Any]", variable) if isinstance(variable, dict) else {}
+            value = fields.get("value")
             if isinstance(value, str) and value and value != MARK_TEXT:
-                one["value"], is_changed = self._digest(value.encode()), True
+                fields["value"], is_changed = self._digest(value.encode()), True
         return is_changed
 
     def _counted(self, path: HiddenPath) -> Callable[[msgspec.Raw], msgspec.Raw]:

@@ -23,9 +23,9 @@ def accept_cluster(name: str, uid: str, nats_url: str | None) -> int:
     async def accept(bus: Bus) -> int:
         kv = KeyValue(bus)
         refused = await read_refused(kv, name)
-        known = await bus_clusters(bus)
-        if known and name not in known and not refused:
-            raise unknown_cluster(name, known)
+        names = await bus_clusters(bus)
+        if names and name not in names and not refused:
+            raise unknown_cluster(name, names)
         if problem := _problem(name, uid, refused):
             printer.note(f"fleetbus: {problem}")
             return 1

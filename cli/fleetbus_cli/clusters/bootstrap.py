@@ -80,7 +80,7 @@ def bootstrap_cluster(
 
 def _named(accounts: Sequence[str] | None) -> list[str] | None:
     """None without any option, so that what an earlier join chose is kept; '' is none at all."""
-    return [one for one in accounts if one] if accounts else None
+    return [account for account in accounts if account] if accounts else None
 
 
 def _duration(text: str) -> timedelta:
@@ -90,63 +90,67 @@ def _duration(text: str) -> timedelta:
         raise ConfigError(f"--lifetime {e}") from e
 
 
-def _for_tools(made: Enrolled) -> dict[str, Any]:
-    access = made.access
+def _for_tools(enrolled: Enrolled) -> dict[str, Any]:
+    access = enrolled.access
     return {
         "cluster": access.cluster,
-        "uid": made.uid,
+        "uid": enrolled.uid,
         "watchedResources": list(map(str, access.watched)),
         "writtenResources": list(map(str, access.written)),
         "impersonatedAccounts": list(map(str, access.impersonated)),
-        "onCluster": list(map(str, made.on_member)),
-        "onHub": list(made.on_hub),
-        "tokensExpire": rfc3339(made.expires, timespec="seconds"),
-        "values": _values(made),
+        "onCluster": list(map(str, enrolled.on_member)),
+        "onHub": list(enrolled.on_hub),
+        "tokensExpire": rfc3339(enrolled.expires, timespec="seconds"),
+        "values": _values(enrolled),
     }
 
 
-def _values(made: Enrolled) -> dict[str, Any]:
+def _values(enrolled: Enrolled) -> dict[str, Any]:
     """The chart's values for the cluster's own watcher; empty for the pool."""
-    if not made.watcher_secret:
+    if not enrolled.watcher_secret:
         return {}
-    watch: dict[str, Any] = {"resources": list(map(str, made.access.watched))}
-    if any(resource.key == SECRETS for resource in made.access.watched):
+    watch: dict[str, Any] = {"resources": list(map(str, enrolled.access.watched))}
+    if any(resource.key == SECRETS for resource in enrolled.access.watched):
         watch["secrets"] = True
     entry = {
-        "name": made.access.cluster,
-        "kubeconfigSecret": {"name": made.watcher_secret},
+        "name": enrolled.access.cluster,
+        "kubeconfigSecret": {"name": enrolled.watcher_secret},
         "watch": watch,
     }
     return {"watchers": {"clusters": [entry]}}
 
 
-def _for_people(made: Enrolled) -> str:
-    access = made.access
+def _for_people(enrolled: Enrolled) -> str:
+    access = enrolled.access
     name = access.cluster
-    expires = rfc3339(made.expires, timespec="seconds")
+    expires = rfc3339(enrolled.expires, timespec="seconds")
     lines = [
         f"cluster {name} joined the fleet",
         f"  watched: {_listed(list(map(str, access.watched)))}",
         f"  written: {_listed(list(map(str, access.written)))}",
         f"  impersonated: {_listed(list(map(str, access.impersonated)))}",
-        f"  made on {name}: {', '.join(map(str, made.on_member))}",
-        f"  written to the hub: {', '.join(made.on_hub)}",
+        f"  made on {name}: {', '.join(map(str, enrolled.on_member))}",
+        f"  written to the hub: {', '.join(enrolled.on_hub)}",
         f"  tokens expire at {expires}; the projector renews them after half of their life",
     ]
-    lines += _watcher_steps(made) if made.watcher_secret else ["the pool watches it from now on"]
+    lines += (
+        _watcher_steps(enrolled) if enrolled.watcher_secret else ["the pool watches it from now on"]
+    )
     lines.append(f"fleetbus unjoin {name} --file FILE removes all of this again; its objects stay")
     return "\n".join(lines)
 
 
-def _watcher_steps(made: Enrolled) -> list[str]:
-    name = made.access.cluster
-    secret = next(one for one in made.on_hub if one.endswith(f"/{made.watcher_secret}"))
+def _watcher_steps(enrolled: Enrolled) -> list[str]:
+    name = enrolled.access.cluster
+    secret = next(
+        entry for entry in enrolled.on_hub if entry.endswith(f"/{enrolled.watcher_secret}")
+    )
     namespace = secret.removeprefix("Secret ").partition("/")[0]
-    read = f"kubectl get secret -n {namespace} {made.watcher_secret}"
+    read = f"kubectl get secret -n {namespace} {enrolled.watcher_secret}"
     return [
         "add this entry to the values of the chart, beside those that are there;",
         "only then the watcher's token is renewed:",
-        render_yaml(_values(made)).rstrip(),
+        render_yaml(_values(enrolled)).rstrip(),
         "or run its watcher yourself, with FLEETBUS_NATS_URL set; this copy of its token expires:",
         f"  {read} -o jsonpath='{{.data.kubeconfig}}' | base64 -d > {name}.kubeconfig",
         f"  fleetbus-watcher --cluster {name} --kubeconfig {name}.kubeconfig",
@@ -154,12 +158,12 @@ def _watcher_steps(made: Enrolled) -> list[str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown or "nothing"
+    text = ", ".join(names[:_SHOWN])
+    return f"{text} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else text or "nothing"
 
 
 _RENDER: Final[dict[str, Callable[[Enrolled], str]]] = {
     "text": _for_people,
-    "json": lambda made: render_json(_for_tools(made)),
-    "yaml": lambda made: render_yaml(_for_tools(made)).rstrip(),
+    "json": lambda enrolled: render_json(_for_tools(enrolled)),
+    "yaml": lambda enrolled: render_yaml(_for_tools(enrolled)).rstrip(),
 }

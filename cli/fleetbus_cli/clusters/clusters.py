@@ -55,28 +55,28 @@ def show_cluster(name: str, output: str, flags: ApiFlags) -> int:
     """
     api = ApiClient(flags.resolve())
     try:
-        found = api.get(f"/fleet/v1/clusters/{urllib.parse.quote(name, safe='')}")
+        cluster = api.get(f"/fleet/v1/clusters/{urllib.parse.quote(name, safe='')}")
     except ApiFailed as e:
         printer.note(f"fleetbus: {e}")
         return 1
     if output == "json":
-        printer.json_text(render_json(found))
+        printer.json_text(render_json(cluster))
         return 0
-    for label, value in _details(found, found["freshness"][found["name"]]):
+    for label, value in _details(cluster, cluster["freshness"][cluster["name"]]):
         printer.line(f"{label + ':':<{_LABEL}}{value or '-'}")
-    if found["resources"]:
+    if cluster["resources"]:
         printer.line()
-        printer.block(render_table(_RESOURCES, list(map(_resource_row, found["resources"]))))
+        printer.block(render_table(_RESOURCES, list(map(_resource_row, cluster["resources"]))))
     return 0
 
 
-def _details(cluster: Mapping[str, Any], known: Mapping[str, Any]) -> list[tuple[str, str]]:
-    age = known["ageSeconds"]
+def _details(cluster: Mapping[str, Any], freshness: Mapping[str, Any]) -> list[tuple[str, str]]:
+    age = freshness["ageSeconds"]
     return [
         ("Name", cluster["name"]),
         ("Hub", "yes" if cluster["hub"] else "no"),
         ("Connected", _connected(cluster, age)),
-        ("Reason", _reason(known["reason"], cluster["message"])),
+        ("Reason", _reason(freshness["reason"], cluster["message"])),
         ("Last answer", "never" if age is None else f"{render_duration(age)} ago"),
         ("Version", cluster["serverVersion"]),
         ("Platform", cluster["platform"]),
@@ -88,20 +88,20 @@ def _details(cluster: Mapping[str, Any], known: Mapping[str, Any]) -> list[tuple
     ]
 
 
-def _resource_row(known: Mapping[str, Any]) -> list[str]:
-    group, version = known["group"], known["version"]
-    objects = known["objects"]
+def _resource_row(resource: Mapping[str, Any]) -> list[str]:
+    group, version = resource["group"], resource["version"]
+    objects = resource["objects"]
     return [
-        known["plural"],
+        resource["plural"],
         version if group == "core" else f"{group}/{version}",
         "-" if objects is None else str(objects),
-        known["state"],
-        known["reason"] or "-",
+        resource["state"],
+        resource["reason"] or "-",
     ]
 
 
-def _row(cluster: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
-    age = known["ageSeconds"]
+def _row(cluster: Mapping[str, Any], freshness: Mapping[str, Any]) -> list[str]:
+    age = freshness["ageSeconds"]
     return [
         cluster["name"],
         "yes" if cluster["hub"] else "no",
@@ -109,15 +109,15 @@ def _row(cluster: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
         cluster["serverVersion"] or "<unknown>",
         f"{cluster['completeResourceCount']}/{cluster['resourceCount']}",
         "never" if age is None else f"{render_duration(age)} ago",
-        _reason(known["reason"], cluster["message"]),
+        _reason(freshness["reason"], cluster["message"]),
         pairs(cluster, "labels"),
     ]
 
 
 def _reason(freshness: str, message: str) -> str:
     """Combine the reason for staleness with the watcher's message, which is often the same."""
-    found = [freshness, "" if message == freshness else message]
-    return "; ".join(filter(None, found)) or "-"
+    reasons = [freshness, "" if message == freshness else message]
+    return "; ".join(filter(None, reasons)) or "-"
 
 
 def _connected(cluster: Mapping[str, Any], age: float | None) -> str:

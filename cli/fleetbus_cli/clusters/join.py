@@ -122,8 +122,8 @@ def _how_to_remove(name: str) -> str:
     )
 
 
-def _on_hub(given: Hub, work: Callable[[KubeClient], Awaitable[str]]) -> int:
-    config = resolve_hub(given)
+def _on_hub(hub: Hub, work: Callable[[KubeClient], Awaitable[str]]) -> int:
+    config = resolve_hub(hub)
 
     async def main() -> int:
         async with KubeClient(config) as client:
@@ -139,7 +139,7 @@ def label_pair(label: str) -> tuple[str, str]:
     Raises:
         ConfigError: it is not key=value.
     """
-    key, found, value = label.partition("=")
-    if not key or not found:
+    key, separator, value = label.partition("=")
+    if not key or not separator:
         raise ConfigError(f"--label {label!r} is not key=value")
     return key, value

@@ -152,7 +152,7 @@ def join(
     namespace: _Namespace = _CLUSTERS_NAMESPACE,
 ) -> None:
     """Add a cluster to the fleet."""
-    own: dict[str, Any] = {
+    bootstrap_options: dict[str, Any] = {
         "watch": watch,
         "write": write,
         "impersonate": impersonate,
@@ -175,9 +175,11 @@ def join(
     if bootstrap:
         from fleetbus_cli.clusters.bootstrap import bootstrap_cluster  # noqa: PLC0415 -- import cost
 
-        given = {option: value for option, value in own.items() if value is not None}
-        raise typer.Exit(bootstrap_cluster(name, file, **shared, **given))
-    for option, value in own.items():
+        options = {
+            option: value for option, value in bootstrap_options.items() if value is not None
+        }
+        raise typer.Exit(bootstrap_cluster(name, file, **shared, **options))
+    for option, value in bootstrap_options.items():
         if value:
             raise ConfigError(f"--{option.replace('_', '-')} needs --bootstrap")
     from fleetbus_cli.clusters.join import join_cluster  # noqa: PLC0415 -- import cost

@@ -33,5 +33,5 @@ def view(
     """
     from fleetbus_cli.config.view import show_config  # noqa: PLC0415 -- import cost
 
-    given = {"api_url": api_url, "nats_url": nats_url, "redis_url": redis_url}
-    show_config(given, folder, as_json=output == "json")
+    flags = {"api_url": api_url, "nats_url": nats_url, "redis_url": redis_url}
+    show_config(flags, folder, as_json=output == "json")

@@ -43,19 +43,19 @@ def print_origins(origins: Mapping[str, str]) -> None:
     notes = _notes.get()
     if notes is None or not notes.is_verbose:
         return
-    for name, what in _ADDRESSES.items():
-        notes.add(f"address of {what}: {origins.get(name, 'not set')}")
+    for name, server in _ADDRESSES.items():
+        notes.add(f"address of {server}: {origins.get(name, 'not set')}")
 
 
-def print_home_file(path: str, what: str = "the address of the fleet") -> None:
+def print_home_file(path: str, subject: str = "the address of the fleet") -> None:
     """Print, once, that a file in the home directory decides which fleet answers.
 
     It may be from the fleet of another day. With `-v` all origins were printed before.
 
     Args:
         path: of the file; empty if something else decides.
-        what: what is from there.
+        subject: what is from there.
     """
     notes = _notes.get()
     if notes is not None and path and not notes.is_verbose:
-        notes.add(f"{what} is from {path}; `fleetbus config view` shows what else there is")
+        notes.add(f"{subject} is from {path}; `fleetbus config view` shows what else there is")

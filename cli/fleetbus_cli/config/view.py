@@ -26,13 +26,13 @@ class Setting(NamedTuple):
     origin: str
 
 
-def show_config(given: Mapping[str, str | None], folder: str, *, as_json: bool) -> None:
+def show_config(flags: Mapping[str, str | None], folder: str, *, as_json: bool) -> None:
     """Print the settings.
 
     Raises:
         ConfigError: no dev fleet runs in the folder, or a config file cannot be read.
     """
-    target = resolve_target(**given, folder=pathlib.Path(folder) if folder else None)
+    target = resolve_target(**flags, folder=pathlib.Path(folder) if folder else None)
     settings = [*_addresses(target), _hub(target)]
     if as_json:
         printer.json_text(json.dumps([setting._asdict() for setting in settings], indent=2))
@@ -44,8 +44,8 @@ def show_config(given: Mapping[str, str | None], folder: str, *, as_json: bool) 
 def _addresses(target: Target) -> Iterator[Setting]:
     for name in _SHOWN:
         value = str(getattr(target, name))
-        shown = "(set)" if value and name in _HIDDEN else without_secrets(value)
-        yield Setting(name, shown, target.origins.get(name, _NOT_SET) if value else _NOT_SET)
+        text = "(set)" if value and name in _HIDDEN else without_secrets(value)
+        yield Setting(name, text, target.origins.get(name, _NOT_SET) if value else _NOT_SET)
 
 
 def _hub(target: Target) -> Setting:

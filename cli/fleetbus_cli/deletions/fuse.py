@@ -76,17 +76,19 @@ async def _show(client: KubeClient, store: StoreAccess, output: str) -> int:
         objects_on_record,
     )
 
-    held = find_held(resources)
+    deletions = find_held(resources)
     budget = {
         "used": await _used(store),
-        "allowed": allowance(sum(objects_on_record(one.get("status") or {}) for one in resources)),
+        "allowed": allowance(
+            sum(objects_on_record(resource.get("status") or {}) for resource in resources)
+        ),
         "windowSeconds": int(WINDOW.total_seconds()),
     }
-    shown = {"budget": budget, "held": [one.describe() for one in held]}
+    document = {"budget": budget, "held": [deletion.describe() for deletion in deletions]}
     if output == "json":
-        printer.json_text(render_json(shown))
+        printer.json_text(render_json(document))
     else:
-        printer.block(_render(budget, held))
+        printer.block(_render(budget, deletions))
     return 0
 
 
@@ -112,33 +114,33 @@ async def _budget(store: StoreAccess) -> AsyncGenerator[DeletionBudget]:
         await redis.aclose()
 
 
-def _render(budget: Mapping[str, Any], held: Sequence[Held]) -> str:
+def _render(budget: Mapping[str, Any], deletions: Sequence[Held]) -> str:
     used = "unknown" if budget["used"] is None else budget["used"]
     minutes = budget["windowSeconds"] // 60
     line = (
         f"Deletions in the fleet that no edit asked for: {used} of {budget['allowed']} allowed"
         f" in {minutes} min."
     )
-    if not held:
+    if not deletions:
         return f"{line}\nNothing is held."
-    rows = [_row(one) for one in held]
+    rows = [_row(deletion) for deletion in deletions]
     hints = ["`fleetbus fuse confirm NAMESPACE/NAME` confirms what it holds."]
-    if any(one.reason == FLEET_BUDGET for one in held):
+    if any(deletion.reason == FLEET_BUDGET for deletion in deletions):
         hints.append("`fleetbus fuse release` confirms everything that the fleet budget holds.")
     return "\n\n".join([line, render_table(_HEAD, rows), "\n".join(hints)])
 
 
-def _row(held: Held) -> list[str]:
-    more = len(held.clusters) - _NAMED
-    named = ",".join(held.clusters[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-    plan = f"{held.plan_hash} (confirmed)" if held.is_confirmed else held.plan_hash
-    return [held.namespace, held.name, str(held.objects), named, held.reason, plan]
+def _row(deletion: Held) -> list[str]:
+    more = len(deletion.clusters) - _NAMED
+    named = ",".join(deletion.clusters[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    plan = f"{deletion.plan_hash} (confirmed)" if deletion.is_confirmed else deletion.plan_hash
+    return [deletion.namespace, deletion.name, str(deletion.objects), named, deletion.reason, plan]
 
 
 async def _confirm_named(client: KubeClient, names: Sequence[str]) -> int:
     resources = {
-        f"{one['metadata']['namespace']}/{one['metadata']['name']}": one
-        for one in await client.list(MULTI_CLUSTER_RESOURCES)
+        f"{resource['metadata']['namespace']}/{resource['metadata']['name']}": resource
+        for resource in await client.list(MULTI_CLUSTER_RESOURCES)
     }
     confirmed = [await _confirm_one(client, name, resources) for name in names]
     return int(not all(confirmed))
@@ -150,32 +152,34 @@ async def _confirm_one(client: KubeClient, name: str, resources: Mapping[str, Ob
         hint = f"; did you mean {near[0]!r}?" if near else ""
         printer.note(f"fleetbus: no MultiClusterResource {name!r}{hint}")
         return False
-    held = Held.of(resources[name])
-    if held is None:
+    deletion = Held.of(resources[name])
+    if deletion is None:
         printer.note(f"fleetbus: {name} holds nothing")
         return False
-    return await _confirm(client, held)
+    return await _confirm(client, deletion)
 
 
-async def _confirm(client: KubeClient, held: Held) -> bool:
-    change = {"metadata": {"annotations": {CONFIRM_PRUNE_ANNOTATION: held.plan_hash}}}
+async def _confirm(client: KubeClient, deletion: Held) -> bool:
+    change = {"metadata": {"annotations": {CONFIRM_PRUNE_ANNOTATION: deletion.plan_hash}}}
     try:
-        await client.patch(MULTI_CLUSTER_RESOURCES, held.namespace, held.name, change)
+        await client.patch(MULTI_CLUSTER_RESOURCES, deletion.namespace, deletion.name, change)
     except KubeError as e:
-        printer.note(f"fleetbus: {held} cannot be confirmed: {e}")
+        printer.note(f"fleetbus: {deletion} cannot be confirmed: {e}")
         return False
-    where = f"{len(held.clusters)} cluster{'' if len(held.clusters) == 1 else 's'}"
-    printer.line(f"confirmed {held}: {held.objects} objects on {where}, plan {held.plan_hash}")
+    where = f"{len(deletion.clusters)} cluster{'' if len(deletion.clusters) == 1 else 's'}"
+    printer.line(
+        f"confirmed {deletion}: {deletion.objects} objects on {where}, plan {deletion.plan_hash}"
+    )
     return True
 
 
 async def _release(client: KubeClient, store: StoreAccess) -> int:
     chosen = [
-        one
-        for one in find_held(await client.list(MULTI_CLUSTER_RESOURCES))
-        if one.reason == FLEET_BUDGET
+        deletion
+        for deletion in find_held(await client.list(MULTI_CLUSTER_RESOURCES))
+        if deletion.reason == FLEET_BUDGET
     ]
-    confirmed = [await _confirm(client, one) for one in chosen]
+    confirmed = [await _confirm(client, deletion) for deletion in chosen]
     async with _budget(store) as budget:
         await budget.refill()
     printer.line("the fleet budget is reset")

@@ -55,11 +55,11 @@ def run_orphans(words: Sequence[str], *, output: str, hub: Hub, redis_url: str |
             from fleetbus.fleet.orphans import find_orphans  # noqa: PLC0415 -- import cost
 
             names = [record.name for record in await reader.clusters()]
-            found = await find_orphans(reader, client, names)
+            orphans = await find_orphans(reader, client, names)
             if not uids:
-                return _show(found, output)
+                return _show(orphans, output)
             async with _engage(config, reader) as clusters:
-                return await _delete(_Connections(hub=client, clusters=clusters), found, uids)
+                return await _delete(_Connections(hub=client, clusters=clusters), orphans, uids)
 
     return run_on_hub(main())
 
@@ -94,15 +94,22 @@ async def _engage(hub: KubeConfig, reader: SnapshotReader) -> AsyncGenerator[Clu
         await clusters.aclose()
 
 
-def _show(found: Sequence[Orphan], output: str) -> int:
+def _show(orphans: Sequence[Orphan], output: str) -> int:
     if output == "json":
-        printer.json_text(render_json({"orphans": [_describe(one) for one in found]}))
-    elif not found:
+        printer.json_text(render_json({"orphans": [_describe(orphan) for orphan in orphans]}))
+    elif not orphans:
         printer.line("No orphans found.")
     else:
         rows = [
-            [one.cluster, one.kind, one.namespace, one.name, _owner_of(one), one.uid]
-            for one in found
+            [
+                orphan.cluster,
+                orphan.kind,
+                orphan.namespace,
+                orphan.name,
+                _owner_of(orphan),
+                orphan.uid,
+            ]
+            for orphan in orphans
         ]
         printer.block(render_table(_HEAD, rows))
         printer.block(
@@ -129,8 +136,8 @@ def _describe(orphan: Orphan) -> Mapping[str, Any]:
     }
 
 
-async def _delete(connections: _Connections, found: Sequence[Orphan], uids: Sequence[str]) -> int:
-    by_uid = {one.uid: one for one in found}
+async def _delete(connections: _Connections, orphans: Sequence[Orphan], uids: Sequence[str]) -> int:
+    by_uid = {orphan.uid: orphan for orphan in orphans}
     following = asyncio.create_task(connections.clusters.run(), name="clusters")
     try:
         async with asyncio.timeout(_CLUSTERS_TIMEOUT.total_seconds()):

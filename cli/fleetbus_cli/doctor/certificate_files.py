@@ -37,11 +37,11 @@ def read_pem(text: str) -> list[Validity]:
     Raises:
         CredentialsError: it has none, or one that cannot be read; never quotes it.
     """
-    found = _PEM.findall(text)
-    if not found:
+    certificates = _PEM.findall(text)
+    if not certificates:
         raise CredentialsError("no certificate in PEM")
     try:
-        return [read_der(ssl.PEM_cert_to_DER_cert(one)) for one in found]
+        return [read_der(ssl.PEM_cert_to_DER_cert(certificate)) for certificate in certificates]
     except ValueError as e:  # binascii.Error is one
         raise CredentialsError("a certificate cannot be read") from e
 
@@ -53,25 +53,25 @@ def read_der(content: bytes) -> Validity:
         ValueError: it is no certificate.
     """
     _, certificate, _ = _read(content, _SEQUENCE)
-    _, rest, _ = _read(certificate, _SEQUENCE)
-    tag, _, after = _read(rest)
-    rest = after if tag == _VERSION else rest
+    _, fields, _ = _read(certificate, _SEQUENCE)
+    tag, _, after = _read(fields)
+    fields = after if tag == _VERSION else fields
     for _ in range(_FIELDS_BEFORE):
-        _, _, rest = _read(rest)
-    _, validity, _ = _read(rest, _SEQUENCE)
-    first, begins, rest = _read(validity)
-    second, ends, _ = _read(rest)
+        _, _, fields = _read(fields)
+    _, validity, _ = _read(fields, _SEQUENCE)
+    first, begins, fields = _read(validity)
+    second, ends, _ = _read(fields)
     return Validity(_time(first, begins), _time(second, ends))
 
 
-def _read(content: bytes, wanted: int = 0) -> tuple[int, bytes, bytes]:
+def _read(content: bytes, tag: int = 0) -> tuple[int, bytes, bytes]:
     """Split the first element off: its tag, its content, and what follows."""
     header, length = 2, content[1] if len(content) > 1 else -1
     if length > _LONG:
         header += length - _LONG
         length = int.from_bytes(content[2:header])
     end = header + length
-    if length < 0 or end > len(content) or wanted not in (0, content[0]):
+    if length < 0 or end > len(content) or tag not in (0, content[0]):
         raise ValueError("not a certificate")
     return content[0], content[header:end], content[end:]
 

@@ -30,13 +30,13 @@ async def watched_resources(reader: SnapshotReader) -> Watched:
     Raises:
         redis.exceptions.RedisError: no shard answers.
     """
-    known = await reader.available_clusters()
+    clusters = await reader.available_clusters()
     return {
         record.name: [
-            Resource(one.group, one.version, one.plural)
-            for one in await reader.resources(record.name)
+            Resource(resource.group, resource.version, resource.plural)
+            for resource in await reader.resources(record.name)
         ]
-        for record in known.records
+        for record in clusters.records
     }
 
 
@@ -46,10 +46,10 @@ async def check_clusters(reader: SnapshotReader) -> AsyncIterator[Finding]:
     Raises:
         redis.exceptions.RedisError: no shard answers.
     """
-    known = await reader.available_clusters()
-    if not known.records and not known.away:
+    clusters = await reader.available_clusters()
+    if not clusters.records and not clusters.away:
         yield warning("clusters", "the fleet has no clusters", "add one with `fleetbus join`")
-    for record in sorted(known.records, key=lambda record: record.name):
+    for record in sorted(clusters.records, key=lambda record: record.name):
         for finding in _cluster(record, await reader.resources(record.name)):
             yield finding
 
@@ -65,14 +65,18 @@ def _cluster(record: ClusterRecord, resources: Sequence[ResourceRecord]) -> Iter
         advice = f"is a watcher of {record.name} running, and does its API server answer?"
         yield error(about, silent, advice)
         return
-    unsynced = [one for one in resources if one.state is not ResourceState.SYNCED]
-    dropped = [one for one in unsynced if _is_dropped(one, datetime.now(UTC))]
-    for one in dropped:
-        yield ok(about, f"{one.key} is not watched any more, and is forgotten soon")
-    bad = [one for one in unsynced if one not in dropped]
-    for one in bad[:_NAMED]:
+    unsynced = [resource for resource in resources if resource.state is not ResourceState.SYNCED]
+    dropped = [resource for resource in unsynced if _is_dropped(resource, datetime.now(UTC))]
+    for resource in dropped:
+        yield ok(about, f"{resource.key} is not watched any more, and is forgotten soon")
+    bad = [resource for resource in unsynced if resource not in dropped]
+    for resource in bad[:_NAMED]:
         advice = "look into the watcher's log; a missing right is in the message"
-        yield warning(about, f"{one.key} is {one.state}: {one.reason or 'not listed yet'}", advice)
+        yield warning(
+            about,
+            f"{resource.key} is {resource.state}: {resource.reason or 'not listed yet'}",
+            advice,
+        )
     if len(bad) > _NAMED:
         more = f"and {len(bad) - _NAMED} more resources are not synced"
         yield warning(about, more, f"see `fleetbus clusters` and `fleetbus describe {record.name}`")

@@ -34,19 +34,19 @@ def run_doctor(output: str, *, nats_url: str | None, redis_url: str | None, hub:
     set_up_logs("text", "error")  # every warning of a connection is a finding here
     findings = asyncio.run(check_fleet(target, nats, store, hub))
     _print(findings, output)
-    return int(any(one.severity is Severity.ERROR for one in findings))
+    return int(any(finding.severity is Severity.ERROR for finding in findings))
 
 
 def _print(findings: Sequence[Finding], output: str) -> None:
     if output == "json":
-        printer.json_text(render_json({"findings": [asdict(one) for one in findings]}))
+        printer.json_text(render_json({"findings": [asdict(finding) for finding in findings]}))
         return
-    printer.block(render_table(_HEAD, [_row(one) for one in findings]))
-    bad = [one for one in findings if one.severity is not Severity.OK]
+    printer.block(render_table(_HEAD, [_row(finding) for finding in findings]))
+    bad = [finding for finding in findings if finding.severity is not Severity.OK]
     if not bad:
         printer.note(f"{len(findings)} checks, nothing found")
 
 
-def _row(one: Finding) -> tuple[str, str, str]:
-    said = f"{one.message}; {one.advice}" if one.advice else one.message
-    return _SIGNS[one.severity], one.about, said
+def _row(finding: Finding) -> tuple[str, str, str]:
+    text = f"{finding.message}; {finding.advice}" if finding.advice else finding.message
+    return _SIGNS[finding.severity], finding.about, text

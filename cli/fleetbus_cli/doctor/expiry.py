@@ -27,26 +27,26 @@ half of it."""
 
 
 def check_validity(
-    about: str, what: str, validity: Validity, advice: str, *, is_renewed: bool = False
+    about: str, subject: str, validity: Validity, advice: str, *, is_renewed: bool = False
 ) -> Finding:
     """Find out whether something has expired, or will soon.
 
     Args:
         about: the part of the fleet.
-        what: a token or certificate, for a message: never its content.
+        subject: a token or certificate, for a message: never its content.
         validity: when it begins and ends.
         advice: how to renew it.
         is_renewed: whether fleetbus renews it, so that it never comes close to its end.
     """
     left = validity.ends - datetime.now(UTC)
-    shown = f"{validity.ends:%Y-%m-%d %H:%M:%S} UTC"
+    ends = f"{validity.ends:%Y-%m-%d %H:%M:%S} UTC"
     if left <= timedelta():
-        return error(about, f"{what} expired at {shown}", advice)
+        return error(about, f"{subject} expired at {ends}", advice)
     if left >= _warn_within(validity, is_renewed=is_renewed):
-        return ok(about, f"{what} is valid until {shown}")
+        return ok(about, f"{subject} is valid until {ends}")
     span = render_duration(left.total_seconds())
-    said = f"{what} expires in {span}, at {shown}"
-    return warning(about, f"{said}, and was not renewed" if is_renewed else said, advice)
+    message = f"{subject} expires in {span}, at {ends}"
+    return warning(about, f"{message}, and was not renewed" if is_renewed else message, advice)
 
 
 def _warn_within(validity: Validity, *, is_renewed: bool) -> timedelta:
@@ -94,10 +94,10 @@ def check_tls_files(about: str, tls: TlsFiles) -> Iterator[Finding]:
 def _check_file(about: str, file: SecretFile) -> Finding:
     advice = f"renew {file}; it is read again for each connection"
     try:
-        validity = min(read_pem(file.read()), key=lambda one: one.ends)
+        validity = min(read_pem(file.read()), key=lambda certificate: certificate.ends)
     except CredentialsError as e:
-        said = str(e) if str(file) in str(e) else f"{file}: {e}"
-        return error(about, said, "mount the file, or correct the setting")
+        message = str(e) if str(file) in str(e) else f"{file}: {e}"
+        return error(about, message, "mount the file, or correct the setting")
     return check_validity(about, f"the certificate of {file}", validity, advice)
 
 
@@ -110,15 +110,15 @@ def check_kubeconfig(
         token, pem = _text(user, "token", config), _text(user, "client-certificate", config)
         validity = read_jwt(token.strip())
         if validity is not None:
-            what = f"the token in {config.source}"
-            yield check_validity(about, what, validity, advice, is_renewed=is_renewed)
+            subject = f"the token in {config.source}"
+            yield check_validity(about, subject, validity, advice, is_renewed=is_renewed)
         if pem:
-            what = f"the client certificate in {config.source}"
-            yield check_validity(about, what, read_pem(pem)[0], advice)
+            subject = f"the client certificate in {config.source}"
+            yield check_validity(about, subject, read_pem(pem)[0], advice)
     except (ConfigError, CredentialsError) as e:
         text = str(e)
-        said = text if config.source in text else f"{config.source}: {text}"
-        yield error(about, said, advice)
+        message = text if config.source in text else f"{config.source}: {text}"
+        yield error(about, message, advice)
 
 
 def _text(user: Mapping[str, Any], name: str, config: KubeConfig) -> str:

@@ -116,7 +116,7 @@ async def check_components(hub: KubeClient, namespaces: Collection[str]) -> Asyn
     """
     try:
         accounts = await hub.list("v1/serviceaccounts", label_selector=_COMPONENTS)
-        components = [_component(one["metadata"]) for one in accounts]
+        components = [_component(account["metadata"]) for account in accounts]
         for component in components:
             rights = rights_on_hub(component.kind, namespaces)
             missing = await missing_rights(
@@ -179,7 +179,7 @@ def this_component(read_token: Callable[[], str]) -> Component | None:
         return None
     namespace, name = parts
     kind = "reconciler" if "-reconciler-" in name else ""
-    kind = next((found for end, found in _ENDS.items() if name.endswith(f"-{end}")), kind)
+    kind = next((component for end, component in _ENDS.items() if name.endswith(f"-{end}")), kind)
     return Component(kind, namespace, name) if kind else None
 
 
@@ -193,7 +193,7 @@ def _read_token() -> str:
 async def check_versions(hub: KubeClient) -> AsyncIterator[Finding]:
     """Check that all components have one version, and that all their replicas are ready."""
     try:
-        found = await hub.list("apps/v1/deployments", label_selector=_COMPONENTS)
+        deployments = await hub.list("apps/v1/deployments", label_selector=_COMPONENTS)
     except Forbidden as e:
         if component := this_component(_read_token):  # by design, and nothing to mend
             yield ok("versions", f"not compared: {component.name} may not list Deployments")
@@ -206,18 +206,21 @@ async def check_versions(hub: KubeClient) -> AsyncIterator[Finding]:
         yield warning("versions", f"the Deployments cannot be read: {e}", "see the finding above")
         return
     versions: dict[str, list[str]] = {}
-    for one in found:
-        metadata, status = mapping(one["metadata"]), mapping(one, "status")
+    for deployment in deployments:
+        metadata, status = mapping(deployment["metadata"]), mapping(deployment, "status")
         name = f"{metadata['namespace']}/{metadata['name']}"
         version = string(metadata, "labels", _VERSION) or "unknown"
         versions.setdefault(version, []).append(name)
-        wanted, ready = int(one["spec"].get("replicas", 1)), int(status.get("readyReplicas") or 0)
-        if ready < wanted:
+        replicas, ready = (
+            int(deployment["spec"].get("replicas", 1)),
+            int(status.get("readyReplicas") or 0),
+        )
+        if ready < replicas:
             advice = f"`kubectl -n {metadata['namespace']} describe deployment {metadata['name']}`"
-            yield error("components", f"{name}: {ready} of {wanted} replicas are ready", advice)
+            yield error("components", f"{name}: {ready} of {replicas} replicas are ready", advice)
     if len(versions) > 1:
-        said = "; ".join(f"{version}: {', '.join(names)}" for version, names in versions.items())
+        text = "; ".join(f"{version}: {', '.join(names)}" for version, names in versions.items())
         advice = "finish the upgrade: `helm upgrade` gives all of them the same version"
-        yield warning("versions", f"the components differ: {said}", advice)
+        yield warning("versions", f"the components differ: {text}", advice)
     elif versions:
         yield ok("versions", f"all components are {next(iter(versions))}")

@@ -85,23 +85,27 @@ async def read_members(
     Raises:
         KubeError: the hub refused, or did not answer.
     """
-    clusters = {("", str(one["metadata"]["name"])): one for one in await hub.list(CLUSTERS)}
+    clusters = {
+        ("", str(cluster["metadata"]["name"])): cluster for cluster in await hub.list(CLUSTERS)
+    }
     secrets, refused = await _read_secrets(hub, clusters.values())
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for key, cluster in tuple(clusters.items()):
         if refusal := refused.get(_place_of_watcher(cluster)):
-            found.append(_unread(f"access of watcher {key[1]}", refusal))
+            findings.append(_unread(f"access of watcher {key[1]}", refusal))
         if refusal := refused.get(place_of_secret(cluster)):
-            found.append(_unread(f"access to {key[1]}", refusal))
+            findings.append(_unread(f"access to {key[1]}", refusal))
             del clusters[key]
     infos, problems = infos_of(clusters, secrets, SecretReader(read_kubeconfig))
     for name, problem in sorted(problems.items()):
-        found.append(error(f"access to {name}", problem, "correct the Cluster, or join it again"))
+        findings.append(
+            error(f"access to {name}", problem, "correct the Cluster, or join it again")
+        )
     members = [
         _member(info, clusters["", info.name], secrets, watched.get(info.name, ()), refused)
         for info in infos
     ]
-    return members, found
+    return members, findings
 
 
 def _unread(about: str, refusal: Forbidden) -> Finding:
@@ -117,8 +121,10 @@ async def _read_secrets(
     Raises:
         KubeError: none may be read, or the hub did not answer.
     """
-    places = {place_of_secret(one) for one in clusters} | set(map(_place_of_watcher, clusters))
-    found: dict[Place, Object] = {}
+    places = {place_of_secret(cluster) for cluster in clusters} | set(
+        map(_place_of_watcher, clusters)
+    )
+    secrets: dict[Place, Object] = {}
     refused: dict[Place, Forbidden] = {}
 
     async def read(place: Place) -> None:
@@ -127,13 +133,13 @@ async def _read_secrets(
         except Forbidden as e:
             refused[place] = e
         else:
-            found.update({place: secret} if secret else {})
+            secrets.update({place: secret} if secret else {})
 
     named = [place for place in places if all(place)]
     await asyncio.gather(*map(read, named))
     if refused and len(refused) == len(named):
         raise next(iter(refused.values()))
-    return found, refused
+    return secrets, refused
 
 
 def _member(
@@ -143,7 +149,7 @@ def _member(
     reported: Collection[Resource],
     refused: Collection[Place],
 ) -> Member:
-    place, own = _place_of_watcher(cluster), secrets.get(place_of_secret(cluster))
+    place, cluster_secret = _place_of_watcher(cluster), secrets.get(place_of_secret(cluster))
     secret, name = secrets.get(place), "/".join(place)
     watcher: Access | None = None
     if all(place) and place not in refused:
@@ -155,21 +161,21 @@ def _member(
         impersonated=_accounts(_annotations(cluster).get(IMPERSONATED, "")),
         has_watcher=all(place),
         watcher=watcher,
-        is_renewed=(LIFETIME in _annotations(own), LIFETIME in _annotations(secret)),
+        is_renewed=(LIFETIME in _annotations(cluster_secret), LIFETIME in _annotations(secret)),
         namespace=place_of_secret(cluster)[0],
     )
 
 
 def _accounts(text: str) -> list[ServiceAccount]:
-    found: list[ServiceAccount] = []
-    for one in filter(None, text.split(",")):
+    accounts: list[ServiceAccount] = []
+    for entry in filter(None, text.split(",")):
         with suppress(ConfigError):  # edited by hand: the next join refuses it
-            found.append(ServiceAccount.parse(one))
-    return found
+            accounts.append(ServiceAccount.parse(entry))
+    return accounts
 
 
-def _annotations(thing: Object | None) -> dict[str, str]:
-    found = mapping(thing, "metadata", "annotations")
+def _annotations(obj: Object | None) -> dict[str, str]:
+    found = mapping(obj, "metadata", "annotations")
     return {str(name): string(value) for name, value in found.items()}
 
 
@@ -181,20 +187,20 @@ def _place_of_watcher(cluster: Object) -> Place:
 
 def _named(entries: Collection[Any]) -> list[Resource]:
     """Resources by the names in a list; those whose group only the cluster knows are left out."""
-    found: list[Resource] = []
+    resources: list[Resource] = []
     for entry in entries:
         text = entry.get("resource") if isinstance(entry, dict) else entry  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
         plain, slash, last = str(cast("object", text)).strip().lower().rpartition("/")
         is_part = last in SUBRESOURCES
-        whole = plain if is_part else f"{plain}{slash}{last}"
+        full_name = plain if is_part else f"{plain}{slash}{last}"
         try:
-            name = with_plural(parse_resource_name(whole)[0])
+            name = with_plural(parse_resource_name(full_name)[0])
         except InvalidName:
             continue  # the watcher reports it
         if name.group is not None and is_resource_name(name.group or CORE, name.plural):
             plural = f"{name.plural}/{last}" if is_part else name.plural
-            found.append(Resource(name.group or CORE, name.version or "v1", plural))
-    return found
+            resources.append(Resource(name.group or CORE, name.version or "v1", plural))
+    return resources
 
 
 async def check_members(
@@ -220,15 +226,15 @@ async def _check_member(member: Member) -> list[Finding]:
     if info.problem or info.config is None:
         problem = info.problem or "it has no access data"
         return [error(about, problem, f"run `fleetbus join {name}` again")]
-    wanted = rights_of(writer_rules(member.written))
+    rights = rights_of(writer_rules(member.written))
     for account in member.impersonated:
-        wanted += rights_of(impersonation_rules([account.name]), account.namespace)
+        rights += rights_of(impersonation_rules([account.name]), account.namespace)
     components = "distributor and controllers"
     if not member.has_watcher:
-        wanted += rights_of(watcher_rules(member.watched))
+        rights += rights_of(watcher_rules(member.watched))
         components += ", and the watcher pool"
     findings = await _check_access(
-        about, components, info.config, wanted, account=WRITER, is_renewed=member.is_renewed[0]
+        about, components, info.config, rights, account=WRITER, is_renewed=member.is_renewed[0]
     )
     if member.watcher is not None:
         findings += await _check_watcher(member, member.watcher)
@@ -241,10 +247,10 @@ async def _check_watcher(member: Member, access: Access) -> list[Finding]:
     config, problem = access
     if config is None:
         return [error(about, problem, f"run `fleetbus join {name}` again")]
-    wanted = rights_of(watcher_rules(member.watched))
+    rights = rights_of(watcher_rules(member.watched))
     renewed = member.is_renewed[1]
     return await _check_access(
-        about, "watcher", config, wanted, account=WATCHER, is_renewed=renewed
+        about, "watcher", config, rights, account=WATCHER, is_renewed=renewed
     )
 
 
@@ -252,7 +258,7 @@ async def _check_access(
     about: str,
     component: str,
     config: KubeConfig,
-    wanted: Sequence[Right],
+    required: Sequence[Right],
     *,
     account: str,
     is_renewed: bool,
@@ -262,7 +268,7 @@ async def _check_access(
     again = f"run `fleetbus join {cluster} --bootstrap --file ADMIN-KUBECONFIG` again"
     renew = f"is the projector running? Else {again}" if is_renewed else again
     findings = list(check_kubeconfig(about, config, renew, is_renewed=is_renewed))
-    rights = [*wanted, *(rights_of(token_rules(account), NAMESPACE) if is_renewed else ())]
+    rights = [*required, *(rights_of(token_rules(account), NAMESPACE) if is_renewed else ())]
     try:
         async with KubeClient(config) as client:
             version = await _read_version(client)
@@ -284,14 +290,14 @@ def missing_findings(
     verbs: dict[Right, list[str]] = {}
     for right in missing:
         verbs.setdefault(right._replace(verb=""), []).append(right.verb)
-    found = [
+    findings = [
         error(about, f"{component} may not {', '.join(sorted(each))}{right}", advice)
         for right, each in list(verbs.items())[:_SHOWN]
     ]
     if len(verbs) > _SHOWN:
         more = f"{component} lack rights on {len(verbs) - _SHOWN} more resources"
-        found.append(error(about, more, advice))
-    return found
+        findings.append(error(about, more, advice))
+    return findings
 
 
 async def _read_version(client: KubeClient) -> str:

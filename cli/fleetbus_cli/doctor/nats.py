@@ -71,11 +71,11 @@ def _servers(about: str, info: Mapping[str, Any]) -> list[Finding]:
     return [
         warning(
             about,
-            f"its copy on {one['name']} is {'away' if one.get('offline') else 'behind'}",
+            f"its copy on {copy['name']} is {'away' if copy.get('offline') else 'behind'}",
             "check that server; another one that fails stops the bus",
         )
-        for one in copies
-        if one.get("offline") or not one.get("current")
+        for copy in copies
+        if copy.get("offline") or not copy.get("current")
     ]
 
 

@@ -75,22 +75,22 @@ async def _check(
     about: str, place: Place, tls: TlsFiles, *, is_nats: bool = False
 ) -> AsyncIterator[Finding]:
     """Check one server; nothing if it does not answer, which is found elsewhere."""
-    what = f"the certificate of {place[0]}:{place[1]}"
+    subject = f"the certificate of {place[0]}:{place[1]}"
     try:
         async with asyncio.timeout(_WITHIN.total_seconds()):
-            shown = await _certificate(place, tls, is_nats=is_nats)
-        validity = read_der(shown) if shown else None
+            certificate = await _certificate(place, tls, is_nats=is_nats)
+        validity = read_der(certificate) if certificate else None
     except ssl.SSLCertVerificationError as e:
         check = str(tls.ca) if tls.ca else "the CA file, which is not set"
-        said = f"{what} is not accepted: {e.verify_message}"
-        yield error(f"certificate of {about}", said, f"check {check}")
+        message = f"{subject} is not accepted: {e.verify_message}"
+        yield error(f"certificate of {about}", message, f"check {check}")
     except CredentialsError as e:
         yield error(f"certificate of {about}", str(e), "mount the file, or correct the setting")
     except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
         return
     else:
         if validity:
-            yield check_validity(f"certificate of {about}", what, validity, _RENEW)
+            yield check_validity(f"certificate of {about}", subject, validity, _RENEW)
 
 
 async def _certificate(place: Place, tls: TlsFiles, *, is_nats: bool) -> bytes:
@@ -107,7 +107,7 @@ async def _certificate(place: Place, tls: TlsFiles, *, is_nats: bool) -> bytes:
             if not (info.get("tls_required") or info.get("tls_available")):
                 return b""
             await writer.start_tls(context, server_hostname=host)
-        found = writer.get_extra_info("ssl_object")
-        return cast("bytes | None", found.getpeercert(binary_form=True)) or b""
+        ssl_object = writer.get_extra_info("ssl_object")
+        return cast("bytes | None", ssl_object.getpeercert(binary_form=True)) or b""
     finally:
         writer.close()

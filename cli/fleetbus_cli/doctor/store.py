@@ -34,8 +34,8 @@ async def check_store(redis: Redis, keys: SnapshotKeys) -> AsyncIterator[Finding
             yield finding
         yield _clock(about, *(await cast("Any", server).time()))
     if empty := sorted(await SnapshotReader(redis, keys).empty_shards()):
-        which = "the snapshot is" if keys.shards == 1 else f"shards {empty} of the snapshot are"
-        yield error("snapshot", f"{which} empty", _EMPTY)
+        subject = "the snapshot is" if keys.shards == 1 else f"shards {empty} of the snapshot are"
+        yield error("snapshot", f"{subject} empty", _EMPTY)
     else:
         yield ok("snapshot", f"set up, shards: {keys.shards}")
 
@@ -83,8 +83,8 @@ def _clock(about: str, seconds: int, micros: int) -> Finding:
     ahead = seconds + micros / 1e6 - time.time()
     if abs(ahead) < _CLOCK:
         return ok(about, "its clock agrees with this one")
-    said = f"its clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this one"
-    return warning(about, said, "synchronise the clocks of both machines (NTP)")
+    message = f"its clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this one"
+    return warning(about, message, "synchronise the clocks of both machines (NTP)")
 
 
 def _place(server: Redis) -> str:

@@ -92,10 +92,10 @@ async def _show(query: DistributionQuery, access: NatsAccess) -> None:
             follow=query.follow,
             stream=DISTRIBUTION_STREAM,
         ) as messages:
-            shown = 0
+            count = 0
             while (message := await messages()) is not None:
-                shown += _print(message, query)
-            if not shown:
+                count += _print(message, query)
+            if not count:
                 printer.note("No events found.")
 
 
@@ -120,5 +120,5 @@ def _print(message: Msg, query: DistributionQuery) -> bool:
 
 
 def _listed(objects: list[AffectedObject], more: int) -> str:
-    names = ", ".join(one.object for one in objects)
+    names = ", ".join(entry.object for entry in objects)
     return f"{names} and {more} more" if more else names

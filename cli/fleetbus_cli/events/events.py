@@ -69,11 +69,13 @@ class EventQuery:
         if verb and verb not in list(Verb):
             raise ConfigError(f"--verb {verb!r} is not one of {', '.join(Verb)}")
         try:
-            found = with_plural(parse_resource_name(resource.lower())[0]) if resource else None
-            plural = found.plural if found else ""
+            resource_name = (
+                with_plural(parse_resource_name(resource.lower())[0]) if resource else None
+            )
+            plural = resource_name.plural if resource_name else ""
             subject = events_filter(
                 cluster=check_cluster(cluster) if cluster else "",
-                group=(found.group or "") if found else "",
+                group=(resource_name.group or "") if resource_name else "",
                 resource=plural,
                 namespace=namespace,
                 name=name,
@@ -141,10 +143,10 @@ async def _show(query: EventQuery, access: NatsAccess) -> None:
         async with open_messages(
             bus, subject=query.filter, start=query.start, follow=query.follow
         ) as messages:
-            shown = 0
+            count = 0
             while (message := await messages()) is not None:
-                shown += _print(message, query)
-            if not shown:
+                count += _print(message, query)
+            if not count:
                 printer.note("No events found.")
 
 

@@ -100,13 +100,13 @@ class ExplainQuery:
                 f"{name!r} is neither NAMESPACE/NAME nor the NAME of a cluster-scoped object"
             )
         try:
-            found = with_plural(parse_resource_name(resource.lower())[0])
+            resource_name = with_plural(parse_resource_name(resource.lower())[0])
             check_cluster(cluster)
         except InvalidName as e:
             raise ConfigError(str(e)) from e
         return cls(
             cluster=cluster,
-            resource=found,
+            resource=resource_name,
             namespace=namespace,
             name=last,
             controller=controller,
@@ -162,10 +162,10 @@ async def _bus(access: NatsAccess) -> AsyncGenerator[tuple[Bus | None, str]]:
             connecting = connect_nats(access, name="fleetbus-explain")
             bus = await stack.enter_async_context(connecting)
         except BusError as e:
-            found = None, str(e)
+            connection = None, str(e)
         else:
-            found = bus, ""
-        yield found
+            connection = bus, ""
+        yield connection
 
 
 class _Gatherer:
@@ -198,9 +198,9 @@ class _Gatherer:
         names = await self._controllers(resource)
         running = await asyncio.gather(*map(self._is_running, names))
         view["controllers"] = [
-            one
+            entry
             for name, is_up in zip(names, running, strict=True)
-            for one in await self._controller(name, view, is_up=is_up)
+            for entry in await self._controller(name, view, is_up=is_up)
         ]
         view["summary"] = summarize(view)
         return view
@@ -214,19 +214,23 @@ class _Gatherer:
         """
         name, cluster = self._query.resource, self._query.cluster
         if await self._reader.cluster(cluster) is None:
-            raise unknown_cluster(cluster, [one.name for one in await self._reader.clusters()])
+            raise unknown_cluster(
+                cluster, [record.name for record in await self._reader.clusters()]
+            )
         records = await self._reader.resources(cluster)
         fitting = [
-            one for one in records if one.plural == name.plural and name.group in (None, one.group)
+            record
+            for record in records
+            if record.plural == name.plural and name.group in (None, record.group)
         ]
         if len(fitting) == 1:
             _check_place(self._query, fitting[0])
             return Resource(fitting[0].group, fitting[0].version, fitting[0].plural)
         if fitting:
-            both = " and ".join(one.key for one in fitting)
+            both = " and ".join(record.key for record in fitting)
             raise ConfigError(f"{name.plural!r} is ambiguous: {both}")
         message = f"resource {name.plural!r} is not watched in cluster {cluster!r}"
-        raise unknown(message, name.plural, [one.plural for one in records])
+        raise unknown(message, name.plural, [record.plural for record in records])
 
     async def _changes(self, resource: Resource) -> list[View]:
         if self._bus is None:
@@ -249,17 +253,17 @@ class _Gatherer:
     async def _snapshot(self, resource: Resource) -> View:
         query = self._query
         place = (query.namespace, query.name)
-        known = await self._reader.known(query.cluster, resource.key, [place])
-        found = known.get(place)
+        states = await self._reader.known(query.cluster, resource.key, [place])
+        state = states.get(place)
         freshness = await self._reader.freshness(
             [query.cluster], resource.key, namespace=query.namespace
         )
         fresh = freshness[query.cluster]
         return {
-            "state": "absent" if found is None else "live" if found.is_live else "deleted",
-            "incarnation": found.entry.incarnation if found else None,
-            "resourceVersion": found.entry.resource_version if found else "",
-            "degraded": found.entry.degraded if found else "",
+            "state": "absent" if state is None else "live" if state.is_live else "deleted",
+            "incarnation": state.entry.incarnation if state else None,
+            "resourceVersion": state.entry.resource_version if state else "",
+            "degraded": state.entry.degraded if state else "",
             "freshness": fresh.state.value,
             "ageSeconds": fresh.age.total_seconds() if fresh.age is not None else None,
             "complete": fresh.is_complete,
@@ -307,18 +311,18 @@ class _Gatherer:
             UnknownName: that one is not known here.
         """
         registered: Sequence[str] = await self._registered(self._bus) if self._bus else ()
-        if asked := self._query.controller:
-            known = {*registered, *await list_controllers(self._redis)}
-            if asked not in known:
-                raise unknown(f"there is no controller {asked!r}", asked, known)
-            return [asked]
+        if controller := self._query.controller:
+            controllers = {*registered, *await list_controllers(self._redis)}
+            if controller not in controllers:
+                raise unknown(f"there is no controller {controller!r}", controller, controllers)
+            return [controller]
         if self._bus is None:
             return await list_controllers(self._redis)
-        wanted = {*filters_for([resource]), *filters_for([None])}
+        filters = {*filters_for([resource]), *filters_for([None])}
         names: list[str] = []
         for name in registered:
-            found = await read_registration(KeyValue(self._bus), name)
-            if found is not None and not wanted.isdisjoint(found.filters):
+            registration = await read_registration(KeyValue(self._bus), name)
+            if registration is not None and not filters.isdisjoint(registration.filters):
                 names.append(name)
         return names
 
@@ -341,25 +345,25 @@ class _Gatherer:
         """
         query = self._query
         ref = ObjectRef(query.cluster, view["resource"], query.namespace, query.name)
-        own = Request(name, query.cluster, query.namespace, query.name)
-        found = await self._request(own)
+        own_request = Request(name, query.cluster, query.namespace, query.name)
+        description = await self._request(own_request)
         # Read after the last run: the record is written before a run ends, so it is not older.
-        held = await read_stored(self._redis, name, ref)
-        found["reconciled"] = _version(held.read)
-        mapped, is_cut = mapped_requests(name, held)
+        record = await read_stored(self._redis, name, ref)
+        description["reconciled"] = _version(record.read)
+        mapped, is_cut = mapped_requests(name, record)
         is_live = view["snapshot"]["state"] == "live"
-        if is_live and own not in mapped and not _names_itself(held):
+        if is_live and own_request not in mapped and not _names_itself(record):
             # The request of this name is that of another object, such as its namesake's owner.
-            found = _description(own)
-        found |= {
+            description = _description(own_request)
+        description |= {
             "running": is_up,
-            "seen": _version(held.last_seen.version if held.last_seen else None),
+            "seen": _version(record.last_seen.version if record.last_seen else None),
         }
-        described = with_summary(found, view["snapshot"])
+        described = with_summary(description, view["snapshot"])
         others = [
             with_summary(await self._request(request), view["snapshot"], is_mapped=True)
             for request in mapped
-            if request != own
+            if request != own_request
         ]
         if is_cut:
             return [{**described, "moreRequests": True}, *others]
@@ -383,11 +387,11 @@ class _Gatherer:
         return _description(request, standing, run)
 
 
-def _names_itself(held: StoredRecord) -> bool:
+def _names_itself(record: StoredRecord) -> bool:
     """Whether the object matches, or matched, a watch whose requests name the object itself."""
-    seen = held.last_seen
-    is_seen = seen is not None and (seen.is_member or seen.is_left)
-    return is_seen or held.read is not None
+    last_seen = record.last_seen
+    is_seen = last_seen is not None and (last_seen.is_member or last_seen.is_left)
+    return is_seen or record.read is not None
 
 
 def _version(version: Version | None) -> View | None:

@@ -28,17 +28,17 @@ _MAX_TROUBLES: Final = 20
 _ORDINALS: Final = {1: "st", 2: "nd", 3: "rd"}
 
 
-def with_summary(one: View, snapshot: View, *, is_mapped: bool = False) -> View:
+def with_summary(entry: View, snapshot: View, *, is_mapped: bool = False) -> View:
     """Add a summary to the state of one request.
 
     Args:
-        one: a request of a controller.
+        entry: a request of a controller.
         snapshot: the explained object as the snapshot has it.
         is_mapped: the object triggers this request through a `map` or as an owned object; the
             request then names another object, so the version of this one says nothing about it.
     """
-    summary = _describe(one, snapshot, is_mapped=is_mapped)
-    return {**one, "mapped": is_mapped, "summary": summary}
+    summary = _describe(entry, snapshot, is_mapped=is_mapped)
+    return {**entry, "mapped": is_mapped, "summary": summary}
 
 
 def summarize(view: View) -> str:
@@ -52,9 +52,9 @@ def summarize(view: View) -> str:
     if is_unknown(view):
         return _NO_OBJECT
     troubles = [describe_trouble(trouble) for trouble in view["troubles"]]
-    open_ones = [one for one in view["controllers"] if not _is_done(one)]
+    open_ones = [entry for entry in view["controllers"] if not _is_done(entry)]
     if troubles or open_ones:
-        waits = [f"{_name_of(one)}: {one['summary']}" for one in open_ones]
+        waits = [f"{_name_of(entry)}: {entry['summary']}" for entry in open_ones]
         return "; ".join(_shorten(troubles) or waits)
     if view["controllers"]:
         return "nothing to do"
@@ -68,110 +68,112 @@ def _shorten(troubles: list[str]) -> list[str]:
 
 def is_unknown(view: View) -> bool:
     """Whether nothing suggests that the object ever existed."""
-    is_traced = any(not is_unconcerned(one) for one in view["controllers"])
+    is_traced = any(not is_unconcerned(entry) for entry in view["controllers"])
     return view["snapshot"]["state"] == "absent" and not view["changes"] and not is_traced
 
 
-def _is_done(one: Mapping[str, Any]) -> bool:
-    last = one["lastRun"]
-    is_waiting = one["summary"] == _not_running(one)
+def _is_done(entry: Mapping[str, Any]) -> bool:
+    last = entry["lastRun"]
+    is_waiting = entry["summary"] == _not_running(entry)
     has_given_up = last is not None and last["outcome"] == Outcome.GAVE_UP
-    return one["state"] == "idle" and not is_waiting and not has_given_up
+    return entry["state"] == "idle" and not is_waiting and not has_given_up
 
 
-def _name_of(one: View) -> str:
+def _name_of(entry: View) -> str:
     """Return the controller, and the request if it names another object."""
-    if not one["mapped"]:
-        return str(one["controller"])
-    request = one["request"]
-    place = "/".join(part for part in (request["namespace"], request["name"]) if part)
-    return f"{one['controller']} for {place} in {request['cluster']}"
+    if not entry["mapped"]:
+        return str(entry["controller"])
+    request = entry["request"]
+    place = "/".join(segment for segment in (request["namespace"], request["name"]) if segment)
+    return f"{entry['controller']} for {place} in {request['cluster']}"
 
 
-def _describe(one: View, snapshot: View, *, is_mapped: bool) -> str:
-    state = one["state"]
+def _describe(entry: View, snapshot: View, *, is_mapped: bool) -> str:
+    state = entry["state"]
     if state == "processing":
-        return _describe_processing(one)
+        return _describe_processing(entry)
     if state == "quarantined":
         return (
-            f"in quarantine for the {_ordinal(one['quarantines'])} time because its workers died;"
-            f" next try in {_duration(max(0.0, one['quarantineSeconds']))}"
+            f"in quarantine for the {_ordinal(entry['quarantines'])} time because its workers died;"
+            f" next try in {_duration(max(0.0, entry['quarantineSeconds']))}"
         )
     if state == "blocked":
-        try_in = one["breakerSeconds"]
+        try_in = entry["breakerSeconds"]
         probe = "a probe is running" if try_in > _NEVER else f"next try in {_duration(try_in)}"
         return f"the cluster does not answer: {probe}"
     if state == "ready":
-        return _describe_ready(one)
+        return _describe_ready(entry)
     if state == "delayed":
-        return _describe_delayed(one)
-    return _describe_idle(one, snapshot, is_mapped=is_mapped)
+        return _describe_delayed(entry)
+    return _describe_idle(entry, snapshot, is_mapped=is_mapped)
 
 
-def _describe_processing(one: View) -> str:
-    worker = one["worker"] or "(unknown)"
-    if one["leaseSeconds"] < 0:
+def _describe_processing(entry: View) -> str:
+    worker = entry["worker"] or "(unknown)"
+    if entry["leaseSeconds"] < 0:
         return f"its worker {worker} is gone; another one takes over soon"
-    again = "" if one["waitingSeconds"] is None else ", then runs once more"
+    again = "" if entry["waitingSeconds"] is None else ", then runs once more"
     return (
-        f"running on {worker}, due {_duration(one['runningSeconds'])} ago, lease for another"
-        f" {_duration(one['leaseSeconds'])}{again}"
+        f"running on {worker}, due {_duration(entry['runningSeconds'])} ago, lease for another"
+        f" {_duration(entry['leaseSeconds'])}{again}"
     )
 
 
-def _describe_ready(one: View) -> str:
-    waited = one["waitingSeconds"]
+def _describe_ready(entry: View) -> str:
+    waited = entry["waitingSeconds"]
     hint = ": is a worker running?" if waited > _LONG_WAIT else ""
-    return f"queued for {_duration(waited)} ({one['priority']}){hint}"
+    return f"queued for {_duration(waited)} ({entry['priority']}){hint}"
 
 
-def _describe_delayed(one: View) -> str:
-    due = one["dueInSeconds"]
-    if due < 0 and _is_stalled(one):
-        again = "its next run" if not one["failures"] else f"{_ordinal(one['failures'])} failure"
-        return f"overdue by {_duration(-due)}: is a worker running? ({again}{_because(one)})"
+def _describe_delayed(entry: View) -> str:
+    due = entry["dueInSeconds"]
+    if due < 0 and _is_stalled(entry):
+        again = (
+            "its next run" if not entry["failures"] else f"{_ordinal(entry['failures'])} failure"
+        )
+        return f"overdue by {_duration(-due)}: is a worker running? ({again}{_because(entry)})"
     soon = _duration(max(0.0, due))
-    if not one["failures"]:
+    if not entry["failures"]:
         return f"runs again in {soon}, as requested"
-    failure = f"{_ordinal(one['failures'])} failure"
-    return f"backing off after the {failure}, next try in {soon}{_because(one)}"
+    failure = f"{_ordinal(entry['failures'])} failure"
+    return f"backing off after the {failure}, next try in {soon}{_because(entry)}"
 
 
-def _is_stalled(one: View) -> bool:
+def _is_stalled(entry: View) -> bool:
     """Whether nothing has run for longer than a worker takes to notice a due item."""
-    last = one["lastRun"]
+    last = entry["lastRun"]
     ended = parse_time(last["endedAt"]) if last is not None else None
     return ended is None or (datetime.now(UTC) - ended).total_seconds() > _LONG_WAIT
 
 
-def _describe_idle(one: View, snapshot: View, *, is_mapped: bool) -> str:
-    last, read = one["lastRun"], one["reconciled"]
+def _describe_idle(entry: View, snapshot: View, *, is_mapped: bool) -> str:
+    last, read = entry["lastRun"], entry["reconciled"]
     if last is not None and last["outcome"] == Outcome.GAVE_UP:
-        return f"gave up {_ago(last)}{_because(one)}; the next change starts it again"
+        return f"gave up {_ago(last)}{_because(entry)}; the next change starts it again"
     if last is not None and last["outcome"] == Outcome.CLUSTER_LEFT:
         return f"dropped {_ago(last)}: the cluster had left the fleet"
     if read is not None and not _is_behind(read, snapshot):
         return "reconciled the newest version"
-    if one["running"] is False and not is_mapped and _is_unseen(one["seen"], snapshot):
-        return _not_running(one)
+    if entry["running"] is False and not is_mapped and _is_unseen(entry["seen"], snapshot):
+        return _not_running(entry)
     if last is not None and Outcome(last["outcome"]).is_success:
         return f"succeeded {_ago(last)}"
     return _NO_RUN if is_mapped else _UNCONCERNED
 
 
-def _not_running(one: Mapping[str, Any]) -> str:
-    return f"no process of {one['controller']} runs; it sees this change when one starts"
+def _not_running(entry: Mapping[str, Any]) -> str:
+    return f"no process of {entry['controller']} runs; it sees this change when one starts"
 
 
-def _because(one: View) -> str:
-    last = one["lastRun"]
+def _because(entry: View) -> str:
+    last = entry["lastRun"]
     return f": {last['error']}" if last is not None and last["error"] else ""
 
 
-def _is_unseen(seen: Mapping[str, Any] | None, snapshot: View) -> bool:
-    if seen is None:
+def _is_unseen(version: Mapping[str, Any] | None, snapshot: View) -> bool:
+    if version is None:
         return bool(snapshot["state"] == "live")
-    return _is_behind(seen, snapshot)
+    return _is_behind(version, snapshot)
 
 
 def _is_behind(read: Mapping[str, Any], snapshot: Mapping[str, Any]) -> bool:
@@ -182,10 +184,10 @@ def _is_behind(read: Mapping[str, Any], snapshot: Mapping[str, Any]) -> bool:
     return _is_newer(snapshot["resourceVersion"], read["resourceVersion"])
 
 
-def _is_newer(one: str, other: str) -> bool:
-    if not (is_comparable(one) and is_comparable(other)):
+def _is_newer(version: str, other: str) -> bool:
+    if not (is_comparable(version) and is_comparable(other)):
         return False  # an aggregated API may use any string as its version
-    return version_key(one) > version_key(other)
+    return version_key(version) > version_key(other)
 
 
 # --- the page -------------------------------------------------------------------------------------
@@ -193,16 +195,16 @@ def _is_newer(one: str, other: str) -> bool:
 
 def render(view: View) -> str:
     """Render the page; the summary of the whole comes last."""
-    place = "/".join(part for part in (view["namespace"], view["name"]) if part)
+    place = "/".join(segment for segment in (view["namespace"], view["name"]) if segment)
     blocks = [f"{view['resource']} {place} in {view['cluster']}", _changes(view), _snapshot(view)]
     if view["owner"]:
         blocks.append(_owner(view["owner"]))
     if view["troubles"]:
         lines = map(describe_trouble, view["troubles"][:_MAX_TROUBLES])
         blocks.append("\n".join(map(printable, lines)))
-    if others := [one["controller"] for one in view["controllers"] if is_unconcerned(one)]:
+    if others := [entry["controller"] for entry in view["controllers"] if is_unconcerned(entry)]:
         blocks.append(f"controller {', '.join(others)}: {_UNCONCERNED}")
-    blocks += [_controller(one) for one in view["controllers"] if not is_unconcerned(one)]
+    blocks += [_controller(entry) for entry in view["controllers"] if not is_unconcerned(entry)]
     return "\n\n".join([*blocks, f"summary: {printable(view['summary'])}"])
 
 
@@ -210,12 +212,12 @@ def describe_trouble(trouble: View) -> str:
     """Return where a MultiClusterResource is not well, and why."""
     reason = trouble["reason"] if trouble["reason"] not in trouble["message"] else ""
     parts = (trouble["state"], trouble["object"], reason, trouble["message"])
-    return f"in {trouble['cluster']}: {': '.join(part for part in parts if part)}"
+    return f"in {trouble['cluster']}: {': '.join(text for text in parts if text)}"
 
 
-def is_unconcerned(one: View) -> bool:
+def is_unconcerned(entry: View) -> bool:
     """Whether a controller has nothing to do with the object's own request."""
-    return one["summary"] == _UNCONCERNED and one["lastRun"] is None
+    return entry["summary"] == _UNCONCERNED and entry["lastRun"] is None
 
 
 def _changes(view: View) -> str:
@@ -225,45 +227,44 @@ def _changes(view: View) -> str:
         return f"bus: no change in the last {render_duration(view['since'])}"
     rows = [
         (
-            str(one["sequence"]),
-            one["verb"],
-            one["resourceVersion"],
-            one["observedAt"],
-            _duration(one["storedAfterSeconds"]),
+            str(change["sequence"]),
+            change["verb"],
+            change["resourceVersion"],
+            change["observedAt"],
+            _duration(change["storedAfterSeconds"]),
         )
-        for one in view["changes"]
+        for change in view["changes"]
     ]
     return render_table(_HEAD, rows)
 
 
 def _snapshot(view: View) -> str:
-    one = view["snapshot"]
-    version = f" {one['resourceVersion']}" if one["resourceVersion"] else ""
-    degraded = f" ({one['degraded']})" if one["degraded"] else ""
+    snapshot = view["snapshot"]
+    version = f" {snapshot['resourceVersion']}" if snapshot["resourceVersion"] else ""
+    degraded = f" ({snapshot['degraded']})" if snapshot["degraded"] else ""
     answered = (
         "its API server has not answered yet"
-        if one["ageSeconds"] is None
-        else f"its API server answered {_duration(one['ageSeconds'])} ago"
+        if snapshot["ageSeconds"] is None
+        else f"its API server answered {_duration(snapshot['ageSeconds'])} ago"
     )
-    state = f"{one['state']}{version}{degraded}"
-    return f"snapshot: {state}; the resource is {one['freshness']}, {answered}"
+    state = f"{snapshot['state']}{version}{degraded}"
+    return f"snapshot: {state}; the resource is {snapshot['freshness']}, {answered}"
 
 
 def _owner(owner: View) -> str:
-    place = "/".join(part for part in (owner["namespace"], owner["name"]) if part)
+    place = "/".join(segment for segment in (owner["namespace"], owner["name"]) if segment)
     name = f"{owner['kind']} {place} in {owner['cluster']}"
     return printable(f"owner: {name}; controllers of this object run for its owner")
 
 
-def _controller(one: View) -> str:
-    lines = [printable(f"controller {_name_of(one)}: {one['summary']}")]
-    if one.get("moreRequests"):
+def _controller(entry: View) -> str:
+    lines = [printable(f"controller {_name_of(entry)}: {entry['summary']}")]
+    if entry.get("moreRequests"):
         lines.append("  the object triggers more requests than are recorded; see `fleetbus queue`")
-    if one["reconciled"]:
-        lines.append(
-            f"  last version that a successful run has read: {one['reconciled']['resourceVersion']}"
-        )
-    last = one["lastRun"]
+    if entry["reconciled"]:
+        version = entry["reconciled"]["resourceVersion"]
+        lines.append(f"  last version that a successful run has read: {version}")
+    last = entry["lastRun"]
     if last is not None:
         by = f" by {last['worker']}" if last["worker"] else ""
         lines.append(

@@ -55,8 +55,8 @@ async def read_events(
 
 def _event_of(message: Msg) -> Event | None:
     with suppress(MalformedMessage):
-        found = admit(message.subject, message.headers, message.data, now_ms=now_ms())
-        return found if isinstance(found, Event) else None
+        event = admit(message.subject, message.headers, message.data, now_ms=now_ms())
+        return event if isinstance(event, Event) else None
     return None
 
 

@@ -59,9 +59,9 @@ class _Stripping:
     def keep(self, fields: Object, name: str, path: str, keeps: Callable[[Object], bool]) -> None:
         """Keep only some elements of a list."""
         elements = list(many(fields, name))
-        kept = [each for each in elements if keeps(each)]
-        if len(kept) < len(elements):
-            fields[name] = kept
+        remaining = [each for each in elements if keeps(each)]
+        if len(remaining) < len(elements):
+            fields[name] = remaining
             if path not in self.paths:
                 self.paths.append(path)
 
@@ -80,8 +80,8 @@ def strip_assigned(tree: Object, resource: str, *, has_volume: bool = False) -> 
         metadata.pop(name, None)
     finalizers = metadata.pop("finalizers", None)
     if isinstance(finalizers, list):
-        own = [each for each in cast("list[Any]", finalizers) if each not in _OF_DELETION]
-        metadata |= {"finalizers": own} if own else {}
+        remaining = [each for each in cast("list[Any]", finalizers) if each not in _OF_DELETION]
+        metadata |= {"finalizers": remaining} if remaining else {}
     stripping = _Stripping(tree)
     if resource == "core/persistentvolumeclaims":
         _strip_claim(stripping, has_volume=has_volume)
@@ -128,8 +128,8 @@ def _strip_pod(stripping: _Stripping) -> None:
         return not str(volume.get("name", "")).startswith((_PROJECTED, legacy))
 
     stripping.keep(spec, "volumes", "spec.volumes[] of tokens", is_kept)
-    for part in ("containers", "initContainers"):
-        for container in many(spec, part):
+    for field in ("containers", "initContainers"):
+        for container in many(spec, field):
             mounts = "spec.volumes[] of tokens"
             stripping.keep(container, "volumeMounts", mounts, is_kept)
 
@@ -145,13 +145,13 @@ def _strip_job(stripping: _Stripping) -> None:
 
 def _strip_service_account(stripping: _Stripping) -> None:
     name = str(mapping(stripping.tree, "metadata").get("name", ""))
-    made = tuple(f"{name}{part}" for part in _MADE_SECRETS)
+    prefixes = tuple(f"{name}{suffix}" for suffix in _MADE_SECRETS)
     for field in ("secrets", "imagePullSecrets"):
         stripping.keep(
             stripping.tree,
             field,
             f"{field}[] of tokens",
-            lambda secret: not str(secret.get("name", "")).startswith(made),
+            lambda secret: not str(secret.get("name", "")).startswith(prefixes),
         )
 
 

@@ -52,25 +52,25 @@ class CallerClients:
             KubeError: it does not answer.
         """
         client = await self._client(cluster)
-        found = await self._uid(cluster, client)
-        if found and found != uid:
+        actual_uid = await self._uid(cluster, client)
+        if actual_uid and actual_uid != uid:
             raise ConfigError(
                 f"another cluster than {cluster!r} answers there: the UID of its namespace"
-                f" kube-system is {found}, and not {uid or 'known'}"
+                f" kube-system is {actual_uid}, and not {uid or 'known'}"
             )
         return client
 
     async def _client(self, cluster: str) -> KubeClient:
-        held = self._clients.get(cluster)
-        if held is None:
+        outcome = self._clients.get(cluster)
+        if outcome is None:
             try:
-                held = await self._connect(cluster)
+                outcome = await self._connect(cluster)
             except ConfigError as e:
-                held = e
-            self._clients[cluster] = held
-        if isinstance(held, ConfigError):
-            raise held
-        return held
+                outcome = e
+            self._clients[cluster] = outcome
+        if isinstance(outcome, ConfigError):
+            raise outcome
+        return outcome
 
     async def _connect(self, cluster: str) -> KubeClient:
         context = self._named.get(cluster, cluster)

@@ -54,7 +54,7 @@ def diff(
     from fleetbus_cli.history.diff import show_changes  # noqa: PLC0415 -- import cost
 
     api = ApiFlags(url=api_url, token=token, token_file=token_file, ca_file=ca_file)
-    asked = {
+    query = {
         "since": since,
         "until": until,
         "resource": resource,
@@ -62,7 +62,7 @@ def diff(
         "owned": "true" if owned else "",
         "limit": str(limit),
     }
-    raise typer.Exit(show_changes(asked, cluster or [], output, api))
+    raise typer.Exit(show_changes(query, cluster or [], output, api))
 
 
 def timeline(
@@ -90,8 +90,8 @@ def timeline(
         )
     api = ApiFlags(url=api_url, token=token, token_file=token_file, ca_file=ca_file)
     path = (cluster, resource, namespace, last)
-    asked = {"since": since, "limit": str(limit)}
-    raise typer.Exit(show_timeline(path, asked, output, api, with_status=not no_status))
+    query = {"since": since, "limit": str(limit)}
+    raise typer.Exit(show_timeline(path, query, output, api, with_status=not no_status))
 
 
 def restore(

@@ -48,10 +48,10 @@ def read_deleted(api: ApiClient, query: ObjectQuery, since: str) -> Deleted:
         ApiFailed: no answer, or no such resource.
         ApiRefused: the query is malformed.
     """
-    asked = {name: value for name, value in query.parameters().items() if name != "sort"}
-    asked |= {"since": since, "limit": str(query.limit or MOST)}
-    found = api.get(f"/fleet/v1/deleted/{urllib.parse.quote(query.resource)}", asked)
-    return Deleted(found["resource"], found["items"], found["remaining"], found)
+    page_query = {name: value for name, value in query.parameters().items() if name != "sort"}
+    page_query |= {"since": since, "limit": str(query.limit or MOST)}
+    answer = api.get(f"/fleet/v1/deleted/{urllib.parse.quote(query.resource)}", page_query)
+    return Deleted(answer["resource"], answer["items"], answer["remaining"], answer)
 
 
 def show_deleted(
@@ -68,13 +68,13 @@ def show_deleted(
     api = ApiClient(flags.resolve())
     status = 0
     is_mixed = len(chosen) > 1
-    for number, one in enumerate(chosen):
+    for number, choice in enumerate(chosen):
         if number and output == "table":
             printer.line()
-        for name in one.names or ("",):
+        for name in choice.names or ("",):
             try:
-                wanted = ObjectQuery(
-                    resource=one.resource,
+                object_query = ObjectQuery(
+                    resource=choice.resource,
                     name=name,
                     namespace=query.namespace,
                     selector=query.selector,
@@ -82,42 +82,42 @@ def show_deleted(
                     clusters=query.clusters,
                     limit=query.limit,
                 )
-                found = read_deleted(api, wanted, since)
+                deleted = read_deleted(api, object_query, since)
                 require_clusters(
-                    api, [name for name in query.clusters if lacks(found.answer, name)]
+                    api, [name for name in query.clusters if lacks(deleted.answer, name)]
                 )
-                prefix = resource_prefix(found.resource) if is_mixed else ""
-                _print(found, output, since, prefix=prefix)
+                prefix = resource_prefix(deleted.resource) if is_mixed else ""
+                _print(deleted, output, since, prefix=prefix)
             except ApiFailed as e:
                 printer.note(f"fleetbus: {e}")
                 status = 1
     return status
 
 
-def _print(found: Deleted, output: str, since: str, *, prefix: str) -> None:
+def _print(deleted: Deleted, output: str, since: str, *, prefix: str) -> None:
     if output == "json":
-        printer.json_text(render_json(found.answer))
+        printer.json_text(render_json(deleted.answer))
         return
     if output == "yaml":
         documents = [
             f"# cluster: {item['cluster']}, deleted {item['deletedAt']}\n"
             f"{render_yaml(item['object'] or {}).rstrip()}"
-            for item in found.items
+            for item in deleted.items
         ]
         printer.block("\n---\n".join(documents))
     elif output == "name":
-        for item in found.items:
-            printer.line(f"{found.resource['plural']}/{item['name']}")
-    elif found.items:
-        printer.block(render_table(_HEAD, [_row(item, prefix) for item in found.items]))
-    if not found.items:
-        begin = found.answer["since"][:19]
-        printer.note(f"No {found.resource['plural']} were deleted since {begin}Z.")
-    if found.remaining:
-        printer.note(f"{found.remaining} earlier deletions are left out.")
-    note_beginning(found.answer, since)
-    note_window(found.answer["window"])
-    warn_incomplete(found.answer["freshness"], found.answer["incomplete"])
+        for item in deleted.items:
+            printer.line(f"{deleted.resource['plural']}/{item['name']}")
+    elif deleted.items:
+        printer.block(render_table(_HEAD, [_row(item, prefix) for item in deleted.items]))
+    if not deleted.items:
+        begin = deleted.answer["since"][:19]
+        printer.note(f"No {deleted.resource['plural']} were deleted since {begin}Z.")
+    if deleted.remaining:
+        printer.note(f"{deleted.remaining} earlier deletions are left out.")
+    note_beginning(deleted.answer, since)
+    note_window(deleted.answer["window"])
+    warn_incomplete(deleted.answer["freshness"], deleted.answer["incomplete"])
 
 
 def _row(item: Mapping[str, Any], prefix: str) -> list[str]:

@@ -21,12 +21,12 @@ _NAMED: Final = 8
 
 
 def show_changes(
-    asked: Mapping[str, str], clusters: Sequence[str], output: str, flags: ApiFlags
+    parameters: Mapping[str, str], clusters: Sequence[str], output: str, flags: ApiFlags
 ) -> int:
     """Print changes; return the exit status.
 
     Args:
-        asked: query parameters of `/fleet/v1/changes`; empty ones are left out.
+        parameters: query parameters of `/fleet/v1/changes`; empty ones are left out.
         clusters: only these.
         output: `table` or `json`.
         flags: where the query API is.
@@ -36,19 +36,21 @@ def show_changes(
         UnknownName: a cluster is not in the fleet.
     """
     api = ApiClient(flags.resolve())
-    query: dict[str, str | Sequence[str]] = {name: value for name, value in asked.items() if value}
+    query: dict[str, str | Sequence[str]] = {
+        name: value for name, value in parameters.items() if value
+    }
     query |= {"cluster": clusters} if clusters else {}
     try:
         with Progress("comparing the fleet at two points in time"):
-            found = _ask(api, query)
-        require_clusters(api, [name for name in clusters if lacks(found, name)])
+            answer = _ask(api, query)
+        require_clusters(api, [name for name in clusters if lacks(answer, name)])
     except ApiFailed as e:
         printer.note(f"fleetbus: {e}")
         return 1
     if output == "json":
-        printer.json_text(render_json(found))
+        printer.json_text(render_json(answer))
         return 0
-    _print(found)
+    _print(answer)
     return 0
 
 
@@ -65,17 +67,17 @@ def _ask(api: ApiClient, query: Mapping[str, str | Sequence[str]]) -> Mapping[st
             raise
         begin = api.get("/fleet/v1/history")["window"]["from"]
         try:
-            found = api.get("/fleet/v1/changes", {**query, "since": begin})
+            answer = api.get("/fleet/v1/changes", {**query, "since": begin})
         except ApiRefused:  # the end is before the window, too
             raise e from None
         printer.note(f"warning: {e}; this is what changed since then")
-        return found
+        return answer
 
 
-def _print(found: Mapping[str, Any]) -> None:
-    groups: Sequence[Mapping[str, Any]] = found["groups"]
+def _print(answer: Mapping[str, Any]) -> None:
+    groups: Sequence[Mapping[str, Any]] = answer["groups"]
     # A query API that is older than this command reports neither this nor `writtenBy`.
-    reports: Sequence[Mapping[str, Any]] = found.get("distribution") or ()
+    reports: Sequence[Mapping[str, Any]] = answer.get("distribution") or ()
     for group in groups:
         printer.line(_headline(group))
         print_differences(group, "    ")
@@ -83,22 +85,22 @@ def _print(found: Mapping[str, Any]) -> None:
             printer.line(f"    not in {_names(group['others'])}")
     for report in reports:
         printer.line(_describe(report))
-    if (more := found.get("distributionCount", 0) - len(reports)) > 0:
+    if (more := answer.get("distributionCount", 0) - len(reports)) > 0:
         printer.note(f"{more} earlier reports of the distributor are left out.")
     if not groups and not reports:
-        printer.note(f"Nothing changed since {found['from'][:19]}Z.")
-    if found["truncated"]:
+        printer.note(f"Nothing changed since {answer['from'][:19]}Z.")
+    if answer["truncated"]:
         printer.note(
-            f"Showing {len(groups)} of {found['groupCount']} changes or more: name a type, a"
+            f"Showing {len(groups)} of {answer['groupCount']} changes or more: name a type, a"
             " namespace or a shorter time."
         )
-    if found["ownedObjects"]:
+    if answer["ownedObjects"]:
         printer.note(
-            f"{found['ownedObjects']} objects that others own are left out; --owned shows them."
+            f"{answer['ownedObjects']} objects that others own are left out; --owned shows them."
         )
-    warn_undetermined(found["undetermined"])
-    note_window(found["window"])
-    warn_incomplete(found["freshness"], found["incomplete"])
+    warn_undetermined(answer["undetermined"])
+    note_window(answer["window"])
+    warn_incomplete(answer["freshness"], answer["incomplete"])
 
 
 def _headline(group: Mapping[str, Any]) -> str:
@@ -122,17 +124,17 @@ def _describe(report: Mapping[str, Any]) -> str:
     wave = f" wave {report['wave']}" if report["wave"] else ""
     where = f" in {_names(report['clusters'])}" if report["clusters"] else ""
     times = f", {report['count']} times" if report["count"] > len(report["clusters"] or "1") else ""
-    objects = [_describe_object(one) for one in report["objects"]]
+    objects = [_describe_object(obj) for obj in report["objects"]]
     if report["moreObjects"]:
         objects.append(f"{report['moreObjects']} more")
     detail = report["message"] or ", ".join(objects) or report["reason"]
-    what = f"{report['event']}{revision}{wave}{where}{times}{f': {detail}' if detail else ''}"
-    return f"{report['last'][:19]}Z  {_mcr(report['owner'])} {what}"
+    summary = f"{report['event']}{revision}{wave}{where}{times}{f': {detail}' if detail else ''}"
+    return f"{report['last'][:19]}Z  {_mcr(report['owner'])} {summary}"
 
 
-def _describe_object(one: Mapping[str, str]) -> str:
-    by = f" by {one['manager']}" if one["manager"] else ""
-    return f"{one['object']}{one['field']}{by}"
+def _describe_object(obj: Mapping[str, str]) -> str:
+    by = f" by {obj['manager']}" if obj["manager"] else ""
+    return f"{obj['object']}{obj['field']}{by}"
 
 
 def _mcr(owner: Mapping[str, str]) -> str:
@@ -141,5 +143,5 @@ def _mcr(owner: Mapping[str, str]) -> str:
 
 def _names(clusters: Sequence[str]) -> str:
     more = len(clusters) - _NAMED
-    shown = ", ".join(clusters[:_NAMED])
-    return f"{shown} and {more} more" if more > 0 else shown
+    text = ", ".join(clusters[:_NAMED])
+    return f"{text} and {more} more" if more > 0 else text

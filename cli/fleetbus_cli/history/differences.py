@@ -9,13 +9,13 @@ from typing import Any
 from fleetbus.process import printer
 
 
-def print_differences(found: Mapping[str, Any], indent: str) -> None:
+def print_differences(answer: Mapping[str, Any], indent: str) -> None:
     """Print `differences` and `moreDifferences` of an answer, a line each."""
-    for one in found["differences"]:
-        change = f"{_value(one['before'])} → {_value(one['after'])}"
-        printer.line(f"{indent}{one['path']}: {change}")
-    if found["moreDifferences"]:
-        printer.line(f"{indent}and {found['moreDifferences']} more")
+    for difference in answer["differences"]:
+        change = f"{_value(difference['before'])} → {_value(difference['after'])}"
+        printer.line(f"{indent}{difference['path']}: {change}")
+    if answer["moreDifferences"]:
+        printer.line(f"{indent}and {answer['moreDifferences']} more")
 
 
 def _value(value: object) -> str:

@@ -90,45 +90,47 @@ def select_restorable(deleted: Iterable[DeletedObject]) -> list[DeletedObject]:
     They come in the order in which they are to be put back.
     """
     latest: dict[tuple[str, str, str, str], DeletedObject] = {}
-    for one in deleted:
-        held = latest.get(one.place)
-        if held is None or one.deleted_at > held.deleted_at:
-            latest[one.place] = one
-    found = [one for one in latest.values() if one.resource not in _NEVER]
-    for one in found:
-        one.owners = _owners(one.tree)
-    by_uid = {(one.cluster, one.uid): one for one in found}
-    for one in found:
-        one.refusal = _refusal(one, by_uid)
-    return sorted(found, key=lambda one: (one.cluster, _depth(one, by_uid), _rank(one), one.place))
+    for obj in deleted:
+        previous = latest.get(obj.place)
+        if previous is None or obj.deleted_at > previous.deleted_at:
+            latest[obj.place] = obj
+    candidates = [obj for obj in latest.values() if obj.resource not in _NEVER]
+    for obj in candidates:
+        obj.owners = _owners(obj.tree)
+    by_uid = {(obj.cluster, obj.uid): obj for obj in candidates}
+    for obj in candidates:
+        obj.refusal = _refusal(obj, by_uid)
+    return sorted(
+        candidates, key=lambda obj: (obj.cluster, _depth(obj, by_uid), _rank(obj), obj.place)
+    )
 
 
-def _refusal(one: DeletedObject, by_uid: Mapping[tuple[str, str], DeletedObject]) -> str:
-    return _why_unknown(one) or _who_decides(one, by_uid) or _why_harmful(one)
+def _refusal(obj: DeletedObject, by_uid: Mapping[tuple[str, str], DeletedObject]) -> str:
+    return _why_unknown(obj) or _who_decides(obj, by_uid) or _why_harmful(obj)
 
 
-def _why_unknown(one: DeletedObject) -> str:
+def _why_unknown(obj: DeletedObject) -> str:
     """Why the content of an object is not known whole; empty if it is."""
-    if one.tree is None:
+    if obj.tree is None:
         return "its last state is unknown: it did not fit into its event"
-    metadata = mapping(one.tree, "metadata")
-    if (metadata.get("namespace") or "", metadata.get("name")) != (one.namespace, one.name):
+    metadata = mapping(obj.tree, "metadata")
+    if (metadata.get("namespace") or "", metadata.get("name")) != (obj.namespace, obj.name):
         return "its last state is that of another object"
-    if one.resource == "core/secrets":
+    if obj.resource == "core/secrets":
         return "the values of Secrets are never published, so they cannot be put back"
-    return "some of its values were redacted before publication" if _is_redacted(one.tree) else ""
+    return "some of its values were redacted before publication" if _is_redacted(obj.tree) else ""
 
 
-def _who_decides(one: DeletedObject, by_uid: Mapping[tuple[str, str], DeletedObject]) -> str:
+def _who_decides(obj: DeletedObject, by_uid: Mapping[tuple[str, str], DeletedObject]) -> str:
     """Who else makes the object again, or decides whether to; empty for nobody."""
-    controller = next((each for each in one.owners if each.get("controller")), None)
+    controller = next((each for each in obj.owners if each.get("controller")), None)
     if controller is not None:
         name = f"{controller.get('kind', '?')} {controller.get('name', '?')}"
-        is_back = (one.cluster, str(controller.get("uid"))) in by_uid
+        is_back = (obj.cluster, str(controller.get("uid"))) in by_uid
         again = " once that is back" if is_back else ""
         return f"its controller makes it again{again}: {name}"
     try:
-        owner = owner_of(one.tree or {})
+        owner = owner_of(obj.tree or {})
     except MalformedOwner:
         owner = None
     if owner is None:
@@ -137,16 +139,16 @@ def _who_decides(one: DeletedObject, by_uid: Mapping[tuple[str, str], DeletedObj
     return f"it belongs to another cluster's object, which decides about it: {name}"
 
 
-def _why_harmful(one: DeletedObject) -> str:
+def _why_harmful(obj: DeletedObject) -> str:
     """Why putting an object back would do more than that; empty if it would not."""
-    if one.resource == "core/pods" and text(one.tree, "status", "phase") in _ENDED:
+    if obj.resource == "core/pods" and text(obj.tree, "status", "phase") in _ENDED:
         return "it had run to its end, and would run again"
-    if one.resource == "batch/jobs" and text(one.tree, "status", "completionTime"):
+    if obj.resource == "batch/jobs" and text(obj.tree, "status", "completionTime"):
         return "it had run to its end, and would run again"
-    if one.resource == "core/persistentvolumes":
-        if text(one.tree, "spec", "persistentVolumeReclaimPolicy") == "Delete":
+    if obj.resource == "core/persistentvolumes":
+        if text(obj.tree, "spec", "persistentVolumeReclaimPolicy") == "Delete":
             return "its reclaim policy is Delete, so the storage is gone, too"
-    elif text(mapping(one.tree, "metadata", "labels"), _AUTOMANAGED):
+    elif text(mapping(obj.tree, "metadata", "labels"), _AUTOMANAGED):
         return "its API server makes it again"
     return ""
 
@@ -155,87 +157,87 @@ def _is_redacted(tree: Object) -> bool:
     """Whether a watcher has replaced a value, by a rule or because it may be of a Secret."""
     waiting: list[Any] = [tree]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            waiting += cast("Object", one).values()
-        elif isinstance(one, list):
-            waiting += cast("list[Any]", one)
-        elif one in _REDACTED:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += cast("Object", value).values()
+        elif isinstance(value, list):
+            waiting += cast("list[Any]", value)
+        elif value in _REDACTED:
             return True
     return False
 
 
-def defined_type(one: DeletedObject) -> tuple[str, str] | None:
+def defined_type(obj: DeletedObject) -> tuple[str, str] | None:
     """The cluster and the resource key of what a definition defines; None for anything else."""
-    if one.resource != _DEFINITIONS:
+    if obj.resource != _DEFINITIONS:
         return None
-    spec = mapping(one.tree, "spec")
-    return one.cluster, f"{spec.get('group')}/{mapping(spec, 'names').get('plural')}"
+    spec = mapping(obj.tree, "spec")
+    return obj.cluster, f"{spec.get('group')}/{mapping(spec, 'names').get('plural')}"
 
 
 def _owners(tree: Object | None) -> list[Mapping[str, Any]]:
     return list(many(tree, "metadata", "ownerReferences"))
 
 
-def _depth(one: DeletedObject, by_uid: Mapping[tuple[str, str], DeletedObject]) -> int:
+def _depth(obj: DeletedObject, by_uid: Mapping[tuple[str, str], DeletedObject]) -> int:
     """How many owners above it are put back, too; owners come first."""
-    depth, seen, now = 0, {one.uid}, one
+    depth, uids, now = 0, {obj.uid}, obj
     while True:
         above = next(
             (
                 by_uid[key]
                 for each in now.owners
-                if (key := (now.cluster, str(each.get("uid")))) in by_uid and key[1] not in seen
+                if (key := (now.cluster, str(each.get("uid")))) in by_uid and key[1] not in uids
             ),
             None,
         )
         if above is None:
             return depth
         depth, now = depth + 1, above
-        seen.add(above.uid)
+        uids.add(above.uid)
 
 
-def _rank(one: DeletedObject) -> int:
-    return _FIRST.index(one.resource) if one.resource in _FIRST else len(_FIRST)
+def _rank(obj: DeletedObject) -> int:
+    return _FIRST.index(obj.resource) if obj.resource in _FIRST else len(_FIRST)
 
 
 def restored_tree(
-    one: DeletedObject, new_uids: Mapping[tuple[str, str], str], volumes: Container[str] = ()
+    obj: DeletedObject, new_uids: Mapping[tuple[str, str], str], volumes: Container[str] = ()
 ) -> tuple[Object, list[str]]:
     """The object to create, and the paths of what its cluster had assigned and is left out.
 
     Args:
-        one: what was deleted; its last state is known.
+        obj: what was deleted; its last state is known.
         new_uids: cluster and former UID of each owner that is back → its new UID.
         volumes: names of the PersistentVolumes of its cluster that are put back.
     """
-    tree = copy.deepcopy(one.tree or {})
-    group, _, _ = one.resource.rpartition("/")
+    tree = copy.deepcopy(obj.tree or {})
+    group, _, _ = obj.resource.rpartition("/")
     tree["apiVersion"] = tree.get("apiVersion") or (
-        one.version if group == "core" else f"{group}/{one.version}"
+        obj.version if group == "core" else f"{group}/{obj.version}"
     )
     has_volume = text(tree, "spec", "volumeName") in volumes
-    stripped = strip_assigned(tree, one.resource, has_volume=has_volume)
-    if owners := _new_owners(one, new_uids):
+    stripped = strip_assigned(tree, obj.resource, has_volume=has_volume)
+    if owners := _new_owners(obj, new_uids):
         tree["metadata"]["ownerReferences"] = owners
     return tree, stripped
 
 
 def _new_owners(
-    one: DeletedObject, new_uids: Mapping[tuple[str, str], str]
+    obj: DeletedObject, new_uids: Mapping[tuple[str, str], str]
 ) -> list[dict[str, Any]]:
     """References to owners that are back; one to an owner that is gone would delete it again."""
     return [
         {**each, "uid": new_uids[key]}
-        for each in one.owners
-        if (key := (one.cluster, str(each.get("uid")))) in new_uids
+        for each in obj.owners
+        if (key := (obj.cluster, str(each.get("uid")))) in new_uids
     ]
 
 
-def missing_owners(one: DeletedObject, new_uids: Mapping[tuple[str, str], str]) -> list[str]:
+def missing_owners(obj: DeletedObject, new_uids: Mapping[tuple[str, str], str]) -> list[str]:
     """The owners of an object that are not back, as `Kind name`."""
     return [
         f"{each.get('kind', '?')} {each.get('name', '?')}"
-        for each in one.owners
-        if (one.cluster, str(each.get("uid"))) not in new_uids
+        for each in obj.owners
+        if (obj.cluster, str(each.get("uid"))) not in new_uids
     ]

@@ -83,14 +83,14 @@ class Outcome:
 
     def render(self) -> dict[str, Any]:
         """As in `-o json`."""
-        one = self.deleted
+        obj = self.deleted
         return {
-            "cluster": one.cluster,
-            "resource": one.resource,
-            "namespace": one.namespace,
-            "name": one.name,
-            "deletedAt": one.deleted_at,
-            "deletedBy": one.deleted_by,
+            "cluster": obj.cluster,
+            "resource": obj.resource,
+            "namespace": obj.namespace,
+            "name": obj.name,
+            "deletedAt": obj.deleted_at,
+            "deletedBy": obj.deleted_by,
             "result": self.result,
             "reason": self.reason,
             "stripped": list(self.stripped),
@@ -117,8 +117,8 @@ def restore_objects(query: RestoreQuery, flags: ApiFlags) -> int:
     except ApiFailed as e:
         printer.note(f"fleetbus: {e}")
         return 1
-    found, cut = select_restorable(read.deleted), read.cut
-    if not found:
+    deleted_objects, cut = select_restorable(read.deleted), read.cut
+    if not deleted_objects:
         printer.note(f"Nothing {_asked(query)} and is still missing.")
         read.note(query.since)
         _note_secrets(query)
@@ -127,26 +127,26 @@ def restore_objects(query: RestoreQuery, flags: ApiFlags) -> int:
     clients = CallerClients(kubeconfig=query.kubeconfig, contexts=query.contexts, stack=stack)
     outcomes: list[Outcome] = []
     try:
-        asyncio.run(_restore(found, _Target(clients, stack, query.is_applied), outcomes))
+        asyncio.run(_restore(deleted_objects, _Target(clients, stack, query.is_applied), outcomes))
     finally:
         # Also after Ctrl-C: what was put back until then is back.
         _report(outcomes, query, cut)
-        if rest := len(found) - len(outcomes):
-            objects = "object was" if rest == 1 else f"{rest} objects were"
-            known = "is not known to be back" if rest == 1 else "are not known to be back"
-            printer.note(f"interrupted: the other {objects} not reached, or {known}")
+        if remaining := len(deleted_objects) - len(outcomes):
+            objects = "object was" if remaining == 1 else f"{remaining} objects were"
+            state = "is not known to be back" if remaining == 1 else "are not known to be back"
+            printer.note(f"interrupted: the other {objects} not reached, or {state}")
     read.note(query.since)
     _note_secrets(query)
     for plural in cut:
         printer.note(f"warning: more {plural} were deleted than one answer has")
-    if not query.is_applied and any(one.result == WOULD_RESTORE for one in outcomes):
+    if not query.is_applied and any(outcome.result == WOULD_RESTORE for outcome in outcomes):
         printer.note("Nothing was written; --apply puts them back.")
-    return int(any(one.result == FAILED for one in outcomes))
+    return int(any(outcome.result == FAILED for outcome in outcomes))
 
 
 def _note_secrets(query: RestoreQuery) -> None:
     """Note that no Secret is among what is shown, where one might be expected."""
-    if not query.chosen or any(one.resource in _SECRETS for one in query.chosen):
+    if not query.chosen or any(choice.resource in _SECRETS for choice in query.chosen):
         note = "Secrets are left out: fleetbus does not record their values."
         printer.note(f"note: {note}")
 
@@ -154,7 +154,7 @@ def _note_secrets(query: RestoreQuery) -> None:
 def _report(outcomes: Sequence[Outcome], query: RestoreQuery, cut: Sequence[str]) -> None:
     if query.output == "json":
         printer.json_text(
-            render_json({"items": [one.render() for one in outcomes], "incomplete": cut})
+            render_json({"items": [outcome.render() for outcome in outcomes], "incomplete": cut})
         )
     else:
         _print(outcomes)
@@ -173,11 +173,13 @@ class _Read:
     cut: list[str] = field(default_factory=list[str])
     answers: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
 
-    def add(self, found: Deleted) -> None:
+    def add(self, deleted: Deleted) -> None:
         """Add the deletions of a type."""
-        self.deleted += [_object(one, found) for one in found.items if not one["existsAgain"]]
-        self.cut += [str(found.resource["plural"])] if found.remaining else []
-        self.answers.append({name: found.answer[name] for name in _KEPT})
+        self.deleted += [
+            _object(item, deleted) for item in deleted.items if not item["existsAgain"]
+        ]
+        self.cut += [str(deleted.resource["plural"])] if deleted.remaining else []
+        self.answers.append({name: deleted.answer[name] for name in _KEPT})
 
     def lacks(self, cluster: str) -> bool:
         """Whether no answer knows anything of a cluster."""
@@ -190,7 +192,11 @@ class _Read:
         note_beginning(self.answers[0], since)
         gaps = {(gap["cluster"], gap["reason"]): gap for gap in self._gaps()}
         note_window({"gaps": list(gaps.values())})
-        stale = {name: one["freshness"][name] for one in self.answers for name in one["incomplete"]}
+        stale = {
+            name: answer["freshness"][name]
+            for answer in self.answers
+            for name in answer["incomplete"]
+        }
         warn_incomplete(stale, sorted(stale))
 
     def _gaps(self) -> list[Mapping[str, Any]]:
@@ -214,14 +220,15 @@ def _read(api: ApiClient, query: RestoreQuery, progress: Progress) -> _Read:
     """
     read = _Read()
     is_named = bool(query.chosen)
-    for wanted in _queries(api, query):
-        progress.show(wanted.resource)
+    for object_query in _queries(api, query):
+        progress.show(object_query.resource)
         try:
-            read.add(read_deleted(api, wanted, query.since))
+            read.add(read_deleted(api, object_query, query.since))
         except ApiFailed as e:
             if is_named or e.status != _NOT_FOUND:
-                what = f"nothing was restored: it is unknown which {wanted.resource} were deleted"
-                raise ApiFailed(f"{what}: {e}", e.status) from e
+                plural = object_query.resource
+                problem = f"nothing was restored: it is unknown which {plural} were deleted"
+                raise ApiFailed(f"{problem}: {e}", e.status) from e
             # a type of the list that has gone meanwhile, or that nobody may list
     return read
 
@@ -234,19 +241,19 @@ def _queries(api: ApiClient, query: RestoreQuery) -> Iterator[ObjectQuery]:
         clusters=query.clusters,
     )
     if query.chosen:
-        for one in query.chosen:
-            for name in one.names or ("",):
-                yield replace(base, resource=one.resource, name=name)
+        for choice in query.chosen:
+            for name in choice.names or ("",):
+                yield replace(base, resource=choice.resource, name=name)
         return
     if query.namespace and not query.selector:  # it comes first, if it is gone with its content
         yield replace(base, resource=_NAMESPACES, namespace="", name=query.namespace)
-    for known in api.get("/fleet/v1/resources")["items"]:
-        group = "" if known["group"] == "core" else f".{known['group']}"
-        yield replace(base, resource=f"{known['plural']}{group}")
+    for resource in api.get("/fleet/v1/resources")["items"]:
+        group = "" if resource["group"] == "core" else f".{resource['group']}"
+        yield replace(base, resource=f"{resource['plural']}{group}")
 
 
-def _object(item: Mapping[str, Any], found: Deleted) -> DeletedObject:
-    resource = found.resource
+def _object(item: Mapping[str, Any], deleted: Deleted) -> DeletedObject:
+    resource = deleted.resource
     return DeletedObject(
         cluster=item["cluster"],
         resource=f"{resource['group']}/{resource['plural']}",
@@ -277,19 +284,19 @@ class _Target:
 
 
 async def _restore(
-    found: Sequence[DeletedObject], target: _Target, outcomes: list[Outcome]
+    objects: Sequence[DeletedObject], target: _Target, outcomes: list[Outcome]
 ) -> None:
     """Put objects back, in order; one that is refused stops none of the others.
 
     Args:
-        found: what was deleted.
+        objects: what was deleted.
         target: where to put it back.
         outcomes: gets the fate of each, as soon as it is known.
     """
     async with target.stack:
-        restoring = _Restoring(found, target.clients, is_applied=target.is_applied)
-        for one in found:
-            outcome = await restoring.put_back(one)
+        restoring = _Restoring(objects, target.clients, is_applied=target.is_applied)
+        for obj in objects:
+            outcome = await restoring.put_back(obj)
             outcomes.append(outcome)
 
 
@@ -297,120 +304,124 @@ class _Restoring:
     """Puts objects back one after another.
 
     Args:
-        found: all of them.
+        objects: all of them.
         clients: of their clusters.
         is_applied: else nothing is written.
     """
 
     def __init__(
-        self, found: Sequence[DeletedObject], clients: CallerClients, *, is_applied: bool
+        self, objects: Sequence[DeletedObject], clients: CallerClients, *, is_applied: bool
     ) -> None:
         self._clients = clients
         self._is_applied = is_applied
         self._new_uids: dict[tuple[str, str], str] = {}
         self._restored_volumes: set[tuple[str, str]] = set()
         self._namespaces = {
-            (one.cluster, one.name) for one in found if one.resource == "core/namespaces"
+            (obj.cluster, obj.name) for obj in objects if obj.resource == "core/namespaces"
         }
-        self._types = set(filter(None, map(defined_type, found)))
+        self._types = set(filter(None, map(defined_type, objects)))
 
-    async def put_back(self, one: DeletedObject) -> Outcome:
+    async def put_back(self, obj: DeletedObject) -> Outcome:
         """Put an object back, or try."""
-        if one.refusal:
-            return Outcome(one, LEFT_OUT, one.refusal)
+        if obj.refusal:
+            return Outcome(obj, LEFT_OUT, obj.refusal)
         try:
-            return await self._put_back(one)
+            return await self._put_back(obj)
         except (KubeError, ConfigError) as e:
-            return Outcome(one, FAILED, str(e))
+            return Outcome(obj, FAILED, str(e))
         except RecursionError:
-            return Outcome(one, FAILED, "its last state is nested too deep")
+            return Outcome(obj, FAILED, "its last state is nested too deep")
 
-    async def _put_back(self, one: DeletedObject) -> Outcome:
+    async def _put_back(self, obj: DeletedObject) -> Outcome:
         stripped: list[str] = []
         try:
-            client = await self._clients.get(one.cluster, one.cluster_uid)
-            await _find_living_owners(client, one, self._new_uids)
-            if missing := missing_owners(one, self._new_uids):
-                return Outcome(one, LEFT_OUT, f"its owner is gone: {', '.join(missing)}")
-            tree, stripped = restored_tree(one, self._new_uids, self._volumes(one.cluster))
-            uid = await self._create(client, one, tree)
+            client = await self._clients.get(obj.cluster, obj.cluster_uid)
+            await _find_living_owners(client, obj, self._new_uids)
+            if missing := missing_owners(obj, self._new_uids):
+                return Outcome(obj, LEFT_OUT, f"its owner is gone: {', '.join(missing)}")
+            tree, stripped = restored_tree(obj, self._new_uids, self._volumes(obj.cluster))
+            uid = await self._create(client, obj, tree)
         except AlreadyExists:
-            return Outcome(one, LEFT_OUT, "it exists again")
+            return Outcome(obj, LEFT_OUT, "it exists again")
         except NotFound as e:
-            what = self._waits_for(one) if not self._is_applied else ""
-            return Outcome(one, WOULD_RESTORE, what, stripped) if what else _failed(one, e)
-        self._new_uids[one.cluster, one.uid] = uid or one.uid
-        if one.resource == _VOLUMES:
-            self._restored_volumes.add((one.cluster, one.name))
-        return Outcome(one, RESTORED if self._is_applied else WOULD_RESTORE, "", stripped)
+            prerequisite = self._waits_for(obj) if not self._is_applied else ""
+            return (
+                Outcome(obj, WOULD_RESTORE, prerequisite, stripped)
+                if prerequisite
+                else _failed(obj, e)
+            )
+        self._new_uids[obj.cluster, obj.uid] = uid or obj.uid
+        if obj.resource == _VOLUMES:
+            self._restored_volumes.add((obj.cluster, obj.name))
+        return Outcome(obj, RESTORED if self._is_applied else WOULD_RESTORE, "", stripped)
 
     def _volumes(self, cluster: str) -> set[str]:
         return {name for of, name in self._restored_volumes if of == cluster}
 
-    async def _create(self, client: KubeClient, one: DeletedObject, tree: Object) -> str:
+    async def _create(self, client: KubeClient, obj: DeletedObject, tree: Object) -> str:
         """Create an object; a type that was just defined again may take a moment."""
-        is_new = self._is_applied and (one.cluster, one.resource) in self._types
+        is_new = self._is_applied and (obj.cluster, obj.resource) in self._types
         ends = time.monotonic() + _SERVED_WITHIN_SECONDS
         while True:
             try:
-                return await _create(client, one, tree, is_dry_run=not self._is_applied)
+                return await _create(client, obj, tree, is_dry_run=not self._is_applied)
             except NotFound:
                 if not is_new or time.monotonic() > ends:
                     raise
             await asyncio.sleep(_AGAIN_SECONDS)
 
-    def _waits_for(self, one: DeletedObject) -> str:
+    def _waits_for(self, obj: DeletedObject) -> str:
         """The prerequisite that a dry run lacks, and that would exist by then; empty for none."""
-        if (one.cluster, one.resource) in self._types:
+        if (obj.cluster, obj.resource) in self._types:
             return "after its definition"
-        return "after its namespace" if (one.cluster, one.namespace) in self._namespaces else ""
+        return "after its namespace" if (obj.cluster, obj.namespace) in self._namespaces else ""
 
 
 async def _find_living_owners(
-    client: KubeClient, one: DeletedObject, new_uids: dict[tuple[str, str], str]
+    client: KubeClient, obj: DeletedObject, new_uids: dict[tuple[str, str], str]
 ) -> None:
     """Note the owners of an object that were never deleted."""
-    for owner in one.owners:
+    for owner in obj.owners:
         uid = str(owner.get("uid"))
-        if (one.cluster, uid) in new_uids:
+        if (obj.cluster, uid) in new_uids:
             continue
         served = await client.discover(str(owner.get("apiVersion")), str(owner.get("kind")))
         if served is None:
             continue
-        namespace = one.namespace if served.namespaced else ""
-        held = await client.get(served.resource, namespace, str(owner.get("name")))
-        if held is not None and held.get("metadata", {}).get("uid") == uid:
-            new_uids[one.cluster, uid] = uid
+        namespace = obj.namespace if served.namespaced else ""
+        live_owner = await client.get(served.resource, namespace, str(owner.get("name")))
+        if live_owner is not None and live_owner.get("metadata", {}).get("uid") == uid:
+            new_uids[obj.cluster, uid] = uid
 
 
-async def _create(client: KubeClient, one: DeletedObject, tree: Object, *, is_dry_run: bool) -> str:
+async def _create(client: KubeClient, obj: DeletedObject, tree: Object, *, is_dry_run: bool) -> str:
     """Create an object; returns its UID."""
-    group, _, plural = one.resource.rpartition("/")
+    group, _, plural = obj.resource.rpartition("/")
     version = str(tree["apiVersion"]).rpartition("/")[2]
     name = f"{version}/{plural}" if group == "core" else f"{group}/{version}/{plural}"
-    made = await client.create(name, tree, field_manager=_MANAGER, dry_run=is_dry_run)
-    return str(made.get("metadata", {}).get("uid", ""))
+    created = await client.create(name, tree, field_manager=_MANAGER, dry_run=is_dry_run)
+    return str(created.get("metadata", {}).get("uid", ""))
 
 
-def _failed(one: DeletedObject, error: Exception) -> Outcome:
-    if isinstance(error, NotFound) and one.namespace:
-        hint = f"if it was deleted too, restore namespaces/{one.namespace} with it"
-        return Outcome(one, FAILED, f"{error}: {hint}")
-    return Outcome(one, FAILED, str(error))
+def _failed(obj: DeletedObject, error: Exception) -> Outcome:
+    if isinstance(error, NotFound) and obj.namespace:
+        hint = f"if it was deleted too, restore namespaces/{obj.namespace} with it"
+        return Outcome(obj, FAILED, f"{error}: {hint}")
+    return Outcome(obj, FAILED, str(error))
 
 
 def _print(outcomes: Sequence[Outcome]) -> None:
     rows = [
         (
-            one.deleted.cluster,
-            one.deleted.resource.removeprefix("core/"),
-            one.deleted.namespace,
-            one.deleted.name,
-            f"{render_age(one.deleted.deleted_at)} ago",
-            one.deleted.deleted_by,
-            one.describe(),
+            outcome.deleted.cluster,
+            outcome.deleted.resource.removeprefix("core/"),
+            outcome.deleted.namespace,
+            outcome.deleted.name,
+            f"{render_age(outcome.deleted.deleted_at)} ago",
+            outcome.deleted.deleted_by,
+            outcome.describe(),
         )
-        for one in outcomes
+        for outcome in outcomes
     ]
     if rows:  # none after an early Ctrl-C
         printer.block(render_table(_HEAD, rows))

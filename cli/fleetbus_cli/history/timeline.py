@@ -23,7 +23,7 @@ _STATUS: Final = re.compile(r"status($|[.\[])")
 
 def show_timeline(
     path: tuple[str, str, str, str],
-    asked: Mapping[str, str],
+    parameters: Mapping[str, str],
     output: str,
     flags: ApiFlags,
     *,
@@ -33,7 +33,7 @@ def show_timeline(
 
     Args:
         path: cluster, resource, namespace (empty for none) and name.
-        asked: query parameters.
+        parameters: query parameters.
         output: `table` or `json`.
         flags: where the query API is.
         with_status: else fields of the status are left out, and changes of nothing else.
@@ -42,39 +42,39 @@ def show_timeline(
         ConfigError: no query API address is set, or the query is malformed.
         UnknownName: the cluster is not in the fleet.
     """
-    cluster, resource, namespace, name = (urllib.parse.quote(part, safe="") for part in path)
+    cluster, resource, namespace, name = (urllib.parse.quote(segment, safe="") for segment in path)
     api = ApiClient(flags.resolve())
     where = f"/fleet/v1/timeline/{cluster}/{resource}/{namespace or '-'}/{name}"
     try:
-        found = _ask(api, where, asked, path[0])
+        answer = _ask(api, where, parameters, path[0])
     except ApiFailed as e:
         is_bare = e.status == HTTPStatus.NOT_FOUND and not namespace
         hint = "; an object in a namespace is named NAMESPACE/NAME" if is_bare else ""
         printer.note(f"fleetbus: {e}{hint}")
         return 1
-    everything: list[Mapping[str, Any]] = found["entries"]
+    everything: list[Mapping[str, Any]] = answer["entries"]
     entries = everything if with_status else [*filter(None, map(_without_status, everything))]
     if output == "json":
-        printer.json_text(render_json({**found, "entries": entries}))
+        printer.json_text(render_json({**answer, "entries": entries}))
         return 0
     if left_out := len(everything) - len(entries):
         printer.note(f"Left out, because only the status changed: {left_out}.")
-    if found["hasMore"]:
+    if answer["hasMore"]:
         printer.note("Earlier changes are left out: --limit shows more.")
     for entry in entries:
         printer.line(f"{entry['time'][:23]}Z  {_describe(entry)}")
         if entry["stage"] == "change":
             print_differences(entry, " " * 26)
     if not everything:
-        printer.note(f"It has not changed since {found['since'][:19]}Z.")
-    note_window(found["window"])
-    warn_incomplete(found["freshness"], found["incomplete"])
+        printer.note(f"It has not changed since {answer['since'][:19]}Z.")
+    note_window(answer["window"])
+    warn_incomplete(answer["freshness"], answer["incomplete"])
     return 0
 
 
-def _ask(api: ApiClient, where: str, asked: Mapping[str, str], cluster: str) -> Mapping[str, Any]:
+def _ask(api: ApiClient, where: str, query: Mapping[str, str], cluster: str) -> Mapping[str, Any]:
     try:
-        return api.get(where, asked)
+        return api.get(where, query)
     except ApiFailed as e:
         if e.status == HTTPStatus.NOT_FOUND:
             require_clusters(api, [cluster])
@@ -85,7 +85,9 @@ def _without_status(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """An entry without fields of the status; None if there were no others."""
     if entry["stage"] != "change" or not entry["differences"]:
         return entry
-    others = [one for one in entry["differences"] if not _STATUS.match(one["path"])]
+    others = [
+        difference for difference in entry["differences"] if not _STATUS.match(difference["path"])
+    ]
     if not others and not entry["moreDifferences"]:
         return None
     return {**entry, "differences": others}

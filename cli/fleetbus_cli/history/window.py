@@ -32,14 +32,16 @@ def note_window(window: Mapping[str, Any]) -> None:
         printer.note(f"note: {where}up to {end}Z: {gaps[0]['reason']}")
 
 
-def note_beginning(answer: Mapping[str, Any], asked: str) -> None:
+def note_beginning(answer: Mapping[str, Any], point: str) -> None:
     """Note on stderr if the answer begins later than was asked for.
 
     Args:
         answer: has `since` and `window`.
-        asked: the time as the user wrote it.
+        point: the time as the user wrote it.
     """
-    now, since = (datetime.fromisoformat(one) for one in (answer["window"]["to"], answer["since"]))
-    if parse_point(asked, now=now) < since - _ROUNDING:
+    now, since = (
+        datetime.fromisoformat(text) for text in (answer["window"]["to"], answer["since"])
+    )
+    if parse_point(point, now=now) < since - _ROUNDING:
         begin = answer["since"][:19]
         printer.note(f"note: nothing is known of the time before {begin}Z")

@@ -52,9 +52,9 @@ def kubeconfig(
         return
     from fleetbus_cli.kubeconfig.contexts import Contexts, write_contexts  # noqa: PLC0415 -- cost
 
-    wanted = Contexts(name=name, clusters=cluster, namespace=namespace)
+    contexts = Contexts(name=name, clusters=cluster, namespace=namespace)
     flags = ApiFlags(url=api_url, token_file=token_file, ca_file=ca_file)
-    raise typer.Exit(write_contexts(wanted, flags, merge=merge))
+    raise typer.Exit(write_contexts(contexts, flags, merge=merge))
 
 
 @app.command()

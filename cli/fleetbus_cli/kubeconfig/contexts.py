@@ -42,28 +42,30 @@ class Contexts:
     namespace: str
 
 
-def write_contexts(wanted: Contexts, flags: ApiFlags, *, merge: bool) -> int:
+def write_contexts(contexts: Contexts, flags: ApiFlags, *, merge: bool) -> int:
     """Print the contexts, or write them into the kubeconfig; return the exit status.
 
     Raises:
         ConfigError: no address is set, or the kubeconfig is not one, or cannot be written.
     """
-    if not wanted.name or len(wanted.name) > _MAX_NAME or not wanted.name.isprintable():
-        raise ConfigError(f"--name {wanted.name[:80]!r}: not 1 to {_MAX_NAME} printable characters")
+    if not contexts.name or len(contexts.name) > _MAX_NAME or not contexts.name.isprintable():
+        raise ConfigError(
+            f"--name {contexts.name[:80]!r}: not 1 to {_MAX_NAME} printable characters"
+        )
     target = flags.resolve()
     if "@" in urllib.parse.urlsplit(target.require("api_url")).netloc:
         raise ConfigError("api_url has a password, which belongs in no kubeconfig")
     try:
-        clusters = wanted.clusters if wanted.clusters is not None else _list(target)
+        clusters = contexts.clusters if contexts.clusters is not None else _list(target)
     except ApiFailed as e:
         printer.note(f"fleetbus: {e}")
         return 1
-    if not clusters and wanted.clusters is None:
+    if not clusters and contexts.clusters is None:
         printer.note("fleetbus: you may list no clusters: name them by --cluster")
     token = find_token(target)
     if problem := _token_problem(target, token):
         printer.note(f"fleetbus: {problem}")
-    document = _build(wanted, clusters, target, token)
+    document = _build(contexts, clusters, target, token)
     if merge:
         _merge(document, target)
     else:
@@ -96,21 +98,23 @@ def _list(target: Target) -> list[str]:
 
 
 def _build(
-    wanted: Contexts, clusters: Sequence[str], target: Target, token: ApiToken
+    contexts: Contexts, clusters: Sequence[str], target: Target, token: ApiToken
 ) -> JsonObject:
     """The kubeconfig; all contexts have one user."""
-    places = {wanted.name: _FLEET} | {f"{wanted.name}-{name}": name for name in clusters}
+    places = {contexts.name: _FLEET} | {f"{contexts.name}-{name}": name for name in clusters}
     user = _user(target, token)
-    found: JsonObject = {"apiVersion": "v1", "kind": "Config"}
-    found["clusters"] = [
+    document: JsonObject = {"apiVersion": "v1", "kind": "Config"}
+    document["clusters"] = [
         {"name": name, "cluster": _cluster(target, place)} for name, place in places.items()
     ]
-    named: JsonObject = {"user": wanted.name} if user else {}
-    if wanted.namespace:
-        named["namespace"] = wanted.namespace
-    found["contexts"] = [{"name": name, "context": {"cluster": name, **named}} for name in places]
-    found["users"] = [{"name": wanted.name, "user": user}] if user else []
-    return {**found, "current-context": wanted.name}
+    named: JsonObject = {"user": contexts.name} if user else {}
+    if contexts.namespace:
+        named["namespace"] = contexts.namespace
+    document["contexts"] = [
+        {"name": name, "context": {"cluster": name, **named}} for name in places
+    ]
+    document["users"] = [{"name": contexts.name, "user": user}] if user else []
+    return {**document, "current-context": contexts.name}
 
 
 def _cluster(target: Target, place: str) -> JsonObject:
@@ -144,8 +148,8 @@ def _environment(target: Target) -> list[JsonObject]:
         return []
     place = kubeconfig_place()
     files = os.pathsep.join(map(_absolute, filter(None, place.files.split(os.pathsep))))
-    found = {"FLEETBUS_HUB_CONTEXT": place.context, "FLEETBUS_HUB_KUBECONFIG": files}
-    return [{"name": name, "value": value} for name, value in found.items()]
+    variables = {"FLEETBUS_HUB_CONTEXT": place.context, "FLEETBUS_HUB_KUBECONFIG": files}
+    return [{"name": name, "value": value} for name, value in variables.items()]
 
 
 def _absolute(path: str) -> str:

@@ -20,14 +20,14 @@ def print_credential(flags: ApiFlags) -> int:
     Raises:
         ConfigError: there is no token, or it would be sent in clear text.
     """
-    found = find_token(flags.resolve())
-    if not found.token:
+    api_token = find_token(flags.resolve())
+    if not api_token.token:
         raise ConfigError(
             "no token is configured: set FLEETBUS_API_TOKEN_FILE or FLEETBUS_TOKEN, or token_file"
             " in ~/.fleetbus/config.yaml"
         )
-    status = {"token": found.token}
-    if (expires := read_expiry(found.token)) is not None:
+    status = {"token": api_token.token}
+    if (expires := read_expiry(api_token.token)) is not None:
         status["expirationTimestamp"] = datetime.fromtimestamp(expires, UTC).strftime(
             "%Y-%m-%dT%H:%M:%SZ"
         )

@@ -20,8 +20,8 @@ _PRIVATE: Final = 0o600
 
 def default_path() -> pathlib.Path:
     """The kubeconfig that kubectl would write to."""
-    given = [part for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
-    return pathlib.Path(given[0] if given else "~/.kube/config").expanduser()
+    paths = [path for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
+    return pathlib.Path(paths[0] if paths else "~/.kube/config").expanduser()
 
 
 def merge_into(path: pathlib.Path, document: dict[str, Any], *, servers: str) -> None:
@@ -34,60 +34,62 @@ def merge_into(path: pathlib.Path, document: dict[str, Any], *, servers: str) ->
         ConfigError: the file is not a kubeconfig, is locked, or cannot be written.
     """
     with _locked(path):
-        held = _read(path)
-        _drop(held, servers)
+        kubeconfig = _read(path)
+        _drop(kubeconfig, servers)
         for section in SECTIONS:
             names = {entry["name"] for entry in document[section]}
-            kept = [entry for entry in held[section] if entry.get("name") not in names]
-            held[section] = [*kept, *document[section]]
-        if not held.get("current-context"):
-            held["current-context"] = document["current-context"]
-        _write(path, yaml.safe_dump(held, sort_keys=False))
+            other_entries = [
+                entry for entry in kubeconfig[section] if entry.get("name") not in names
+            ]
+            kubeconfig[section] = [*other_entries, *document[section]]
+        if not kubeconfig.get("current-context"):
+            kubeconfig["current-context"] = document["current-context"]
+        _write(path, yaml.safe_dump(kubeconfig, sort_keys=False))
 
 
-def _drop(held: dict[str, Any], servers: str) -> None:
+def _drop(kubeconfig: dict[str, Any], servers: str) -> None:
     """Remove the clusters at these servers, and their contexts."""
-    clusters: list[dict[str, Any]] = held["clusters"]
-    contexts: list[dict[str, Any]] = held["contexts"]
+    clusters: list[dict[str, Any]] = kubeconfig["clusters"]
+    contexts: list[dict[str, Any]] = kubeconfig["contexts"]
     gone = {
         entry.get("name")
         for entry in clusters
         if str(_inside(entry, "cluster").get("server", "")).startswith(servers)
     }
-    held["clusters"] = [entry for entry in clusters if entry.get("name") not in gone]
-    held["contexts"] = [
+    kubeconfig["clusters"] = [entry for entry in clusters if entry.get("name") not in gone]
+    kubeconfig["contexts"] = [
         entry for entry in contexts if _inside(entry, "context").get("cluster") not in gone
     ]
 
 
 def _inside(entry: dict[str, Any], kind: str) -> dict[str, Any]:
-    found = entry.get(kind)
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    fields = entry.get(kind)
+    return cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
     """The kubeconfig, with all its sections."""
     try:
-        found: object = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content: object = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        found = None
+        content = None
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path}: cannot be read: {file_problem(e)}") from e
     except yaml.YAMLError as e:
         raise ConfigError(f"{path}: not valid YAML, and left as it is") from e
-    if found is None:
-        found = {"apiVersion": "v1", "kind": "Config"}
-    if not isinstance(found, dict):
+    if content is None:
+        content = {"apiVersion": "v1", "kind": "Config"}
+    if not isinstance(content, dict):
         raise ConfigError(f"{path}: not a kubeconfig, and left as it is")
-    held = cast("dict[str, Any]", found)
+    kubeconfig = cast("dict[str, Any]", content)
     for section in SECTIONS:
-        entries: Any = held.get(section) or []
+        entries: Any = kubeconfig.get(section) or []
         if not isinstance(entries, list) or not all(
             isinstance(entry, dict) for entry in cast("list[object]", entries)
         ):
             raise ConfigError(f"{path}: `{section}` is not a list of entries; left as it is")
-        held[section] = entries
-    return held
+        kubeconfig[section] = entries
+    return kubeconfig
 
 
 def _write(path: pathlib.Path, text: str) -> None:

@@ -11,8 +11,8 @@ controller.watch(MAPS, selector="greet=yes")
 @controller.reconcile
 async def reconcile(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
     cluster = fleet.cluster(request.cluster)
-    found = await cluster.get(MAPS, request.namespace, request.name)
-    if found is None or request.left:
+    config_map = await cluster.get(MAPS, request.namespace, request.name)
+    if config_map is None or request.left:
         return  # it is gone, or has lost the label
     greeting = {"example.com/greeting": f"hello from {request.cluster}"}
     patch = {"metadata": {"annotations": greeting}}

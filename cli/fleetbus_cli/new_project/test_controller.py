@@ -16,6 +16,6 @@ async def test_config_maps_with_the_label_are_greeted_in_every_cluster() -> None
 
 
 def greeting(t: ControllerTest, cluster: str, name: str) -> str | None:
-    found = t.clusters[cluster].get(MAPS, "default", name)
-    assert found is not None
-    return found["metadata"].get("annotations", {}).get("example.com/greeting")
+    config_map = t.clusters[cluster].get(MAPS, "default", name)
+    assert config_map is not None
+    return config_map["metadata"].get("annotations", {}).get("example.com/greeting")

@@ -22,7 +22,7 @@ def parse_objects(arguments: Sequence[str]) -> list[Chosen]:
     Raises:
         ConfigError: both forms are mixed, or a part is missing.
     """
-    pairs = [split_name(one) for one in arguments]
+    pairs = [split_name(argument) for argument in arguments]
     if not any(name for _, name in pairs):
         first, *names = arguments
         resources = first.split(",")
@@ -33,10 +33,10 @@ def parse_objects(arguments: Sequence[str]) -> list[Chosen]:
         raise ConfigError(
             "TYPE/NAME and TYPE NAME cannot be mixed: `pods/web services/web`, or `pods web db`"
         )
-    found: dict[str, list[str]] = {}
+    by_resource: dict[str, list[str]] = {}
     for resource, name in pairs:
-        found.setdefault(resource, []).append(name)
-    return [Chosen(resource, names) for resource, names in found.items()]
+        by_resource.setdefault(resource, []).append(name)
+    return [Chosen(resource, names) for resource, names in by_resource.items()]
 
 
 def split_name(argument: str) -> tuple[str, str]:

@@ -49,12 +49,12 @@ _ManagedFields = Annotated[
 _NoHeaders = Annotated[bool, typer.Option("--no-headers", help="No line with the columns.")]
 
 
-def _check_output(given: str) -> str:
-    name, equals, detail = given.partition("=")
-    if given in _FORMS or (name in _TEMPLATES and equals and detail):
-        return given
-    known = ", ".join((*_FORMS, "jsonpath=TEMPLATE", "custom-columns=NAME:PATH,…"))
-    raise ConfigError(f"--output {given!r} is not one of {known}")
+def _check_output(output: str) -> str:
+    name, equals, detail = output.partition("=")
+    if output in _FORMS or (name in _TEMPLATES and equals and detail):
+        return output
+    forms = ", ".join((*_FORMS, "jsonpath=TEMPLATE", "custom-columns=NAME:PATH,…"))
+    raise ConfigError(f"--output {output!r} is not one of {forms}")
 
 
 _Output = Annotated[
@@ -123,7 +123,7 @@ def get(
     )
 
     chosen = parse_objects(objects)
-    if selector and any(one.names for one in chosen):
+    if selector and any(choice.names for choice in chosen):
         raise ConfigError("a name and --selector cannot be given together")
     query = ObjectQuery(
         resource="",
@@ -131,7 +131,7 @@ def get(
         selector=selector,
         field_selector=field_selector,
         sort=sort_field(sort_by),
-        clusters=[name for one in cluster or () for name in one.split(",")],
+        clusters=[name for names in cluster or () for name in names.split(",")],
         limit=limit,
         as_of=as_of,
     )

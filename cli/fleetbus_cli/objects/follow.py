@@ -80,29 +80,29 @@ class Patience:
         time.sleep(min(_WAIT_SECONDS * max(self._failures, 1), _MAX_WAIT_SECONDS))
 
 
-def follow(api: ApiClient, query: ObjectQuery, found: Found) -> Iterator[Change]:
+def follow(api: ApiClient, query: ObjectQuery, listing: Found) -> Iterator[Change]:
     """Yield the changes of objects after a list, for ever.
 
-    Args: as `follow_events`; `found` is what was listed.
+    Args: as `follow_events`; `listing` is what was listed.
 
     Raises:
         ApiFailed: the query API refuses the watch, or the list.
     """
-    shown = Shown()
-    for item in found.items:
-        shown.list(place_of(item), digest_of(item))
+    shown_objects = Shown()
+    for item in listing.items:
+        shown_objects.list(place_of(item), digest_of(item))
     while True:
         try:
-            for kind, tree in follow_events(api, query, Start(found.resource, found.version)):
+            for kind, tree in follow_events(api, query, Start(listing.resource, listing.version)):
                 item = read_item(tree, query)
-                if seen := shown.take(kind, place_of(item), digest_of(item)):
-                    yield Change(seen, item)
+                if change_type := shown_objects.take(kind, place_of(item), digest_of(item)):
+                    yield Change(change_type, item)
         except ListAgain:
-            found = persist(lambda: query.run(api))
-        for item in found.items:
-            if seen := shown.list(place_of(item), digest_of(item)):
-                yield Change(seen, item)
-        for place, _ in shown.drop_others(map(place_of, found.items), found.incomplete):
+            listing = persist(lambda: query.run(api))
+        for item in listing.items:
+            if change_type := shown_objects.list(place_of(item), digest_of(item)):
+                yield Change(change_type, item)
+        for place, _ in shown_objects.drop_others(map(place_of, listing.items), listing.incomplete):
             yield Change(DELETED, item_at(place))
 
 
@@ -217,7 +217,7 @@ def digest_of(item: Item) -> str:
     metadata = dict(tree.get("metadata") or {})
     for name in ("resourceVersion", "managedFields"):
         metadata.pop(name, None)
-    tree["metadata"] = {name: part for name, part in metadata.items() if part}
+    tree["metadata"] = {name: value for name, value in metadata.items() if value}
     content = json.dumps({**tree, "apiVersion": "", "kind": ""}, sort_keys=True)
     return hashlib.blake2b(content.encode(), digest_size=12).hexdigest()
 
@@ -249,14 +249,14 @@ def _only_cluster(query: ObjectQuery) -> str:
 
 def _parameters_of(query: ObjectQuery, version: str) -> dict[str, str]:
     named = f"metadata.name={query.name}" if query.name else ""
-    asked = {
+    parameters = {
         "watch": "1",
         "resourceVersion": version,
         "allowWatchBookmarks": "true",
         "labelSelector": query.selector,
         "fieldSelector": ",".join(filter(None, (named, query.field_selector))),
     }
-    return {name: value for name, value in asked.items() if value}
+    return {name: value for name, value in parameters.items() if value}
 
 
 def read_item(tree: dict[str, Any], query: ObjectQuery) -> Item:

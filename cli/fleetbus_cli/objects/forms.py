@@ -158,10 +158,10 @@ class _Columns(Form):
         self._has_head = output.no_headers
 
     def show(self, query: ObjectQuery) -> tuple[int, str]:
-        found = Found()
+        listing = Found()
 
         def rows(progress: Progress) -> Iterator[list[str]]:
-            for number, item in enumerate(query.each(self._api, found), 1):
+            for number, item in enumerate(query.each(self._api, listing), 1):
                 progress.show(f"{number:,} objects")
                 tree = with_cluster(item)
                 yield [column.cell(tree) for column in self._columns]
@@ -170,9 +170,9 @@ class _Columns(Form):
             head = [column.head for column in self._columns]
             count = print_rows(head, rows(progress), no_headers=self._has_head)
         self._has_head = self._has_head or count > 0
-        check_clusters(self._api, query, found)
-        warn_of_gaps(found)
-        return count, str(found.resource["plural"])
+        check_clusters(self._api, query, listing)
+        warn_of_gaps(listing)
+        return count, str(listing.resource["plural"])
 
 
 class _Documents(Form):
@@ -186,18 +186,18 @@ class _Documents(Form):
 
     def show(self, query: ObjectQuery) -> tuple[int, str]:
         with Progress(f"reading {query.resource}"):
-            found = query.run(self._api)
-        check_clusters(self._api, query, found)
+            listing = query.run(self._api)
+        check_clusters(self._api, query, listing)
         if not self._output.show_managed_fields:
-            hide_managed_fields(found)
-        self._found.items += found.items
-        self._found.freshness |= found.freshness
-        self._found.incomplete += [n for n in found.incomplete if n not in self._found.incomplete]
-        self._found.as_of = found.as_of
-        self._found.undetermined += found.undetermined
+            hide_managed_fields(listing)
+        self._found.items += listing.items
+        self._found.freshness |= listing.freshness
+        self._found.incomplete += [n for n in listing.incomplete if n not in self._found.incomplete]
+        self._found.as_of = listing.as_of
+        self._found.undetermined += listing.undetermined
         self._is_one = self._is_one and bool(query.name)
-        warn_of_gaps(found)
-        return len(found.items), str(found.resource["plural"])
+        warn_of_gaps(listing)
+        return len(listing.items), str(listing.resource["plural"])
 
     def finish(self) -> None:
         items = self._found.items
@@ -223,33 +223,33 @@ def _cut(rows: Iterator[list[str]], limit: int) -> Iterator[list[str]]:
     return islice(rows, limit) if limit else rows
 
 
-def _chain(first: list[str], rest: Iterator[list[str]]) -> Iterator[list[str]]:
+def _chain(first: list[str], rows: Iterator[list[str]]) -> Iterator[list[str]]:
     yield first
-    yield from rest
+    yield from rows
 
 
-def check_clusters(api: ApiClient, query: ObjectQuery, found: Found) -> None:
+def check_clusters(api: ApiClient, query: ObjectQuery, listing: Found) -> None:
     """Refuse the names of unknown clusters.
 
     Raises:
         UnknownName: no cluster of the fleet has this name.
     """
     # Who may read objects of a cluster need not have the right to list clusters.
-    require_clusters(api, [name for name in query.clusters if found.lacks(name)])
+    require_clusters(api, [name for name in query.clusters if listing.lacks(name)])
 
 
 def warn_of_table(api: ApiClient, table: ServerTable, query: ObjectQuery, count: int) -> None:
     """Warn on stderr of stale clusters, missing bodies and a table that was cut."""
-    known = Found(freshness=dict(table.freshness))
-    check_clusters(api, query, known)
+    listing = Found(freshness=dict(table.freshness))
+    check_clusters(api, query, listing)
     warn_incomplete(table.freshness, table.incomplete, named=query.clusters)
     warn_undetermined(table.end.get("undetermined", ()))
     for cluster, undecided in table.end.get("undecided", {}).items():
         printer.note(
             f"warning: {cluster}: {undecided} objects without a body, which may match, are left out"
         )
-    for one in table.end.get("degraded", ()):
-        where = "/".join(filter(None, (one["cluster"], one["namespace"], one["name"])))
-        printer.note(f"warning: the snapshot has no body of {where}: {one['degraded']}")
+    for item in table.end.get("degraded", ()):
+        where = "/".join(filter(None, (item["cluster"], item["namespace"], item["name"])))
+        printer.note(f"warning: the snapshot has no body of {where}: {item['degraded']}")
     if query.limit and (table.end.get("hasMore") or (not table.end and count >= query.limit)):
         printer.note(f"Showing the first {count}; there are more.")

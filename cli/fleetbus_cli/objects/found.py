@@ -11,25 +11,25 @@ from fleetbus_cli.documents import render_json, render_yaml, without_managed_fie
 from fleetbus_cli.table import warn_incomplete, warn_undetermined
 
 
-def hide_managed_fields(found: Found) -> None:
+def hide_managed_fields(listing: Found) -> None:
     """Remove metadata.managedFields from every object, as kubectl does."""
-    for item in found.items:
+    for item in listing.items:
         if item.tree is not None:
             trimmed = without_managed_fields(item.tree)
             item.tree.clear()
             item.tree.update(trimmed)
 
 
-def warn_of_gaps(found: Found) -> None:
+def warn_of_gaps(listing: Found) -> None:
     """Warn on stderr of stale clusters, missing bodies and a list that was cut."""
-    warn_incomplete(found.freshness, found.incomplete)
-    warn_undetermined(found.undetermined)
-    for item in found.items:
+    warn_incomplete(listing.freshness, listing.incomplete)
+    warn_undetermined(listing.undetermined)
+    for item in listing.items:
         if item.degraded:
             where = "/".join(filter(None, (item.cluster, item.namespace, item.name)))
             printer.note(f"warning: the snapshot has no body of {where}: {item.degraded}")
-    if found.is_cut:
-        printer.note(f"Showing the first {len(found.items)}; there are more.")
+    if listing.is_cut:
+        printer.note(f"Showing the first {len(listing.items)}; there are more.")
 
 
 def render_documents(items: Sequence[Item]) -> str:
@@ -40,17 +40,17 @@ def render_documents(items: Sequence[Item]) -> str:
     return "\n---\n".join(documents)
 
 
-def render_items(found: Found) -> str:
+def render_items(listing: Found) -> str:
     """Render the list as JSON, in the form of the query API."""
     items = [
         {"cluster": item.cluster, "object": item.tree}
         | ({"degraded": item.degraded} if item.degraded else {})
         | ({"namespace": item.namespace, "name": item.name} if item.tree is None else {})
-        for item in found.items
+        for item in listing.items
     ]
-    past = {"asOf": found.as_of, "undetermined": found.undetermined} if found.as_of else {}
+    past = {"asOf": listing.as_of, "undetermined": listing.undetermined} if listing.as_of else {}
     return render_json(
-        {"items": items, "freshness": found.freshness, "incomplete": found.incomplete, **past}
+        {"items": items, "freshness": listing.freshness, "incomplete": listing.incomplete, **past}
     )
 
 

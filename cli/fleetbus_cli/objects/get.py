@@ -32,14 +32,14 @@ def show_objects(
     api = ApiClient(flags.resolve())
     form = find_form(api, output)
     command = _Command(api, form, query)
-    form.has_several = len({one.resource for one in chosen}) > 1
-    for one in chosen:
-        command.show(one)
+    form.has_several = len({choice.resource for choice in chosen}) > 1
+    for choice in chosen:
+        command.show(choice)
     if not command.is_failed or command.shown:
         form.finish()
     if not command.shown and not command.is_failed:
-        what = command.empty[0] if len(command.empty) == 1 else "resources"
-        printer.note(f"No {what} found{where_of(query)}.")
+        subject = command.empty[0] if len(command.empty) == 1 else "resources"
+        printer.note(f"No {subject} found{where_of(query)}.")
     return int(command.is_failed)
 
 

@@ -65,19 +65,19 @@ def show_list(query: MroQuery, output: str) -> int:
     """
     if query.resource in _CLUSTERS:
         return _show_clusters(query, output)
-    found = _find(query)
-    if found is None:
+    listing = _find(query)
+    if listing is None:
         return 1
-    hide_managed_fields(found)
+    hide_managed_fields(listing)
     match output:
         case "json":
-            printer.json_text(render_items(found))
+            printer.json_text(render_items(listing))
         case "yaml":
-            printer.block(render_documents(found.items))
+            printer.block(render_documents(listing.items))
         case _:
-            head, rows = _cells(found, is_wide=output == "wide")
+            head, rows = _cells(listing, is_wide=output == "wide")
             printer.block(render_table(head, rows))
-    warn_of_gaps(found)
+    warn_of_gaps(listing)
     return 0
 
 
@@ -89,18 +89,18 @@ def watch_list(query: MroQuery, output: str) -> int:
     """
     if query.resource in _CLUSTERS or output not in {"table", "wide"}:
         raise ConfigError("-w follows tables of objects: not clusters, and not -o json or yaml")
-    found = _find(query)
-    if found is None:
+    listing = _find(query)
+    if listing is None:
         return 1
-    head, rows = _cells(found, is_wide=output == "wide")
+    head, rows = _cells(listing, is_wide=output == "wide")
     widths = column_widths(head, rows)
     printer.block(render_table(head, rows), flush=True)
-    warn_of_gaps(found)
+    warn_of_gaps(listing)
     api = ApiClient(query.api.resolve(), timeout_seconds=SILENT_SECONDS)
     try:
-        for change in follow(api, query.objects(), found):
-            found.items = [change.item]
-            _, (row,) = _cells(found, is_wide=output == "wide")
+        for change in follow(api, query.objects(), listing):
+            listing.items = [change.item]
+            _, (row,) = _cells(listing, is_wide=output == "wide")
             mark = "   (deleted)" if change.kind == DELETED else ""
             printer.line(f"{render_row(row, widths)}{mark}", flush=True)
     except ApiFailed as e:
@@ -116,15 +116,15 @@ def describe(query: MroQuery, *, show_managed_fields: bool) -> int:
     """
     if query.resource in _CLUSTERS:
         return _show_clusters(query, "yaml")
-    found = _find(query)
-    if found is None:
+    listing = _find(query)
+    if listing is None:
         return 1
     if not show_managed_fields:
-        hide_managed_fields(found)
-    for item in found.items:
+        hide_managed_fields(listing)
+    for item in listing.items:
         printer.block(render_documents([item]))
         printer.line(_RULE)
-    warn_of_gaps(found)
+    warn_of_gaps(listing)
     return 0
 
 
@@ -132,14 +132,14 @@ def _find(query: MroQuery) -> Found | None:
     objects = query.objects()
     api = ApiClient(query.api.resolve())
     try:
-        found = objects.run(api)
-        _warn_of_unknown(api, [name for name in objects.clusters if found.lacks(name)])
+        listing = objects.run(api)
+        _warn_of_unknown(api, [name for name in objects.clusters if listing.lacks(name)])
     except ApiFailed as e:
         printer.note(f"kubectl-multicluster: {e}")
         return None
     # The sort is stable: objects of the same second stay ordered by cluster, namespace, name.
-    found.items.sort(key=_created, reverse=True)
-    return found
+    listing.items.sort(key=_created, reverse=True)
+    return listing
 
 
 def _warn_of_unknown(api: ApiClient, clusters: Sequence[str]) -> None:
@@ -154,13 +154,13 @@ def _created(item: Item) -> str:
     return text(item.tree, "metadata", "creationTimestamp")
 
 
-def _cells(found: Found, *, is_wide: bool) -> tuple[list[str], list[list[str]]]:
+def _cells(listing: Found, *, is_wide: bool) -> tuple[list[str], list[list[str]]]:
     """The head and the rows of a table."""
-    columns = _COLUMNS.get(found.key, ())
+    columns = _COLUMNS.get(listing.key, ())
     if is_wide:
-        columns = (*columns, *_WIDE.get(found.key, ()), ("AGE", _age), ("LABELS", _labels))
+        columns = (*columns, *_WIDE.get(listing.key, ()), ("AGE", _age), ("LABELS", _labels))
     rows: list[list[str]] = []
-    for item in found.items:
+    for item in listing.items:
         tree = item.tree
         cells = ["<unknown>" if tree is None else cell(tree) for _, cell in columns]
         rows.append([item.cluster, item.name, item.namespace, *cells])
@@ -244,8 +244,8 @@ def _show_clusters(query: MroQuery, output: str) -> int:
         printer.json_text(render_json(items))
     else:
         printer.block(render_yaml(items).rstrip())
-    shown = {item["name"] for item in items}
-    behind = [name for name in answer["incomplete"] if name in shown]
+    item_names = {item["name"] for item in items}
+    behind = [name for name in answer["incomplete"] if name in item_names]
     warn_incomplete(answer["freshness"], behind)
     return 0
 

@@ -37,7 +37,7 @@ class ObjectQuery:
     def parameters(self, *, is_paged: bool = False) -> dict[str, str | Sequence[str]]:
         """The query parameters; the limit is left out where pages have their own."""
         limit = "" if is_paged or not 0 < self.limit <= MAX_PAGE else str(self.limit)
-        asked: dict[str, str | Sequence[str]] = {
+        fields: dict[str, str | Sequence[str]] = {
             "name": self.name,
             "namespace": self.namespace,
             "labelSelector": self.selector,
@@ -47,7 +47,7 @@ class ObjectQuery:
             "limit": limit,
             "asOf": self.as_of,
         }
-        return {key: value for key, value in asked.items() if value}
+        return {key: value for key, value in fields.items() if value}
 
     def run(self, api: ApiClient) -> Found:
         """List the objects.
@@ -58,18 +58,18 @@ class ObjectQuery:
         """
         return api.list(self.resource, self.parameters(is_paged=True), self.limit)
 
-    def each(self, api: ApiClient, found: Found) -> Iterator[Item]:
+    def each(self, api: ApiClient, listing: Found) -> Iterator[Item]:
         """List the objects one by one, a page at a time.
 
         Args:
             api: the query API.
-            found: gets what the pages say beside the objects.
+            listing: gets what the pages say beside the objects.
 
         Raises: as `run`.
         """
-        return api.each(self.resource, self.parameters(is_paged=True), self.limit, found)
+        return api.each(self.resource, self.parameters(is_paged=True), self.limit, listing)
 
 
-def sort_field(given: str) -> str:
+def sort_field(text: str) -> str:
     """The `sort` of the query API for `--sort-by`: `{.metadata.name}` is `metadata.name`."""
-    return given.strip().strip("{}").removeprefix(".")
+    return text.strip().strip("{}").removeprefix(".")

@@ -30,14 +30,14 @@ class ServerTable:
         is_wide: bool = False,
         show_labels: bool = False,
     ) -> None:
-        asked: dict[str, str | Sequence[str]] = {"view": "table", **query.parameters()}
-        asked |= {"wide": "true"} if is_wide else {}
-        asked |= {"showLabels": "true"} if show_labels else {}
-        self._lines = api.lines(query.path, asked)
+        parameters: dict[str, str | Sequence[str]] = {"view": "table", **query.parameters()}
+        parameters |= {"wide": "true"} if is_wide else {}
+        parameters |= {"showLabels": "true"} if show_labels else {}
+        self._lines = api.lines(query.path, parameters)
         head = _read(next(self._lines, b""))
         if (at := _name_column(head)) is None:  # of Events only a wide table has it
             self._lines.close()
-            self._lines = api.lines(query.path, {**asked, "wide": "true"})
+            self._lines = api.lines(query.path, {**parameters, "wide": "true"})
             head = _read(next(self._lines, b""))
             if (at := _name_column(head)) is None:
                 raise ApiFailed("the query API answers a table without names")

@@ -69,8 +69,8 @@ class TablePrinter:
         """Settle the widths and print the names, if there is a row."""
         first = list(islice(rows, _FIRST_PAGE))
         if first:
-            shown = first if self._no_headers else [self._names, *first]
-            self._widths = [max(map(len, cells)) for cells in zip(*shown, strict=True)]
+            table = first if self._no_headers else [self._names, *first]
+            self._widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
             if not self._no_headers:
                 printer.line(_join(self._names, self._widths), style="bold")
         return chain(first, rows)

@@ -37,12 +37,12 @@ class CustomColumn(NamedTuple):
     def cell(self, tree: Mapping[str, Any]) -> str:
         """Its values; `<none>` without any."""
         try:
-            found = self.path.find(tree)
+            values = self.path.find(tree)
         except PathTooCostly:
             return "<too costly>"
         except InvalidJsonPath:
-            found = []
-        return ",".join(map(render_value, found)) or "<none>"
+            values = []
+        return ",".join(map(render_value, values)) or "<none>"
 
 
 def parse_columns(text: str) -> Sequence[CustomColumn]:
@@ -52,16 +52,16 @@ def parse_columns(text: str) -> Sequence[CustomColumn]:
         ConfigError: a column has no name or no path.
         InvalidJsonPath: a path is malformed.
     """
-    found: list[CustomColumn] = []
-    for part in _split(text):
-        head, colon, path = part.partition(":")
+    columns: list[CustomColumn] = []
+    for column in _split(text):
+        head, colon, path = column.partition(":")
         if not (head and colon and path):
             raise ConfigError(
-                f"custom column {part!r} is not NAME:PATH, as in"
+                f"custom column {column!r} is not NAME:PATH, as in"
                 " NAME:.metadata.name,NODE:.spec.nodeName"
             )
-        found.append(CustomColumn(head, JsonPath.parse(path.strip("{}"))))
-    return found
+        columns.append(CustomColumn(head, JsonPath.parse(path.strip("{}"))))
+    return columns
 
 
 def _split(text: str) -> list[str]:

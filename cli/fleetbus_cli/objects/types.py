@@ -33,7 +33,7 @@ def show_types(output: str, flags: ApiFlags, *, namespaced: bool | None, no_head
     except ApiFailed as e:
         printer.note(f"fleetbus: {e}")
         return 1
-    items = [one for one in items if namespaced in (None, one["namespaced"])]
+    items = [item for item in items if namespaced in (None, item["namespaced"])]
     if output == "json":
         printer.json_text(render_json({"items": items}))
     elif output == "name":
@@ -41,7 +41,7 @@ def show_types(output: str, flags: ApiFlags, *, namespaced: bool | None, no_head
     else:
         is_wide = output == "wide"
         head = (*_HEAD, "CATEGORIES") if is_wide else _HEAD
-        print_rows(head, [_row(one, is_wide=is_wide) for one in items], no_headers=no_headers)
+        print_rows(head, [_row(item, is_wide=is_wide) for item in items], no_headers=no_headers)
     return 0
 
 
@@ -60,22 +60,22 @@ def find_category(api: ApiClient, word: str) -> list[str]:
     Raises:
         ApiFailed: no response.
     """
-    return [full_name(one) for one in read_types(api) if word in one["categories"]]
+    return [full_name(item) for item in read_types(api) if word in item["categories"]]
 
 
-def full_name(one: Mapping[str, Any]) -> str:
+def full_name(item: Mapping[str, Any]) -> str:
     """The name that kubectl uses: `pods`, `deployments.apps`."""
-    group = one["group"]
-    return str(one["plural"]) if group == "core" else f"{one['plural']}.{group}"
+    group = item["group"]
+    return str(item["plural"]) if group == "core" else f"{item['plural']}.{group}"
 
 
-def _row(one: Mapping[str, Any], *, is_wide: bool) -> list[str]:
-    version = one["versions"][0]
+def _row(item: Mapping[str, Any], *, is_wide: bool) -> list[str]:
+    version = item["versions"][0]
     return [
-        one["plural"],
-        ",".join(one["shortNames"]),
-        version if one["group"] == "core" else f"{one['group']}/{version}",
-        "true" if one["namespaced"] else "false",
-        one["kind"],
-        *([",".join(one["categories"])] if is_wide else []),
+        item["plural"],
+        ",".join(item["shortNames"]),
+        version if item["group"] == "core" else f"{item['group']}/{version}",
+        "true" if item["namespaced"] else "false",
+        item["kind"],
+        *([",".join(item["categories"])] if is_wide else []),
     ]

@@ -179,8 +179,8 @@ class _View(ABC):
 
     def _seen_in_list(self, place: Place, state: str) -> str:
         """Note an object of a list; return the type of its change, empty if it is not shown."""
-        seen = self._shown.list(place, state)
-        return "" if self._is_first and self._watching.is_only else seen
+        change = self._shown.list(place, state)
+        return "" if self._is_first and self._watching.is_only else change
 
     def _mark(self, kind: str) -> str:
         return _MARK if kind == DELETED and not self._watching.has_events else ""
@@ -210,7 +210,7 @@ class _TableView(_View):
             progress.clear()
         listed: set[Place] = set()
         self._table.print(
-            self._row(seen, row) for seen, row in self._changes(table, listed, progress)
+            self._row(change, row) for change, row in self._changes(table, listed, progress)
         )
         for _, row in self._shown.drop_others(listed, table.incomplete):
             self._table.print([self._row(DELETED, row.split(_CELL_END))], mark=self._mark(DELETED))
@@ -225,8 +225,8 @@ class _TableView(_View):
             place = table.place_of(row)
             listed.add(place)
             cells = table.cells(row)
-            if seen := self._seen_in_list(place, self._state_of(cells)):
-                yield seen, cells
+            if change := self._seen_in_list(place, self._state_of(cells)):
+                yield change, cells
 
     def _state_of(self, row: Sequence[str]) -> str:
         """The cells but for ages, which grow without a change."""
@@ -237,14 +237,14 @@ class _TableView(_View):
         columns: Sequence[dict[str, Any]] = tree["columnDefinitions"]
         is_fleet = columns[0]["name"] == "Cluster" and len(self._query.clusters) != 1
         for row in tree["rows"]:
-            found: dict[str, Any] = row["object"]
+            obj: dict[str, Any] = row["object"]
             cluster = (
-                text(found, "metadata", "annotations", CLUSTER_ANNOTATION)
+                text(obj, "metadata", "annotations", CLUSTER_ANNOTATION)
                 if is_fleet
                 else self._query.clusters[0]
             )
-            namespace = text(found, "metadata", "namespace")
-            place = cluster, namespace, text(found, "metadata", "name")
+            namespace = text(obj, "metadata", "namespace")
+            place = cluster, namespace, text(obj, "metadata", "name")
             if not self._is_asked(cluster):
                 continue
             cells = [
@@ -253,10 +253,14 @@ class _TableView(_View):
                 if self._is_wide or not column["priority"]
             ]
             head = [cluster, namespace] if self._is_namespaced else [cluster]
-            labels = [pairs(found, "metadata", "labels") or "<none>"]
-            shown = [*head, *cells[is_fleet:], *(labels if self._output.show_labels else ())]
-            if seen := self._shown.take(kind, place, self._state_of(shown)):
-                self._table.print([self._row(seen, shown)], mark=self._mark(seen))
+            labels = [pairs(obj, "metadata", "labels") or "<none>"]
+            printed_cells = [
+                *head,
+                *cells[is_fleet:],
+                *(labels if self._output.show_labels else ()),
+            ]
+            if change := self._shown.take(kind, place, self._state_of(printed_cells)):
+                self._table.print([self._row(change, printed_cells)], mark=self._mark(change))
 
 
 class _ObjectView(_View):
@@ -265,28 +269,28 @@ class _ObjectView(_View):
     _start = Start({}, "")
 
     def _list(self, api: ApiClient, progress: Progress) -> Start:
-        found, listed = Found(), set[Place]()
-        for item in self._query.each(api, found):
+        listing, listed = Found(), set[Place]()
+        for item in self._query.each(api, listing):
             self.count += 1
             progress.show(f"{self.count:,} objects")
             listed.add(place_of(item))
-            if seen := self._seen_in_list(place_of(item), digest_of(item)):
+            if change := self._seen_in_list(place_of(item), digest_of(item)):
                 progress.clear()
-                self._start = Start(found.resource, found.version)
-                self._print(seen, item)
-        for place, _ in self._shown.drop_others(listed, found.incomplete):
+                self._start = Start(listing.resource, listing.version)
+                self._print(change, item)
+        for place, _ in self._shown.drop_others(listed, listing.incomplete):
             self._print(DELETED, item_at(place))
-        check_clusters(api, self._query, found)
-        warn_of_gaps(found)
-        self._start = Start(found.resource, found.version)
+        check_clusters(api, self._query, listing)
+        warn_of_gaps(listing)
+        self._start = Start(listing.resource, listing.version)
         return self._start
 
     def take(self, kind: str, tree: dict[str, Any]) -> None:
         item = read_item(tree, self._query)
         if not self._is_asked(item.cluster):
             return
-        if seen := self._shown.take(kind, place_of(item), digest_of(item)):
-            self._print(seen, item)
+        if change := self._shown.take(kind, place_of(item), digest_of(item)):
+            self._print(change, item)
 
     @abstractmethod
     def _print(self, kind: str, item: Item) -> None: ...
@@ -323,8 +327,8 @@ class _DocumentView(_ObjectView):
                 printer.block(f"---\n{event}{render_documents([item])}")
             case _:
                 event = {"type": kind} if has_events else {}
-                shown = {**event, "cluster": item.cluster, "object": tree_of(item)}
-                printer.json_text(render_json(shown))
+                document = {**event, "cluster": item.cluster, "object": tree_of(item)}
+                printer.json_text(render_json(document))
 
 
 class _ColumnView(_ObjectView):

@@ -40,7 +40,7 @@ def queue(
     nats_url: NatsUrl = None,
 ) -> None:
     """Show workqueues; retry, release or forget what is in them."""
-    first, *rest = words or [""]
+    first, *arguments = words or [""]
     if limit is not None and first in {"", "retry", "release", "forget"}:
         raise ConfigError(
             "--limit is only valid with `fleetbus queue CONTROLLER`, which lists the items"
@@ -50,17 +50,19 @@ def queue(
     if first == "forget":
         from fleetbus_cli.queue.forget import forget  # noqa: PLC0415 -- import cost
 
-        raise typer.Exit(forget(rest, nats_url=nats_url, redis_url=redis_url))
+        raise typer.Exit(forget(arguments, nats_url=nats_url, redis_url=redis_url))
     if first == "retry":
         from fleetbus_cli.queue.retry import retry_items  # noqa: PLC0415 -- import cost
 
-        raise typer.Exit(retry_items(rest, every=every, redis_url=redis_url))
+        raise typer.Exit(retry_items(arguments, every=every, redis_url=redis_url))
     if first == "release":
         from fleetbus_cli.queue.release import release_items  # noqa: PLC0415 -- import cost
 
-        raise typer.Exit(release_items(rest, every=every, redis_url=redis_url))
+        raise typer.Exit(release_items(arguments, every=every, redis_url=redis_url))
     from fleetbus_cli.queue.show import show_queues  # noqa: PLC0415 -- import cost
 
     raise typer.Exit(
-        show_queues(first, extra=rest, every=every, limit=limit, output=output, redis_url=redis_url)
+        show_queues(
+            first, extra=arguments, every=every, limit=limit, output=output, redis_url=redis_url
+        )
     )

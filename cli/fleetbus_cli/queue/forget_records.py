@@ -70,6 +70,6 @@ async def _are_left(bus: Bus, controller: str, within: timedelta) -> bool:
 
 async def _remove_keys(redis: Redis, controller: str) -> int:
     pattern = keys.queue(controller, "*")
-    found: AsyncIterator[bytes] = cast("Any", redis).scan_iter(pattern, count=_COUNT)
-    names = [key async for key in found]
+    scan: AsyncIterator[bytes] = cast("Any", redis).scan_iter(pattern, count=_COUNT)
+    names = [key async for key in scan]
     return int(await redis.unlink(*names)) if names else 0

@@ -46,9 +46,9 @@ async def _release_all(queue: RedisQueue) -> int:
 async def release_quarantined(queue: RedisQueue) -> int:
     """Release all items of a queue from quarantine; return how many there were."""
     released = 0
-    while kept := await queue.quarantined():
-        for one in kept:
-            released += await queue.release(one.request)
+    while items := await queue.quarantined():
+        for item in items:
+            released += await queue.release(item.request)
     return released
 
 

@@ -45,13 +45,13 @@ def retry_items(words: Sequence[str], *, every: bool, redis_url: str | None) -> 
 
 async def _why_none(redis: Redis, controller: str) -> str:
     """Say why no item was made due: none failed, or those that did are waiting for a worker."""
-    found = await list_items(redis, controller, MOST)
-    overdue = [one for one in found.shown if one.state == "delayed" and is_overdue(one)]
-    due = found.counts["ready"] + found.counts["blocked"] + len(overdue)
+    items = await list_items(redis, controller, MOST)
+    overdue = [item for item in items.shown if item.state == "delayed" and is_overdue(item)]
+    due = items.counts["ready"] + items.counts["blocked"] + len(overdue)
     if not due:
         return "nothing to retry"
     are = "is" if due == 1 else "are"
-    hint = "" if found.counts["processing"] else f": is a worker of {controller} running?"
+    hint = "" if items.counts["processing"] else f": is a worker of {controller} running?"
     return f"nothing to retry: {count_items(due)} {are} due already{hint}"
 
 

@@ -39,13 +39,13 @@ def show_queues(
         if controller and controller not in names:
             raise unknown_controller(controller, names)
         chosen = [controller] if controller else names
-        shown = [await describe(RedisQueue(redis, one), one) for one in chosen]
+        views = [await describe(RedisQueue(redis, name), name) for name in chosen]
         if controller:
-            shown[0] |= await describe_items(redis, controller, limit or SHOWN)
+            views[0] |= await describe_items(redis, controller, limit or SHOWN)
         if output == "json":
-            printer.json_text(render_json(shown))
+            printer.json_text(render_json(views))
         else:
-            printer.block(render(shown))
+            printer.block(render(views))
         return 0
 
     return run_on_store(redis_url, show)

@@ -34,7 +34,7 @@ def render(views: Sequence[View]) -> str:
     if not views:
         return "No controller has a queue."
     blocks = ["\n".join(_summary(view) for view in views)]
-    clusters = [_cluster_row(view, one) for view in views for one in view["clusters"]]
+    clusters = [_cluster_row(view, cluster) for view in views for cluster in view["clusters"]]
     if clusters:
         blocks.append(render_table(_CLUSTERS, clusters))
     if "items" in views[0]:
@@ -43,11 +43,11 @@ def render(views: Sequence[View]) -> str:
     for head, rows in (
         (
             _PROCESSING,
-            [_processing_row(view, one) for view in views for one in view["processingItems"]],
+            [_processing_row(view, item) for view in views for item in view["processingItems"]],
         ),
         (
             _QUARANTINED,
-            [_quarantined_row(view, one) for view in views for one in view["quarantinedItems"]],
+            [_quarantined_row(view, item) for view in views for item in view["quarantinedItems"]],
         ),
     ):
         if rows:
@@ -64,15 +64,15 @@ def _summary(view: View) -> str:
     )
 
 
-def _cluster_row(view: View, one: Mapping[str, Any]) -> list[str]:
-    oldest = one["oldestSeconds"]
+def _cluster_row(view: View, cluster: Mapping[str, Any]) -> list[str]:
+    oldest = cluster["oldestSeconds"]
     return [
         view["controller"],
-        one["cluster"],
-        *(str(one[band.name.lower()]) for band in Priority),
+        cluster["cluster"],
+        *(str(cluster[band.name.lower()]) for band in Priority),
         "-" if oldest is None else render_duration(oldest),
-        str(one["quarantined"]),
-        _breaker_cell(one["breaker"]),
+        str(cluster["quarantined"]),
+        _breaker_cell(cluster["breaker"]),
     ]
 
 
@@ -85,22 +85,22 @@ def _breaker_cell(breaker: Mapping[str, Any] | None) -> str:
     return f"open after {breaker['failures']} failures, next probe in {span}"
 
 
-def _processing_row(view: View, one: Mapping[str, Any]) -> list[str]:
-    left = one["leaseSeconds"]
+def _processing_row(view: View, item: Mapping[str, Any]) -> list[str]:
+    left = item["leaseSeconds"]
     lease = (
         f"{render_duration(left)} left" if left >= 0 else f"expired {render_duration(-left)} ago"
     )
-    names = (one["cluster"], one["namespace"], one["name"])
-    return [view["controller"], *names, one["worker"] or "-", lease]
+    names = (item["cluster"], item["namespace"], item["name"])
+    return [view["controller"], *names, item["worker"] or "-", lease]
 
 
-def _quarantined_row(view: View, one: Mapping[str, Any]) -> list[str]:
-    names = (one["cluster"], one["namespace"], one["name"])
+def _quarantined_row(view: View, item: Mapping[str, Any]) -> list[str]:
+    names = (item["cluster"], item["namespace"], item["name"])
     return [
         view["controller"],
         *names,
-        str(one["times"]),
-        f"in {render_duration(one['nextTrySeconds'])}",
+        str(item["times"]),
+        f"in {render_duration(item['nextTrySeconds'])}",
     ]
 
 
@@ -114,12 +114,12 @@ async def describe_items(redis: Redis, controller: str, limit: int) -> View:
         QueueUnavailableError: Redis cannot be reached.
         redis.exceptions.RedisError: the connection broke.
     """
-    found = await list_items(redis, controller, limit)
-    runs = await LastRuns(redis, controller).get_many([item.request for item in found.shown])
-    shown = {state: sum(item.state == state for item in found.shown) for state in STATES}
+    listing = await list_items(redis, controller, limit)
+    runs = await LastRuns(redis, controller).get_many([item.request for item in listing.shown])
+    shown_counts = {state: sum(item.state == state for item in listing.shown) for state in STATES}
     return {
-        "items": [_item(item, run) for item, run in zip(found.shown, runs, strict=True)],
-        "itemsNotShown": {state: found.counts[state] - shown[state] for state in STATES},
+        "items": [_item(item, run) for item, run in zip(listing.shown, runs, strict=True)],
+        "itemsNotShown": {state: listing.counts[state] - shown_counts[state] for state in STATES},
     }
 
 
@@ -127,7 +127,7 @@ def render_items(view: Mapping[str, Any]) -> str:
     """Render the result of `describe_items` as a table; empty without items."""
     if not view["items"]:
         return ""
-    table = render_table(_ITEMS, [_row(one) for one in view["items"]])
+    table = render_table(_ITEMS, [_row(item) for item in view["items"]])
     if more := [f"{count} {state}" for state, count in view["itemsNotShown"].items() if count]:
         table += f"\n… and {', '.join(more)}: `--limit` shows up to {MOST} of each state"
     if _is_stalled(view["items"]):
@@ -138,10 +138,10 @@ def render_items(view: Mapping[str, Any]) -> str:
 def _is_stalled(items: Sequence[Mapping[str, Any]]) -> bool:
     """Whether items have been due for longer than a worker takes to notice them, and none runs."""
     late = _LONG_WAIT.total_seconds()
-    return not any(one["state"] == "processing" for one in items) and any(
-        (one["state"] == "ready" and one["waitingSeconds"] > late)
-        or (one["state"] == "delayed" and one["remainingSeconds"] < -late)
-        for one in items
+    return not any(item["state"] == "processing" for item in items) and any(
+        (item["state"] == "ready" and item["waitingSeconds"] > late)
+        or (item["state"] == "delayed" and item["remainingSeconds"] < -late)
+        for item in items
     )
 
 
@@ -164,17 +164,17 @@ def _item(item: Item, run: LastRun | None) -> View:
     }
 
 
-def _row(one: Mapping[str, Any]) -> list[str]:
-    names = (one["cluster"], one["namespace"], one["name"])
-    return [one["state"], *names, _when(one), str(one["failures"]), one["lastError"] or "-"]
+def _row(item: Mapping[str, Any]) -> list[str]:
+    names = (item["cluster"], item["namespace"], item["name"])
+    return [item["state"], *names, _when(item), str(item["failures"]), item["lastError"] or "-"]
 
 
-def _when(one: Mapping[str, Any]) -> str:
-    if one["waitingSeconds"] is not None:
-        return f"for {render_duration(one['waitingSeconds'])} ({one['priority']})"
-    left: float = one["remainingSeconds"]
-    if one["state"] == "processing":
-        by = f"by {one['worker'] or 'a worker'}"
+def _when(item: Mapping[str, Any]) -> str:
+    if item["waitingSeconds"] is not None:
+        return f"for {render_duration(item['waitingSeconds'])} ({item['priority']})"
+    left: float = item["remainingSeconds"]
+    if item["state"] == "processing":
+        by = f"by {item['worker'] or 'a worker'}"
         return by if left >= 0 else f"{by}, lost {render_duration(-left)} ago"
     return f"in {render_duration(left)}" if left >= 0 else f"overdue by {render_duration(-left)}"
 

@@ -35,12 +35,12 @@ class Recording:
         Raises:
             ConfigError: a file cannot be read, or a line is not an event.
         """
-        for name, part in self._parts:
-            if not isinstance(part, Path):
-                yield from read_recording(name, part)
+        for name, source in self._parts:
+            if not isinstance(source, Path):
+                yield from read_recording(name, source)
                 continue
             try:
-                with part.open(encoding="utf-8") as lines:
+                with source.open(encoding="utf-8") as lines:
                     yield from read_recording(name, lines)
             except OSError as e:
                 raise ConfigError(f"{name}: {e.strerror}") from e
@@ -58,9 +58,10 @@ class CapturedRecording(Recording):
         self._capture = capture
         header = capture.header
         self.known = [
-            ClusterRecord(name=one.name, labels=one.labels, hub=one.hub) for one in header.clusters
+            ClusterRecord(name=cluster.name, labels=cluster.labels, hub=cluster.hub)
+            for cluster in header.clusters
         ]
-        self.resources = [found for one in header.clusters for found in one.resources]
+        self.resources = [resource for cluster in header.clusters for resource in cluster.resources]
 
     def events(self) -> Iterator[Event]:
         """Yield the objects as a list finds them, then the events.
@@ -69,33 +70,33 @@ class CapturedRecording(Recording):
             CaptureError: the file has changed since it was opened.
         """
         changed = {_place(event) for event in self._capture.events()}
-        for found in self._capture.objects():
-            if _place(found) not in changed and found.body is not None:
-                yield self._listed(found)
+        for captured in self._capture.objects():
+            if _place(captured) not in changed and captured.body is not None:
+                yield self._listed(captured)
         yield from self._capture.events()
 
-    def _listed(self, found: CapturedObject) -> Event:
-        cluster = self._capture.header.cluster(found.cluster)
+    def _listed(self, captured: CapturedObject) -> Event:
+        cluster = self._capture.header.cluster(captured.cluster)
         types = () if cluster is None else cluster.resources
-        kind = next((one.kind for one in types if one.resource.key == found.type.key), "")
+        kind = next((entry.kind for entry in types if entry.resource.key == captured.type.key), "")
         return Event(
-            cluster=found.cluster,
-            incarnation=Incarnation(found.incarnation, cluster.uid if cluster else ""),
-            group=found.group,
-            version=found.version,
-            resource=found.resource,
+            cluster=captured.cluster,
+            incarnation=Incarnation(captured.incarnation, cluster.uid if cluster else ""),
+            group=captured.group,
+            version=captured.version,
+            resource=captured.resource,
             kind=kind,
-            namespace=found.namespace,
-            name=found.name,
-            uid=found.uid,
-            resource_version=found.resource_version,
+            namespace=captured.namespace,
+            name=captured.name,
+            uid=captured.uid,
+            resource_version=captured.resource_version,
             verb=Verb.LISTED,
             epoch=_LISTED,
             observed_at=self._capture.header.captured_at,
-            object=found.body,
-            degraded=found.degraded,
+            object=captured.body,
+            degraded=captured.degraded,
         )
 
 
-def _place(found: Event | CapturedObject) -> tuple[str, str, str, str, str]:
-    return found.cluster, found.group, found.resource, found.namespace, found.name
+def _place(item: Event | CapturedObject) -> tuple[str, str, str, str, str]:
+    return item.cluster, item.group, item.resource, item.namespace, item.name

@@ -95,8 +95,8 @@ class _Child:
     def read_reports(self) -> None:
         """Read what the child has reported."""
         try:
-            while part := self.pipe.recv(1 << 16):
-                self.buffer += part
+            while chunk := self.pipe.recv(1 << 16):
+                self.buffer += chunk
         except BlockingIOError:
             pass
         *lines, self.buffer = self.buffer.split(b"\n")
@@ -177,12 +177,12 @@ class Reloader:
                 return 0
 
     def _start(self) -> _Child:
-        ours, theirs = socket.socketpair()
-        environment = os.environ | {_PIPE: str(theirs.fileno())}
-        process = subprocess.Popen(self._command, env=environment, pass_fds=[theirs.fileno()])
-        theirs.close()
-        ours.setblocking(False)
-        return _Child(process, ours)
+        parent_end, child_end = socket.socketpair()
+        environment = os.environ | {_PIPE: str(child_end.fileno())}
+        process = subprocess.Popen(self._command, env=environment, pass_fds=[child_end.fileno()])
+        child_end.close()
+        parent_end.setblocking(False)
+        return _Child(process, parent_end)
 
     def _watch(self, child: _Child) -> int | None:
         """Return None when a file changed, or the exit status once the child has exited."""
@@ -192,8 +192,8 @@ class Reloader:
             if self._stop_signals:
                 return child.stop()
             if changed := self._files.changed():
-                what = "the dev fleet" if changed == DEV_STATE else changed
-                _say(f"{what} changed: restarting once the running reconciles have finished")
+                trigger = "the dev fleet" if changed == DEV_STATE else changed
+                _say(f"{trigger} changed: restarting once the running reconciles have finished")
                 child.stop()
                 return None
             time.sleep(_POLL_SECONDS)

@@ -105,7 +105,7 @@ class ReplayOptions:
                 " like --since 1h"
             )
         try:
-            found = [parse_resource(text) for text in resources]
+            parsed = [parse_resource(text) for text in resources]
         except InvalidName as e:
             raise ConfigError(f"--resource: {e}") from e
         return cls(
@@ -114,7 +114,7 @@ class ReplayOptions:
             modules=modules,
             since=parse_since(since) if since else None,
             clusters=dict(map(_labelled, clusters)),
-            resources=found,
+            resources=parsed,
             output=output,
             **more,
         )
@@ -170,8 +170,8 @@ async def _record(options: ReplayOptions, start: datetime) -> list[str]:
 async def _replay(options: ReplayOptions, recording: Recording) -> int:
     """Run the controllers on the events; return how many requests kept failing."""
     controllers = load_controllers(list(options.modules))
-    known = await _known_clusters(options) if options.since else recording.known
-    fleet = _RecordedFleet(recording, options, controllers, known)
+    clusters = await _known_clusters(options) if options.since else recording.known
+    fleet = _RecordedFleet(recording, options, controllers, clusters)
     printer = _Printer(options.output)
     async with AsyncExitStack() as stack:
         redis = await connect(options.store or shared_store())
@@ -233,9 +233,9 @@ def _live_clusters(options: ReplayOptions, dry_run: DryRunFleet) -> Clusters:
 class _UnknownLabels(Mapping[str, str]):
     """The labels of a cluster that nobody has named: empty, but notes who asks for them."""
 
-    def __init__(self, cluster: str, asked: set[str]) -> None:
+    def __init__(self, cluster: str, names: set[str]) -> None:
         self._cluster = cluster
-        self._asked = asked
+        self._asked = names
 
     def __getitem__(self, key: str) -> str:
         self._asked.add(self._cluster)
@@ -257,25 +257,33 @@ class _RecordedFleet:
         recording: Recording,
         options: ReplayOptions,
         controllers: Sequence[Controller],
-        known: Sequence[ClusterRecord],
+        records: Sequence[ClusterRecord],
     ) -> None:
         self.events = 0
         self.unlabelled: set[str] = set()
         """Clusters without known labels whose labels were asked for."""
-        self._known = frozenset(one.name for one in known)
-        self._labels = {one.name: one.labels for one in known} | options.clusters
-        self._hub = options.hub or next((one.name for one in known if one.hub), "")
+        self._known = frozenset(record.name for record in records)
+        self._labels = {record.name: record.labels for record in records} | options.clusters
+        self._hub = options.hub or next((record.name for record in records if record.hub), "")
         self._names = {name for name in (*self._labels, self._hub) if name}
         self._resources: dict[str, tuple[Resource, str, bool]] = {}
-        for one in [*options.resources, *_watched(controllers)]:
-            self._resources.setdefault(one.key, (one, "", True))
-        for one in recording.resources:
-            self._resources[one.resource.key] = (one.resource, one.kind, one.namespaced)
+        for resource in [*options.resources, *_watched(controllers)]:
+            self._resources.setdefault(resource.key, (resource, "", True))
+        for captured in recording.resources:
+            self._resources[captured.resource.key] = (
+                captured.resource,
+                captured.kind,
+                captured.namespaced,
+            )
         for event in recording.events():
             self.events += 1
             self._names.add(event.cluster)
-            found = Resource(event.group, event.version, event.resource)
-            self._resources[found.key] = (found, event.kind, bool(event.namespace))
+            event_resource = Resource(event.group, event.version, event.resource)
+            self._resources[event_resource.key] = (
+                event_resource,
+                event.kind,
+                bool(event.namespace),
+            )
 
     def registry(self, make_client: MakeClient) -> Clusters:
         """Build the registry of the clusters, with clients from `make_client`."""
@@ -292,8 +300,8 @@ class _RecordedFleet:
         return Clusters([StaticProvider(infos)], make_client=make_client)
 
     def _labels_of(self, name: str) -> Mapping[str, str]:
-        if found := self._labels.get(name):
-            return found
+        if labels := self._labels.get(name):
+            return labels
         return {} if name in self._known else _UnknownLabels(name, self.unlabelled)
 
     async def announce(self, runner: ControllerRunner) -> None:
@@ -302,11 +310,11 @@ class _RecordedFleet:
             await runner.writer.put_cluster(
                 name, ClusterRecord(name=name, connected=True, last_answer=utc_now())
             )
-            for found, kind, is_namespaced in self._resources.values():
+            for resource, kind, is_namespaced in self._resources.values():
                 record = ResourceRecord(
-                    group=found.group,
-                    version=found.version,
-                    plural=found.plural,
+                    group=resource.group,
+                    version=resource.version,
+                    plural=resource.plural,
                     kind=kind,
                     namespaced=is_namespaced,
                     state=ResourceState.SYNCED,
@@ -335,7 +343,7 @@ class _Printer:
             fields = {name: getattr(write, name) for name in DryRunWrite.__slots__}
             printer.json_text(json.dumps(fields), flush=True)
             return
-        place = "/".join(part for part in (write.namespace, write.name) if part)
+        place = "/".join(segment for segment in (write.namespace, write.name) if segment)
         printer.line(f"{write.cluster} {write.verb} {write.resource} {place}")
         lines = unified_diff(_lines(write.before), _lines(write.after), n=2, lineterm="")
         for line in list(lines)[2:]:  # without the header lines of the diff

@@ -136,13 +136,13 @@ def _providers(
             raise ConfigError("--contexts needs --kubeconfig FILE: FLEETBUS_PROVIDERS is set")
         return None
     if not kubeconfigs:
-        found = target.kubeconfig or os.environ.get("KUBECONFIG")
-        if not found:
+        file = target.kubeconfig or os.environ.get("KUBECONFIG")
+        if not file:
             raise ConfigError(
                 f"no clusters: no dev fleet runs in {pathlib.Path.cwd()} or a parent folder;"
                 " start one with `fleetbus dev up`, give --kubeconfig FILE, or set KUBECONFIG"
             )
-        kubeconfigs = [pathlib.Path(found)]
+        kubeconfigs = [pathlib.Path(file)]
     _check_kubeconfigs(kubeconfigs, contexts)
     options: dict[str, object] = {"paths": [str(path) for path in kubeconfigs]}
     if contexts:
@@ -157,11 +157,11 @@ def _check_kubeconfigs(paths: Sequence[pathlib.Path], contexts: Sequence[str]) -
             raise ConfigError(f"{path}: no such file; `fleetbus dev up` starts a fleet here")
     if any(path.is_dir() for path in paths):
         return  # the provider watches a folder: files may be added later
-    found = {name for path in paths for name in contexts_of(read_kube_config(path))}
-    if missing := sorted(set(contexts) - found):
-        known = ", ".join(sorted(found)) or "none"
-        raise ConfigError(f"no kubeconfig has the context {missing[0]!r}; known: {known}")
-    if not found:
+    available = {name for path in paths for name in contexts_of(read_kube_config(path))}
+    if missing := sorted(set(contexts) - available):
+        names = ", ".join(sorted(available)) or "none"
+        raise ConfigError(f"no kubeconfig has the context {missing[0]!r}; known: {names}")
+    if not available:
         raise ConfigError(f"{paths[0]}: the kubeconfig has no contexts")
 
 
