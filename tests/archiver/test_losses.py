@@ -15,7 +15,7 @@ from fleetbus.archive import Hole, Reason
 from fleetbus.bus.durable_names import ARCHIVER
 from fleetbus.bus.jetstream import StreamLimits, stream_info
 from fleetbus_archiver.position import Position
-from fleetbus_archiver.segments import Held, Segment, divide, times_of
+from fleetbus_archiver.segments import PendingMessage, Segment, divide, times_of
 from fleetbus_devfleet.processes.servers import nats_server
 from support.eventually import eventually
 from support.rigs.archive import SOURCE, ArchiveRig, archive_rig
@@ -152,15 +152,15 @@ async def test_b1_a_stream_that_lost_its_end_and_uses_numbers_again_loses_no_new
         assert any(one.endswith("Z.2") for one in streams)
 
 
-def held(sequence: int) -> Held:
-    return Held(sequence, NOON, "", None)
+def held(sequence: int) -> PendingMessage:
+    return PendingMessage(sequence, NOON, "", None)
 
 
 def test_b17_a_round_is_one_chunk_unless_the_stream_has_dropped_what_lies_between() -> None:
     messages = [held(number) for number in (11, 14, 15, 20)]
 
     def spans(stream_first: int, known: int = 10) -> tuple[list[tuple[int, int]], int]:
-        found = divide(messages, archived=10, known=known, until=25, stream_first=stream_first)
+        found = divide(messages, archived=10, delivered=known, until=25, stream_first=stream_first)
         return [(one.first, one.last) for one in found.segments], found.lost
 
     assert spans(1) == ([(11, 25)], 0)
@@ -176,7 +176,7 @@ def test_b17_a_round_is_one_chunk_unless_the_stream_has_dropped_what_lies_betwee
 def test_the_clock_of_the_server_going_back_widens_no_chunk_and_leaves_none_out() -> None:
     position = Position("2026-11-28T07:00:00Z", archived=10, end=NOON)
     back = NOON - timedelta(hours=1)
-    segment = Segment(11, 11, [Held(11, back, "", None)])
+    segment = Segment(11, 11, [PendingMessage(11, back, "", None)])
     assert times_of(segment, position, None) == (back, NOON - timedelta(hours=1))
     assert times_of(Segment(11, 20), position, back) == (back, back)
     later = NOON + timedelta(minutes=5)

@@ -104,16 +104,16 @@ class Archiver:
         position = await self._located(stream, durable)
         self._measure(stream, durable, position)
         if not durable.pending and not durable.unacked:
-            position.known = max(position.known, stream.last)
+            position.delivered = max(position.delivered, stream.last)
         if not self._is_due(stream, durable, position):
             return False
         try:
-            found = await self._collector.collect(position)
+            new_round = await self._collector.collect(position)
         except StreamRolledBack as e:
             self._begin_generation(position, e.sequence - 1)
             return True
-        await self._store_round(found, position)
-        return not found.is_drained
+        await self._store_round(new_round, position)
+        return not new_round.is_drained
 
     async def _located(self, stream: StreamState, durable: DurableState) -> Position:
         """How far this stream is archived."""
@@ -148,7 +148,7 @@ class Archiver:
     def _begin_generation(self, position: Position, sequence: int) -> None:
         """Begin anew, as for another stream: numbers are used twice."""
         position.generation += 1
-        position.archived = position.known = sequence
+        position.archived = position.delivered = sequence
         position.end = position.latest = None
         position.is_first = False
         log.error("stream_rolled_back", stream=position.stream, sequence=sequence)
@@ -161,24 +161,26 @@ class Archiver:
         waiting = durable.pending
         return waiting >= MOST_EVENTS or waiting * self._line_bytes >= self._chunk_bytes
 
-    async def _store_round(self, found: Round, position: Position) -> None:
-        last = found.held[-1].sequence if found.held else 0
-        until = max(last, position.known, found.before.last if found.is_drained else 0)
+    async def _store_round(self, new_round: Round, position: Position) -> None:
+        last = new_round.messages[-1].sequence if new_round.messages else 0
+        until = max(last, position.delivered, new_round.before.last if new_round.is_drained else 0)
         division = divide(
-            found.held,
+            new_round.messages,
             archived=position.archived,
-            known=position.known,
+            delivered=position.delivered,
             until=until,
-            stream_first=found.after.first,
+            stream_first=new_round.after.first,
         )
         self._note_lost(division.lost, position)
-        await self._puller.ack(found.done)
+        await self._puller.ack(new_round.done)
         segments = division.segments
-        if not segments and found.is_drained:
+        if not segments and new_round.is_drained:
             # Nothing was stored at all: the chunk says so, for the time that has passed.
             segments = [Segment(position.archived + 1, position.archived)]
         for segment in segments:
-            covered = found.before.now if found.is_drained and segment.last == until else None
+            covered = (
+                new_round.before.now if new_round.is_drained and segment.last == until else None
+            )
             await self._store_segment(segment, position, covered)
 
     async def _store_segment(
@@ -191,7 +193,7 @@ class Archiver:
             position: moved behind it.
             covered: until when it covers the stream, if that is known.
         """
-        lines = [one.line for one in segment.held if one.line is not None]
+        lines = [message.line for message in segment.messages if message.line is not None]
         start, end = times_of(segment, position, covered)
         name = ChunkName(position.stream, start, end, segment.first, segment.last)
         data = await asyncio.to_thread(write_chunk, lines)
@@ -199,7 +201,7 @@ class Archiver:
         stored = read_name(name.path)
         position.advance(stored or name)
         self._count(segment, sum(len(line.text) + 1 for line in lines), len(data))
-        await self._puller.ack(one.reply for one in segment.held)
+        await self._puller.ack(message.reply for message in segment.messages)
 
     async def _put(self, path: str, data: bytes) -> None:
         """Store a chunk, however long that takes: its messages wait without an acknowledgement."""
@@ -224,9 +226,9 @@ class Archiver:
             log.warning("archiving_failed", step=step, error=str(error))
 
     def _count(self, segment: Segment, size: int, stored: int) -> None:
-        events = sum(one.line is not None for one in segment.held)
+        events = sum(message.line is not None for message in segment.messages)
         metrics.EVENTS.inc(events)
-        metrics.REJECTED.inc(len(segment.held) - events)
+        metrics.REJECTED.inc(len(segment.messages) - events)
         metrics.BYTES.labels("lines").inc(size)
         metrics.BYTES.labels("stored").inc(stored)
         metrics.CHUNKS.inc()

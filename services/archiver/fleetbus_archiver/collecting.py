@@ -22,7 +22,7 @@ from fleetbus.errors import BusError
 from fleetbus.process.clock import now_ms
 from fleetbus_archiver.position import Position
 from fleetbus_archiver.pulling import Pulled, Puller
-from fleetbus_archiver.segments import Held
+from fleetbus_archiver.segments import PendingMessage
 from fleetbus_archiver.stream_state import StreamState, read_durable, read_stream
 from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import MalformedMessage
@@ -47,7 +47,7 @@ class StreamRolledBack(BusError):
 class Round:
     """The messages of one round, and the stream around it."""
 
-    held: list[Held]
+    messages: list[PendingMessage]
     """Sorted by sequence."""
     done: list[str]
     """Where to acknowledge messages that are archived already."""
@@ -76,7 +76,7 @@ class Collector:
         self._most_bytes = most_bytes
         self._beat = beat
         # Of the running round, by sequence.
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, PendingMessage] = {}
         self._done: dict[int, str] = {}
         self._size = 0
 
@@ -94,9 +94,9 @@ class Collector:
         after = await read_stream(self._bus)
         if after.created != before.created:
             raise BusError("the stream was replaced meanwhile")
-        held = [one for _, one in sorted(self._held.items())]
+        messages = [message for _, message in sorted(self._held.items())]
         self._held = {}
-        return Round(held, list(self._done.values()), before, after, is_drained)
+        return Round(messages, list(self._done.values()), before, after, is_drained)
 
     async def _wait_for_others(self) -> None:
         """Wait until what others hold was acknowledged, or is delivered again."""
@@ -112,8 +112,8 @@ class Collector:
         began = time.monotonic()
         while True:
             batch = await self._puller.pull()
-            for one in batch.messages:
-                self._take(one, position)
+            for message in batch.messages:
+                self._take(message, position)
             self._beat()
             is_full = self._size >= self._most_bytes or len(self._held) >= MOST_EVENTS
             if batch.messages and not batch.is_drained and not is_full:
@@ -146,16 +146,16 @@ class Collector:
         line = _line(pulled)
         if sequence not in self._held and line is not None:
             self._size += len(line.text) + 1
-        self._held[sequence] = Held(sequence, stored_at, message.reply, line)
+        self._held[sequence] = PendingMessage(sequence, stored_at, message.reply, line)
 
 
 def _line(pulled: Pulled) -> Line | None:
     message, sequence = pulled.message, pulled.sequence
     try:
-        found = admit(message.subject, message.headers or {}, message.data, now_ms=now_ms())
+        event = admit(message.subject, message.headers or {}, message.data, now_ms=now_ms())
     except MalformedMessage:
         return None  # the projector records it, and requests a list (rule B18)
-    if not isinstance(found, Event):
+    if not isinstance(event, Event):
         return None
     stored_at = from_nanoseconds(pulled.stored_ns)
-    return Line(key_of(found), sequence, to_archive_line(found, sequence, stored_at))
+    return Line(key_of(event), sequence, to_archive_line(event, sequence, stored_at))

@@ -28,7 +28,7 @@ class Position:
     archived: int = 0
     end: datetime | None = None
     latest: datetime | None = None
-    known: int = 0
+    delivered: int = 0
     is_first: bool = True
 
     @property
@@ -42,7 +42,7 @@ class Position:
         Nothing is missing if the archive begins here.
         """
         missing = 0 if self.is_first and self.latest is None else sequence - self.archived
-        self.archived = self.known = sequence
+        self.archived = self.delivered = sequence
         self.end = None
         return missing
 
@@ -50,7 +50,7 @@ class Position:
         """Note a stored chunk."""
         self.archived, self.end = name.last, name.end
         self.latest = max(self.latest or name.end, name.end)
-        self.known = max(self.known, name.last)
+        self.delivered = max(self.delivered, name.last)
 
 
 async def read_position(store: ArchiveStore, created: str) -> Position:
@@ -61,11 +61,11 @@ async def read_position(store: ArchiveStore, created: str) -> Position:
     """
     streams = await store.folders(ROOT)
     plain = stream_id(created)
-    own = [name for name in streams if age_of(name)[0] == plain]
-    position = Position(created, is_first=not set(streams) - set(own))
-    if not own:
+    folders = [name for name in streams if age_of(name)[0] == plain]
+    position = Position(created, is_first=not set(streams) - set(folders))
+    if not folders:
         return position
-    position.generation = max(age_of(name)[1] for name in own)
+    position.generation = max(age_of(name)[1] for name in folders)
     stored = await store.list(f"{ROOT}/{position.stream}")
     names = [name for path, _ in stored if (name := read_name(path)) is not None]
     if names:

@@ -61,8 +61,8 @@ class Retention:
         """
         for stream in await self._store.folders(ROOT):
             for day in await self._store.folders(f"{ROOT}/{stream}"):
-                found = read_day(day)
-                if found is not None and found <= limit.date():
+                date = read_day(day)
+                if date is not None and date <= limit.date():
                     await self._delete_of(f"{ROOT}/{stream}/{day}", limit)
 
     async def _delete_of(self, folder: str, limit: datetime) -> None:

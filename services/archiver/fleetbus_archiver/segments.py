@@ -17,7 +17,7 @@ from fleetbus_archiver.position import Position
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PendingMessage:
     """A message that is not acknowledged yet."""
 
     sequence: int
@@ -33,7 +33,7 @@ class Segment:
 
     first: int
     last: int
-    held: list[Held] = field(default_factory=list[Held])
+    messages: list[PendingMessage] = field(default_factory=list[PendingMessage])
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,31 +45,36 @@ class Division:
 
 
 def divide(
-    held: Sequence[Held], *, archived: int, known: int, until: int, stream_first: int
+    messages: Sequence[PendingMessage],
+    *,
+    archived: int,
+    delivered: int,
+    until: int,
+    stream_first: int,
 ) -> Division:
     """Divide the messages of a round.
 
     Args:
-        held: all that were delivered since the last chunk, sorted by sequence.
+        messages: all that were delivered since the last chunk, sorted by sequence.
         archived: the last sequence that stored chunks cover.
-        known: up to here all events were delivered.
+        delivered: up to here all events were delivered.
         until: the last sequence that is covered now, if nothing was lost.
         stream_first: the first sequence that the stream still had after the delivery.
     """
-    segments, lost = [Segment(archived + 1, known)], 0
-    for one in held:
-        missing = _missing(segments[-1].last, one.sequence, stream_first)
+    segments, lost = [Segment(archived + 1, delivered)], 0
+    for message in messages:
+        missing = _missing(segments[-1].last, message.sequence, stream_first)
         if missing:
             lost += missing
-            segments.append(Segment(segments[-1].last + missing + 1, one.sequence))
-        segments[-1].held.append(one)
-        segments[-1].last = max(segments[-1].last, one.sequence)
+            segments.append(Segment(segments[-1].last + missing + 1, message.sequence))
+        segments[-1].messages.append(message)
+        segments[-1].last = max(segments[-1].last, message.sequence)
     missing = _missing(segments[-1].last, until + 1, stream_first)
     if missing:
         lost += missing
         segments.append(Segment(segments[-1].last + missing + 1, until))
     segments[-1].last = max(segments[-1].last, until)
-    return Division([one for one in segments if one.last >= one.first], lost)
+    return Division([segment for segment in segments if segment.last >= segment.first], lost)
 
 
 def times_of(
@@ -82,7 +87,7 @@ def times_of(
         position: the end of the chunk before.
         covered: until when it covers the stream, if that is known.
     """
-    times = [one.stored_at for one in segment.held]
+    times = [message.stored_at for message in segment.messages]
     if covered is not None:
         times.append(covered)
     follows = segment.first == position.archived + 1 and position.end is not None

@@ -78,5 +78,5 @@ async def read_durable(bus: Bus) -> DurableState:
 
 def _time(text: str) -> datetime:
     """Parse the time of Go, whose nanoseconds Python does not know."""
-    whole, _, rest = text.rstrip("Z").partition(".")
-    return datetime.fromisoformat(f"{whole}.{rest[:6]:0<6}+00:00")
+    seconds, _, fraction = text.rstrip("Z").partition(".")
+    return datetime.fromisoformat(f"{seconds}.{fraction[:6]:0<6}+00:00")
